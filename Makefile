@@ -1,0 +1,34 @@
+.PHONY: setup demo test check format bench clean
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+setup: $(STAMP)
+
+# Touched last, so that an installation that failed half way is repeated.
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -e '.[spark,dev]'
+	touch $(STAMP)
+
+demo: setup
+	$(BIN)/pulsar-ray demo
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: setup check
+	$(BIN)/python -m pytest
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

@@ -1,0 +1,1 @@
+"""The Ray actors: thin shells around plain classes."""

@@ -1,0 +1,1 @@
+"""Administration of tenants, namespaces, topics, subscriptions, and their stats."""

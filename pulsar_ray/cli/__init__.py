@@ -1,0 +1,1 @@
+"""The pulsar-ray command, one module per command group."""

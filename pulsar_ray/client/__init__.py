@@ -1,0 +1,1 @@
+"""The client: producers, consumers, readers and table views."""

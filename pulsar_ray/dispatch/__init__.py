@@ -1,0 +1,1 @@
+"""Who gets which entry: pure decisions, events in and actions out."""

@@ -1,0 +1,1 @@
+"""The only code that knows stored bytes: segments, frames, blocks and log records."""

@@ -1,0 +1,1 @@
+"""A session's packets on a socket: server, blocking and asyncio connections."""

@@ -1,0 +1,1 @@
+"""One ledger: its directory, segment files, recovery and readers."""

@@ -1,0 +1,1 @@
+"""An endless log over ledgers, and the cursors that follow it."""

@@ -1,0 +1,1 @@
+"""Finding and attaching to actors, the carriers of a session, Ray's errors translated."""
