@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from importlib.metadata import version
 
 import pytest
 
@@ -9,8 +10,6 @@ import pulsar_ray
 
 
 def test_version_is_the_one_of_the_distribution() -> None:
-    from importlib.metadata import version
-
     assert pulsar_ray.__version__ == version("pulsar-ray")
 
 
