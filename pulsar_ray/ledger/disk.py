@@ -1,0 +1,92 @@
+"""The system calls that make bytes durable, behind a small protocol so that tests can inject faults."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+_FALLOC_FL_KEEP_SIZE = 1
+
+
+class Disk(Protocol):
+    """What the ledger and the record logs need of a file system; every method raises OSError."""
+
+    def open(self, path: Path, flags: int) -> int:
+        """Open a file; the descriptor is not inherited by child programs."""
+
+    def close(self, fd: int) -> None: ...
+
+    def writev(self, fd: int, buffers: Sequence[ReadableBuffer]) -> int:
+        """Write at the descriptor's own offset; may write less than asked."""
+
+    def pwrite(self, fd: int, data: ReadableBuffer, offset: int) -> int: ...
+
+    def fdatasync(self, fd: int) -> None: ...
+
+    def fsync_dir(self, path: Path) -> None:
+        """Make names created, renamed or removed in a directory durable."""
+
+    def reserve(self, fd: int, offset: int, length: int) -> None:
+        """Reserve space without changing the file's size; a file system that cannot is no error."""
+
+    def rename(self, source: Path, target: Path) -> None: ...
+
+    def unlink(self, path: Path) -> None: ...
+
+
+class SystemDisk:
+    """The real one."""
+
+    def open(self, path: Path, flags: int) -> int:
+        # os.open sets O_CLOEXEC by itself: a child that kept a descriptor would keep locks and disk space.
+        return os.open(path, flags, 0o600)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def writev(self, fd: int, buffers: Sequence[ReadableBuffer]) -> int:
+        return os.writev(fd, buffers)
+
+    def pwrite(self, fd: int, data: ReadableBuffer, offset: int) -> int:
+        return os.pwrite(fd, data, offset)
+
+    def fdatasync(self, fd: int) -> None:
+        os.fdatasync(fd)
+
+    def fsync_dir(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def reserve(self, fd: int, offset: int, length: int) -> None:
+        # os.posix_fallocate would change the size, and readers would see zeros behind the last record.
+        if _libc.fallocate(fd, _FALLOC_FL_KEEP_SIZE, ctypes.c_long(offset), ctypes.c_long(length)) != 0:
+            code = ctypes.get_errno()
+            if code not in (errno.EOPNOTSUPP, errno.ENOSYS):
+                raise OSError(code, os.strerror(code))
+
+    def rename(self, source: Path, target: Path) -> None:
+        source.rename(target)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink()
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+SYSTEM_DISK: Disk = SystemDisk()
+
+
+def write_fully(disk: Disk, fd: int, data: ReadableBuffer) -> None:
+    """Write all of one buffer at the descriptor's offset, looping on short writes."""
+    view = memoryview(data).cast("B")
+    while len(view):
+        view = view[disk.writev(fd, [view]) :]

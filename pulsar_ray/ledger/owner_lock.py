@@ -1,0 +1,133 @@
+"""The lock on a directory: flock on a file that names its holder, who is killed by whoever comes next."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import time
+import weakref
+from pathlib import Path
+from typing import Protocol
+
+from pulsar_ray.errors import DataDirectoryInUse
+
+_TAKE_OVER_SECONDS = 10.0
+_RETRY_SECONDS = 0.01
+_RECORD_SIZE = 64
+
+
+class HeldLock(Protocol):
+    """A lock somebody holds."""
+
+    def release(self) -> None: ...
+
+
+class FileLock:
+    """A flock held by this process; neither programs it executes nor children it forks keep it."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        _held_locks.add(self)
+
+    def release(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+_held_locks: weakref.WeakSet[FileLock] = weakref.WeakSet()
+
+
+def _drop_locks_in_child() -> None:
+    for lock in list(_held_locks):
+        lock.release()
+
+
+# A forked child shares the open file, and with it the lock: it would outlive its holder.
+os.register_at_fork(after_in_child=_drop_locks_in_child)
+
+
+def take_lock(path: Path) -> FileLock:
+    """Take the lock of a directory; a process that holds it is killed.
+
+    Raises DataDirectoryInUse if the holder is this very process, may not be killed, or does not go away in
+    10 s.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        deadline = time.monotonic() + _TAKE_OVER_SECONDS
+        while not _try_lock(fd):
+            holder = read_holder(fd)
+            if holder is not None and holder[0] == os.getpid():
+                raise DataDirectoryInUse(f"{path} is held by this process already (pid {holder[0]})")
+            if time.monotonic() > deadline:
+                raise DataDirectoryInUse(f"{path} is held by {holder}, which does not end when killed")
+            if holder is None or not _kill(path, *holder):
+                # Between locking and naming itself, or just gone: both pass in a moment.
+                time.sleep(_RETRY_SECONDS)
+        write_holder(fd)
+        return FileLock(fd)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def start_time(pid: int) -> int | None:
+    """Start time of a process in ticks since boot, which with its pid names it for good; None if gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return int(fields[19])
+
+
+def write_holder(fd: int, note: str = "") -> None:
+    """Put this process's name, and a short note for people, into a lock file we hold."""
+    pid = os.getpid()
+    record = f"{pid} {start_time(pid)} {note}".encode()
+    os.pwrite(fd, record.ljust(_RECORD_SIZE)[:_RECORD_SIZE], 0)
+
+
+def read_holder(fd: int) -> tuple[int, int] | None:
+    """Pid and start time of the holder of a lock file, None if it has not written them."""
+    fields = os.pread(fd, _RECORD_SIZE, 0).split()
+    try:
+        return int(fields[0]), int(fields[1])
+    except (IndexError, ValueError):
+        return None
+
+
+def _kill(path: Path, pid: int, started: int) -> bool:
+    """Kill the process of that pid and start time and wait for its end; False if there is none."""
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    try:
+        # Compared after the pidfd is open: what it names can then no longer be another process of that pid.
+        if start_time(pid) != started:
+            return False
+        try:
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        except PermissionError as error:
+            raise DataDirectoryInUse(f"{path} is held by process {pid}, which we may not kill") from error
+        waiter = select.poll()
+        waiter.register(process, select.POLLIN)
+        waiter.poll(int(_TAKE_OVER_SECONDS * 1000))
+        return True
+    finally:
+        with contextlib.suppress(OSError):
+            os.close(process)

@@ -1,0 +1,157 @@
+"""A log of small records in a directory we own: a snapshot, then changes; each owner starts its own file.
+
+Files are named `<name>-<epoch>`. One appears under its name only when its snapshot is whole and durable,
+and only then are older ones removed. One thread at a time may use a log; everything here touches the disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pulsar_ray.errors import CorruptData
+from pulsar_ray.format.record import encode_record, read_records
+from pulsar_ray.ledger.directory_owner import DirectoryOwner
+from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk, write_fully
+
+SNAPSHOT_END = 0  # record type; users' types start at 1
+_RESERVE_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True)
+class LogContent:
+    """What the newest log of a name holds: the snapshot's records, then the changes."""
+
+    path: Path
+    epoch: int
+    records: list[tuple[int, object]]
+    size: int
+
+
+class RecordLog:
+    """The owner's log, open for appending."""
+
+    def __init__(self, owner: DirectoryOwner, name: str, disk: Disk = SYSTEM_DISK) -> None:
+        self._owner = owner
+        self._name = name
+        self._disk = disk
+        self._fd = -1
+        self._is_broken = True
+        self._reserved = 0
+        self.path = owner.path / f"{name}-{owner.epoch}"
+        self.size = 0
+        self.snapshot_size = 0
+
+    @classmethod
+    def create(
+        cls, owner: DirectoryOwner, name: str, snapshot: Sequence[bytes], disk: Disk = SYSTEM_DISK
+    ) -> RecordLog:
+        """Start this epoch's log with a snapshot of encoded records; older logs go once it is durable."""
+        log = cls(owner, name, disk)
+        log.rewrite(snapshot)
+        log.remove_older()
+        return log
+
+    def rewrite(self, snapshot: Sequence[bytes]) -> None:
+        """Replace the log by a snapshot (encoded records); durable, and the owner checked, when it returns.
+
+        It also mends a log whose append failed. When it raises, the log is as it was before.
+        """
+        temporary = self.path.with_name(self.path.name + ".new")
+        content = b"".join(snapshot) + encode_record(SNAPSHOT_END, [self._owner.epoch, len(snapshot)])
+        fd = self._disk.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            self._reserve(fd, len(content))
+            write_fully(self._disk, fd, content)
+            self._disk.fdatasync(fd)
+            self._owner.check()
+            self._disk.rename(temporary, self.path)
+            self._disk.fsync_dir(self._owner.path)
+            self._owner.check()
+        except BaseException:
+            self._disk.close(fd)
+            raise
+        self.close()
+        self._fd = fd
+        self.size = self.snapshot_size = len(content)
+        self._is_broken = False
+
+    def append(self, records: bytes, sync: bool = True) -> None:
+        """Append encoded records; with `sync` they are durable, and the owner checked, when it returns.
+
+        After an OSError the log takes nothing more until `rewrite`: what a failed write or sync left is
+        unknown.
+        """
+        if self._is_broken:
+            raise OSError(f"{self.path} is closed or had a failed write; it must be rewritten first")
+        try:
+            if self.size + len(records) > self._reserved:
+                self._reserve(self._fd, self.size + len(records))
+            write_fully(self._disk, self._fd, records)
+            if sync:
+                self._disk.fdatasync(self._fd)
+        except OSError:
+            self._is_broken = True
+            raise
+        self.size += len(records)
+        if sync:
+            self._owner.check()
+
+    def close(self) -> None:
+        self._is_broken = True
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self._disk.close(fd)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether only `rewrite` can go on."""
+        return self._is_broken
+
+    def _reserve(self, fd: int, needed: int) -> None:
+        # On a full disk acknowledgements must still be recorded, or nothing would ever be freed again.
+        with contextlib.suppress(OSError):
+            self._disk.reserve(fd, 0, needed + _RESERVE_BYTES)
+            self._reserved = needed + _RESERVE_BYTES
+
+    def remove_older(self) -> None:
+        """Remove the logs of former owners."""
+        for epoch, path in _log_files(self._owner.path, self._name):
+            if epoch < self._owner.epoch:
+                with contextlib.suppress(FileNotFoundError):
+                    self._disk.unlink(path)
+
+
+def read_log(directory: Path, name: str) -> LogContent | None:
+    """Read the newest log of that name; None if there is none.
+
+    A torn end (a write nobody was promised) is left out. Raises CorruptData if anything before it is bad.
+    """
+    files = _log_files(directory, name)
+    if not files:
+        return None
+    epoch, path = max(files)
+    content = path.read_bytes()
+    records: list[tuple[int, object]] = []
+    size, is_whole = 0, False
+    try:
+        for kind, payload, size in read_records(content):  # noqa: B007 (the last end is kept)
+            if kind == SNAPSHOT_END:
+                is_whole = True
+            else:
+                records.append((kind, payload))
+    except CorruptData as error:
+        raise CorruptData(path, error.offset) from error
+    if not is_whole:
+        raise CorruptData(path, size)
+    return LogContent(path, epoch, records, size)
+
+
+def _log_files(directory: Path, name: str) -> list[tuple[int, Path]]:
+    pattern = re.compile(re.escape(name) + r"-(\d+)\Z")
+    matches = (pattern.match(entry.name) for entry in directory.iterdir())
+    return [(int(match[1]), directory / match[0]) for match in matches if match]
