@@ -1,0 +1,194 @@
+"""Optional fields of a block, tag-length-value behind its fixed header (ADR 0002).
+
+A field is u16 tag, u32 length, value. Bit 15 of a tag says that a reader which does not know it must refuse
+the block; other unknown fields are kept. Tag 0 and zeros fill up to a multiple of 8.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgpack
+
+from pulsar_ray.errors import UnsupportedFormatVersion
+
+REQUIRED = 0x8000
+TAG_PRODUCER_NAME = 1
+TAG_KEY = 2
+TAG_ORDERING_KEY = 3
+TAG_EVENT_TIME = 4
+TAG_DELIVER_AT = 5
+TAG_PROPERTIES = 6
+TAG_SCHEMA_VERSION = 7
+# Whoever ignored one of these would show a part, an unfinished or an unreadable message as a whole one.
+TAG_CHUNK = 8 | REQUIRED
+TAG_TRANSACTION = 9 | REQUIRED
+TAG_ENCRYPTION = 10 | REQUIRED
+
+_FIELD = struct.Struct("<HI")
+_I64 = struct.Struct("<q")
+_U64_PAIR = struct.Struct("<QQ")
+PADDING = tuple(bytes(n) for n in range(8))
+
+
+class ChunkInfo(NamedTuple):
+    """Which part of a large message a block carries; `total_size` is that message's stored size in bytes."""
+
+    uuid: str
+    chunk_id: int
+    num_chunks: int
+    total_size: int
+
+
+class TransactionId(NamedTuple):
+    """The transaction a block belongs to."""
+
+    most_bits: int
+    least_bits: int
+
+
+class EncryptionInfo(NamedTuple):
+    """How a payload was encrypted; each key is (name, encrypted data key, metadata)."""
+
+    algorithm: str
+    parameter: bytes
+    keys: tuple[tuple[str, bytes, dict[str, str]], ...]
+
+
+class BlockMetadata(NamedTuple):
+    """The optional fields; on a batch without the column of that name they hold for every row.
+
+    `deliver_at` and `event_time` are in ms since 1970, `schema_version` is opaque, `unknown` keeps the
+    optional fields (tag, value) of newer builds.
+    """
+
+    producer_name: str | None = None
+    key: str | None = None
+    ordering_key: str | None = None
+    event_time: int | None = None
+    deliver_at: int | None = None
+    properties: dict[str, str] | None = None
+    schema_version: bytes | None = None
+    chunk: ChunkInfo | None = None
+    transaction: TransactionId | None = None
+    encryption: EncryptionInfo | None = None
+    unknown: tuple[tuple[int, bytes], ...] = ()
+
+
+NO_METADATA = BlockMetadata()
+
+
+def _packed_properties(properties: dict[str, str]) -> bytes:
+    packed = msgpack.packb(properties)
+    _checked_properties(properties)
+    return bytes(packed)
+
+
+def _checked_properties(properties: Any) -> dict[str, str]:
+    if type(properties) is not dict:
+        raise ValueError(f"properties are {type(properties).__name__}, not a dict of str")
+    for name, value in properties.items():
+        if type(name) is not str or type(value) is not str:
+            raise ValueError(f"property {name!r} is not a pair of str")
+    return properties
+
+
+def _read_chunk(value: bytes) -> ChunkInfo:
+    chunk = ChunkInfo(*msgpack.unpackb(value))
+    if type(chunk.uuid) is not str or not all(type(number) is int for number in chunk[1:]):
+        raise ValueError("chunk fields have wrong types")
+    if not 0 <= chunk.chunk_id < chunk.num_chunks or chunk.total_size < 0:
+        raise ValueError("chunk fields are out of range")
+    return chunk
+
+
+def _read_encryption(value: bytes) -> EncryptionInfo:
+    algorithm, parameter, keys = msgpack.unpackb(value)
+    if type(algorithm) is not str or type(parameter) is not bytes or type(keys) is not list:
+        raise ValueError("encryption fields have wrong types")
+    read = []
+    for name, data_key, properties in keys:
+        if type(name) is not str or type(data_key) is not bytes:
+            raise ValueError("encryption key has wrong types")
+        read.append((name, data_key, _checked_properties(properties)))
+    return EncryptionInfo(algorithm, parameter, tuple(read))
+
+
+_Encode = Callable[[Any], bytes]
+_Decode = Callable[[bytes], Any]
+# In the order of BlockMetadata's fields.
+_FIELDS: tuple[tuple[int, _Encode, _Decode], ...] = (
+    (TAG_PRODUCER_NAME, str.encode, bytes.decode),
+    (TAG_KEY, str.encode, bytes.decode),
+    (TAG_ORDERING_KEY, str.encode, bytes.decode),
+    (TAG_EVENT_TIME, _I64.pack, lambda value: _I64.unpack(value)[0]),
+    (TAG_DELIVER_AT, _I64.pack, lambda value: _I64.unpack(value)[0]),
+    (TAG_PROPERTIES, _packed_properties, lambda value: _checked_properties(msgpack.unpackb(value))),
+    (TAG_SCHEMA_VERSION, bytes, bytes),
+    (TAG_CHUNK, msgpack.packb, _read_chunk),
+    (
+        TAG_TRANSACTION,
+        lambda value: _U64_PAIR.pack(*value),
+        lambda value: TransactionId(*_U64_PAIR.unpack(value)),
+    ),
+    (TAG_ENCRYPTION, msgpack.packb, _read_encryption),
+)
+_BY_TAG = {tag: (place, decode) for place, (tag, _, decode) in enumerate(_FIELDS)}
+
+
+def encode_metadata(metadata: BlockMetadata) -> bytes:
+    """Encode the fields that are not None, padded to a multiple of 8; raises ValueError for wrong values."""
+    parts: list[bytes] = []
+    size = 0
+    for (tag, encode, _), value in zip(_FIELDS, metadata, strict=False):
+        if value is None:
+            continue
+        encoded = encode(value)
+        parts += (_FIELD.pack(tag, len(encoded)), encoded)
+        size += len(encoded)
+    for tag, encoded in metadata.unknown:
+        parts += (_FIELD.pack(tag, len(encoded)), encoded)
+        size += len(encoded)
+    size += len(parts) // 2 * _FIELD.size
+    parts.append(PADDING[-size & 7])
+    return b"".join(parts)
+
+
+def decode_metadata(fields: bytes) -> BlockMetadata:
+    """Decode what `encode_metadata` made.
+
+    Raises ValueError for malformed fields and UnsupportedFormatVersion for an unknown required one.
+    """
+    values: list[Any] = [None] * len(_FIELDS)
+    unknown: list[tuple[int, bytes]] = []
+    offset = 0
+    while len(fields) - offset >= _FIELD.size:
+        tag, length = _FIELD.unpack_from(fields, offset)
+        if tag == 0:
+            break
+        start = offset + _FIELD.size
+        offset = start + length
+        if offset > len(fields):
+            raise ValueError(f"field {tag:#x} runs out of the header")
+        _read_field(tag, fields[start:offset], values, unknown)
+    if len(fields) - offset > 7 or any(fields[offset:]):
+        raise ValueError("bytes behind the last field")
+    return BlockMetadata(*values, tuple(unknown))
+
+
+def _read_field(tag: int, value: bytes, values: list[Any], unknown: list[tuple[int, bytes]]) -> None:
+    known = _BY_TAG.get(tag)
+    if known is None:
+        if tag & REQUIRED:
+            raise UnsupportedFormatVersion(f"block needs field {tag:#x}, which this build does not know")
+        unknown.append((tag, value))
+        return
+    place, decode = known
+    if values[place] is not None:
+        raise ValueError(f"field {tag:#x} stands twice")
+    try:
+        values[place] = decode(value)
+    except (ValueError, TypeError, struct.error) as error:
+        raise ValueError(f"field {tag:#x}: {error}") from None
