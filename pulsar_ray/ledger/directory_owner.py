@@ -84,7 +84,7 @@ class DirectoryOwner:
             raise
 
     def check(self) -> None:
-        """Raise Fenced if anybody opened the directory after us; call it after the sync, before the answer."""
+        """Raise Fenced if anybody opened the directory after us; call after the sync, before the answer."""
         # A successor always overwrites the slot that is not ours first, and no slot ever gets an old value
         # back, so one comparison of raw bytes (0.1 us) finds every successor, even one in the middle of its
         # write.
@@ -150,7 +150,7 @@ def _raise_epoch(path: Path, epoch_path: Path, fd: int, disk: Disk) -> tuple[int
     """Write the next epoch durably into the older slot; returns it and the offset of the other slot."""
     slots = [_decode_slot(os.pread(fd, _SLOT_SIZE, offset)) for offset in _SLOT_OFFSETS]
     if slots[0] is None and slots[1] is None:
-        raise CorruptData(epoch_path, 0)
+        raise CorruptData(str(epoch_path), 0, "neither slot of the epoch file is intact")
     # A bad slot may have held the highest epoch that was in use; the names of the epoch's logs tell.
     named = max(
         (int(match[1]) for match in (_EPOCH_IN_NAME.match(entry.name) for entry in path.iterdir()) if match),

@@ -7,10 +7,9 @@ import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
+from pulsar_ray.format.checksum import Buffer
 
 _FALLOC_FL_KEEP_SIZE = 1
 
@@ -23,10 +22,10 @@ class Disk(Protocol):
 
     def close(self, fd: int) -> None: ...
 
-    def writev(self, fd: int, buffers: Sequence[ReadableBuffer]) -> int:
+    def writev(self, fd: int, buffers: Sequence[Buffer]) -> int:
         """Write at the descriptor's own offset; may write less than asked."""
 
-    def pwrite(self, fd: int, data: ReadableBuffer, offset: int) -> int: ...
+    def pwrite(self, fd: int, data: Buffer, offset: int) -> int: ...
 
     def fdatasync(self, fd: int) -> None: ...
 
@@ -51,10 +50,10 @@ class SystemDisk:
     def close(self, fd: int) -> None:
         os.close(fd)
 
-    def writev(self, fd: int, buffers: Sequence[ReadableBuffer]) -> int:
+    def writev(self, fd: int, buffers: Sequence[Buffer]) -> int:
         return os.writev(fd, buffers)
 
-    def pwrite(self, fd: int, data: ReadableBuffer, offset: int) -> int:
+    def pwrite(self, fd: int, data: Buffer, offset: int) -> int:
         return os.pwrite(fd, data, offset)
 
     def fdatasync(self, fd: int) -> None:
@@ -85,7 +84,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 SYSTEM_DISK: Disk = SystemDisk()
 
 
-def write_fully(disk: Disk, fd: int, data: ReadableBuffer) -> None:
+def write_fully(disk: Disk, fd: int, data: Buffer) -> None:
     """Write all of one buffer at the descriptor's offset, looping on short writes."""
     view = memoryview(data).cast("B")
     while len(view):

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from pulsar_ray.errors import CorruptData
 from pulsar_ray.format.record import encode_record, read_records
@@ -21,6 +22,8 @@ from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk, write_fully
 SNAPSHOT_END = 0  # record type; users' types start at 1
 _RESERVE_BYTES = 256 * 1024
 
+Record: TypeAlias = tuple[int, Any]
+
 
 @dataclass(frozen=True)
 class LogContent:
@@ -28,8 +31,9 @@ class LogContent:
 
     path: Path
     epoch: int
-    records: list[tuple[int, object]]
+    records: list[Record]
     size: int
+    is_torn: bool
 
 
 class RecordLog:
@@ -42,27 +46,28 @@ class RecordLog:
         self._fd = -1
         self._is_broken = True
         self._reserved = 0
+        self._unsynced = 0
         self.path = owner.path / f"{name}-{owner.epoch}"
         self.size = 0
         self.snapshot_size = 0
 
     @classmethod
     def create(
-        cls, owner: DirectoryOwner, name: str, snapshot: Sequence[bytes], disk: Disk = SYSTEM_DISK
+        cls, owner: DirectoryOwner, name: str, snapshot: Sequence[Record], disk: Disk = SYSTEM_DISK
     ) -> RecordLog:
-        """Start this epoch's log with a snapshot of encoded records; older logs go once it is durable."""
+        """Start this epoch's log with a snapshot; older logs go once it is durable."""
         log = cls(owner, name, disk)
         log.rewrite(snapshot)
         log.remove_older()
         return log
 
-    def rewrite(self, snapshot: Sequence[bytes]) -> None:
-        """Replace the log by a snapshot (encoded records); durable, and the owner checked, when it returns.
+    def rewrite(self, snapshot: Sequence[Record]) -> None:
+        """Replace the log by a snapshot; durable, and the owner checked, when it returns.
 
         It also mends a log whose append failed. When it raises, the log is as it was before.
         """
         temporary = self.path.with_name(self.path.name + ".new")
-        content = b"".join(snapshot) + encode_record(SNAPSHOT_END, [self._owner.epoch, len(snapshot)])
+        content = _encode((*snapshot, (SNAPSHOT_END, [self._owner.epoch, len(snapshot)])), 0)
         fd = self._disk.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
             self._reserve(fd, len(content))
@@ -78,26 +83,29 @@ class RecordLog:
         self.close()
         self._fd = fd
         self.size = self.snapshot_size = len(content)
+        self._unsynced = 0
         self._is_broken = False
 
-    def append(self, records: bytes, sync: bool = True) -> None:
-        """Append encoded records; with `sync` they are durable, and the owner checked, when it returns.
+    def append(self, records: Iterable[Record], sync: bool = True) -> None:
+        """Append records; with `sync` they are durable, and the owner checked, when it returns.
 
         After an OSError the log takes nothing more until `rewrite`: what a failed write or sync left is
         unknown.
         """
         if self._is_broken:
             raise OSError(f"{self.path} is closed or had a failed write; it must be rewritten first")
+        content = _encode(records, self._unsynced)
         try:
-            if self.size + len(records) > self._reserved:
-                self._reserve(self._fd, self.size + len(records))
-            write_fully(self._disk, self._fd, records)
+            if self.size + len(content) > self._reserved:
+                self._reserve(self._fd, self.size + len(content))
+            write_fully(self._disk, self._fd, content)
             if sync:
                 self._disk.fdatasync(self._fd)
         except OSError:
             self._is_broken = True
             raise
-        self.size += len(records)
+        self.size += len(content)
+        self._unsynced = 0 if sync else self._unsynced + len(content)
         if sync:
             self._owner.check()
 
@@ -136,19 +144,24 @@ def read_log(directory: Path, name: str) -> LogContent | None:
         return None
     epoch, path = max(files)
     content = path.read_bytes()
-    records: list[tuple[int, object]] = []
+    records: list[Record] = []
     size, is_whole = 0, False
-    try:
-        for kind, payload, size in read_records(content):  # noqa: B007 (the last end is kept)
-            if kind == SNAPSHOT_END:
-                is_whole = True
-            else:
-                records.append((kind, payload))
-    except CorruptData as error:
-        raise CorruptData(path, error.offset) from error
+    for kind, payload, end in read_records(content, str(path)):
+        size = end
+        if kind == SNAPSHOT_END:
+            is_whole = True
+        else:
+            records.append((kind, payload))
     if not is_whole:
-        raise CorruptData(path, size)
-    return LogContent(path, epoch, records, size)
+        raise CorruptData(str(path), size, "the snapshot the log starts with is not whole")
+    return LogContent(path, epoch, records, size, size < len(content))
+
+
+def _encode(records: Iterable[Record], same_write: int) -> bytes:
+    group = bytearray()
+    for kind, payload in records:
+        group += encode_record(kind, payload, same_write + len(group))
+    return bytes(group)
 
 
 def _log_files(directory: Path, name: str) -> list[tuple[int, Path]]:
