@@ -1,0 +1,20 @@
+"""Where an entry stands in a managed ledger."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Position(NamedTuple):
+    """Ledger and entry id; positions sort in the order of the log."""
+
+    ledger_id: int
+    entry_id: int
+
+    def next(self) -> Position:
+        """The following entry of the same ledger, whether or not it exists."""
+        return Position(self.ledger_id, self.entry_id + 1)
+
+
+EARLIEST = Position(-1, -1)
+LATEST = Position(2**63 - 1, 2**63 - 1)
