@@ -1,0 +1,243 @@
+"""Message ids: comparable, hashable, and in Pulsar's serialised form."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+_MAX_INT64 = 2**63 - 1
+_MAX_INT32 = 2**31 - 1
+_MASK_64 = 2**64 - 1
+
+# Fields of Pulsar's protobuf MessageIdData.
+_LEDGER_ID, _ENTRY_ID, _PARTITION, _BATCH_INDEX, _ACK_SET, _BATCH_SIZE, _FIRST_CHUNK = range(1, 8)
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+class MessageId:
+    """Where a message is stored: ledger, entry, partition (-1: none) and index in its batch (-1: none).
+
+    Immutable. Ids order by ledger, entry, batch index, partition; equality compares the same four. The
+    constructor's values are checked when an id is serialised, not when it is built.
+    """
+
+    __slots__ = (
+        "_batch_index",
+        "_batch_size",
+        "_entry_id",
+        "_first_chunk",
+        "_ledger_id",
+        "_partition",
+        "topic_name",
+    )
+
+    earliest: ClassVar[MessageId]
+    latest: ClassVar[MessageId]
+
+    def __init__(
+        self,
+        partition: int = -1,
+        ledger_id: int = -1,
+        entry_id: int = -1,
+        batch_index: int = -1,
+        *,
+        batch_size: int = 0,
+        topic_name: str = "",
+        first_chunk: MessageId | None = None,
+    ) -> None:
+        self._ledger_id = ledger_id
+        self._entry_id = entry_id
+        self._partition = partition
+        self._batch_index = batch_index
+        self._batch_size = batch_size
+        self._first_chunk = first_chunk
+        self.topic_name = topic_name
+
+    def ledger_id(self) -> int:
+        return self._ledger_id
+
+    def entry_id(self) -> int:
+        return self._entry_id
+
+    def partition(self) -> int:
+        return self._partition
+
+    def batch_index(self) -> int:
+        return self._batch_index
+
+    def batch_size(self) -> int:
+        """Messages in the batch, 0 if the message is in none or the size is not known."""
+        return self._batch_size
+
+    def first_chunk(self) -> MessageId | None:
+        """Id of a chunked message's first chunk (the id itself is the last one's)."""
+        return self._first_chunk
+
+    def serialize(self) -> bytes:
+        """Pulsar's MessageIdData, without the topic name. Raises ValueError for values out of range."""
+        if self._ledger_id == self._entry_id == -1:
+            pass  # earliest
+        elif not (0 <= self._ledger_id <= _MAX_INT64 and -1 <= self._entry_id <= _MAX_INT64):
+            raise ValueError(f"{self} cannot be serialised: ledger and entry must be in 0..2^63-1")
+        out = bytearray((_LEDGER_ID << 3 | _VARINT,))
+        _put_varint(out, self._ledger_id)
+        out.append(_ENTRY_ID << 3 | _VARINT)
+        _put_varint(out, self._entry_id)
+        optional = (
+            (_PARTITION, self._partition, -1),
+            (_BATCH_INDEX, self._batch_index, -1),
+            (_BATCH_SIZE, self._batch_size, 0),
+        )
+        for number, value, absent in optional:
+            if not absent <= value <= _MAX_INT32:
+                raise ValueError(f"{self} cannot be serialised: {value} is not in {absent}..2^31-1")
+            if value != absent:
+                out.append(number << 3 | _VARINT)
+                _put_varint(out, value)
+        if self._first_chunk is not None:
+            first = self._first_chunk.serialize()
+            out.append(_FIRST_CHUNK << 3 | _BYTES)
+            _put_varint(out, len(first))
+            out += first
+        return bytes(out)
+
+    @staticmethod
+    def deserialize(message_id_bytes: bytes, topic: str | None = None) -> MessageId:
+        """The id `serialize` made bytes of, of the given topic. Raises ValueError for anything else."""
+        if not isinstance(message_id_bytes, (bytes, bytearray, memoryview)):
+            raise ValueError(f"a serialised MessageId is bytes, not {type(message_id_bytes).__name__}")
+        return _decode(bytes(message_id_bytes), topic or "", may_have_first_chunk=True)
+
+    @classmethod
+    def wrap(cls, msg_id: MessageId) -> MessageId:
+        """`msg_id` itself: there is only one class of ids here."""
+        return msg_id
+
+    def _key(self) -> tuple[int, int, int, int]:
+        return self._ledger_id, self._entry_id, self._batch_index, self._partition
+
+    def __eq__(self, other: object) -> bool:
+        return self._key() == other._key() if isinstance(other, MessageId) else NotImplemented
+
+    def __lt__(self, other: object) -> bool:
+        return self._key() < other._key() if isinstance(other, MessageId) else NotImplemented
+
+    def __le__(self, other: object) -> bool:
+        return self._key() <= other._key() if isinstance(other, MessageId) else NotImplemented
+
+    def __gt__(self, other: object) -> bool:
+        return self._key() > other._key() if isinstance(other, MessageId) else NotImplemented
+
+    def __ge__(self, other: object) -> bool:
+        return self._key() >= other._key() if isinstance(other, MessageId) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        text = f"({self._ledger_id},{self._entry_id},{self._partition},{self._batch_index})"
+        return text if self._first_chunk is None else f"{self._first_chunk!r};{text}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (*self._key(), self._batch_size, self.topic_name, self._first_chunk)
+
+
+def _rebuild(
+    ledger_id: int,
+    entry_id: int,
+    batch_index: int,
+    partition: int,
+    batch_size: int,
+    topic_name: str,
+    first_chunk: MessageId | None,
+) -> MessageId:
+    return MessageId(
+        partition,
+        ledger_id,
+        entry_id,
+        batch_index,
+        batch_size=batch_size,
+        topic_name=topic_name,
+        first_chunk=first_chunk,
+    )
+
+
+MessageId.earliest = MessageId(-1, -1, -1, -1)
+MessageId.latest = MessageId(-1, _MAX_INT64, _MAX_INT64, -1)
+
+
+def _put_varint(out: bytearray, value: int) -> None:
+    value &= _MASK_64  # protobuf writes negative integers as 64-bit two's complement
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _get_varint(data: bytes, at: int) -> tuple[int, int]:
+    """The value as a signed 64-bit integer, and the offset behind it. IndexError at the end of data."""
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            value &= _MASK_64
+            return value - 2**64 if value > _MAX_INT64 else value, at
+    raise ValueError("a number has more than ten bytes")
+
+
+def _decode(data: bytes, topic: str, *, may_have_first_chunk: bool) -> MessageId:
+    try:
+        numbers, chunk = _fields(data)
+        ledger_id, entry_id = numbers[_LEDGER_ID], numbers[_ENTRY_ID]
+    except (IndexError, KeyError, ValueError) as error:
+        raise ValueError(f"{data[:64].hex()} is not a serialised MessageId ({error})") from None
+    partition = numbers.get(_PARTITION, -1)
+    batch_index = numbers.get(_BATCH_INDEX, -1)
+    batch_size = numbers.get(_BATCH_SIZE, 0)
+    in_range = (
+        min(ledger_id, entry_id, partition, batch_index) >= -1
+        and batch_size >= 0
+        and max(partition, batch_index, batch_size) <= _MAX_INT32
+    )
+    if not in_range or (chunk is not None and not may_have_first_chunk):
+        raise ValueError(f"{data[:64].hex()} is not a serialised MessageId (a value is out of range)")
+    first = None if chunk is None else _decode(chunk, topic, may_have_first_chunk=False)
+    return MessageId(
+        partition,
+        ledger_id,
+        entry_id,
+        batch_index,
+        batch_size=batch_size,
+        topic_name=topic,
+        first_chunk=first,
+    )
+
+
+def _fields(data: bytes) -> tuple[dict[int, int], bytes | None]:
+    """The numbers by field and the first chunk's bytes; the last of a field wins, unknown ones are skipped."""
+    numbers: dict[int, int] = {}
+    chunk: bytes | None = None
+    at = 0
+    while at < len(data):
+        tag, at = _get_varint(data, at)
+        number, wire_type = tag >> 3, tag & 7
+        if number <= 0:
+            raise ValueError(f"field number {number}")
+        if wire_type == _VARINT:
+            numbers[number], at = _get_varint(data, at)
+            continue
+        if wire_type == _BYTES:
+            length, at = _get_varint(data, at)
+        elif wire_type in (_FIXED64, _FIXED32):
+            length = 8 if wire_type == _FIXED64 else 4
+        else:
+            raise ValueError(f"wire type {wire_type}")
+        if length < 0 or at + length > len(data):
+            raise ValueError("it is cut off")
+        if number == _FIRST_CHUNK and wire_type == _BYTES:
+            chunk = data[at : at + length]
+        elif number < _FIRST_CHUNK and number != _ACK_SET:
+            raise ValueError(f"field {number} is no number")
+        at += length
+    return numbers, chunk
