@@ -1,0 +1,77 @@
+"""Where lanes are reached, and the sockets to get there."""
+
+from __future__ import annotations
+
+import socket
+from typing import NamedTuple
+
+KEEPALIVE_IDLE_S = 5
+KEEPALIVE_INTERVAL_S = 2
+KEEPALIVE_PROBES = 4
+USER_TIMEOUT_MS = 13_000
+
+
+class UnixAddress(NamedTuple):
+    """A socket in the file system of the node."""
+
+    path: str
+
+    @property
+    def kind(self) -> str:
+        """The carrier's name in settings and statistics."""
+        return "socket"
+
+    def new_socket(self) -> socket.socket:
+        """An unconnected socket for this address."""
+        return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+
+    def target(self) -> str:
+        """What `socket.connect` takes."""
+        return self.path
+
+    def __str__(self) -> str:
+        return f"unix:{self.path}"
+
+
+class TcpAddress(NamedTuple):
+    """A port on a node's address."""
+
+    host: str
+    port: int
+
+    @property
+    def kind(self) -> str:
+        """The carrier's name in settings and statistics."""
+        return "tcp"
+
+    def new_socket(self) -> socket.socket:
+        """An unconnected socket for this address."""
+        return socket.socket(socket.AF_INET6 if ":" in self.host else socket.AF_INET, socket.SOCK_STREAM)
+
+    def target(self) -> tuple[str, int]:
+        """What `socket.connect` takes."""
+        return (self.host, self.port)
+
+    def __str__(self) -> str:
+        return f"tcp:{self.host}:{self.port}"
+
+
+LaneAddress = UnixAddress | TcpAddress
+
+
+def configure_socket(sock: socket.socket, buffer_bytes: int) -> None:
+    """Set what both ends of a lane want of their socket.
+
+    TCP: no waiting for full segments, and a peer that vanished is noticed within 13 s, both idle
+    (keepalive) and while something waits to be acknowledged (user timeout). Unix sockets: buffers that take
+    a large packet in few turns.
+    """
+    if sock.family == socket.AF_UNIX:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)

@@ -1,0 +1,69 @@
+"""Who is at the other end of a Unix socket, and whether that process still lives."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+
+_CREDENTIALS = struct.Struct("iII")
+
+
+class PeerCredentials(NamedTuple):
+    """Process and user as of connecting; pid 0 when it cannot be seen from here (another pid namespace)."""
+
+    pid: int
+    uid: int
+
+
+def peer_credentials(sock: socket.socket) -> PeerCredentials | None:
+    """The kernel's word on a Unix socket's peer; None for TCP, where there is none."""
+    if sock.family != socket.AF_UNIX:
+        return None
+    pid, uid, _ = _CREDENTIALS.unpack(
+        sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    )
+    return PeerCredentials(pid, uid)
+
+
+class PeerWatch:
+    """Calls `on_death` on the loop once the process is gone, within a millisecond of a SIGKILL.
+
+    End of file would not do: a forked child keeps its parent's socket open, and a cut connection is no dead
+    client. Without a visible pid it never calls.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, pid: int, on_death: Callable[[], None]) -> None:
+        self._loop = loop
+        self._on_death = on_death
+        self._pidfd = _open_pidfd(pid)
+        if self._pidfd is not None:
+            loop.add_reader(self._pidfd, self._died)
+
+    @property
+    def is_watching(self) -> bool:
+        """True until the death was reported or `close` was called."""
+        return self._pidfd is not None
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._pidfd is not None:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = None
+
+    def _died(self) -> None:
+        self.close()
+        self._on_death()
+
+
+def _open_pidfd(pid: int) -> int | None:
+    if pid <= 0:
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError:  # gone already, or not visible from here: end of file has to tell
+        return None

@@ -1,0 +1,179 @@
+"""Where an actor's clients connect: a Unix socket always, a TCP port when asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import secrets
+import socket
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, PulsarException
+from pulsar_ray.lane.address import LaneAddress, TcpAddress, UnixAddress
+from pulsar_ray.lane.hello import HelloFields, SessionDecision
+from pulsar_ray.lane.limits import LaneLimits
+from pulsar_ray.lane.peer import PeerCredentials, peer_credentials
+from pulsar_ray.lane.receive_budget import ReceiveBudget
+from pulsar_ray.lane.server_lane import LaneHandler, ServerLane
+from pulsar_ray.session.packet import STAGING_BYTES
+
+_MAX_SOCKET_PATH_BYTES = 107
+_BACKLOG = 512
+_CHECKS_PER_DEADLINE = 8
+
+
+class LaneServer:
+    """Accepts lanes on the owner loop and gives their packets to the handler.
+
+    `token_check` is asked once per lane; it answers with the session or raises the PulsarException to
+    refuse with, and compares tokens in constant time. On Unix sockets only peers of the same user get as
+    far. All methods belong to the loop.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        directory: str | Path,
+        *,
+        node_address: str,
+        token_check: Callable[[HelloFields], SessionDecision],
+        handler: LaneHandler,
+        limits: LaneLimits | None = None,
+        credentials: Callable[[socket.socket], PeerCredentials | None] = peer_credentials,
+    ) -> None:
+        self.loop = loop
+        self.limits = limits or LaneLimits()
+        self.token_check = token_check
+        self.peer_credentials = credentials
+        self.allowed_uid = os.geteuid()
+        self.budget = ReceiveBudget(self.limits.received_bytes, self.limits.lane_received_bytes)
+        # A parser keeps nothing in it between two reads, and reads on one loop follow each other.
+        self.staging = bytearray(STAGING_BYTES)
+        self.unix_address: UnixAddress | None = None
+        self.tcp_address: TcpAddress | None = None
+        self._directory = Path(directory)
+        self._node_address = node_address
+        self._handler = handler
+        self._servers: list[asyncio.AbstractServer] = []
+        self._lanes: set[ServerLane] = set()
+        self._sweep: asyncio.TimerHandle | None = None
+        self._all_gone: asyncio.Future[None] | None = None
+        deadlines = (self.limits.hello_s, self.limits.packet_s, self.limits.write_s)
+        self._sweep_s = min(deadlines) / _CHECKS_PER_DEADLINE
+
+    @property
+    def addresses(self) -> list[LaneAddress]:
+        """Where clients can connect at the moment."""
+        return [address for address in (self.unix_address, self.tcp_address) if address is not None]
+
+    @property
+    def lanes(self) -> list[ServerLane]:
+        """Connections that exist, those before their hello included."""
+        return list(self._lanes)
+
+    async def start(self) -> UnixAddress:
+        """Listen on a new Unix socket in the directory, which nobody else may enter.
+
+        Raises InvalidConfiguration if the path is too long for a socket, NotAllowedError if the directory
+        is somebody else's.
+        """
+        if self.unix_address is not None:
+            return self.unix_address
+        path = self._directory / secrets.token_hex(8)
+        if len(os.fsencode(path)) > _MAX_SOCKET_PATH_BYTES:
+            raise InvalidConfiguration(
+                f"{path} is longer than the {_MAX_SOCKET_PATH_BYTES} bytes a Unix socket's path may have: "
+                "choose a shorter directory"
+            )
+        _make_private(self._directory)
+        server = await self.loop.create_unix_server(
+            lambda: ServerLane(self, self._handler, "socket"), str(path), backlog=_BACKLOG
+        )
+        self._servers.append(server)
+        self.unix_address = UnixAddress(str(path))
+        return self.unix_address
+
+    async def listen_tcp(self, ports: range | None = None) -> TcpAddress:
+        """Listen on the node's address too, on a free port of `ports` (default: any). Repeats are harmless.
+
+        Raises OSError when no port of the range is free.
+        """
+        if self.tcp_address is None:
+            server, port = await self._create_tcp_server(ports or range(1))
+            self._servers.append(server)
+            self.tcp_address = TcpAddress(self._node_address, port)
+        return self.tcp_address
+
+    async def _create_tcp_server(self, ports: range) -> tuple[asyncio.AbstractServer, int]:
+        for port in ports:
+            sock = TcpAddress(self._node_address, port).new_socket()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if _is_bound(sock, self._node_address, port):
+                server = await self.loop.create_server(
+                    lambda: ServerLane(self, self._handler, "tcp"), sock=sock, backlog=_BACKLOG
+                )
+                return server, sock.getsockname()[1]
+            sock.close()
+        raise OSError(errno.EADDRINUSE, f"no free port in {ports}")
+
+    async def close(self, error: PulsarException | None = None) -> None:
+        """Stop listening, remove the socket and close every lane with `error`; returns when they are gone."""
+        for server in self._servers:
+            server.close()
+        if self.unix_address is not None:
+            _remove(self.unix_address.path)
+        for lane in list(self._lanes):
+            lane.close(error)
+        self._servers.clear()
+        if self._lanes:
+            self._all_gone = self.loop.create_future()
+            await self._all_gone
+
+    def watch_deadlines(self) -> None:
+        """A lane has a deadline running: look at all of them until none has."""
+        if self._sweep is None:
+            self._sweep = self.loop.call_later(self._sweep_s, self._check_deadlines)
+
+    def lane_opened(self, lane: ServerLane) -> None:
+        """Called by a lane when it is connected."""
+        self._lanes.add(lane)
+        self.watch_deadlines()
+
+    def lane_closed(self, lane: ServerLane) -> None:
+        """Called by a lane when its connection is gone."""
+        self._lanes.discard(lane)
+        self.budget.forget(lane)
+        if self._all_gone is not None and not self._lanes and not self._all_gone.done():
+            self._all_gone.set_result(None)
+
+    def _check_deadlines(self) -> None:
+        self._sweep = None
+        now = self.loop.time()
+        watched = [lane for lane in list(self._lanes) if lane.check_deadlines(now)]
+        if watched:
+            self.watch_deadlines()
+
+
+def _is_bound(sock: socket.socket, host: str, port: int) -> bool:
+    try:
+        sock.bind((host, port))
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return False
+    return True
+
+
+def _remove(path: str) -> None:
+    Path(path).unlink(missing_ok=True)
+
+
+def _make_private(directory: Path) -> None:
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = directory.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        raise NotAllowedError(f"{directory} is no directory of this user's: lanes must not listen there")
+    directory.chmod(0o700)

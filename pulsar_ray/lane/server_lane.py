@@ -1,0 +1,271 @@
+"""One accepted connection: hello, packets in, buffers out, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from pulsar_ray.errors import AuthorizationError, PulsarException, Timeout
+from pulsar_ray.lane.address import configure_socket
+from pulsar_ray.lane.hello import HelloFields, encode_error, encode_welcome, parse_hello
+from pulsar_ray.lane.peer import PeerWatch
+from pulsar_ray.session.packet import Buffer, Packet, PacketParser
+
+if TYPE_CHECKING:
+    from pulsar_ray.lane.server import LaneServer
+
+
+class LaneHandler(Protocol):
+    """The owner's side of its lanes; every call comes on the owner loop and must not block.
+
+    A PulsarException raised by `on_open` or `on_packets` closes that lane with it. Any other exception is a
+    defect and goes to the loop's exception handler.
+    """
+
+    def on_open(self, lane: ServerLane, hello: HelloFields) -> None:
+        """The client was let in and sent a welcome; `lane.session` is what the token check answered."""
+
+    def on_packets(self, lane: ServerLane, packets: list[Packet]) -> None:
+        """All packets one read completed, in order.
+
+        More lanes may follow in the same turn of the loop: to gather them all, schedule the commit with
+        `loop.call_soon`. Bodies may be kept; keeping them beyond this turn is to be counted with
+        `lane.retain` and `lane.release`.
+        """
+
+    def on_closed(self, lane: ServerLane, peer_died: bool) -> None:
+        """Once for each `on_open`.
+
+        `peer_died`: its process is gone, else only the connection is known to be.
+        """
+
+
+class ServerLane(asyncio.BufferedProtocol):
+    """A client's lane at the actor.
+
+    All of it runs on the owner loop; nothing blocks or raises after the end.
+    """
+
+    def __init__(self, server: LaneServer, handler: LaneHandler, kind: str) -> None:
+        self.kind = kind
+        """'socket' or 'tcp'."""
+        self.session: Any = None
+        self.peer_pid: int | None = None
+        """Of a client on the same node whose process can be seen."""
+        self.on_drained: Callable[[], None] | None = None
+        """Called when a lane that had more than the high mark unsent has come down to the low one."""
+        self._server = server
+        self._handler = handler
+        self._limits = server.limits
+        self._loop = server.loop
+        self._parser = PacketParser(server.staging, server.limits.hello_bytes)
+        self._transport: asyncio.Transport | None = None
+        self._watch: PeerWatch | None = None
+        self._is_open = False
+        self._is_closing = False
+        self._peer_died = False
+        self._may_read = True
+        self._is_writable = True
+        self._is_reading = True
+        self._incomplete_since: float | None = None
+        self._queued_bytes = 0
+        self._taken_bytes = 0
+        self._taken_at = 0.0
+        self._abort_timer: asyncio.TimerHandle | None = None
+        self._end_timer: asyncio.TimerHandle | None = None
+
+    # What the owner uses.
+
+    def send(self, buffers: Sequence[Buffer]) -> None:
+        """Queue a packet's buffers, which must not change until written; dropped when the lane is closing.
+
+        The owner bounds what it queues by `unsent_bytes`: a lane with more than `limits.unsent_bytes` is
+        closed.
+        """
+        transport = self._transport
+        if transport is None or self._is_closing:
+            return
+        for buffer in buffers:
+            self._queued_bytes += len(buffer) if type(buffer) is bytes else memoryview(buffer).nbytes
+        transport.writelines(buffers)
+        if transport.get_write_buffer_size() > self._limits.unsent_bytes:
+            self._abort()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes queued that the kernel has not taken yet."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    @property
+    def is_open(self) -> bool:
+        """True from the welcome until the lane begins to close."""
+        return self._is_open and not self._is_closing
+
+    def retain(self, count: int) -> None:
+        """Count `count` received bytes as kept; beyond the budget this lane, then all, are not read."""
+        self._server.budget.retain(self, count)
+
+    def release(self, count: int) -> None:
+        """Give back retained bytes; also after the lane has closed."""
+        self._server.budget.release(self, count)
+
+    def close(self, error: PulsarException | None = None) -> None:
+        """Send the error, write what is queued within `limits.close_s`, and close. `on_closed` follows."""
+        if self._transport is None or self._is_closing:
+            return
+        if error is not None:
+            self._transport.writelines(encode_error(error))
+        self._is_closing = True
+        self._abort_timer = self._loop.call_later(self._limits.close_s, self._abort)
+        self._transport.close()
+
+    # What the loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(self._limits.unsent_high_bytes, self._limits.unsent_low_bytes)
+        self._server.lane_opened(self)
+        self._incomplete_since = self._loop.time()
+        sock: socket.socket = transport.get_extra_info("socket")
+        with socket.socket(fileno=sock.dup().detach()) as raw:
+            configure_socket(raw, self._limits.socket_buffer_bytes)
+            peer = self._server.peer_credentials(raw)
+        if peer is None:
+            return
+        if peer.uid != self._server.allowed_uid:
+            self.close(
+                AuthorizationError(f"lanes of uid {self._server.allowed_uid} are closed to uid {peer.uid}")
+            )
+            return
+        self._watch = PeerWatch(self._loop, peer.pid, self._on_peer_death)
+        self.peer_pid = peer.pid if self._watch.is_watching else None
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._parser.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        packets: list[Packet] = []
+        try:
+            for packet in self._parser.received(nbytes):
+                if self._is_open:
+                    packets.append(packet)
+                else:
+                    self._greet(packet)
+                if self._is_closing:
+                    return
+            self._after_read(bool(packets))
+            if packets:
+                self._handler.on_packets(self, packets)
+        except PulsarException as error:
+            self.close(error)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._is_writable = False
+        self._taken_bytes = self._queued_bytes - self.unsent_bytes
+        self._taken_at = self._loop.time()
+        self._server.watch_deadlines()
+        self._update_reading()
+
+    def resume_writing(self) -> None:
+        self._is_writable = True
+        self._update_reading()
+        if self.on_drained is not None and not self._is_closing:
+            self.on_drained()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_closing = True
+        self._transport = None
+        if self._abort_timer is not None:
+            self._abort_timer.cancel()
+        self._server.lane_closed(self)
+        if self._peer_died or self._watch is None or not self._watch.is_watching:
+            self._end()
+        else:
+            self._end_timer = self._loop.call_later(self._limits.peer_death_s, self._end)
+
+    # What the server calls.
+
+    def allow_reading(self, allowed: bool) -> None:
+        """The budget's decision on this lane."""
+        self._may_read = allowed
+        self._update_reading()
+
+    def check_deadlines(self, now: float) -> bool:
+        """Close the lane if its peer is too slow; True while there is something to watch."""
+        if self._is_closing:
+            return False
+        if self._incomplete_since is not None and self._is_reading:
+            limit = self._limits.packet_s if self._is_open else self._limits.hello_s
+            if now - self._incomplete_since > limit:
+                what = "packet" if self._is_open else "hello"
+                self.close(Timeout(f"no complete {what} within {limit} s"))
+                return False
+        if not self._is_writable:
+            taken = self._queued_bytes - self.unsent_bytes
+            if taken != self._taken_bytes:
+                self._taken_bytes, self._taken_at = taken, now
+            elif now - self._taken_at > self._limits.write_s:
+                self._abort()
+                return False
+        return self._incomplete_since is not None or not self._is_writable
+
+    def _greet(self, packet: Packet) -> None:
+        hello = parse_hello(packet)
+        decision = self._server.token_check(hello)
+        self.session = decision.session
+        self._parser.max_packet_bytes = self._limits.packet_bytes
+        self._is_open = True
+        self.send(encode_welcome(decision.welcome))
+        self._handler.on_open(self, hello)
+
+    def _after_read(self, has_progressed: bool) -> None:
+        parser = self._parser
+        buffered = parser.buffered_bytes
+        self._server.budget.set_buffered(self, buffered if parser.receives_large else 0)
+        if not self._is_open:
+            return
+        if not buffered:
+            self._incomplete_since = None
+        elif has_progressed or self._incomplete_since is None:
+            self._incomplete_since = self._loop.time()
+            self._server.watch_deadlines()
+
+    def _update_reading(self) -> None:
+        reading = self._may_read and self._is_writable
+        if reading == self._is_reading or self._transport is None or self._is_closing:
+            return
+        self._is_reading = reading
+        if not reading:
+            self._transport.pause_reading()
+            return
+        if self._incomplete_since is not None:
+            # The peer is not to blame for the time in which nobody read.
+            self._incomplete_since = self._loop.time()
+        self._transport.resume_reading()
+
+    def _on_peer_death(self) -> None:
+        self._peer_died = True
+        if self._end_timer is not None:
+            self._end_timer.cancel()
+            self._end()
+        elif self._transport is not None and self._abort_timer is None:
+            # What it sent before it died is still read; then end of file comes, unless a forked child keeps
+            # it away.
+            self._abort_timer = self._loop.call_later(self._limits.peer_death_s, self._abort)
+
+    def _abort(self) -> None:
+        self._is_closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _end(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+        if self._is_open:
+            self._is_open = False
+            self._handler.on_closed(self, self._peer_died)

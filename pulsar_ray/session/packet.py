@@ -1,0 +1,206 @@
+"""The bytes of packets: what carries a session's requests and replies, on whatever carrier.
+
+offset  size  field
+     0     1  magic 0xA7
+     1     1  type (1 hello, 2 welcome, 3 error: the carrier's own; others in session/requests.py)
+     2     2  flags, 0 in this protocol version
+     4     4  fields_length
+     8     4  body_length
+    12     n  fields: one msgpack array
+  12+n     m  body: entry bytes, verbatim
+
+All numbers are little-endian. A packet is at most 8 MiB, its fields at most 1 MiB.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import msgpack
+
+from pulsar_ray.errors import ProtocolError
+
+Buffer: TypeAlias = Any
+"""Anything with the buffer protocol; it must not change until the carrier has written it."""
+
+HEADER = struct.Struct("<BBHII")
+HEADER_BYTES = HEADER.size
+MAGIC = 0xA7
+
+HELLO = 1
+WELCOME = 2
+ERROR = 3
+CARRIER_TYPES = frozenset((HELLO, WELCOME, ERROR))
+
+MAX_PACKET_BYTES = 8 * 1024 * 1024
+MAX_FIELDS_BYTES = 1024 * 1024
+MAX_FIELDS_ITEMS = 65_536
+"""The longest single array or map inside the fields, so that a few bytes cannot ask for gigabytes."""
+
+STAGING_BYTES = 256 * 1024
+OWN_BUFFER_BYTES = 64 * 1024
+"""Packets longer than this are received into a buffer of their own instead of through the staging buffer."""
+_GROWTH = 4
+_NO_BODY = memoryview(b"")
+
+
+class Packet(NamedTuple):
+    """One received packet. `body` is read-only and owns its bytes: it may be held as long as needed."""
+
+    type: int
+    fields: tuple[Any, ...]
+    body: memoryview
+
+
+def encode_packet(
+    packet_type: int, fields: Sequence[Any], body_buffers: Sequence[Buffer] = ()
+) -> list[Buffer]:
+    """The packet as buffers to write one after the other; the body's buffers are passed on, not copied.
+
+    Raises ProtocolError when the packet would be longer than a receiver accepts.
+    """
+    packed: bytes = msgpack.packb(fields)
+    body_length = 0
+    for buffer in body_buffers:
+        body_length += len(buffer) if type(buffer) is bytes else memoryview(buffer).nbytes
+    if len(packed) > MAX_FIELDS_BYTES:
+        raise ProtocolError(f"fields of {len(packed)} bytes in one packet; at most {MAX_FIELDS_BYTES}")
+    total = HEADER_BYTES + len(packed) + body_length
+    if total > MAX_PACKET_BYTES:
+        raise ProtocolError(f"packet of {total} bytes; at most {MAX_PACKET_BYTES}")
+    return [HEADER.pack(MAGIC, packet_type, 0, len(packed), body_length) + packed, *body_buffers]
+
+
+def decode_packet(data: Buffer) -> Packet:
+    """One whole packet from exactly its bytes; the body refers to `data`, which must not change afterwards.
+
+    Raises ProtocolError for anything else than one well-formed packet.
+    """
+    view = memoryview(data).cast("B")
+    if view.nbytes < HEADER_BYTES:
+        raise ProtocolError(f"packet cut off after {view.nbytes} bytes")
+    packet_type, fields_length, total = _parse_header(view, 0, MAX_PACKET_BYTES)
+    if total != view.nbytes:
+        raise ProtocolError(f"packet of {total} bytes in {view.nbytes} bytes")
+    fields_end = HEADER_BYTES + fields_length
+    return Packet(packet_type, _decode_fields(view[HEADER_BYTES:fields_end]), view[fields_end:].toreadonly())
+
+
+def _parse_header(data: Buffer, offset: int, max_packet_bytes: int) -> tuple[int, int, int]:
+    """(type, fields length, length of the whole packet) of the header at `offset`."""
+    magic, packet_type, flags, fields_length, body_length = HEADER.unpack_from(data, offset)
+    if magic != MAGIC:
+        raise ProtocolError(f"not a packet: it begins with byte 0x{magic:02x} instead of 0x{MAGIC:02x}")
+    if flags:
+        raise ProtocolError(f"packet with unknown flags 0x{flags:04x}")
+    total = HEADER_BYTES + fields_length + body_length
+    if total > max_packet_bytes:
+        raise ProtocolError(f"packet of {total} bytes where at most {max_packet_bytes} are accepted")
+    if fields_length > MAX_FIELDS_BYTES:
+        raise ProtocolError(f"packet with {fields_length} bytes of fields; at most {MAX_FIELDS_BYTES}")
+    return packet_type, fields_length, total
+
+
+def _decode_fields(data: Buffer) -> tuple[Any, ...]:
+    try:
+        fields = msgpack.unpackb(
+            data, use_list=False, max_array_len=MAX_FIELDS_ITEMS, max_map_len=MAX_FIELDS_ITEMS
+        )
+    # msgpack raises subclasses of ValueError, and RecursionError or MemoryError for hostile nesting.
+    except (ValueError, TypeError, RecursionError, MemoryError) as error:
+        raise ProtocolError(f"packet fields are no msgpack array: {type(error).__name__} {error}") from None
+    if type(fields) is not tuple:
+        raise ProtocolError(f"packet fields are a {type(fields).__name__}, not an array")
+    return fields
+
+
+class PacketParser:
+    """Received bytes in, packets out; no I/O of its own, every carrier with a byte stream drives it alike.
+
+    For each read: `get_buffer()` gives the place to receive into, then every packet of `received(n)` must
+    be taken. A parser that raised ProtocolError is of no further use: its connection is to be closed.
+
+    Many packets come with one read, from a staging buffer. It holds nothing between two reads (the
+    beginning of a packet is kept aside), so one buffer may serve all parsers of a thread. Bodies are copied
+    out of it. A packet above OWN_BUFFER_BYTES gets a buffer of its own, whose size follows the bytes that
+    arrived and not those announced, and its body refers to that buffer. Either way nothing else refers to a
+    body's bytes once its packet was given out.
+
+    `max_packet_bytes` may be changed between two packets.
+    """
+
+    __slots__ = ("_begun", "_own", "_own_filled", "_own_total", "_staging", "max_packet_bytes")
+
+    def __init__(self, staging: bytearray | None = None, max_packet_bytes: int = MAX_PACKET_BYTES) -> None:
+        self.max_packet_bytes = max_packet_bytes
+        self._staging = memoryview(bytearray(STAGING_BYTES) if staging is None else staging)
+        self._begun = b""
+        self._own: bytearray | None = None
+        self._own_filled = 0
+        self._own_total = 0
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Memory held for a packet that is not complete yet; 0 between packets."""
+        return len(self._begun) if self._own is None else len(self._own)
+
+    @property
+    def receives_large(self) -> bool:
+        """True while a packet with a buffer of its own is incomplete."""
+        return self._own is not None
+
+    def get_buffer(self) -> memoryview:
+        """Where the next bytes belong; never empty. The view must not be kept after `received`."""
+        if self._own is None:
+            begun = len(self._begun)
+            if begun:
+                self._staging[:begun] = self._begun
+                return self._staging[begun:]
+            return self._staging
+        if self._own_filled == len(self._own):
+            # A new buffer and not a resize: the carrier may still hold a view of the old one.
+            larger = bytearray(min(self._own_total, _GROWTH * self._own_filled))
+            larger[: self._own_filled] = self._own
+            self._own = larger
+        return memoryview(self._own)[self._own_filled :]
+
+    def received(self, count: int) -> Iterator[Packet]:
+        """Packets that `count` more bytes, put into the last buffer given out, have completed, in order."""
+        if self._own is not None:
+            self._own_filled += count
+            if self._own_filled == self._own_total:
+                yield self._take_own(self._own)
+            return
+        end = len(self._begun) + count
+        self._begun = b""
+        staging = self._staging
+        start = 0
+        while end - start >= HEADER_BYTES:
+            packet_type, fields_length, total = _parse_header(staging, start, self.max_packet_bytes)
+            fields_start = start + HEADER_BYTES
+            packet_end = start + total
+            if packet_end > end:
+                if total > OWN_BUFFER_BYTES:
+                    self._begin_own(staging[start:end], total)
+                    return
+                break
+            body_start = fields_start + fields_length
+            fields = _decode_fields(staging[fields_start:body_start])
+            body = memoryview(bytes(staging[body_start:packet_end])) if packet_end > body_start else _NO_BODY
+            start = packet_end
+            yield Packet(packet_type, fields, body)
+        self._begun = bytes(staging[start:end])
+
+    def _begin_own(self, begun: memoryview, total: int) -> None:
+        self._own = bytearray(min(total, max(OWN_BUFFER_BYTES, _GROWTH * begun.nbytes)))
+        self._own[: begun.nbytes] = begun
+        self._own_filled = begun.nbytes
+        self._own_total = total
+
+    def _take_own(self, own: bytearray) -> Packet:
+        packet = decode_packet(own)
+        self._own = None
+        self._own_filled = self._own_total = 0
+        return packet
