@@ -1,0 +1,165 @@
+"""Reading segment files with pread: for dispatchers, consumers and Spark tasks.
+
+Files are never mapped: truncation or a bad sector under a mapping is a SIGBUS, and here it is an error with
+a path and an offset. Only offsets below a durable end that the partition announced may be read.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+from pulsar_ray.errors import CorruptData, PulsarException
+from pulsar_ray.format.block import BLOCK_HEADER_SIZE, BlockHeader, parse_block_header
+from pulsar_ray.format.checksum import Buffer
+from pulsar_ray.format.frame import FrameHeader, FrameIncomplete, FrameInvalid, parse_frame_header
+from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE, SegmentHeader
+
+_WINDOW_BYTES = 32 * 1024
+
+
+class SegmentGone(PulsarException):
+    """The segment file is not there: trimmed, unless somebody still holds its entries."""
+
+    fields = ("path",)
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} is gone; its entries were trimmed, continue at the first one that remains")
+        self.path = path
+
+
+class FrameAt(NamedTuple):
+    """A frame and where it starts in its segment file."""
+
+    offset: int
+    header: FrameHeader
+
+
+class SegmentReader:
+    """One segment file open for reading; readable even once it is trimmed, from any thread."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file; raises SegmentGone if it is not there, CorruptData if it cannot be opened."""
+        self.path = path
+        try:
+            self._fd = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            raise SegmentGone(str(path)) from None
+        except OSError as error:
+            raise CorruptData(str(path), 0, str(error)) from error
+
+    def __enter__(self) -> SegmentReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def header(self) -> SegmentHeader:
+        """The segment header; raises CorruptData or UnsupportedFormatVersion."""
+        return SegmentHeader.decode(self.read(0, SEGMENT_HEADER_SIZE), str(self.path))
+
+    def read_frames(self, offset: int, end_offset: int, max_bytes: int) -> list[FrameAt]:
+        """Headers of the frames from `offset` (a frame's start) on: one, and more as far as max_bytes goes.
+
+        Payloads of large frames are not read. Raises CorruptData for anything that is not whole before
+        end_offset.
+        """
+        frames: list[FrameAt] = []
+        stop = min(end_offset, offset + max_bytes)
+        window, start = b"", offset
+        while offset < stop:
+            try:
+                header = parse_frame_header(window, offset - start)
+            except FrameIncomplete as error:
+                # A window that starts here was too short for this header (many blocks), or we ran out of it.
+                wanted = max(error.needed, _WINDOW_BYTES)
+                if offset + error.needed > end_offset:
+                    raise CorruptData(str(self.path), offset, "frame header is cut off") from None
+                window, start = self._read_up_to(offset, min(wanted, end_offset - offset)), offset
+                if len(window) < error.needed:
+                    raise CorruptData(str(self.path), offset, "frame header is cut off") from None
+                continue
+            except FrameInvalid as error:
+                raise CorruptData(str(self.path), offset, str(error)) from None
+            if offset + header.total_length > min(stop, end_offset) and frames:
+                break
+            if offset + header.total_length > end_offset:
+                raise CorruptData(str(self.path), offset, "frame reaches beyond the durable end")
+            frames.append(FrameAt(offset, header))
+            offset += header.total_length
+        return frames
+
+    def read_block_header(self, offset: int, length: int) -> BlockHeader:
+        """The header of the block of that offset and length, without its payload."""
+        first = self.read(offset, min(length, BLOCK_HEADER_SIZE + 440))
+        header_length = int.from_bytes(first[8:12], "little")
+        if len(first) < header_length <= length:
+            first = self.read(offset, header_length)
+        try:
+            return parse_block_header(first)
+        except CorruptData as error:
+            raise CorruptData(str(self.path), offset, error.text) from None
+
+    def read_block(self, offset: int, length: int) -> bytes:
+        """The bytes of a block, not verified; raises CorruptData for less."""
+        return self.read(offset, length)
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Exactly so many bytes; raises CorruptData for less."""
+        data = self._read_up_to(offset, length)
+        if len(data) != length:
+            raise CorruptData(str(self.path), offset, f"only {len(data)} of {length} bytes are there")
+        return data
+
+    def read_into(self, offset: int, buffer: bytearray | memoryview) -> None:
+        """Fill a buffer from `offset` on; raises CorruptData if the file ends before."""
+        view = memoryview(buffer).cast("B")
+        done = 0
+        while done < len(view):
+            try:
+                count = os.preadv(self._fd, [view[done:]], offset + done)
+            except OSError as error:
+                raise CorruptData(str(self.path), offset + done, str(error)) from error
+            if count == 0:
+                raise CorruptData(str(self.path), offset, f"only {done} of {len(view)} bytes are there")
+            done += count
+
+    def _read_up_to(self, offset: int, length: int) -> bytes:
+        try:
+            data = os.pread(self._fd, length, offset)
+            while 0 < len(data) < length:
+                more = os.pread(self._fd, length - len(data), offset + len(data))
+                if not more:
+                    break
+                data += more
+        except OSError as error:
+            raise CorruptData(str(self.path), offset, str(error)) from error
+        return data
+
+
+def frame_blocks(buffer: Buffer, frame: FrameHeader) -> list[BlockHeader]:
+    """The block headers of a whole frame; raises CorruptData unless they are what the frame announces."""
+    headers = []
+    offset = frame.header_length
+    for span in frame.blocks:
+        header = parse_block_header(buffer, offset)
+        if (header.total_length, header.entries, header.message_count) != span:
+            raise CorruptData("", offset, "block is not the one its frame announces")
+        headers.append(header)
+        offset += span.length
+    return headers
