@@ -215,7 +215,7 @@ def _decode(data: bytes, topic: str, *, may_have_first_chunk: bool) -> MessageId
 
 
 def _fields(data: bytes) -> tuple[dict[int, int], bytes | None]:
-    """The numbers by field and the first chunk's bytes; the last of a field wins, unknown ones are skipped."""
+    """The numbers by field and the first chunk's bytes; of repeats the last, unknown ones skipped."""
     numbers: dict[int, int] = {}
     chunk: bytes | None = None
     at = 0

@@ -75,7 +75,7 @@ class TopicName:
         return self.full[: -len(f"{_PARTITION_MARK}{self.partition_index}")]
 
     def partition(self, index: int) -> TopicName:
-        """Partition `index` of this topic. Raises ValueError if this is a partition or `index` is negative."""
+        """Partition `index` of this topic. ValueError if this is a partition or `index` negative."""
         if self.is_partition or index < 0:
             raise ValueError(f"{self.full} has no partition {index}")
         local_name = f"{self.local_name}{_PARTITION_MARK}{index}"

@@ -1,0 +1,286 @@
+"""Every setting of the broker, its default, and where its value may come from."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from pulsar_ray.errors import InvalidConfiguration
+from pulsar_ray.setting_fields import (
+    SettingValue,
+    checked,
+    default_of,
+    parsed,
+    pulsar_key,
+    setting,
+    unknown_setting,
+)
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+ENVIRONMENT_PREFIX = "PULSAR_RAY_"
+CONFIG_FILE_VARIABLE = "PULSAR_RAY_CONFIG_FILE"
+
+ENTRY_OVERHEAD_BYTES = 10 * KIB
+"""How much larger than max_message_size a whole entry with its metadata may be."""
+MAX_FRAME_BYTES = 8 * MIB - 64 * KIB
+"""Upper bound of netty_max_frame_size_bytes: an entry crosses a connection in one packet of at most 8 MiB."""
+
+_BYTES_PER_ACTIVE_ACTOR = 80 * MIB  # 59 MB private memory each, and room for what it reads and writes
+_PORT_RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?\Z", re.ASCII)
+_MAX_INT32 = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """All settings: Pulsar's, named in snake_case, then our own. Immutable, and valid once built."""
+
+    max_message_size: int = setting(
+        5 * MIB, "largest payload of one entry after compression, bytes", minimum=1, maximum=MAX_FRAME_BYTES
+    )
+    netty_max_frame_size_bytes: int = setting(
+        5 * MIB + ENTRY_OVERHEAD_BYTES,
+        "largest whole entry with metadata",
+        minimum=1,
+        maximum=MAX_FRAME_BYTES,
+    )
+    broker_deduplication_enabled: bool = setting(False, "store a (producer name, sequence id) once")
+    acknowledgment_at_batch_index_level_enabled: bool = setting(
+        False, "keep single messages of a batch acked"
+    )
+    subscription_key_shared_use_consistent_hashing: bool = setting(
+        False, "Key_Shared by a ring, not by ranges"
+    )
+    subscription_key_shared_consistent_hashing_replica_points: int = setting(
+        100, "points of a consumer on the ring", minimum=1, maximum=10_000
+    )
+    allow_auto_topic_creation: bool = setting(True, "create topics at their first use")
+    allow_auto_topic_creation_type: str = setting(
+        "non-partitioned", "kind of topics created so", choices=("non-partitioned", "partitioned")
+    )
+    default_num_partitions: int = setting(1, "partitions of topics created so", minimum=1, maximum=_MAX_INT32)
+    allow_auto_subscription_creation: bool = setting(True, "create subscriptions at their first use")
+    enable_non_persistent_topics: bool = setting(True, "allow topics kept in memory only")
+    system_topic_enabled: bool = setting(True, "keep system topics")
+    topic_level_policies_enabled: bool = setting(True, "allow policies of single topics")
+    delayed_delivery_enabled: bool = setting(True, "honour deliver_at; off: deliver at once")
+    delayed_delivery_tick_time_millis: int = setting(1000, "granularity of delayed delivery", minimum=1)
+    is_delayed_delivery_deliver_at_time_strict: bool = setting(False, "never deliver early, rather late")
+    max_num_delayed_delivery_tracker_memory_entries: int = setting(
+        100_000, "delayed messages indexed in memory; more are indexed on disk", minimum=1
+    )
+    max_unacked_messages_per_consumer: int = setting(
+        50_000, "stop dispatch to a consumer there; 0: no limit", minimum=0
+    )
+    max_unacked_messages_per_subscription: int = setting(
+        200_000, "stop dispatch of a subscription there; 0: no limit", minimum=0
+    )
+    default_retention_time_in_minutes: int = setting(0, "keep consumed messages; -1: for ever", minimum=-1)
+    default_retention_size_in_mb: int = setting(
+        0, "keep consumed messages; -1: all", minimum=-1, pulsar_key="defaultRetentionSizeInMB"
+    )
+    retention_check_interval_in_seconds: int = setting(120, "between two trims of a topic", minimum=1)
+    managed_ledger_max_entries_per_ledger: int = setting(50_000, "start a new ledger there", minimum=1)
+    managed_ledger_max_size_per_ledger_mbytes: int = setting(2048, "start a new ledger there", minimum=1)
+    managed_ledger_min_ledger_rollover_time_minutes: int = setting(
+        10, "never sooner than this, whatever is full", minimum=0
+    )
+    managed_ledger_max_ledger_rollover_time_minutes: int = setting(240, "never later than this", minimum=1)
+
+    data_dir: str = setting("~/.pulsar-ray", "directory everything durable lives in, on a local disk")
+    disk_low_water_mark_bytes: int = setting(
+        -1, "refuse messages with less free space; -1: max(1 GiB, 2% of the disk)", minimum=-1
+    )
+    embedded_idle_shutdown_seconds: float = setting(
+        60.0, "end an embedded broker this long after its last client; 0: never", minimum=0
+    )
+    session_lease_seconds: float = setting(60.0, "a client silent this long is taken for dead", minimum=1)
+    reattach_grace_seconds: float = setting(
+        5.0, "a client that lost its connection keeps its place this long", minimum=0
+    )
+    idle_actor_passivation_seconds: float = setting(
+        60.0, "an actor without clients goes to sleep then; 0: never", minimum=0
+    )
+    max_active_actors: int = setting(-1, "per node; -1: one for each 80 MiB of memory", minimum=-1)
+    tcp_port_range: str = setting("0", "TCP ports actors listen on: 'first-last', or 0 for any")
+    lane_buffer_budget_bytes: int = setting(
+        64 * MIB, "received bytes an actor holds before it stops reading", minimum=16 * MIB
+    )
+    segment_size_bytes: int = setting(
+        128 * MIB, "start a new segment file there", minimum=64 * KIB, maximum=2 * GIB
+    )
+    index_checkpoint_bytes: int = setting(
+        16 * MIB, "log bytes between index checkpoints; recovery reads about as many", minimum=64 * KIB
+    )
+    index_checkpoint_entries: int = setting(20_000, "entries between index checkpoints", minimum=1)
+    max_block_rows: int = setting(
+        8192, "messages in one batch of send_many and send_arrow", minimum=1, maximum=65_535
+    )
+    max_block_bytes: int = setting(MIB, "payload of one such batch", minimum=KIB, maximum=MAX_FRAME_BYTES)
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, checked(field, getattr(self, field.name)))
+        object.__setattr__(self, "data_dir", _absolute(self.data_dir))
+        self.tcp_ports()
+        self._check_pairs()
+
+    def _check_pairs(self) -> None:
+        needed = self.max_message_size + ENTRY_OVERHEAD_BYTES
+        if self.netty_max_frame_size_bytes < needed:
+            raise InvalidConfiguration(
+                f"netty_max_frame_size_bytes is {self.netty_max_frame_size_bytes}, too little for "
+                f"max_message_size {self.max_message_size}: set it to at least {needed}"
+            )
+        shortest = self.managed_ledger_min_ledger_rollover_time_minutes
+        longest = self.managed_ledger_max_ledger_rollover_time_minutes
+        if shortest > longest:
+            raise InvalidConfiguration(
+                f"managed_ledger_min_ledger_rollover_time_minutes is {shortest}: give at most "
+                f"managed_ledger_max_ledger_rollover_time_minutes, which is {longest}"
+            )
+
+    @classmethod
+    def load(
+        cls,
+        config_file: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        **overrides: Any,
+    ) -> Settings:
+        """Settings from keywords, before the environment, before a YAML file, before the defaults.
+
+        Environment variables are PULSAR_RAY_ and the name in capitals; PULSAR_RAY_CONFIG_FILE names the
+        file if `config_file` does not. Its keys may be Pulsar's. A keyword that is None is as if not given.
+        Raises InvalidConfiguration for an unknown name, with the nearest known one, or a bad value.
+        """
+        if env is None:
+            env = os.environ
+        path = config_file if config_file is not None else env.get(CONFIG_FILE_VARIABLE)
+        values: dict[str, Any] = _from_file(os.fspath(path)) if path else {}
+        values |= _from_environment(env)
+        values |= _from_keywords(overrides)
+        return cls(**values)
+
+    def replace(self, **overrides: Any) -> Settings:
+        """A copy with other values. Raises InvalidConfiguration as `load` does."""
+        current: dict[str, Any] = dataclasses.asdict(self)
+        return Settings(**(current | _from_keywords(overrides)))
+
+    def tcp_ports(self) -> tuple[int, int]:
+        """First and last port of tcp_port_range; (0, 0) stands for any free one."""
+        match = _PORT_RANGE.match(self.tcp_port_range)
+        first = int(match[1]) if match else -1
+        last = int(match[2] or first) if match else -1
+        if first == last == 0 or 1 <= first <= last <= 65_535:
+            return first, last
+        raise InvalidConfiguration(
+            f"tcp_port_range is {self.tcp_port_range!r}: give '0', a port, or 'first-last' within 1 to 65535"
+        )
+
+    def low_water_mark_bytes(self, disk_bytes: int) -> int:
+        """disk_low_water_mark_bytes, worked out for a disk of this size."""
+        if self.disk_low_water_mark_bytes >= 0:
+            return self.disk_low_water_mark_bytes
+        return max(GIB, disk_bytes // 50)
+
+    def active_actor_limit(self, memory_bytes: int) -> int:
+        """max_active_actors, worked out for a node with this much memory."""
+        if self.max_active_actors >= 0:
+            return self.max_active_actors
+        return max(8, memory_bytes // _BYTES_PER_ACTIVE_ACTOR)
+
+
+_FIELDS = {field.name: field for field in dataclasses.fields(Settings)}
+_NAME_OF_KEY = {pulsar_key(field): field.name for field in _FIELDS.values()}
+
+
+def to_pulsar_key(name: str) -> str:
+    """max_message_size -> maxMessageSize. Raises InvalidConfiguration if there is no such setting."""
+    if name not in _FIELDS:
+        raise unknown_setting(name, _FIELDS, "")
+    return pulsar_key(_FIELDS[name])
+
+
+def from_pulsar_key(key: str) -> str:
+    """maxMessageSize -> max_message_size. Raises InvalidConfiguration if there is no such setting."""
+    if key not in _NAME_OF_KEY:
+        raise unknown_setting(key, _NAME_OF_KEY, "")
+    return _NAME_OF_KEY[key]
+
+
+def describe_settings() -> list[tuple[str, SettingValue, str]]:
+    """(name, default, meaning) of every setting."""
+    return [(field.name, default_of(field), field.metadata["doc"]) for field in _FIELDS.values()]
+
+
+def _absolute(data_dir: str) -> str:
+    path = os.path.expanduser(data_dir)
+    if path.startswith("~") or "\0" in path:
+        raise InvalidConfiguration(f"data_dir is {data_dir!r}: give the path of a directory")
+    return os.path.abspath(path)
+
+
+def _from_keywords(keywords: Mapping[str, Any]) -> dict[str, SettingValue]:
+    for name in keywords:
+        if name not in _FIELDS:
+            raise unknown_setting(name, _FIELDS, "")
+    return {
+        name: checked(_FIELDS[name], os.fspath(value) if isinstance(value, os.PathLike) else value)
+        for name, value in keywords.items()
+        if value is not None
+    }
+
+
+def _from_environment(env: Mapping[str, str]) -> dict[str, SettingValue]:
+    variables = {ENVIRONMENT_PREFIX + name.upper(): name for name in _FIELDS}
+    values = {}
+    for variable, text in env.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable == CONFIG_FILE_VARIABLE:
+            continue
+        if variable not in variables:
+            raise unknown_setting(variable, [*variables, CONFIG_FILE_VARIABLE], " in the environment")
+        name = variables[variable]
+        values[name] = parsed(_FIELDS[name], text, f" (from {variable})")
+    return values
+
+
+def _from_file(path: str) -> dict[str, SettingValue]:
+    values: dict[str, SettingValue] = {}
+    source = f" in {path}"
+    for key, value in _yaml_mapping(path).items():
+        name = _NAME_OF_KEY.get(key, key)
+        if name not in _FIELDS:
+            raise unknown_setting(str(key), [*_FIELDS, *_NAME_OF_KEY], source)
+        if name in values:
+            raise InvalidConfiguration(
+                f"{name}{source} is given twice, as Pulsar's key and as ours: remove one"
+            )
+        values[name] = checked(_FIELDS[name], value, source)
+    return values
+
+
+def _yaml_mapping(path: str) -> dict[Any, Any]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = yaml.safe_load(file)
+    except OSError as error:
+        raise InvalidConfiguration(
+            f"the settings file {path} cannot be read ({error.strerror}): check its path and permissions"
+        ) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InvalidConfiguration(f"the settings file {path} is not YAML: {error}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise InvalidConfiguration(
+            f"the settings file {path} holds a {type(content).__name__}: write 'name: value' lines"
+        )
+    return content
