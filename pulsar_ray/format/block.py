@@ -30,7 +30,7 @@ import struct
 
 from xxhash import xxh3_64_intdigest
 
-from pulsar_ray.errors import CorruptData, MessageTooBig, UnsupportedFormatVersion
+from pulsar_ray.errors import CorruptData, InvalidMessage, MessageTooBig, UnsupportedFormatVersion
 from pulsar_ray.format.checksum import Buffer, checksum
 from pulsar_ray.format.metadata import (
     NO_METADATA,
@@ -112,13 +112,15 @@ class BlockHeader:
         return bool(self.flags & ROW_IS_ENTRY)
 
     def metadata(self) -> BlockMetadata:
-        """Parse the optional fields; raises CorruptData or UnsupportedFormatVersion."""
+        """Parse the optional fields; raises InvalidMessage or UnsupportedFormatVersion."""
         if not self._fields:
             return NO_METADATA
         try:
             return decode_metadata(self._fields)
         except ValueError as error:
-            raise CorruptData("", 0, f"block header: {error}") from None
+            raise InvalidMessage(
+                f"block {self.entry_seq} of incarnation {self.incarnation:#x}: {error}"
+            ) from None
 
     def __repr__(self) -> str:
         return (
@@ -127,7 +129,7 @@ class BlockHeader:
         )
 
 
-def parse_block_header(buf: Buffer, offset: int = 0, path: str = "") -> BlockHeader:
+def parse_block_header(buf: Buffer, offset: int = 0, path: str = "block") -> BlockHeader:
     """Parse the header at `offset`; the payload need not be in the buffer, no checksum is verified.
 
     Raises CorruptData if the bytes are no block header, UnsupportedFormatVersion for one of another version.
@@ -195,7 +197,7 @@ def _refuse(buf: Buffer, offset: int, path: str) -> None:
     raise CorruptData(path, offset, "block header contradicts itself")
 
 
-def parse_blocks(buf: Buffer, path: str = "") -> list[BlockHeader]:
+def parse_blocks(buf: Buffer, path: str = "block") -> list[BlockHeader]:
     """Parse the headers of all blocks that fill the buffer; raises as `parse_block_header`, or if cut off."""
     headers = []
     offset = 0
@@ -208,7 +210,7 @@ def parse_blocks(buf: Buffer, path: str = "") -> list[BlockHeader]:
     return headers
 
 
-def verify_block(buf: Buffer, offset: int, header: BlockHeader, path: str = "") -> None:
+def verify_block(buf: Buffer, offset: int, header: BlockHeader, path: str = "block") -> None:
     """Compare the checksum of the whole block at `offset`; raises CorruptData (a ChecksumError)."""
     _verify(buf, offset, header.total_length, header.checksum, path)
 
@@ -240,11 +242,14 @@ def encode_block(
 ) -> list[Buffer]:
     """Put a header before a payload that is stored as given (compress it before).
 
-    Returns the block's buffers; a payload above 4 KiB is among them uncopied. Raises ValueError for a field
-    out of range.
+    The flags DELAYED, CHUNK and ENCRYPTED follow from the metadata. Returns the block's buffers; a payload
+    above 4 KiB is among them uncopied. Raises ValueError for a field out of range.
     """
     payload_length = len(payload)
-    fields = b"" if metadata is None else encode_metadata(metadata)
+    fields = b""
+    if metadata is not None:
+        fields = encode_metadata(metadata)
+        flags |= _flags_of(metadata)
     padding = PADDING[-payload_length & 7]
     try:
         fixed = _UNSEALED.pack(
@@ -273,6 +278,16 @@ def encode_block(
     digest = _CHECKSUM.pack(checksum(fixed, fields, payload, padding))
     head = b"".join((fixed, digest, fields))
     return [head, payload, padding] if padding else [head, payload]
+
+
+def _flags_of(metadata: BlockMetadata) -> int:
+    """Return the flags that let a dispatcher see without parsing fields what a block needs."""
+    flags = 0 if metadata.deliver_at is None else DELAYED
+    if metadata.chunk is not None:
+        flags |= CHUNK
+    if metadata.encryption is not None:
+        flags |= ENCRYPTED
+    return flags
 
 
 def check_block_size(

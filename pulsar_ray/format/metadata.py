@@ -80,12 +80,6 @@ class BlockMetadata(NamedTuple):
 NO_METADATA = BlockMetadata()
 
 
-def _packed_properties(properties: dict[str, str]) -> bytes:
-    packed = msgpack.packb(properties)
-    _checked_properties(properties)
-    return bytes(packed)
-
-
 def _checked_properties(properties: Any) -> dict[str, str]:
     if type(properties) is not dict:
         raise ValueError(f"properties are {type(properties).__name__}, not a dict of str")
@@ -116,44 +110,66 @@ def _read_encryption(value: bytes) -> EncryptionInfo:
     return EncryptionInfo(algorithm, parameter, tuple(read))
 
 
-_Encode = Callable[[Any], bytes]
-_Decode = Callable[[bytes], Any]
-# In the order of BlockMetadata's fields.
-_FIELDS: tuple[tuple[int, _Encode, _Decode], ...] = (
-    (TAG_PRODUCER_NAME, str.encode, bytes.decode),
-    (TAG_KEY, str.encode, bytes.decode),
-    (TAG_ORDERING_KEY, str.encode, bytes.decode),
-    (TAG_EVENT_TIME, _I64.pack, lambda value: _I64.unpack(value)[0]),
-    (TAG_DELIVER_AT, _I64.pack, lambda value: _I64.unpack(value)[0]),
-    (TAG_PROPERTIES, _packed_properties, lambda value: _checked_properties(msgpack.unpackb(value))),
-    (TAG_SCHEMA_VERSION, bytes, bytes),
-    (TAG_CHUNK, msgpack.packb, _read_chunk),
-    (
-        TAG_TRANSACTION,
-        lambda value: _U64_PAIR.pack(*value),
-        lambda value: TransactionId(*_U64_PAIR.unpack(value)),
-    ),
-    (TAG_ENCRYPTION, msgpack.packb, _read_encryption),
-)
-_BY_TAG = {tag: (place, decode) for place, (tag, _, decode) in enumerate(_FIELDS)}
+def _field(tag: int, value: bytes) -> bytes:
+    return _FIELD.pack(tag, len(value)) + value
 
 
 def encode_metadata(metadata: BlockMetadata) -> bytes:
     """Encode the fields that are not None, padded to a multiple of 8; raises ValueError for wrong values."""
+    producer_name, key, ordering_key, event_time, deliver_at, properties = metadata[:6]
     parts: list[bytes] = []
-    size = 0
-    for (tag, encode, _), value in zip(_FIELDS, metadata, strict=False):
-        if value is None:
-            continue
-        encoded = encode(value)
-        parts += (_FIELD.pack(tag, len(encoded)), encoded)
-        size += len(encoded)
-    for tag, encoded in metadata.unknown:
-        parts += (_FIELD.pack(tag, len(encoded)), encoded)
-        size += len(encoded)
-    size += len(parts) // 2 * _FIELD.size
-    parts.append(PADDING[-size & 7])
-    return b"".join(parts)
+    if producer_name is not None:
+        parts.append(_field(TAG_PRODUCER_NAME, producer_name.encode()))
+    if key is not None:
+        parts.append(_field(TAG_KEY, key.encode()))
+    if ordering_key is not None:
+        parts.append(_field(TAG_ORDERING_KEY, ordering_key.encode()))
+    try:
+        if event_time is not None:
+            parts.append(_field(TAG_EVENT_TIME, _I64.pack(event_time)))
+        if deliver_at is not None:
+            parts.append(_field(TAG_DELIVER_AT, _I64.pack(deliver_at)))
+    except struct.error as error:
+        raise ValueError(f"event_time or deliver_at: {error}") from None
+    if properties is not None:
+        parts.append(_field(TAG_PROPERTIES, msgpack.packb(_checked_properties(properties))))
+    if metadata[6:] != _NO_RARE_FIELDS:
+        parts += _rare_fields(metadata)
+    fields = b"".join(parts)
+    return fields + PADDING[-len(fields) & 7]
+
+
+_NO_RARE_FIELDS = NO_METADATA[6:]
+
+
+def _rare_fields(metadata: BlockMetadata) -> list[bytes]:
+    parts = []
+    if metadata.schema_version is not None:
+        parts.append(_field(TAG_SCHEMA_VERSION, metadata.schema_version))
+    if metadata.chunk is not None:
+        parts.append(_field(TAG_CHUNK, msgpack.packb(metadata.chunk)))
+    if metadata.transaction is not None:
+        parts.append(_field(TAG_TRANSACTION, _U64_PAIR.pack(*metadata.transaction)))
+    if metadata.encryption is not None:
+        parts.append(_field(TAG_ENCRYPTION, msgpack.packb(metadata.encryption)))
+    parts += (_field(tag, value) for tag, value in metadata.unknown)
+    return parts
+
+
+# How to decode each field, in the order of BlockMetadata's.
+_DECODERS: tuple[tuple[int, Callable[[bytes], Any]], ...] = (
+    (TAG_PRODUCER_NAME, bytes.decode),
+    (TAG_KEY, bytes.decode),
+    (TAG_ORDERING_KEY, bytes.decode),
+    (TAG_EVENT_TIME, lambda value: _I64.unpack(value)[0]),
+    (TAG_DELIVER_AT, lambda value: _I64.unpack(value)[0]),
+    (TAG_PROPERTIES, lambda value: _checked_properties(msgpack.unpackb(value))),
+    (TAG_SCHEMA_VERSION, bytes),
+    (TAG_CHUNK, _read_chunk),
+    (TAG_TRANSACTION, lambda value: TransactionId(*_U64_PAIR.unpack(value))),
+    (TAG_ENCRYPTION, _read_encryption),
+)
+_BY_TAG = {tag: (place, decode) for place, (tag, decode) in enumerate(_DECODERS)}
 
 
 def decode_metadata(fields: bytes) -> BlockMetadata:
@@ -161,7 +177,7 @@ def decode_metadata(fields: bytes) -> BlockMetadata:
 
     Raises ValueError for malformed fields and UnsupportedFormatVersion for an unknown required one.
     """
-    values: list[Any] = [None] * len(_FIELDS)
+    values: list[Any] = [None] * len(_DECODERS)
     unknown: list[tuple[int, bytes]] = []
     offset = 0
     while len(fields) - offset >= _FIELD.size:
@@ -175,7 +191,7 @@ def decode_metadata(fields: bytes) -> BlockMetadata:
         _read_field(tag, fields[start:offset], values, unknown)
     if len(fields) - offset > 7 or any(fields[offset:]):
         raise ValueError("bytes behind the last field")
-    return BlockMetadata(*values, tuple(unknown))
+    return BlockMetadata._make([*values, tuple(unknown)])
 
 
 def _read_field(tag: int, value: bytes, values: list[Any], unknown: list[tuple[int, bytes]]) -> None:

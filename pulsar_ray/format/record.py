@@ -49,7 +49,7 @@ def encode_records(records: Iterable[tuple[int, Any]]) -> bytes:
     return bytes(group)
 
 
-def read_records(buf: Buffer, path: str = "") -> Iterator[tuple[int, Any, int]]:
+def read_records(buf: Buffer, path: str = "log") -> Iterator[tuple[int, Any, int]]:
     """Yield (type, payload, end offset) of each record up to a torn tail, where the iteration stops.
 
     Raises CorruptData when a bad record was durable before a good one behind it was written, and

@@ -1,0 +1,186 @@
+"""Arrow payloads: one record batch as an IPC message without its schema, one row per message (ADR 0002).
+
+Which of the canonical columns are there says the block header's `columns`; a column without any value is
+left out. Producers write value, key, ordering_key, properties and event_time; sequence_id only if a batch's
+ids are not consecutive.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any, cast
+
+import pyarrow as pa
+
+from pulsar_ray.format.checksum import Buffer
+
+# The stored batch's columns, in the order of their bits. All are nullable; a null value is a tombstone.
+BLOCK_SCHEMA = pa.schema(
+    [
+        ("value", pa.binary()),
+        ("key", pa.utf8()),
+        ("ordering_key", pa.utf8()),
+        ("properties", pa.map_(pa.utf8(), pa.utf8())),
+        ("event_time", pa.int64()),
+        ("sequence_id", pa.int64()),
+    ]
+)
+VALUE_COLUMN = 1
+KEY_COLUMN = 2
+ORDERING_KEY_COLUMN = 4
+PROPERTIES_COLUMN = 8
+EVENT_TIME_COLUMN = 16
+SEQUENCE_ID_COLUMN = 32
+KNOWN_COLUMNS = 63
+
+_schemas = {
+    columns: pa.schema([field for bit, field in enumerate(BLOCK_SCHEMA) if columns >> bit & 1])
+    for columns in range(1, KNOWN_COLUMNS + 1)
+}
+_VALUES_ONLY = _schemas[VALUE_COLUMN]
+
+
+def encode_rows(
+    values: Sequence[bytes | None],
+    keys: Sequence[str | None] | None = None,
+    ordering_keys: Sequence[str | None] | None = None,
+    properties: Sequence[Mapping[str, str] | None] | None = None,
+    event_times: Sequence[int | None] | None = None,
+    sequence_ids: Sequence[int] | None = None,
+) -> tuple[Buffer, int]:
+    """Encode messages to (payload, columns); `sequence_ids` is None if they are consecutive.
+
+    Raises ValueError or TypeError if a column has a wrong type, another length, or is above 2 GiB.
+    """
+    value_array = _value_array(values)
+    if keys is ordering_keys is properties is event_times is sequence_ids is None:
+        return pa.RecordBatch.from_arrays([value_array], schema=_VALUES_ONLY).serialize(), VALUE_COLUMN
+    pairs = None if properties is None else [list(row.items()) if row else None for row in properties]
+    arrays = [value_array]
+    columns = VALUE_COLUMN
+    for bit, column in enumerate((keys, ordering_keys, pairs, event_times, sequence_ids), start=1):
+        if column is None:
+            continue
+        encoded = pa.array(column, BLOCK_SCHEMA.field(bit).type)
+        if len(encoded) != len(value_array):
+            raise ValueError(
+                f"column {BLOCK_SCHEMA.field(bit).name} has {len(encoded)} rows, value {len(value_array)}"
+            )
+        if encoded.null_count != len(encoded):
+            arrays.append(encoded)
+            columns |= 1 << bit
+    return pa.RecordBatch.from_arrays(arrays, schema=_schemas[columns]).serialize(), columns
+
+
+def _value_array(values: Sequence[bytes | None]) -> pa.Array:
+    try:
+        joined = b"".join(values)  # type: ignore[arg-type]  # a None among them raises TypeError
+    except TypeError:
+        return pa.array(values, pa.binary())
+    try:
+        offsets = array("i", accumulate(map(len, values), initial=0))  # type: ignore[arg-type]
+    except OverflowError:
+        raise ValueError(f"values have {len(joined)} bytes, more than one batch can hold") from None
+    if offsets[-1] != len(joined):
+        raise TypeError("values must be bytes; a memoryview of other items than bytes is among them")
+    return pa.BinaryArray.from_buffers(
+        pa.binary(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(joined)]
+    )
+
+
+def encode_table(batch: pa.RecordBatch) -> tuple[Buffer, int]:
+    """Encode a batch of canonical columns (see `normalize_table`) to (payload, columns).
+
+    Raises ValueError if `value` is missing or a column is not canonical.
+    """
+    arrays = []
+    columns = 0
+    for bit, field in enumerate(BLOCK_SCHEMA):
+        place = batch.schema.get_field_index(field.name)
+        if place < 0:
+            continue
+        column = batch.column(place)
+        if not column.type.equals(field.type):
+            raise ValueError(f"column {field.name} is {column.type}, not {field.type}; normalize the table")
+        if bit == 0 or column.null_count != len(column):
+            arrays.append(column)
+            columns |= 1 << bit
+    if not columns & VALUE_COLUMN:
+        raise ValueError("the batch has no column value")
+    return pa.RecordBatch.from_arrays(arrays, schema=_schemas[columns]).serialize(), columns
+
+
+def decode_rows(payload: Buffer, columns: int, message_count: int) -> pa.RecordBatch:
+    """Read a payload back without copying it, and validate it down to each offset and character.
+
+    What comes back is safe to use as long as the payload's memory does not change. Raises ValueError.
+    """
+    if not columns & VALUE_COLUMN:
+        raise ValueError("the batch has no column value")
+    _check_message(payload)
+    try:
+        batch = pa.ipc.read_record_batch(pa.py_buffer(payload), _schemas[columns])
+        if batch.num_rows != message_count:
+            raise ValueError(f"the batch has {batch.num_rows} rows instead of {message_count}")
+        # A valid checksum does not make Arrow safe: a bad offset would end the process.
+        batch.validate(full=True)
+    except (pa.ArrowException, OSError, MemoryError) as error:
+        raise ValueError(f"bad Arrow: {error}") from None
+    if columns & SEQUENCE_ID_COLUMN and batch.column(batch.num_columns - 1).null_count:
+        raise ValueError("the batch has a message without sequence id")
+    return batch
+
+
+def to_list(column: pa.Array) -> list[Any]:
+    """Return a column's rows as Python objects, None for nulls."""
+    if pa.types.is_integer(column.type):
+        # numpy has no null integers.
+        return cast("list[Any]", column.to_pylist() if column.null_count else column.to_numpy().tolist())
+    # Through numpy objects: before pyarrow 25, to_pylist takes 20 times as long.
+    return cast("list[Any]", column.to_numpy(zero_copy_only=False).tolist())
+
+
+_PREFIX = struct.Struct("<Ii")
+_I32 = struct.Struct("<i")
+_U32 = struct.Struct("<I")
+_I64 = struct.Struct("<q")
+_CONTINUATION = 0xFFFFFFFF
+_RECORD_BATCH = 3
+
+
+def _check_message(payload: Buffer) -> None:
+    """Refuse IPC messages that are not one plain record batch which fills the payload.
+
+    Arrow can compress a body's buffers by itself and would then allocate whatever they announce.
+    """
+    try:
+        continuation, metadata_length = _PREFIX.unpack_from(payload)
+        body = _PREFIX.size + metadata_length
+        if continuation != _CONTINUATION or metadata_length < 0 or body > len(payload):
+            raise ValueError("bad Arrow: not an IPC message")
+        metadata = memoryview(payload)[_PREFIX.size : body].cast("B")
+        message = _U32.unpack_from(metadata)[0]
+        header_type = _field(metadata, message, 1)
+        header = _field(metadata, message, 2)
+        body_length = _field(metadata, message, 3)
+        if not header_type or metadata[header_type] != _RECORD_BATCH or not header:
+            raise ValueError("bad Arrow: not a record batch")
+        if (_I64.unpack_from(metadata, body_length)[0] if body_length else 0) != len(payload) - body:
+            raise ValueError("bad Arrow: the body's length is wrong")
+        if _field(metadata, header + _U32.unpack_from(metadata, header)[0], 3):
+            raise ValueError("bad Arrow: the body is compressed")
+    except (struct.error, IndexError):
+        raise ValueError("bad Arrow: IPC metadata is cut off") from None
+
+
+def _field(metadata: memoryview, table: int, field: int) -> int:
+    """Return where a field of the flatbuffer table at `table` stands, 0 if it is not there."""
+    vtable = table - _I32.unpack_from(metadata, table)[0]
+    slot = 4 + 2 * field
+    if vtable < 0 or slot + 2 > int.from_bytes(metadata[vtable : vtable + 2], "little"):
+        return 0
+    place = int.from_bytes(metadata[vtable + slot : vtable + slot + 2], "little")
+    return table + place if place else 0

@@ -1,0 +1,271 @@
+"""Messages to blocks and back (ADR 0002)."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+
+from pulsar_ray.errors import CryptoError, InvalidMessage, MessageTooBig, UnsupportedFormatVersion
+from pulsar_ray.format.arrow_payload import (
+    BLOCK_SCHEMA,
+    KNOWN_COLUMNS,
+    SEQUENCE_ID_COLUMN,
+    decode_rows,
+    encode_rows,
+    encode_table,
+    to_list,
+)
+from pulsar_ray.format.block import (
+    ARROW,
+    CHUNK,
+    ENCRYPTED,
+    NULL_VALUE,
+    RAW,
+    ROW_IS_ENTRY,
+    BlockHeader,
+    encode_block,
+    parse_block_header,
+    verify_block,
+)
+from pulsar_ray.format.checksum import Buffer
+from pulsar_ray.format.compression import MAX_UNCOMPRESSED_LENGTH, UnknownCodec, compress, decompress
+from pulsar_ray.format.metadata import BlockMetadata
+
+__all__ = ["DecodedBlock", "decode_block", "encode_batch", "encode_rows", "encode_single", "encode_table"]
+
+_VALUE, _KEY, _ORDERING_KEY, _PROPERTIES, _EVENT_TIME, _SEQUENCE_ID = range(6)
+
+
+def encode_single(
+    value: Buffer | None,
+    *,
+    incarnation: int,
+    entry_seq: int,
+    sequence_id: int,
+    publish_time_ms: int,
+    codec: int = 0,
+    metadata: BlockMetadata | None = None,
+) -> list[Buffer]:
+    """Encode one message, None being a tombstone; a codec that does not make it smaller is not used.
+
+    Raises MessageTooBig above 128 MiB uncompressed, ValueError for wrong metadata. The limits on what is
+    stored are `check_block_size`'s.
+    """
+    flags = 0
+    if value is None:
+        value = b""
+        flags = NULL_VALUE
+    uncompressed_length = len(value)
+    if codec:
+        codec, value = _compressed(codec, value)
+    return encode_block(
+        value,
+        incarnation=incarnation,
+        entry_seq=entry_seq,
+        first_sequence_id=sequence_id,
+        last_sequence_id=sequence_id,
+        publish_time_ms=publish_time_ms,
+        codec=codec,
+        uncompressed_length=uncompressed_length,
+        flags=flags,
+        metadata=metadata,
+    )
+
+
+def encode_batch(
+    payload: Buffer,
+    columns: int,
+    *,
+    message_count: int,
+    incarnation: int,
+    entry_seq: int,
+    first_sequence_id: int,
+    last_sequence_id: int,
+    publish_time_ms: int,
+    row_is_entry: bool = False,
+    codec: int = 0,
+    metadata: BlockMetadata | None = None,
+) -> list[Buffer]:
+    """Make a block of what `encode_rows` or `encode_table` returned; metadata holds for every row.
+
+    Raises MessageTooBig above 128 MiB uncompressed, ValueError for a field out of range, and if sequence
+    ids are not consecutive although the payload has no column for them.
+    """
+    consecutive = last_sequence_id - first_sequence_id == message_count - 1
+    if not consecutive and not columns & SEQUENCE_ID_COLUMN:
+        raise ValueError(
+            f"{message_count} messages cannot have the sequence ids {first_sequence_id}..{last_sequence_id} "
+            "without a column for them"
+        )
+    uncompressed_length = len(payload)
+    if codec:
+        codec, payload = _compressed(codec, payload)
+    return encode_block(
+        payload,
+        incarnation=incarnation,
+        entry_seq=entry_seq,
+        first_sequence_id=first_sequence_id,
+        last_sequence_id=last_sequence_id,
+        publish_time_ms=publish_time_ms,
+        message_count=message_count,
+        payload_format=ARROW,
+        columns=columns,
+        codec=codec,
+        uncompressed_length=uncompressed_length,
+        flags=ROW_IS_ENTRY if row_is_entry else 0,
+        metadata=metadata,
+    )
+
+
+def _compressed(codec: int, payload: Buffer) -> tuple[int, Buffer]:
+    if len(payload) > MAX_UNCOMPRESSED_LENGTH:
+        raise MessageTooBig(f"{len(payload)} bytes uncompressed; consumers take {MAX_UNCOMPRESSED_LENGTH}")
+    packed = compress(codec, payload)
+    return (codec, packed) if len(packed) < len(payload) else (0, payload)
+
+
+class DecodedBlock:
+    """A verified block's messages, column by column; lists are made once and when asked for.
+
+    A column the block does not have is None, unless the block's metadata gives all rows one value. Chunks
+    give their part as stored: `header.codec` and `header.uncompressed_length` are those of the whole.
+    """
+
+    __slots__ = ("_batch", "_lists", "_value", "header", "message_count", "metadata")
+
+    def __init__(
+        self, header: BlockHeader, metadata: BlockMetadata, batch: pa.RecordBatch | None, value: bytes | None
+    ) -> None:
+        self.header = header
+        self.metadata = metadata
+        self.message_count = header.message_count
+        self._batch = batch
+        self._value = value
+        self._lists: dict[int, list[Any] | None] = {}
+
+    def values(self) -> list[bytes | None]:
+        """Return each message's bytes, None for a tombstone."""
+        return cast("list[bytes | None]", self._list(_VALUE, None))
+
+    def keys(self) -> list[str | None] | None:
+        """Return each message's key."""
+        return self._list(_KEY, self.metadata.key)
+
+    def ordering_keys(self) -> list[str | None] | None:
+        """Return each message's ordering key."""
+        return self._list(_ORDERING_KEY, self.metadata.ordering_key)
+
+    def properties(self) -> list[dict[str, str]] | None:
+        """Return each message's properties, {} where it has none."""
+        return self._list(_PROPERTIES, self.metadata.properties)
+
+    def event_times(self) -> list[int | None] | None:
+        """Return each message's event time in ms."""
+        return self._list(_EVENT_TIME, self.metadata.event_time)
+
+    def sequence_ids(self) -> list[int]:
+        """Return each message's sequence id."""
+        return cast("list[int]", self._list(_SEQUENCE_ID, None))
+
+    def record_batch(self) -> pa.RecordBatch:
+        """Return the messages with all columns of BLOCK_SCHEMA, also for a single message."""
+        return pa.RecordBatch.from_arrays(
+            [self._array(column) for column in range(len(BLOCK_SCHEMA))], schema=BLOCK_SCHEMA
+        )
+
+    def _has(self, column: int) -> bool:
+        return self._batch is not None and bool(self.header.columns >> column & 1)
+
+    def _stored(self, column: int) -> pa.Array:
+        assert self._batch is not None
+        return self._batch.column((self.header.columns & ((1 << column) - 1)).bit_count())
+
+    def _list(self, column: int, of_all: Any) -> list[Any] | None:
+        if column not in self._lists:
+            self._lists[column] = self._make_list(column, of_all)
+        return self._lists[column]
+
+    def _make_list(self, column: int, of_all: Any) -> list[Any] | None:
+        if self._has(column):
+            rows = to_list(self._stored(column))
+            return [dict(row) if row else {} for row in rows] if column == _PROPERTIES else rows
+        if column == _VALUE:
+            return [self._value]
+        if column == _SEQUENCE_ID:
+            return list(range(self.header.first_sequence_id, self.header.last_sequence_id + 1))
+        return None if of_all is None else [of_all] * self.message_count
+
+    def _array(self, column: int) -> pa.Array:
+        if self._has(column):
+            return self._stored(column)
+        kind = BLOCK_SCHEMA.field(column).type
+        count = self.message_count
+        if column == _VALUE:
+            return pa.array([self._value], kind)
+        if column == _SEQUENCE_ID:
+            return pa.array(np.arange(self.header.first_sequence_id, self.header.last_sequence_id + 1), kind)
+        of_all = (
+            self.metadata.key,
+            self.metadata.ordering_key,
+            self.metadata.properties,
+            self.metadata.event_time,
+        )[column - 1]
+        if of_all is None:
+            return pa.nulls(count, kind)
+        return pa.array([list(of_all.items()) if isinstance(of_all, dict) else of_all] * count, kind)
+
+
+def decode_block(buf: Buffer, offset: int = 0, path: str = "block") -> DecodedBlock:
+    """Verify and decode the block at `offset`; `path` says in errors where it comes from.
+
+    The buffer must not change while the result is in use. Raises CorruptData (a ChecksumError) for damaged
+    bytes, InvalidMessage for an intact block its producer made wrongly, UnsupportedFormatVersion for one of
+    a newer build, CryptoError for an encrypted one.
+    """
+    header = parse_block_header(buf, offset, path)
+    verify_block(buf, offset, header, path)
+    start = offset + header.header_length
+    payload = buf[start : start + header.payload_length]
+    try:
+        metadata = header.metadata()
+        return _decoded(header, metadata, payload)
+    except UnknownCodec as error:
+        raise UnsupportedFormatVersion(f"{path} offset {offset}: {error}") from None
+    except ValueError as error:
+        raise InvalidMessage(
+            f"{path} offset {offset}: block {header.entry_seq} of incarnation {header.incarnation:#x} "
+            f"cannot be decoded: {error}"
+        ) from None
+
+
+def _decoded(header: BlockHeader, metadata: BlockMetadata, payload: Buffer) -> DecodedBlock:
+    if header.payload_format > ARROW or header.columns > KNOWN_COLUMNS:
+        raise UnsupportedFormatVersion(
+            f"block with payload format {header.payload_format} and columns {header.columns:#x}; "
+            f"this build reads formats up to {ARROW} and columns {KNOWN_COLUMNS:#x}"
+        )
+    if header.flags & ENCRYPTED:
+        raise CryptoError("message is encrypted and no key reader is configured")
+    if not header.flags & CHUNK:
+        payload = decompress(header.codec, payload, header.uncompressed_length)
+    if header.payload_format == ARROW:
+        if header.flags & (NULL_VALUE | CHUNK):
+            raise ValueError("flags of a single message on a batch")
+        batch = decode_rows(payload, header.columns, header.message_count)
+    else:
+        _check_single(header)
+        batch = None
+    ids = header.last_sequence_id - header.first_sequence_id + 1
+    if ids != header.message_count and not header.columns & SEQUENCE_ID_COLUMN:
+        raise ValueError(f"{header.message_count} messages with {ids} sequence ids")
+    value = None if batch is not None or header.flags & NULL_VALUE else bytes(payload)
+    return DecodedBlock(header, metadata, batch, value)
+
+
+def _check_single(header: BlockHeader) -> None:
+    if header.payload_format != RAW or header.columns or header.message_count != 1:
+        raise ValueError("several messages in the format of a single one")
+    if header.flags & ROW_IS_ENTRY or (header.flags & NULL_VALUE and header.payload_length):
+        raise ValueError("flags contradict the payload")
