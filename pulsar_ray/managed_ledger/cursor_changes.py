@@ -1,0 +1,56 @@
+"""What changed in a cursor since its last flush, merged: the next delta record."""
+
+from __future__ import annotations
+
+from pulsar_ray.managed_ledger.redelivery_counts import RowFailures
+from pulsar_ray.model.position import Position
+from pulsar_ray.model.row_ranges import RowRanges
+
+
+class CursorChanges:
+    """Collects changes; a cursor that is never stored collects nothing."""
+
+    __slots__ = ("_is_recorded", "batches", "consumers", "counts", "deleted", "is_reset", "row_failures")
+
+    def __init__(self, is_recorded: bool) -> None:
+        self._is_recorded = is_recorded
+        self.is_reset = False
+        self.deleted: list[tuple[int, int, int]] = []
+        self.counts: list[tuple[int, int, int, int]] = []
+        self.batches: dict[Position, RowRanges] = {}
+        self.row_failures: dict[Position, RowFailures] = {}
+        self.consumers: set[int] = set()
+        """Ids of consumers that came or went; the cursor knows which."""
+
+    def add_deleted(self, ledger_id: int, first: int, last: int) -> None:
+        """Entries were acknowledged above mark-delete."""
+        if self._is_recorded:
+            self.deleted.append((ledger_id, first, last))
+
+    def add_count(self, ledger_id: int, first: int, last: int, count: int) -> None:
+        """Entries have a new redelivery count."""
+        if self._is_recorded:
+            self.counts.append((ledger_id, first, last, count))
+
+    def set_batch(self, position: Position, rows: RowRanges) -> None:
+        """All rows of a batch acknowledged durably by now."""
+        if self._is_recorded:
+            self.batches[position] = rows
+
+    def set_row_failures(self, position: Position, failures: RowFailures) -> None:
+        """All failures of a batch's messages by now."""
+        if self._is_recorded:
+            self.row_failures[position] = failures
+
+    def add_consumer(self, consumer_id: int) -> None:
+        """A consumer came or went."""
+        if self._is_recorded:
+            self.consumers.add(consumer_id)
+
+    def reset(self) -> None:
+        """The cursor started over; what was acknowledged before does not count any more."""
+        self.is_reset = True
+        self.deleted.clear()
+        self.counts.clear()
+        self.batches.clear()
+        self.row_failures.clear()

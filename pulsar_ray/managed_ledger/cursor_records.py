@@ -1,0 +1,147 @@
+"""A cursor's state and its changes as plain values for log records, and back.
+
+One record is applied as a whole or not at all. A record is a map; keys left out mean nothing:
+
+    m   [ledger, entry]                     mark-delete (always there)
+    g   generation (always there)
+    r   true: forget holes, rows and counts first (the cursor was reset)
+    d   [ledger, [gap, length, ...], ...]   holes above mark-delete; a gap is the distance from the hole before
+    b   [ledger, entry, [start, end, ...], ...] acknowledged rows of batches
+    c   [ledger, first, last, count, ...]   redelivery counts
+    f   [ledger, entry, [start, end, failures, ...], ...] failures of a batch's messages
+    k   [id, name, type, ...]               consumers that came
+    x   [id, ...]                           consumers that went
+    s   [name, is durable, properties]      the subscription (snapshots only)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+from typing import Any
+
+from pulsar_ray.managed_ledger.managed_cursor import KnownConsumer, ManagedCursor, Subscription
+from pulsar_ray.model.position import Position
+from pulsar_ray.model.position_ranges import PositionRanges
+
+SNAPSHOT = 1
+CHANGES = 2
+
+
+def snapshot_payload(cursor: ManagedCursor) -> dict[str, Any]:
+    """The whole state of a cursor."""
+    subscription = cursor.subscription
+    return {
+        "s": [subscription.name, subscription.is_durable, subscription.properties],
+        **_head(cursor),
+        "d": _encode_ranges(cursor.deleted),
+        "b": _encode_batches(cursor.batch_acks()),
+        "c": list(chain.from_iterable(cursor.counts)),
+        "f": _encode_batches(cursor.counts.all_row_failures()),
+        "k": _encode_consumers(cursor.consumers.values()),
+    }
+
+
+def changes_payload(cursor: ManagedCursor) -> dict[str, Any]:
+    """What changed since the last flush. Holes that mark-delete has passed by now are left out."""
+    changes, mark_delete = cursor.changes, cursor.mark_delete
+    payload = _head(cursor)
+    if changes.is_reset:
+        payload["r"] = True
+    if changes.deleted:
+        holes = PositionRanges()
+        for ledger_id, first, last in changes.deleted:
+            if (ledger_id, last) > mark_delete:
+                holes.add(ledger_id, first, last)
+        payload["d"] = _encode_ranges(holes)
+    if changes.batches:
+        payload["b"] = _encode_batches(
+            (position, rows)
+            for position, rows in changes.batches.items()
+            if not cursor.is_acknowledged(position)
+        )
+    if changes.counts:
+        payload["c"] = list(chain.from_iterable(c for c in changes.counts if (c[0], c[2]) > mark_delete))
+    if changes.row_failures:
+        payload["f"] = _encode_batches(
+            (position, rows)
+            for position, rows in changes.row_failures.items()
+            if not cursor.is_acknowledged(position)
+        )
+    if changes.consumers:
+        known = cursor.consumers
+        payload["k"] = _encode_consumers(known[i] for i in changes.consumers if i in known)
+        payload["x"] = [i for i in changes.consumers if i not in known]
+    return payload
+
+
+def cursor_from_snapshot(payload: dict[str, Any]) -> ManagedCursor:
+    """A cursor in the state of a snapshot. KeyError, TypeError or ValueError if it is none."""
+    name, is_durable, properties = payload["s"]
+    cursor = ManagedCursor(Subscription(name, is_durable, dict(properties)))
+    apply_changes(cursor, payload)
+    return cursor
+
+
+def apply_changes(cursor: ManagedCursor, payload: dict[str, Any]) -> None:
+    """Bring a cursor to the state after a record. KeyError, TypeError or ValueError if it is none."""
+    if payload.get("r"):
+        cursor.reset(Position(*payload["m"]))
+    # Counts and rows first: acknowledgments of the same record take them away again.
+    for i in range(0, len(counts := payload.get("c", ())), 4):
+        cursor.counts.set(*counts[i : i + 4])
+    for ledger_id, entry_id, flat in _triples(payload.get("f", ())):
+        cursor.counts.set_row_failures(
+            Position(ledger_id, entry_id), tuple(zip(flat[::3], flat[1::3], flat[2::3], strict=True))
+        )
+    for ledger_id, entry_id, flat in _triples(payload.get("b", ())):
+        cursor.restore_batch(Position(ledger_id, entry_id), tuple(zip(flat[::2], flat[1::2], strict=True)))
+    for identity, name, consumer_type in _triples(payload.get("k", ())):
+        cursor.consumers[identity] = KnownConsumer(identity, name, consumer_type)
+    for identity in payload.get("x", ()):
+        cursor.consumers.pop(identity, None)
+    cursor.restore_deleted(_decode_ranges(payload.get("d", ())), Position(*payload["m"]))
+    cursor.generation = payload["g"]
+
+
+def _head(cursor: ManagedCursor) -> dict[str, Any]:
+    return {"m": list(cursor.mark_delete), "g": cursor.generation}
+
+
+def _encode_ranges(ranges: PositionRanges) -> list[Any]:
+    encoded: list[Any] = []
+    current, at, flat = None, 0, []  # type: int | None, int, list[int]
+    for ledger_id, first, last in ranges:
+        if ledger_id != current:
+            current, at, flat = ledger_id, 0, []
+            encoded += (ledger_id, flat)
+        flat.append(first - at)
+        flat.append(last - first + 1)
+        at = last + 1
+    return encoded
+
+
+def _decode_ranges(encoded: Iterable[Any]) -> Iterable[tuple[int, int, int]]:
+    values = iter(encoded)
+    for ledger_id, flat in zip(values, values, strict=True):
+        at = 0
+        for gap, length in zip(flat[::2], flat[1::2], strict=True):
+            first = at + gap
+            at = first + length
+            yield ledger_id, first, at - 1
+
+
+def _encode_batches(batches: Iterable[tuple[Position, Iterable[tuple[int, ...]]]]) -> list[Any]:
+    encoded: list[Any] = []
+    for (ledger_id, entry_id), rows in batches:
+        encoded += (ledger_id, entry_id, list(chain.from_iterable(rows)))
+    return encoded
+
+
+def _encode_consumers(consumers: Iterable[KnownConsumer]) -> list[Any]:
+    return list(chain.from_iterable((c.consumer_id, c.name, c.consumer_type) for c in consumers))
+
+
+def _triples(flat: Iterable[Any]) -> Iterable[tuple[Any, Any, Any]]:
+    values = iter(flat)
+    return zip(values, values, values, strict=True)
