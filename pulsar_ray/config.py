@@ -109,7 +109,9 @@ class Settings:
     idle_actor_passivation_seconds: float = setting(
         60.0, "an actor without clients goes to sleep then; 0: never", minimum=0
     )
-    max_active_actors: int = setting(-1, "per node; -1: one for each 80 MiB of memory", minimum=-1)
+    max_active_actors: int = setting(
+        -1, "per node; -1: one for each 80 MiB of memory; 0: no limit", minimum=-1
+    )
     tcp_port_range: str = setting("0", "TCP ports actors listen on: 'first-last', or 0 for any")
     lane_buffer_budget_bytes: int = setting(
         64 * MIB, "received bytes an actor holds before it stops reading", minimum=16 * MIB
@@ -194,7 +196,7 @@ class Settings:
     def active_actor_limit(self, memory_bytes: int) -> int:
         """max_active_actors, worked out for a node with this much memory."""
         if self.max_active_actors >= 0:
-            return self.max_active_actors
+            return self.max_active_actors or _MAX_INT32
         return max(8, memory_bytes // _BYTES_PER_ACTIVE_ACTOR)
 
 

@@ -1,0 +1,161 @@
+"""The shape of the project: imports go down only, and only some modules may know Ray or Spark."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "pulsar_ray"
+SPARK_PACKAGE = ROOT / "spark" / "pulsar_ray_spark"
+
+# Lowest first. A unit may import units of its own row and of the rows above it in this list.
+LAYERS = (
+    ("errors", "clock", "config", "setting_fields"),
+    ("model",),
+    ("format",),
+    ("ledger",),
+    ("managed_ledger",),
+    ("dispatch",),
+    ("session",),
+    ("lane",),
+    ("transport",),
+    ("actors",),
+    ("client", "asyncio", "exceptions", "schema", "tableview"),
+    ("admin",),
+    ("data", "cli", "testing"),
+)
+RANK = {unit: rank for rank, units in enumerate(LAYERS) for unit in units}
+TOP = len(LAYERS)  # pulsar_ray/__init__.py and __main__.py, which offer everything
+
+UNITS_WITH_RAY = {"transport", "actors", "data"}
+CLI_MODULES_WITH_RAY = {"main.py", "__main__.py"}
+SPARK = {"pyspark", "raydp"}
+
+PRODUCT = sorted(PACKAGE.rglob("*.py"))
+SPARK_PRODUCT = sorted(SPARK_PACKAGE.rglob("*.py"))
+
+
+def imported(source: str) -> Iterator[str]:
+    """Dotted names of everything imported anywhere, also under TYPE_CHECKING and inside functions."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports are not used"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            yield from (str(arg.value) for arg in node.args if isinstance(arg, ast.Constant))
+
+
+def unit_of(path: Path) -> str:
+    """The top-level module or package below pulsar_ray, '' for pulsar_ray itself."""
+    first = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return "" if first in ("__init__", "__main__") else first
+
+
+def unit_of_import(name: str) -> str | None:
+    """The unit an imported name lies in, None if it is not ours; names of pulsar_ray itself count as ''."""
+    parts = name.split(".")
+    if parts[0] != "pulsar_ray":
+        return None
+    return parts[1] if len(parts) > 1 and parts[1] in RANK else ""
+
+
+def upward_imports(unit: str, source: str) -> list[str]:
+    """Imports that a module of `unit` may not make."""
+    rank = RANK.get(unit, TOP)
+    found = []
+    for name in imported(source):
+        target = unit_of_import(name)
+        # The version is the one name that may be had from the package itself.
+        if target is None or name == "pulsar_ray.__version__":
+            continue
+        if RANK.get(target, TOP) > rank:
+            found.append(name)
+    return found
+
+
+def third_parties(source: str) -> set[str]:
+    return {name.split(".")[0] for name in imported(source)}
+
+
+def may_import_ray(path: Path) -> bool:
+    unit = unit_of(path)
+    return unit in UNITS_WITH_RAY or (unit == "cli" and path.name in CLI_MODULES_WITH_RAY)
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", PRODUCT, ids=relative)
+def test_every_module_has_its_layer(path: Path) -> None:
+    unit = unit_of(path)
+    assert unit in RANK or unit == "", f"{unit} is in no layer: give it a place in LAYERS"
+
+
+@pytest.mark.parametrize("path", PRODUCT, ids=relative)
+def test_imports_go_down_only(path: Path) -> None:
+    assert upward_imports(unit_of(path), path.read_text()) == []
+
+
+@pytest.mark.parametrize("path", PRODUCT, ids=relative)
+def test_only_some_modules_import_ray_and_none_spark(path: Path) -> None:
+    found = third_parties(path.read_text())
+    assert not found & SPARK
+    assert not found & {"pulsar_ray_spark"}
+    assert "ray" not in found or may_import_ray(path)
+
+
+@pytest.mark.parametrize("path", SPARK_PRODUCT, ids=relative)
+def test_the_spark_package_uses_no_test_or_command_code(path: Path) -> None:
+    units = {unit_of_import(name) for name in imported(path.read_text())}
+    assert not units & {"cli", "testing"}
+
+
+@pytest.mark.parametrize(
+    ("unit", "source", "upward"),
+    [
+        ("model", "from pulsar_ray.errors import X", []),
+        ("model", "from pulsar_ray.model.position import X", []),
+        ("model", "from pulsar_ray.format import block", ["pulsar_ray.format.block"]),
+        ("model", "from pulsar_ray import format", ["pulsar_ray.format"]),
+        ("model", "import pulsar_ray.lane.server", ["pulsar_ray.lane.server"]),
+        ("client", "from pulsar_ray import Client", ["pulsar_ray.Client"]),
+        ("cli", "from pulsar_ray import __version__", []),
+        ("dispatch", "def f():\n import pulsar_ray.actors", ["pulsar_ray.actors"]),
+        ("dispatch", "importlib.import_module('pulsar_ray.actors')", ["pulsar_ray.actors"]),
+        ("", "from pulsar_ray.client.client import Client", []),
+    ],
+)
+def test_the_rule_itself(unit: str, source: str, upward: list[str]) -> None:
+    assert upward_imports(unit, source) == upward
+
+
+def project_files() -> list[Path]:
+    kinds = {".py", ".md", ".toml", ".yaml", ".yml", ".sh", ".json", ".cfg", ".txt"}
+    named = {"Makefile", "run", "LICENSE"}
+    skipped = {"build", "dist", "__pycache__", "node_modules"}
+
+    def walk(directory: Path) -> Iterator[Path]:
+        for path in sorted(directory.iterdir()):
+            hidden = path.name.startswith(".") and path.name not in (".ci", ".github")
+            if path.is_dir() and not (hidden or path.is_symlink() or path.name in skipped):
+                yield from walk(path)
+            elif path.is_file() and (path.suffix in kinds or path.name in named):
+                yield path
+
+    return list(walk(ROOT))
+
+
+def test_no_file_names_a_place_of_one_machine() -> None:
+    # Put together here, so that this file does not match itself.
+    places = re.compile(r"(?<![\w.~])/(?:" + "|".join(("work", "tmp/" + "plan", "tmp/" + "probe")) + ")/")
+    assert places.search("cd /" + "work/main")
+    found = [relative(path) for path in project_files() if places.search(path.read_text(errors="replace"))]
+    assert found == []
