@@ -1,0 +1,219 @@
+"""Acknowledgments of one consumer on one partition, gathered until they are sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from pulsar_ray.model.row_ranges import RowRanges, subtract
+
+EntryRange = tuple[int, int, int]
+BatchRows = tuple[int, int, RowRanges]
+
+WHOLE_ENTRY = -1
+"""The row of a cumulative acknowledgment that covers its entry completely."""
+
+
+class PendingAcks(NamedTuple):
+    """What one Acknowledge request carries."""
+
+    ranges: list[EntryRange]
+    """(ledger id, first entry id, last entry id), inclusive, disjoint and sorted."""
+    batch_rows: list[BatchRows]
+    """(ledger id, entry id, half-open row ranges) of batches that are not complete yet."""
+    cumulative: tuple[int, int, int] | None
+    """(ledger id, entry id, last row or WHOLE_ENTRY)."""
+
+
+class _PartialBatch:
+    """A batch some rows of which are acknowledged."""
+
+    __slots__ = ("acknowledged", "outstanding")
+
+    def __init__(self, size: int) -> None:
+        self.acknowledged = bytearray(size)
+        self.outstanding = size
+
+    def rows(self) -> RowRanges:
+        found = []
+        first = self.acknowledged.find(1)
+        while first >= 0:
+            end = self.acknowledged.find(0, first)
+            end = len(self.acknowledged) if end < 0 else end
+            found.append((first, end))
+            first = self.acknowledged.find(1, end)
+        return tuple(found)
+
+
+class AckTracker:
+    """Groups acknowledgments into ranges; not thread-safe, the consumer's lock guards it.
+
+    A batch is acknowledged as an entry once all its rows are. Before that its rows are sent only with
+    `batch_index_ack`; in any case they are remembered here, so that a batch that comes again is not handed
+    out twice in part (`outstanding_rows`).
+    """
+
+    __slots__ = (
+        "_batch_index_ack",
+        "_cumulative",
+        "_dirty",
+        "_first",
+        "_last",
+        "_ledger",
+        "_partial",
+        "_ranges",
+        "count",
+    )
+
+    def __init__(self, *, batch_index_ack: bool = False) -> None:
+        self._batch_index_ack = batch_index_ack
+        self._ranges: list[EntryRange] = []
+        # The range that is growing now: in-order acknowledgment costs no object per message.
+        self._ledger = -1
+        self._first = 0
+        self._last = -1
+        self._partial: dict[tuple[int, int], _PartialBatch] = {}
+        self._dirty: set[tuple[int, int]] = set()
+        self._cumulative: tuple[int, int, int] | None = None
+        self.count = 0
+        """Acknowledgments added since the last drain."""
+
+    def add(self, ledger_id: int, entry_id: int) -> None:
+        """Acknowledge an entry: an unbatched message, or a batch as a whole."""
+        self.count += 1
+        if entry_id == self._last + 1 and ledger_id == self._ledger:
+            self._last = entry_id
+        else:
+            self._start_range(ledger_id, entry_id, entry_id)
+
+    def add_range(self, ledger_id: int, first_entry_id: int, last_entry_id: int) -> None:
+        """Acknowledge neighbouring entries."""
+        self.count += last_entry_id - first_entry_id + 1
+        if first_entry_id == self._last + 1 and ledger_id == self._ledger:
+            self._last = last_entry_id
+        else:
+            self._start_range(ledger_id, first_entry_id, last_entry_id)
+
+    def _start_range(self, ledger_id: int, first: int, last: int) -> None:
+        if self._ledger >= 0:
+            self._ranges.append((self._ledger, self._first, self._last))
+        self._ledger, self._first, self._last = ledger_id, first, last
+
+    def add_row(self, ledger_id: int, entry_id: int, row: int, batch_size: int) -> None:
+        """Acknowledge one message of a batch."""
+        key = (ledger_id, entry_id)
+        batch = self._partial.get(key)
+        if batch is None:
+            batch = self._partial[key] = _PartialBatch(batch_size)
+        if batch.acknowledged[row]:
+            return
+        batch.acknowledged[row] = 1
+        batch.outstanding -= 1
+        self.count += 1
+        if not batch.outstanding:
+            self._complete(key)
+        elif self._batch_index_ack:
+            self._dirty.add(key)
+
+    def add_rows(
+        self, ledger_id: int, entry_id: int, rows: Iterable[tuple[int, int]], batch_size: int
+    ) -> None:
+        """Acknowledge half-open row ranges of a batch."""
+        key = (ledger_id, entry_id)
+        batch = self._partial.get(key)
+        if batch is None:
+            batch = self._partial[key] = _PartialBatch(batch_size)
+        before = batch.outstanding
+        for first, end in rows:
+            batch.acknowledged[first:end] = b"\x01" * (end - first)
+        batch.outstanding = batch.acknowledged.count(0)
+        self.count += before - batch.outstanding
+        if not batch.outstanding:
+            self._complete(key)
+        elif self._batch_index_ack and batch.outstanding != before:
+            self._dirty.add(key)
+
+    def _complete(self, key: tuple[int, int]) -> None:
+        del self._partial[key]
+        self._dirty.discard(key)
+        self.count -= 1  # its rows are counted already
+        self.add(*key)
+
+    def add_cumulative(
+        self, ledger_id: int, entry_id: int, row: int = WHOLE_ENTRY, batch_size: int = 0
+    ) -> None:
+        """Acknowledge everything up to and including this message; an older position than the last one
+        changes nothing.
+
+        Without `batch_index_ack` a row inside a batch acknowledges the entries before it, and its own rows
+        up to it count as acknowledged here only.
+        """
+        if row != WHOLE_ENTRY and row >= batch_size - 1:
+            row = WHOLE_ENTRY
+        for key in [key for key in self._partial if key < (ledger_id, entry_id)]:
+            del self._partial[key]
+            self._dirty.discard(key)
+        if row == WHOLE_ENTRY:
+            self._partial.pop((ledger_id, entry_id), None)
+            self._dirty.discard((ledger_id, entry_id))
+        else:
+            self.add_rows(ledger_id, entry_id, [(0, row + 1)], batch_size)
+            if not self._batch_index_ack:
+                if entry_id == 0:
+                    return
+                entry_id, row = entry_id - 1, WHOLE_ENTRY
+        position = (ledger_id, entry_id, row)
+        if self._cumulative is None or _reach(position) > _reach(self._cumulative):
+            self._cumulative = position
+            self.count += 1
+
+    def outstanding_rows(self, ledger_id: int, entry_id: int, rows: RowRanges) -> RowRanges:
+        """Of these rows of a batch, those not acknowledged here."""
+        batch = self._partial.get((ledger_id, entry_id))
+        return rows if batch is None else subtract(rows, batch.rows())
+
+    def drain(self) -> PendingAcks | None:
+        """Everything gathered since the last call, or None; repeats of it are harmless, so it may be sent
+        again.
+        """
+        if not self.count:
+            return None
+        ranges = self._drain_ranges()
+        batch_rows = [(*key, self._partial[key].rows()) for key in sorted(self._dirty)]
+        cumulative = self._cumulative
+        self._dirty.clear()
+        self._cumulative = None
+        self.count = 0
+        if not ranges and not batch_rows and cumulative is None:
+            return None
+        return PendingAcks(ranges, batch_rows, cumulative)
+
+    def _drain_ranges(self) -> list[EntryRange]:
+        ranges = self._ranges
+        if self._ledger >= 0:
+            ranges.append((self._ledger, self._first, self._last))
+        self._ranges = []
+        self._ledger, self._first, self._last = -1, 0, -1
+        return merge_ranges(ranges) if len(ranges) > 1 else ranges
+
+    def clear(self) -> None:
+        """Forget everything: after a seek, acknowledged messages come again."""
+        self.drain()
+        self._partial.clear()
+
+
+def _reach(position: tuple[int, int, int]) -> tuple[int, int, float]:
+    ledger_id, entry_id, row = position
+    return ledger_id, entry_id, float("inf") if row == WHOLE_ENTRY else row
+
+
+def merge_ranges(ranges: Sequence[EntryRange]) -> list[EntryRange]:
+    """Sorted and disjoint, neighbours joined."""
+    merged: list[EntryRange] = []
+    for ledger_id, first, last in sorted(ranges):
+        if merged and merged[-1][0] == ledger_id and first <= merged[-1][2] + 1:
+            if last > merged[-1][2]:
+                merged[-1] = (ledger_id, merged[-1][1], last)
+        else:
+            merged.append((ledger_id, first, last))
+    return merged

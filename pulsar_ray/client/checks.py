@@ -1,0 +1,79 @@
+"""Argument checks shared by everything a user calls: a wrong type or range is a ValueError that says what
+is allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Any, TypeVar
+
+E = TypeVar("E", bound=IntEnum)
+
+
+def refuse(name: str, value: object, expected: str) -> ValueError:
+    """The error to raise for an argument that is not what it must be."""
+    return ValueError(f"Argument {name}={value!r:.200} must be {expected}")
+
+
+def check_type(name: str, value: Any, kind: type | tuple[type, ...], expected: str) -> None:
+    if not isinstance(value, kind):
+        raise refuse(name, value, expected)
+
+
+def check_optional(name: str, value: Any, kind: type | tuple[type, ...], expected: str) -> None:
+    if value is not None and not isinstance(value, kind):
+        raise refuse(name, value, f"{expected} or None")
+
+
+def check_text(name: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise refuse(name, value, "a str")
+
+
+def check_optional_text(name: str, value: Any) -> None:
+    if value is not None and not isinstance(value, str):
+        raise refuse(name, value, "a str or None")
+
+
+def check_flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise refuse(name, value, "True or False")
+
+
+def check_number(name: str, value: Any, lowest: int | None = None, highest: int | None = None) -> None:
+    """An int within the bounds. A bool passes, as in the official client."""
+    above = lowest is None or (isinstance(value, int) and value >= lowest)
+    below = highest is None or (isinstance(value, int) and value <= highest)
+    if not (isinstance(value, int) and above and below):
+        bounds = [f"from {lowest}"] * (lowest is not None) + [f"up to {highest}"] * (highest is not None)
+        raise refuse(name, value, " ".join(["an int", *bounds]))
+
+
+def check_optional_number(
+    name: str, value: Any, lowest: int | None = None, highest: int | None = None
+) -> None:
+    if value is not None:
+        check_number(name, value, lowest, highest)
+
+
+def check_enum(name: str, value: Any, kind: type[E]) -> None:
+    """A member of the enum itself: plain ints are refused, as in the official client."""
+    if not isinstance(value, kind):
+        raise refuse(name, value, f"one of {', '.join(f'{kind.__name__}.{member.name}' for member in kind)}")
+
+
+def check_callable(name: str, value: Any, expected: str) -> None:
+    if value is not None and not callable(value):
+        raise refuse(name, value, f"{expected} or None")
+
+
+def check_properties(name: str, value: Any) -> None:
+    """A mapping of str to str, or None."""
+    if value is None:
+        return
+    if not isinstance(value, Mapping):
+        raise refuse(name, value, "a dict of str to str or None")
+    for key, item in value.items():
+        if not isinstance(key, str) or not isinstance(item, str):
+            raise refuse(f"{name}[{key!r:.100}]", item, "a str under a str key")

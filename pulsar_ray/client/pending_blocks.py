@@ -1,0 +1,102 @@
+"""Blocks of one producer that are sealed and not yet confirmed, in entry_seq order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pulsar_ray.errors import PulsarException
+
+BlockDone = Callable[[int, int, PulsarException | None], None]
+"""done(ledger id, first entry id, None) once durable, or done(-1, -1, error)."""
+
+
+class PendingBlock:
+    """One encoded block, kept until its receipt: a re-attach may have to send it again."""
+
+    __slots__ = ("buffers", "done", "entries", "entry_seq", "messages", "sealed_s", "size")
+
+    def __init__(
+        self, entry_seq: int, entries: int, messages: int, buffers: list[Any], size: int, sealed_s: float, done: BlockDone
+    ) -> None:
+        self.entry_seq = entry_seq
+        self.entries = entries
+        self.messages = messages
+        self.buffers = buffers
+        self.size = size
+        self.sealed_s = sealed_s
+        self.done = done
+
+
+class PendingBlocks:
+    """A queue whose first `sent` blocks were written to the present carrier. The producer's state lock guards it."""
+
+    __slots__ = ("_blocks", "messages", "sent", "size")
+
+    def __init__(self) -> None:
+        self._blocks: deque[PendingBlock] = deque()
+        self.sent = 0
+        self.messages = 0
+        self.size = 0
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def __iter__(self) -> Iterator[PendingBlock]:
+        return iter(self._blocks)
+
+    def add(self, block: PendingBlock) -> None:
+        """A block was sealed."""
+        self._blocks.append(block)
+        self.messages += block.messages
+        self.size += block.size
+
+    def next_unsent(self) -> PendingBlock | None:
+        """The next block to write, which counts as written from now on."""
+        if self.sent >= len(self._blocks):
+            return None
+        block = self._blocks[self.sent]
+        self.sent += 1
+        return block
+
+    @property
+    def has_unsent(self) -> bool:
+        """True if a block waits to be written."""
+        return self.sent < len(self._blocks)
+
+    @property
+    def first(self) -> PendingBlock | None:
+        """The oldest block."""
+        return self._blocks[0] if self._blocks else None
+
+    def confirm(self, entry_seq: int) -> PendingBlock | None:
+        """Take out the block with this entry_seq; None for a receipt that came before (repeats are harmless)."""
+        blocks = self._blocks
+        if blocks and blocks[0].entry_seq == entry_seq:
+            block = blocks.popleft()
+            self.sent = max(0, self.sent - 1)
+        else:
+            # Blocks refused by the broker are answered out of turn.
+            for index, block in enumerate(blocks):
+                if block.entry_seq == entry_seq:
+                    break
+            else:
+                return None
+            del blocks[index]
+            if index < self.sent:
+                self.sent -= 1
+        self.messages -= block.messages
+        self.size -= block.size
+        return block
+
+    def resend(self) -> None:
+        """The carrier is gone: everything pending has to be written again."""
+        self.sent = 0
+
+    def take_all(self) -> list[PendingBlock]:
+        """Give up: empty the queue."""
+        blocks = list(self._blocks)
+        self._blocks.clear()
+        self.sent = self.messages = self.size = 0
+        return blocks

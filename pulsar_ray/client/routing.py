@@ -1,0 +1,172 @@
+"""Which partition of a topic a message goes to.
+
+Routing looks at the partition key only: a message with an ordering key alone, or with an empty key, is
+keyless here.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Callable
+from typing import Protocol
+
+import mmh3
+
+from pulsar_ray.client.message import Message
+from pulsar_ray.model.enums import HashingScheme, PartitionsRoutingMode
+
+MessageRouter = Callable[[Message, int], int]
+"""A user's router: (message, number of partitions) -> partition index."""
+
+_POSITIVE = 0x7FFFFFFF
+_CACHED_KEY_LENGTH = 64  # longer keys are hashed each time, so that the cache stays small
+
+
+def java_string_hash(key: str) -> int:
+    """Java's String.hashCode over UTF-16 code units, with the sign bit masked off (not abs())."""
+    if len(key) <= _CACHED_KEY_LENGTH:
+        return _cached_java_string_hash(key)
+    return _java_string_hash(key)
+
+
+def _java_string_hash(key: str) -> int:
+    encoded = key.encode("utf-16-le", "surrogatepass")
+    value = 0
+    for unit in struct.unpack(f"<{len(encoded) // 2}H", encoded):
+        value = (31 * value + unit) & 0xFFFFFFFF
+    return value & _POSITIVE
+
+
+_cached_java_string_hash = functools.lru_cache(maxsize=65_536)(_java_string_hash)
+
+
+def murmur3_32_hash(key: str) -> int:
+    """Murmur3 x86 32-bit, seed 0, over UTF-8, with the sign bit masked off."""
+    return mmh3.hash(key.encode(), 0, signed=False) & _POSITIVE
+
+
+def key_hash_function(scheme: HashingScheme) -> Callable[[str], int]:
+    """The hash of partition keys that a `hashing_scheme` names."""
+    return murmur3_32_hash if scheme == HashingScheme.Murmur3_32Hash else java_string_hash
+
+
+class Router(Protocol):
+    """Chooses partitions for one producer; called under the producer's lock."""
+
+    needs_message: bool
+    """Whether `choose` must be given the message itself; building one costs, so only custom routers ask for
+    it.
+    """
+
+    def choose(self, key: str | None, message: Message | None = None) -> int:
+        """The partition index of the next message."""
+
+    def batch_sealed(self, partition: int) -> None:
+        """The open batch of this partition was closed by count, bytes, delay or flush."""
+
+    def set_partition_count(self, count: int) -> None:
+        """The topic has grown; from now on all `count` partitions are used."""
+
+
+class SinglePartitionRouter:
+    """Keyless messages go to one partition, keyed ones by hash."""
+
+    needs_message = False
+
+    def __init__(self, count: int, single: int, key_hash: Callable[[str], int]) -> None:
+        self._count = count
+        self._single = single % count
+        self._key_hash = key_hash
+
+    def choose(self, key: str | None, message: Message | None = None) -> int:
+        return self._key_hash(key) % self._count if key else self._single
+
+    def batch_sealed(self, partition: int) -> None:
+        """Nothing changes: the partition stays."""
+
+    def set_partition_count(self, count: int) -> None:
+        self._count = count
+
+
+class RoundRobinRouter:
+    """Keyless messages take turns over the partitions: per batch when batching, else per message. Keyed
+    ones go by hash.
+    """
+
+    needs_message = False
+
+    def __init__(self, count: int, start: int, key_hash: Callable[[str], int], *, is_batching: bool) -> None:
+        self._count = count
+        self._current = start % count
+        self._key_hash = key_hash
+        self._is_batching = is_batching
+
+    def choose(self, key: str | None, message: Message | None = None) -> int:
+        if key:
+            return self._key_hash(key) % self._count
+        current = self._current
+        if not self._is_batching:
+            self._current = (current + 1) % self._count
+        return current
+
+    def batch_sealed(self, partition: int) -> None:
+        # A batch of keyed messages that was sealed elsewhere must not move the keyless ones on.
+        if self._is_batching and partition == self._current:
+            self._current = (partition + 1) % self._count
+
+    def set_partition_count(self, count: int) -> None:
+        self._count = count
+
+
+class CustomRouter:
+    """Asks the user's function for every message, keyed or not."""
+
+    needs_message = True
+
+    def __init__(self, count: int, function: MessageRouter) -> None:
+        self._count = count
+        self._function = function
+
+    def choose(self, key: str | None, message: Message | None = None) -> int:
+        """Raises ValueError if the function's answer is no index below the partition count; what it raises
+        goes through.
+        """
+        if message is None:
+            raise ValueError("a custom router needs the message")
+        index = self._function(message, self._count)
+        if type(index) is not int or not 0 <= index < self._count:
+            raise ValueError(
+                f"message_router returned {index!r} for a topic of {self._count} partitions; "
+                f"it must return an int from 0 to {self._count - 1}"
+            )
+        return index
+
+    def batch_sealed(self, partition: int) -> None:
+        """Nothing changes: the user's function alone decides."""
+
+    def set_partition_count(self, count: int) -> None:
+        self._count = count
+
+
+def make_router(
+    mode: PartitionsRoutingMode,
+    count: int,
+    start: int,
+    *,
+    hashing_scheme: HashingScheme,
+    is_batching: bool,
+    message_router: MessageRouter | None,
+) -> Router:
+    """The router of a producer; `start` (any int >= 0, usually random) spreads producers over the partitions.
+
+    Raises ValueError for CustomPartition without a `message_router`.
+    """
+    if message_router is not None:
+        return CustomRouter(count, message_router)
+    key_hash = key_hash_function(hashing_scheme)
+    if mode == PartitionsRoutingMode.UseSinglePartition:
+        return SinglePartitionRouter(count, start, key_hash)
+    if mode == PartitionsRoutingMode.CustomPartition:
+        raise ValueError("message_routing_mode=CustomPartition needs a message_router")
+    return RoundRobinRouter(count, start, key_hash, is_batching=is_batching)

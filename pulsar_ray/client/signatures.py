@@ -1,0 +1,216 @@
+"""The parameters of the official client's methods, and those added to them, as data.
+
+The public classes repeat these signatures in full, for their readers' sake; tests compare the two, so that
+no official parameter can be lost and no addition can take an official one's place.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pulsar_ray.model.enums import (
+    BatchingType,
+    CompressionType,
+    ConsumerCryptoFailureAction,
+    ConsumerType,
+    HashingScheme,
+    InitialPosition,
+    PartitionsRoutingMode,
+    ProducerAccessMode,
+    RegexSubscriptionMode,
+    SubscriptionMode,
+)
+
+REQUIRED: Final = inspect.Parameter.empty
+
+
+class _DefaultSchema:
+    """Stands for `BytesSchema()`, whose instances are not equal to each other."""
+
+    def __repr__(self) -> str:
+        return "BytesSchema()"
+
+
+DEFAULT_SCHEMA: Final = _DefaultSchema()
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A method's official parameters in order and the keyword-only additions: name -> default."""
+
+    official: dict[str, Any]
+    additions: dict[str, Any]
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Every optional parameter with its default."""
+        return {name: value for name, value in self.parameters.items() if value is not REQUIRED}
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return {**self.official, **self.additions}
+
+    def differences(self, function: Callable[..., Any]) -> list[str]:
+        """What a method's real signature lacks, has too much, or has with another default or place; empty
+        if nothing.
+        """
+        found = [
+            parameter
+            for parameter in inspect.signature(function).parameters.values()
+            if parameter.name != "self" and parameter.kind != inspect.Parameter.VAR_KEYWORD
+        ]
+        positional = [p.name for p in found if p.kind == inspect.Parameter.POSITIONAL_OR_KEYWORD]
+        keyword_only = {p.name for p in found if p.kind == inspect.Parameter.KEYWORD_ONLY}
+        problems = []
+        if positional != list(self.official):
+            problems.append(f"official parameters {list(self.official)}, found {positional}")
+        if keyword_only != set(self.additions):
+            problems.append(f"keyword-only additions {sorted(self.additions)}, found {sorted(keyword_only)}")
+        for parameter in found:
+            expected = self.parameters.get(parameter.name, REQUIRED)
+            if not _same_default(expected, parameter.default):
+                problems.append(f"{parameter.name}: default {expected!r}, found {parameter.default!r}")
+        return problems
+
+
+def _same_default(expected: object, found: object) -> bool:
+    if expected is DEFAULT_SCHEMA:
+        return type(found).__name__ == "BytesSchema"
+    return type(expected) is type(found) and expected == found
+
+
+CLIENT = Signature(
+    official={
+        # Official code always gives it; "auto" is ours.
+        "service_url": "auto",
+        "authentication": None,
+        "operation_timeout_seconds": 30,
+        "io_threads": 1,
+        "message_listener_threads": 1,
+        "concurrent_lookup_requests": 50_000,
+        "log_conf_file_path": None,
+        "stats_interval_in_seconds": 600,
+        "use_tls": False,
+        "tls_trust_certs_file_path": None,
+        "tls_allow_insecure_connection": False,
+        "tls_validate_hostname": False,
+        "logger": None,
+        "connection_timeout_ms": 10_000,
+        "listener_name": None,
+        "tls_private_key_file_path": None,
+        "tls_certificate_file_path": None,
+    },
+    additions={"data_dir": None, "config_file": None, "transport": "auto"},
+)
+
+CREATE_PRODUCER = Signature(
+    official={
+        "topic": REQUIRED,
+        "producer_name": None,
+        "schema": DEFAULT_SCHEMA,
+        "initial_sequence_id": None,
+        "send_timeout_millis": 30_000,
+        "compression_type": CompressionType.NONE,
+        "max_pending_messages": 1000,
+        "max_pending_messages_across_partitions": 50_000,
+        "block_if_queue_full": False,
+        "batching_enabled": False,
+        "batching_max_messages": 1000,
+        "batching_max_allowed_size_in_bytes": 131_072,
+        "batching_max_publish_delay_ms": 10,
+        "chunking_enabled": False,
+        "message_routing_mode": PartitionsRoutingMode.RoundRobinDistribution,
+        "lazy_start_partitioned_producers": False,
+        "properties": None,
+        "batching_type": BatchingType.Default,
+        "encryption_key": None,
+        "crypto_key_reader": None,
+        "access_mode": ProducerAccessMode.Shared,
+        "message_router": None,
+    },
+    additions={"hashing_scheme": HashingScheme.JavaStringHash, "chunk_max_message_size": -1},
+)
+
+SUBSCRIBE = Signature(
+    official={
+        "topic": REQUIRED,
+        "subscription_name": REQUIRED,
+        "consumer_type": ConsumerType.Exclusive,
+        "schema": DEFAULT_SCHEMA,
+        "message_listener": None,
+        "receiver_queue_size": 1000,
+        "max_total_receiver_queue_size_across_partitions": 50_000,
+        "consumer_name": None,
+        "unacked_messages_timeout_ms": None,
+        "broker_consumer_stats_cache_time_ms": 30_000,
+        "negative_ack_redelivery_delay_ms": 60_000,
+        "is_read_compacted": False,
+        "properties": None,
+        "pattern_auto_discovery_period": 60,
+        "initial_position": InitialPosition.Latest,
+        "crypto_key_reader": None,
+        "replicate_subscription_state_enabled": False,
+        "max_pending_chunked_message": 10,
+        "auto_ack_oldest_chunked_message_on_queue_full": False,
+        "start_message_id_inclusive": False,
+        "batch_receive_policy": None,
+        "key_shared_policy": None,
+        "batch_index_ack_enabled": False,
+        "regex_subscription_mode": RegexSubscriptionMode.PersistentOnly,
+        "dead_letter_policy": None,
+        "crypto_failure_action": ConsumerCryptoFailureAction.FAIL,
+    },
+    additions={
+        "subscription_mode": SubscriptionMode.Durable,
+        "priority_level": 0,
+        "negative_ack_redelivery_backoff": None,
+        "ack_timeout_tick_time_ms": 1000,
+        "ack_timeout_redelivery_backoff": None,
+        "enable_retry": False,
+        "ack_receipt_enabled": False,
+        "ack_grouping_time_ms": 100,
+        "ack_grouping_max_size": 1000,
+        "expire_time_of_incomplete_chunked_message_ms": 60_000,
+        "consumer_event_listener": None,
+        "subscription_properties": None,
+        "start_paused": False,
+    },
+)
+
+CREATE_READER = Signature(
+    official={
+        "topic": REQUIRED,
+        "start_message_id": REQUIRED,
+        "schema": DEFAULT_SCHEMA,
+        "reader_listener": None,
+        "receiver_queue_size": 1000,
+        "reader_name": None,
+        "subscription_role_prefix": None,
+        "is_read_compacted": False,
+        "crypto_key_reader": None,
+        "start_message_id_inclusive": False,
+        "crypto_failure_action": ConsumerCryptoFailureAction.FAIL,
+    },
+    additions={},
+)
+
+_SEND_OPTIONS: Final[dict[str, Any]] = {
+    "properties": None,
+    "partition_key": None,
+    "ordering_key": None,
+    "sequence_id": None,
+    "replication_clusters": None,
+    "disable_replication": False,
+    "event_timestamp": None,
+    "deliver_at": None,
+    "deliver_after": None,
+}
+
+SEND = Signature(official={"content": REQUIRED, **_SEND_OPTIONS}, additions={})
+SEND_ASYNC = Signature(official={"content": REQUIRED, "callback": REQUIRED, **_SEND_OPTIONS}, additions={})
+CREATE_TABLE_VIEW = Signature(
+    official={"topic": REQUIRED, "subscription_name": None, "schema": DEFAULT_SCHEMA}, additions={}
+)
