@@ -245,6 +245,8 @@ def encode_block(
     The flags DELAYED, CHUNK and ENCRYPTED follow from the metadata. Returns the block's buffers; a payload
     above 4 KiB is among them uncopied. Raises ValueError for a field out of range.
     """
+    if not 0 < message_count <= MAX_ROWS:
+        raise ValueError(f"message_count is out of range: {message_count} is not in 1..{MAX_ROWS}")
     payload_length = len(payload)
     fields = b""
     if metadata is not None:
