@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import socket
+import struct
 from typing import NamedTuple
 
 KEEPALIVE_IDLE_S = 5
 KEEPALIVE_INTERVAL_S = 2
 KEEPALIVE_PROBES = 4
 USER_TIMEOUT_MS = 13_000
+
+_TIMEVAL = struct.Struct("@ll")
 
 
 class UnixAddress(NamedTuple):
@@ -57,6 +60,15 @@ class TcpAddress(NamedTuple):
 
 
 LaneAddress = UnixAddress | TcpAddress
+
+
+def set_kernel_timeout(sock: socket.socket, option: int, timeout_s: float) -> None:
+    """Bound a blocking socket's single system calls (SO_SNDTIMEO, SO_RCVTIMEO);
+
+    they then fail with EAGAIN.
+    """
+    seconds = int(timeout_s)
+    sock.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(seconds, int((timeout_s - seconds) * 1e6)))
 
 
 def configure_socket(sock: socket.socket, buffer_bytes: int) -> None:

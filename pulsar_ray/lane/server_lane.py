@@ -7,11 +7,11 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from pulsar_ray.errors import AuthorizationError, PulsarException, Timeout
+from pulsar_ray.errors import AuthorizationError, ProtocolError, PulsarException, Timeout
 from pulsar_ray.lane.address import configure_socket
 from pulsar_ray.lane.hello import HelloFields, encode_error, encode_welcome, parse_hello
 from pulsar_ray.lane.peer import PeerWatch
-from pulsar_ray.session.packet import Buffer, Packet, PacketParser
+from pulsar_ray.session.packet import Buffer, Packet, PacketParser, buffer_bytes
 
 if TYPE_CHECKING:
     from pulsar_ray.lane.server import LaneServer
@@ -70,6 +70,7 @@ class ServerLane(asyncio.BufferedProtocol):
         self._is_writable = True
         self._is_reading = True
         self._incomplete_since: float | None = None
+        # Both count from the moment at which the lane was not writable any more.
         self._queued_bytes = 0
         self._taken_bytes = 0
         self._taken_at = 0.0
@@ -87,8 +88,8 @@ class ServerLane(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or self._is_closing:
             return
-        for buffer in buffers:
-            self._queued_bytes += len(buffer) if type(buffer) is bytes else memoryview(buffer).nbytes
+        if not self._is_writable:
+            self._queued_bytes += sum(map(buffer_bytes, buffers))
         transport.writelines(buffers)
         if transport.get_write_buffer_size() > self._limits.unsent_bytes:
             self._abort()
@@ -146,18 +147,17 @@ class ServerLane(asyncio.BufferedProtocol):
         return self._parser.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        packets: list[Packet] = []
+        if self._is_closing:
+            return
         try:
-            for packet in self._parser.received(nbytes):
-                if self._is_open:
-                    packets.append(packet)
-                else:
-                    self._greet(packet)
-                if self._is_closing:
-                    return
+            packets = self._parser.received(nbytes)
             self._after_read(bool(packets))
-            if packets:
+            if not packets:
+                return
+            if self._is_open:
                 self._handler.on_packets(self, packets)
+            else:
+                self._greet(packets)
         except PulsarException as error:
             self.close(error)
 
@@ -166,7 +166,8 @@ class ServerLane(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._is_writable = False
-        self._taken_bytes = self._queued_bytes - self.unsent_bytes
+        self._queued_bytes = self.unsent_bytes
+        self._taken_bytes = 0
         self._taken_at = self._loop.time()
         self._server.watch_deadlines()
         self._update_reading()
@@ -214,8 +215,10 @@ class ServerLane(asyncio.BufferedProtocol):
                 return False
         return self._incomplete_since is not None or not self._is_writable
 
-    def _greet(self, packet: Packet) -> None:
-        hello = parse_hello(packet)
+    def _greet(self, packets: list[Packet]) -> None:
+        if len(packets) > 1:
+            raise ProtocolError("packets after the hello before it was answered")
+        hello = parse_hello(packets[0])
         decision = self._server.token_check(hello)
         self.session = decision.session
         self._parser.max_packet_bytes = self._limits.packet_bytes
@@ -224,9 +227,10 @@ class ServerLane(asyncio.BufferedProtocol):
         self._handler.on_open(self, hello)
 
     def _after_read(self, has_progressed: bool) -> None:
-        parser = self._parser
-        buffered = parser.buffered_bytes
-        self._server.budget.set_buffered(self, buffered if parser.receives_large else 0)
+        buffered = self._parser.buffered_bytes
+        if not buffered and self._incomplete_since is None:
+            return
+        self._server.budget.set_buffered(self, buffered if self._parser.receives_large else 0)
         if not self._is_open:
             return
         if not buffered:

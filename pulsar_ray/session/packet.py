@@ -15,7 +15,7 @@ All numbers are little-endian. A packet is at most 8 MiB, its fields at most 1 M
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import msgpack
@@ -27,6 +27,7 @@ Buffer: TypeAlias = Any
 
 HEADER = struct.Struct("<BBHII")
 HEADER_BYTES = HEADER.size
+_unpack_header = HEADER.unpack_from
 MAGIC = 0xA7
 
 HELLO = 1
@@ -62,15 +63,23 @@ def encode_packet(
     Raises ProtocolError when the packet would be longer than a receiver accepts.
     """
     packed: bytes = msgpack.packb(fields)
-    body_length = 0
-    for buffer in body_buffers:
-        body_length += len(buffer) if type(buffer) is bytes else memoryview(buffer).nbytes
+    body_length = sum(map(buffer_bytes, body_buffers))
     if len(packed) > MAX_FIELDS_BYTES:
         raise ProtocolError(f"fields of {len(packed)} bytes in one packet; at most {MAX_FIELDS_BYTES}")
     total = HEADER_BYTES + len(packed) + body_length
     if total > MAX_PACKET_BYTES:
         raise ProtocolError(f"packet of {total} bytes; at most {MAX_PACKET_BYTES}")
     return [HEADER.pack(MAGIC, packet_type, 0, len(packed), body_length) + packed, *body_buffers]
+
+
+def buffer_bytes(buffer: Buffer) -> int:
+    """The size of a buffer, whatever its item size."""
+    return len(buffer) if type(buffer) is bytes else memoryview(buffer).nbytes
+
+
+def packet_length(header: Buffer) -> int:
+    """The length of the whole packet that begins with this header. Raises ProtocolError if it can be none."""
+    return _parse_header(header)[2]
 
 
 def decode_packet(data: Buffer) -> Packet:
@@ -81,26 +90,30 @@ def decode_packet(data: Buffer) -> Packet:
     view = memoryview(data).cast("B")
     if view.nbytes < HEADER_BYTES:
         raise ProtocolError(f"packet cut off after {view.nbytes} bytes")
-    packet_type, fields_length, total = _parse_header(view, 0, MAX_PACKET_BYTES)
+    packet_type, fields_length, total = _parse_header(view)
     if total != view.nbytes:
         raise ProtocolError(f"packet of {total} bytes in {view.nbytes} bytes")
     fields_end = HEADER_BYTES + fields_length
     return Packet(packet_type, _decode_fields(view[HEADER_BYTES:fields_end]), view[fields_end:].toreadonly())
 
 
-def _parse_header(data: Buffer, offset: int, max_packet_bytes: int) -> tuple[int, int, int]:
-    """(type, fields length, length of the whole packet) of the header at `offset`."""
-    magic, packet_type, flags, fields_length, body_length = HEADER.unpack_from(data, offset)
-    if magic != MAGIC:
-        raise ProtocolError(f"not a packet: it begins with byte 0x{magic:02x} instead of 0x{MAGIC:02x}")
-    if flags:
-        raise ProtocolError(f"packet with unknown flags 0x{flags:04x}")
+def _parse_header(data: Buffer) -> tuple[int, int, int]:
+    """(type, fields length, length of the whole packet) of the header in front of `data`."""
+    magic, packet_type, flags, fields_length, body_length = _unpack_header(data, 0)
     total = HEADER_BYTES + fields_length + body_length
-    if total > max_packet_bytes:
-        raise ProtocolError(f"packet of {total} bytes where at most {max_packet_bytes} are accepted")
-    if fields_length > MAX_FIELDS_BYTES:
-        raise ProtocolError(f"packet with {fields_length} bytes of fields; at most {MAX_FIELDS_BYTES}")
+    if magic != MAGIC or flags or total > MAX_PACKET_BYTES or fields_length > MAX_FIELDS_BYTES:
+        raise _refusal(magic, flags, fields_length, total, MAX_PACKET_BYTES)
     return packet_type, fields_length, total
+
+
+def _refusal(magic: int, flags: int, fields_length: int, total: int, max_packet_bytes: int) -> ProtocolError:
+    if magic != MAGIC:
+        return ProtocolError(f"not a packet: it begins with byte 0x{magic:02x} instead of 0x{MAGIC:02x}")
+    if flags:
+        return ProtocolError(f"packet with unknown flags 0x{flags:04x}")
+    if total > max_packet_bytes:
+        return ProtocolError(f"packet of {total} bytes where at most {max_packet_bytes} are accepted")
+    return ProtocolError(f"packet with {fields_length} bytes of fields; at most {MAX_FIELDS_BYTES}")
 
 
 def _decode_fields(data: Buffer) -> tuple[Any, ...]:
@@ -166,32 +179,34 @@ class PacketParser:
             self._own = larger
         return memoryview(self._own)[self._own_filled :]
 
-    def received(self, count: int) -> Iterator[Packet]:
+    def received(self, count: int) -> list[Packet]:
         """Packets that `count` more bytes, put into the last buffer given out, have completed, in order."""
         if self._own is not None:
             self._own_filled += count
-            if self._own_filled == self._own_total:
-                yield self._take_own(self._own)
-            return
+            return [self._take_own(self._own)] if self._own_filled == self._own_total else []
+        packets = []
         end = len(self._begun) + count
-        self._begun = b""
         staging = self._staging
         start = 0
         while end - start >= HEADER_BYTES:
-            packet_type, fields_length, total = _parse_header(staging, start, self.max_packet_bytes)
-            fields_start = start + HEADER_BYTES
+            magic, packet_type, flags, fields_length, body_length = _unpack_header(staging, start)
+            total = HEADER_BYTES + fields_length + body_length
+            if magic != MAGIC or flags or total > self.max_packet_bytes or fields_length > MAX_FIELDS_BYTES:
+                raise _refusal(magic, flags, fields_length, total, self.max_packet_bytes)
             packet_end = start + total
             if packet_end > end:
                 if total > OWN_BUFFER_BYTES:
                     self._begin_own(staging[start:end], total)
-                    return
+                    start = end
                 break
+            fields_start = start + HEADER_BYTES
             body_start = fields_start + fields_length
             fields = _decode_fields(staging[fields_start:body_start])
             body = memoryview(bytes(staging[body_start:packet_end])) if packet_end > body_start else _NO_BODY
+            packets.append(Packet(packet_type, fields, body))
             start = packet_end
-            yield Packet(packet_type, fields, body)
-        self._begun = bytes(staging[start:end])
+        self._begun = bytes(staging[start:end]) if start < end else b""
+        return packets
 
     def _begin_own(self, begun: memoryview, total: int) -> None:
         self._own = bytearray(min(total, max(OWN_BUFFER_BYTES, _GROWTH * begun.nbytes)))

@@ -1,0 +1,332 @@
+"""A client's lane, for threads that block:
+
+written and, while somebody waits, read in the caller's own thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from pulsar_ray.errors import (
+    AlreadyClosed,
+    ForkedClient,
+    ProtocolError,
+    PulsarException,
+    SessionLost,
+    error_from,
+)
+from pulsar_ray.lane.address import LaneAddress, set_kernel_timeout
+from pulsar_ray.lane.handshake import open_lane
+from pulsar_ray.lane.hello import HelloFields, parse_error
+from pulsar_ray.lane.io_thread import IoThread
+from pulsar_ray.lane.limits import LaneLimits
+from pulsar_ray.lane.outgoing import Outgoing
+from pulsar_ray.session.packet import CARRIER_TYPES, ERROR, Buffer, Packet, PacketParser, buffer_bytes
+
+logger = logging.getLogger(__name__)
+
+_WAIT_SLICE_S = 0.1
+"""How often a waiting caller looks whether the connection was lost or its event set without a packet."""
+_READS_PER_TURN = 8
+_SMALL_REQUEST_BYTES = 64 * 1024
+
+
+class ConnectionHandler(Protocol):
+    """The session's side of a connection.
+
+    `on_packets` comes under the reader role: from the I/O thread or a thread inside `wait`, never from two
+    at once, and must not wait for anything another thread may hold across `send` or `wait`. A
+    PulsarException it raises ends the connection.
+    """
+
+    def on_packets(self, connection: LaneConnection, packets: list[Packet]) -> None:
+        """All packets one read completed, in order."""
+
+    def on_lost(self, connection: LaneConnection, error: PulsarException) -> None:
+        """Once, on the I/O thread, after the last `on_packets`; not at all if `close` came first.
+
+        Packets written before may or may not have arrived.
+        """
+
+
+class Awaited(Protocol):
+    """What `wait` waits for: a `threading.Event` or anything like it, set by the handler."""
+
+    def is_set(self) -> bool: ...
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+
+class LaneConnection:
+    """One connection of a client process to an actor, shared by its threads.
+
+    Exactly one thread at a time reads: a caller inside `wait` if there is one, otherwise the I/O thread. It
+    hands packets to the handler for everybody, and never blocks on writing, so that a peer which writes
+    never finds nobody reading.
+    """
+
+    def __init__(
+        self,
+        address: LaneAddress,
+        sock: socket.socket,
+        welcome: tuple[Any, ...],
+        handler: ConnectionHandler,
+        limits: LaneLimits,
+        io: IoThread,
+    ) -> None:
+        self.address = address
+        self.kind = address.kind
+        self.welcome = welcome
+        """The fields of the server's welcome."""
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._handler = handler
+        self._io = io
+        self._parser = PacketParser(max_packet_bytes=limits.packet_bytes)
+        self._lost: PulsarException | None = None
+        self._tells_loss = False
+        # Taken for short whiles only; the one lock that may be taken while holding any other.
+        self._state_lock = threading.Lock()
+        self._reader_role = threading.Lock()
+        self._reader_ident: int | None = 0
+        self._caller_reads = False
+        self._wants_write = False
+        self._outgoing = Outgoing(sock, limits, io, self._want_write, self.lose)
+
+    @classmethod
+    def connect(
+        cls,
+        address: LaneAddress,
+        hello: HelloFields,
+        handler: ConnectionHandler,
+        *,
+        limits: LaneLimits | None = None,
+        io: IoThread | None = None,
+    ) -> LaneConnection:
+        """Connect and be let in, within `limits.connect_s` and `limits.hello_s`; blocks.
+
+        Raises ConnectError when nobody is there or answers, the server's error when it refuses,
+        ProtocolError when it is no lane server. All of them mean: attach again.
+        """
+        limits = limits or LaneLimits()
+        io = io or IoThread.get()
+        sock, welcome = open_lane(address, hello, limits)
+        set_kernel_timeout(sock, socket.SO_RCVTIMEO, _WAIT_SLICE_S)
+        connection = cls(address, sock, welcome, handler, limits, io)
+        io.own(connection)
+        io.register(connection._fd, connection, select.EPOLLIN)
+        return connection
+
+    @property
+    def is_lost(self) -> bool:
+        """True once the connection cannot be used any more, for whatever reason."""
+        return self._lost is not None
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes accepted from threads that must not block, which the kernel has not taken yet."""
+        return self._outgoing.unsent_bytes
+
+    def send(self, buffers: Sequence[Buffer]) -> None:
+        """Write one or more whole packets; from any thread, packets of different calls never mix.
+
+        Blocks while the peer is not reading, at most `limits.write_s`, except on the I/O thread and in
+        `on_packets`, where what the kernel does not take is queued. Buffers must not change while
+        `unsent_bytes` is not 0. Success says nothing about arrival. Raises the error the connection was
+        lost with; whatever interrupts a write loses it.
+        """
+        if self._lost is not None:
+            raise self._lost_error(self._lost)
+        ident = threading.get_ident()
+        try:
+            if ident in (self._reader_ident, self._io.ident):
+                self._outgoing.queue(buffers)
+            else:
+                self._outgoing.write(buffers)
+        finally:
+            if self.is_lost:
+                self._close_if_idle()
+
+    def request(self, buffers: Sequence[Buffer], awaited: Awaited, deadline: float) -> bool:
+        """`send` and then `wait`, with the reader role taken before the reply can come.
+
+        Otherwise the I/O thread often wakes up for it first, and two changes of thread more than double a
+        round trip.
+        """
+        is_small = sum(map(buffer_bytes, buffers)) <= _SMALL_REQUEST_BYTES
+        if is_small and not self.is_lost and self._reader_role.acquire(blocking=False):
+            self._read_until(awaited, deadline, buffers)
+            if awaited.is_set():
+                return True
+        else:
+            self.send(buffers)
+        return self.wait(awaited, deadline)
+
+    def wait(self, awaited: Awaited, deadline: float) -> bool:
+        """Wait until `awaited` is set, reading the connection meanwhile if nobody else does.
+
+        True when it is set; False at `deadline` (of `time.monotonic()`) or once the connection is lost.
+        Never to be called from the handler.
+        """
+        while not awaited.is_set():
+            remaining = deadline - time.monotonic()
+            if self._lost is not None or remaining <= 0:
+                return awaited.is_set()
+            if self._reader_role.acquire(blocking=False):
+                self._read_until(awaited, deadline)
+            else:
+                awaited.wait(min(remaining, _WAIT_SLICE_S))
+        return True
+
+    def close(self) -> None:
+        """Write what is queued if the kernel takes it, and close; `on_lost` is not called.
+
+        Repeating it is harmless.
+        """
+        if self._lost is None:
+            self._outgoing.flush()
+            self.lose(AlreadyClosed("the connection was closed by its owner"), tells=False)
+
+    def lose(self, error: PulsarException, *, tells: bool = True) -> None:
+        """End the connection because of `error`; only the first call has an effect. From any thread."""
+        with self._state_lock:
+            if self._lost is not None:
+                return
+            self._lost = error
+            self._io.unregister(self._fd)
+            try:
+                self._sock.shutdown(socket.SHUT_RDWR)  # wakes whoever reads or writes
+            except OSError:  # the peer was quicker
+                pass
+            self._tells_loss = tells
+        self._io.call_soon(self._close_if_idle)
+
+    def on_events(self, mask: int) -> None:
+        """Called by the I/O thread: the socket is ready."""
+        if mask & select.EPOLLOUT:
+            self._wants_write = False
+            self._outgoing.flush()
+            self._apply_interest()
+        if mask & ~select.EPOLLOUT and self._reader_role.acquire(blocking=False):
+            self._reader_ident = self._io.ident
+            try:
+                for _ in range(_READS_PER_TURN):
+                    if self._lost is not None or not self._read(socket.MSG_DONTWAIT):
+                        break
+            finally:
+                self._release_reader_role()
+
+    def abandon(self) -> None:
+        """Called in a forked child: the parent goes on with the socket, so nothing may be done to it here."""
+        self._lost = ForkedClient(
+            "this connection belongs to the parent process: make a new Client after the fork"
+        )
+        fd = self._sock.detach()
+        if fd >= 0:
+            os.close(fd)
+
+    def _read_until(self, awaited: Awaited, deadline: float, request: Sequence[Buffer] = ()) -> None:
+        """Send the request and read, in this thread, which has the reader role, and give the role back."""
+        self._reader_ident = threading.get_ident()
+        self._caller_reads = True
+        try:
+            self._apply_interest()
+            if request:
+                self._outgoing.queue(request)
+            while not awaited.is_set() and self._lost is None and time.monotonic() < deadline:
+                self._read(0)
+        except BaseException:
+            self.lose(SessionLost("interrupted while a packet was being read or written"))
+            raise
+        finally:
+            self._caller_reads = False
+            self._release_reader_role()
+            self._apply_interest()
+
+    def _release_reader_role(self) -> None:
+        self._reader_ident = 0
+        self._reader_role.release()
+        if self._lost is not None:
+            self._close_if_idle()
+
+    def _read(self, flags: int) -> bool:
+        """Receive once and hand out what it completed; True if there may be more to receive."""
+        try:
+            buffer = self._parser.get_buffer()
+            count = self._sock.recv_into(buffer, 0, flags)
+            if count == 0:
+                self.lose(SessionLost(f"{self.address} closed the connection"))
+                return False
+            packets = self._parser.received(count)
+            if packets:
+                self._dispatch(packets)
+        except BlockingIOError:
+            return False
+        except PulsarException as error:
+            self.lose(error)
+            return False
+        except OSError as error:
+            self.lose(SessionLost(f"{self.address}: {error.strerror or error}"))
+            return False
+        return count == buffer.nbytes
+
+    def _dispatch(self, packets: list[Packet]) -> None:
+        last = packets[-1]
+        if last.type in CARRIER_TYPES:
+            packets.pop()
+        if packets:
+            try:
+                self._handler.on_packets(self, packets)
+            except PulsarException:
+                raise
+            except Exception as error:
+                logger.exception("a packet could not be handled")
+                raise ProtocolError(f"a packet could not be handled: {error!r}") from error
+        if last.type == ERROR:
+            raise parse_error(last)
+        if last.type in CARRIER_TYPES:
+            raise ProtocolError(f"packet of type {last.type} on an open lane")
+
+    def _want_write(self) -> None:
+        self._wants_write = True
+        self._apply_interest()
+
+    def _apply_interest(self) -> None:
+        """Tell the I/O thread's epoll what this connection wants it to do now."""
+        with self._state_lock:
+            if self._lost is not None:
+                return
+            # Not armed for reading, a hang-up would still be reported, again and again: once is enough.
+            mask = select.EPOLLONESHOT if self._caller_reads else select.EPOLLIN
+            if self._wants_write:
+                mask |= select.EPOLLOUT
+            self._io.modify(self._fd, mask)
+
+    def _close_if_idle(self) -> None:
+        """Close the lost socket unless a thread is still in it; that one will come here too."""
+        if not self._reader_role.acquire(blocking=False):
+            return
+        try:
+            if not self._outgoing.close_if_idle():
+                return
+            self._io.disown(self)
+            tells, self._tells_loss = self._tells_loss, False
+        finally:
+            self._reader_role.release()
+        if tells:
+            self._io.call_soon(self._tell_loss)
+
+    def _tell_loss(self) -> None:
+        assert self._lost is not None
+        self._handler.on_lost(self, self._lost)
+
+    def _lost_error(self, lost: PulsarException) -> PulsarException:
+        # A new instance for each raise: tracebacks of different threads must not pile up in one.
+        return error_from(type(lost).__name__, lost.text, lost.details)

@@ -1,0 +1,180 @@
+"""The one thread per client process that reads connections nobody waits on, and runs timers."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import ClassVar, Protocol
+
+logger = logging.getLogger(__name__)
+
+
+class IoOwner(Protocol):
+    """A connection as the I/O thread sees it."""
+
+    def on_events(self, mask: int) -> None:
+        """Its descriptor is ready; called on the I/O thread and must not block."""
+
+    def abandon(self) -> None:
+        """This process is a forked child:
+
+        close the raw descriptor and nothing else, the parent still uses the socket.
+        """
+
+
+class TimerHandle:
+    """A pending `call_later`."""
+
+    __slots__ = ("callback",)
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        """Do not call, unless it is being called already."""
+        self.callback = None
+
+
+class IoThread:
+    """Epoll, timers and calls on a daemon thread; `IoThread.get()` is the process's own.
+
+    Exceptions of callbacks are logged and stop nothing. In a forked child the parent's instance is dead,
+    everything that was registered with it abandoned, and `get()` makes a new one.
+    """
+
+    _instance: ClassVar[IoThread | None] = None
+    _instance_lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._wakeup, select.EPOLLIN)
+        self._registered: dict[int, IoOwner] = {}
+        self._owners: set[IoOwner] = set()
+        self._soon: deque[Callable[[], None]] = deque()
+        self._timers: list[tuple[float, int, TimerHandle]] = []
+        self._timer_numbers = itertools.count()
+        self._is_sleeping = False
+        self._thread = threading.Thread(target=self._run, name="pulsar-ray-io", daemon=True)
+        self._thread.start()
+        self.ident = self._thread.ident
+
+    @classmethod
+    def get(cls) -> IoThread:
+        """The process's I/O thread, started by the first call."""
+        instance = cls._instance
+        if instance is None:
+            with cls._instance_lock:
+                instance = cls._instance
+                if instance is None:
+                    instance = cls._instance = cls()
+        return instance
+
+    @property
+    def is_current(self) -> bool:
+        """True on the I/O thread itself."""
+        return threading.get_ident() == self.ident
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Run on the I/O thread after what it does now;
+
+        from any thread, in the order of the calls of one thread.
+        """
+        self._soon.append(callback)
+        # The thread says that it will sleep before it looks at the queue a last time, so no call is
+        # overlooked.
+        if self._is_sleeping:
+            self._is_sleeping = False
+            os.eventfd_write(self._wakeup, 1)
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> TimerHandle:
+        """Run on the I/O thread in `delay_s` seconds or a little later; from any thread."""
+        handle = TimerHandle(callback)
+        entry = (time.monotonic() + delay_s, next(self._timer_numbers), handle)
+        self.call_soon(lambda: heapq.heappush(self._timers, entry))
+        return handle
+
+    def own(self, owner: IoOwner) -> None:
+        """From now on a fork in this process abandons `owner` in the child."""
+        self._owners.add(owner)
+
+    def disown(self, owner: IoOwner) -> None:
+        """The owner's descriptor is closed."""
+        self._owners.discard(owner)
+
+    def register(self, fd: int, owner: IoOwner, mask: int) -> None:
+        """Report events of `fd` to the owner; from any thread."""
+        self._registered[fd] = owner
+        self._epoll.register(fd, mask)
+
+    def modify(self, fd: int, mask: int) -> None:
+        """Report other events of a registered descriptor."""
+        self._epoll.modify(fd, mask)
+
+    def unregister(self, fd: int) -> None:
+        """Report nothing more; before the descriptor is closed, since its number will be used again."""
+        if self._registered.pop(fd, None) is not None:
+            self._epoll.unregister(fd)
+
+    def _run(self) -> None:
+        while True:
+            self._is_sleeping = True
+            timeout = 0.0 if self._soon else self._next_delay()
+            events = self._epoll.poll(timeout)
+            self._is_sleeping = False
+            for fd, mask in events:
+                if fd == self._wakeup:
+                    os.eventfd_read(fd)
+                    continue
+                owner = self._registered.get(fd)
+                if owner is not None:
+                    _run_logged(lambda owner=owner, mask=mask: owner.on_events(mask))  # type: ignore[misc]
+            for _ in range(len(self._soon)):
+                _run_logged(self._soon.popleft())
+            self._run_due()
+
+    def _next_delay(self) -> float:
+        while self._timers and self._timers[0][2].callback is None:
+            heapq.heappop(self._timers)
+        return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else -1.0
+
+    def _run_due(self) -> None:
+        if not self._timers:
+            return
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            callback = heapq.heappop(self._timers)[2].callback
+            if callback is not None:
+                _run_logged(callback)
+
+    def abandon(self) -> None:
+        """Called in a forked child: nothing but closing the raw descriptors."""
+        for owner in list(self._owners):
+            owner.abandon()
+        self._epoll.close()
+        os.close(self._wakeup)
+
+    @classmethod
+    def forget_parents_instance(cls) -> None:
+        """Called in a forked child, where only the forking thread lives on."""
+        instance, cls._instance = cls._instance, None
+        cls._instance_lock = threading.Lock()
+        if instance is not None:
+            instance.abandon()
+
+
+def _run_logged(callback: Callable[[], None]) -> None:
+    try:
+        callback()
+    except Exception:
+        logger.exception("a callback on the I/O thread failed")
+
+
+os.register_at_fork(after_in_child=IoThread.forget_parents_instance)

@@ -1,0 +1,173 @@
+"""The writing side of a client's connection: whole packets, one writer at a time, nobody waiting for ever."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from pulsar_ray.errors import PulsarException, SessionLost, Timeout
+from pulsar_ray.lane.io_thread import IoThread
+from pulsar_ray.lane.limits import LaneLimits
+from pulsar_ray.session.packet import Buffer, buffer_bytes
+
+_MAX_BUFFERS_PER_WRITE = 1024
+_FAREWELL_S = 0.1
+"""After a failed write: how long the reader may still find the peer's own reason for closing."""
+
+
+class Outgoing:
+    """Writes to a blocking socket, for threads that may block (`write`) and for others (`queue`).
+
+    What the latter could not write goes out before anything later: by the next writer, or by `flush` when
+    the socket is writable again, for which `want_write` asks. `lose` is called when writing fails or makes
+    no progress in time.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        limits: LaneLimits,
+        io: IoThread,
+        want_write: Callable[[], None],
+        lose: Callable[[PulsarException], None],
+    ) -> None:
+        self._sock = sock
+        self._limits = limits
+        self._io = io
+        self._want_write = want_write
+        self._lose = lose
+        self._lock = threading.Lock()
+        self._packets: deque[Sequence[Buffer]] = deque()
+        self._flushes = 0
+        self._is_watched = False
+        self._is_broken = False
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of queued packets that are not written yet."""
+        return sum(sum(map(buffer_bytes, packet)) for packet in list(self._packets))
+
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        """Write everything queued, then these; blocks while the peer takes something each `limits.write_s`.
+
+        Raises SessionLost or Timeout; after either, and after any other exception in the middle, the
+        connection is lost.
+        """
+        if not self._lock.acquire(timeout=self._limits.write_s):
+            raise Timeout(f"other threads have been writing for {self._limits.write_s} s")
+        try:
+            while self._packets:
+                self._write_all(self._packets.popleft())
+            self._write_all(buffers)
+        except (OSError, PulsarException) as error:
+            raise self._fail(error) from error
+        except BaseException:
+            self._lose(SessionLost("interrupted in the middle of a packet"))
+            raise
+        finally:
+            self._lock.release()
+        if self._packets:
+            self.flush()
+
+    def queue(self, buffers: Sequence[Buffer]) -> None:
+        """Write these after everything queued, now or when the socket takes them; never blocks or raises."""
+        self._packets.append(buffers)
+        self.flush()
+        if self._packets and self.unsent_bytes > self._limits.unsent_bytes:
+            self._lose(SessionLost(f"the peer leaves {self.unsent_bytes} bytes unread"))
+
+    def flush(self) -> None:
+        """Write what is queued as far as the socket takes it now."""
+        # A thread that holds the lock looks again after releasing it, so no packet stays behind.
+        while self._packets and self._lock.acquire(blocking=False):
+            try:
+                if not self._flush_locked():
+                    return
+            finally:
+                self._lock.release()
+
+    def close_if_idle(self) -> bool:
+        """Close the socket and return True, unless a writer is in it."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            self._packets.clear()
+            self._sock.close()
+        finally:
+            self._lock.release()
+        return True
+
+    def _write_all(self, buffers: Sequence[Buffer]) -> None:
+        while buffers:
+            rest = self._write_some(buffers, 0)
+            if rest is buffers:
+                raise Timeout(f"the peer took nothing for {self._limits.write_s} s")
+            buffers = rest
+
+    def _write_some(self, buffers: Sequence[Buffer], flags: int) -> Sequence[Buffer]:
+        """What the socket did not take of the buffers; the same object if it took nothing.
+
+        Without MSG_DONTWAIT the kernel waits for room: it goes on at the first freed bytes, where polling
+        would have to wait until most of the socket's buffer is free.
+        """
+        if self._is_broken:
+            raise SessionLost("the connection is broken")
+        try:
+            written = self._sock.sendmsg(buffers[:_MAX_BUFFERS_PER_WRITE], (), flags)
+        except BlockingIOError:
+            return buffers
+        if written == sum(map(buffer_bytes, buffers)):
+            return ()
+        for index, buffer in enumerate(buffers):
+            size = buffer_bytes(buffer)
+            if written < size:
+                return [memoryview(buffer).cast("B")[written:], *buffers[index + 1 :]]
+            written -= size
+        return ()
+
+    def _flush_locked(self) -> bool:
+        """False when the socket takes no more; it is asked for again then."""
+        try:
+            while self._packets:
+                packet = self._packets.popleft()
+                rest = self._write_some(packet, socket.MSG_DONTWAIT)
+                if rest is not packet:
+                    self._flushes += 1
+                if rest:
+                    self._packets.appendleft(rest)
+                    self._want_write()
+                    self._watch_progress()
+                    return False
+        except (OSError, PulsarException) as error:
+            self._packets.clear()
+            self._fail(error)
+            return False
+        return True
+
+    def _watch_progress(self) -> None:
+        if self._is_watched:
+            return
+        self._is_watched = True
+        flushes = self._flushes
+        self._io.call_later(self._limits.write_s, lambda: self._check_progress(flushes))
+
+    def _check_progress(self, flushes_before: int) -> None:
+        self._is_watched = False
+        if not self._packets:
+            return
+        if self._flushes == flushes_before:
+            self._lose(Timeout(f"the peer took nothing for {self._limits.write_s} s"))
+        else:
+            self._watch_progress()
+
+    def _fail(self, error: Exception) -> PulsarException:
+        """Nothing more can be written. The reader gets a moment to find out why the peer closed."""
+        self._is_broken = True
+        if isinstance(error, PulsarException):
+            self._lose(error)
+            return error
+        lost = SessionLost(f"writing failed: {error}")
+        self._io.call_later(_FAREWELL_S, lambda: self._lose(lost))
+        return lost
