@@ -1,0 +1,176 @@
+"""The records of a partition's manifest (ADR 0003): one class a type; fields are only ever appended."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from pulsar_ray.errors import UnsupportedFormatVersion
+from pulsar_ray.ledger.record_log import Record
+from pulsar_ray.model.position import Position
+
+
+class TopicIdentity(NamedTuple):
+    """`number` is the cluster-wide topic-partition number, with which every ledger id begins.
+
+    `topic` is the partition's own name; `partition` is -1 for a topic without partitions.
+    """
+
+    number: int
+    topic: str
+    partition: int
+
+
+class Counters(NamedTuple):
+    """What must never go back, even when everything it was taken from is trimmed."""
+
+    next_ledger_counter: int
+    next_subscription: int
+    next_lease: int
+    last_ledger_id: int
+    last_entry_id: int
+    max_publish_ms: int
+    last_messages: int
+
+
+class SegmentOpened(NamedTuple):
+    """A segment file is there and durable; index 0 begins a ledger."""
+
+    ledger_id: int
+    segment_index: int
+    first_entry_id: int
+    now_ms: int
+
+
+class SegmentClosed(NamedTuple):
+    """The segment ends there; what follows in the file was promised to nobody."""
+
+    ledger_id: int
+    segment_index: int
+    end_offset: int
+    last_entry_id: int
+
+
+class LedgerClosed(NamedTuple):
+    """The ledger takes no more entries."""
+
+    ledger_id: int
+    last_entry_id: int
+    size_bytes: int
+    closed_ms: int
+
+
+class LedgersDeleted(NamedTuple):
+    """These ledgers are gone; their files, and only recorded ones, may be unlinked from now on."""
+
+    ledger_ids: list[int]
+
+
+class Subscription(NamedTuple):
+    """A subscription and its hold: the position up to which nothing is needed for it any more."""
+
+    number: int
+    name: str
+    is_durable: bool
+    hold_ledger_id: int
+    hold_entry_id: int
+    properties: dict[str, str]
+
+    @property
+    def hold(self) -> Position:
+        return Position(self.hold_ledger_id, self.hold_entry_id)
+
+
+class HoldMoved(NamedTuple):
+    number: int
+    ledger_id: int
+    entry_id: int
+
+
+class SubscriptionRemoved(NamedTuple):
+    number: int
+
+
+class Lease(NamedTuple):
+    """A hold on a range of ledgers with an expiry, for readers without a subscription."""
+
+    lease_id: int
+    first_ledger_id: int
+    last_ledger_id: int
+    expires_ms: int
+
+
+class LeaseEnded(NamedTuple):
+    lease_id: int
+
+
+class Checkpoint(NamedTuple):
+    """What recovery need not scan: everything before a place in the open ledger; not synced by itself."""
+
+    ledger_id: int
+    segment_index: int
+    end_offset: int
+    next_entry_id: int
+    max_publish_ms: int
+    points: list[tuple[int, int, int, int, int]]
+    last_seqs: dict[int, int]
+    retired: list[int]
+
+
+class IncarnationRecord(NamedTuple):
+    """A producer incarnation in a snapshot; the columns are arrays of 64-bit numbers, little-endian."""
+
+    incarnation: int
+    last_seq: int
+    first_seqs: bytes
+    ledger_ids: bytes
+    entry_ids: bytes
+
+
+ManifestRecord = (
+    TopicIdentity
+    | Counters
+    | SegmentOpened
+    | SegmentClosed
+    | LedgerClosed
+    | LedgersDeleted
+    | Subscription
+    | HoldMoved
+    | SubscriptionRemoved
+    | Lease
+    | LeaseEnded
+    | Checkpoint
+    | IncarnationRecord
+)
+
+# Numbers are what stands on disk: never change or reuse one. 0 is the record log's own.
+_TYPES: dict[int, type[Any]] = {
+    1: TopicIdentity,
+    2: Counters,
+    3: SegmentOpened,
+    4: SegmentClosed,
+    5: LedgerClosed,
+    6: LedgersDeleted,
+    7: Subscription,
+    8: HoldMoved,
+    9: SubscriptionRemoved,
+    10: Lease,
+    11: LeaseEnded,
+    12: Checkpoint,
+    13: IncarnationRecord,
+}
+_NUMBERS = {record_type: number for number, record_type in _TYPES.items()}
+
+
+def to_log(record: ManifestRecord) -> Record:
+    """The record as the log takes it."""
+    return _NUMBERS[type(record)], record
+
+
+def from_log(record: Record, path: str) -> ManifestRecord:
+    """Back again; raises UnsupportedFormatVersion for a type of a newer build."""
+    number, fields = record
+    record_type = _TYPES.get(number)
+    if record_type is None:
+        raise UnsupportedFormatVersion(f"{path} has records of type {number}, unknown to this build")
+    parsed: ManifestRecord = record_type(*fields[: len(record_type._fields)])
+    return parsed
