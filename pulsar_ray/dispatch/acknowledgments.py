@@ -1,0 +1,78 @@
+"""Acknowledgments, applied to the cursor and to what is pending."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pulsar_ray.dispatch.consumer import PendingBlock
+from pulsar_ray.dispatch.pending_acks import PendingAcks
+from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor
+from pulsar_ray.model import row_ranges
+from pulsar_ray.model.position import Position
+from pulsar_ray.model.row_ranges import RowRanges
+
+
+class Acknowledgments:
+    """All of them are facts about messages: repeats, late ones and other consumers' count alike.
+
+    What does not exist, or is acknowledged already, has no effect.
+    """
+
+    def __init__(self, cursor: ManagedCursor, pending: PendingAcks) -> None:
+        self._cursor = cursor
+        self._pending = pending
+
+    def acknowledge_ranges(self, ranges: Iterable[tuple[int, int, int]]) -> None:
+        """Entries (ledger, first, last). Costs per range and block, not per entry."""
+        open_block: PendingBlock | None = None
+        open_rows: list[tuple[int, int]] = []
+        for ledger_id, first, last in ranges:
+            if not self._cursor.acknowledge(ledger_id, first, last):
+                continue
+            for block in self._pending.overlapping(ledger_id, first, last):
+                ref = block.ref
+                if first <= ref.first_entry_id and ref.last_entry_id <= last:
+                    self._pending.drop(block)
+                    if block is open_block:
+                        open_block = None
+                    continue
+                if block is not open_block:
+                    self._drop_rows(open_block, open_rows)
+                    open_block, open_rows = block, []
+                open_rows += ref.rows_of_entries(first, last)
+        self._drop_rows(open_block, open_rows)
+
+    def acknowledge_batch(self, ledger_id: int, entry_id: int, rows: RowRanges, is_durable: bool) -> None:
+        """Messages of a batch entry, by batch index; rows of a block of entries are taken as entries."""
+        position = Position(ledger_id, entry_id)
+        block = self._pending.find(ledger_id, entry_id)
+        if block is None:
+            self._cursor.acknowledge_rows(position, rows, None, is_durable)
+        elif block.ref.row_is_entry:
+            self.acknowledge_ranges((ledger_id, entry_id + a, entry_id + b - 1) for a, b in rows)
+        elif self._cursor.acknowledge_rows(position, rows, block.ref.messages, is_durable):
+            self._pending.drop(block)
+        else:
+            self._pending.settle_batch(block, rows, takes_from_waiting=is_durable)
+
+    def acknowledge_up_to(self, position: Position, row: int, is_durable: bool) -> None:
+        """Everything up to an entry; with `row` >= 0 up to that message of the batch there."""
+        block = self._pending.find(*position)
+        if row >= 0 and (block is None or block.ref.is_batch):
+            self._cursor.acknowledge_below(position)
+            self._drop_up_to(Position(position.ledger_id, position.entry_id - 1))
+            self.acknowledge_batch(*position, ((0, row + 1),), is_durable)
+        elif self._cursor.acknowledge_up_to(position):
+            self._drop_up_to(position)
+
+    def _drop_up_to(self, position: Position) -> None:
+        for block in self._pending.up_to(position):
+            ref = block.ref
+            if (ref.ledger_id, ref.last_entry_id) <= position:
+                self._pending.drop(block)
+            else:
+                self._pending.drop_rows(block, ref.rows_of_entries(ref.first_entry_id, position.entry_id))
+
+    def _drop_rows(self, block: PendingBlock | None, rows: Sequence[tuple[int, int]]) -> None:
+        if block is not None:
+            self._pending.drop_rows(block, row_ranges.union((), rows) if len(rows) > 1 else tuple(rows))

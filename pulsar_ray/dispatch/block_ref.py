@@ -1,0 +1,46 @@
+"""Where a stored block lies and which entries it holds: what a dispatcher knows of it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pulsar_ray.model import row_ranges
+from pulsar_ray.model.row_ranges import RowRanges
+
+
+class BlockRef(NamedTuple):
+    """A block in a segment. A block is one entry whose rows are batch indexes, or rows that are entries.
+
+    A dispatcher handles `messages` rows, numbered from 0, whichever it is; only acknowledging tells them
+    apart.
+    """
+
+    ledger_id: int
+    segment_index: int
+    offset: int
+    length: int
+    first_entry_id: int
+    entries: int
+    messages: int
+    row_is_entry: bool
+
+    @property
+    def last_entry_id(self) -> int:
+        return self.first_entry_id + self.entries - 1
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether several messages share one entry."""
+        return self.messages > 1 and not self.row_is_entry
+
+    @property
+    def all_rows(self) -> RowRanges:
+        return row_ranges.all_rows(self.messages)
+
+    def rows_of_entries(self, first: int, last: int) -> RowRanges:
+        """The rows of entries first..last, as far as they lie in this block."""
+        if not self.row_is_entry:
+            return self.all_rows
+        start = max(first - self.first_entry_id, 0)
+        end = min(last - self.first_entry_id + 1, self.messages)
+        return ((start, end),) if start < end else ()

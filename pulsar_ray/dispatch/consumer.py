@@ -1,0 +1,198 @@
+"""A consumer as its dispatcher sees it: what it may get, and which rows of which blocks it has."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from pulsar_ray.dispatch.block_ref import BlockRef
+from pulsar_ray.dispatch.row_segments import Segment
+from pulsar_ray.model import row_ranges
+from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.model.row_ranges import RowRanges
+
+
+@dataclass(frozen=True)
+class ConsumerSpec:
+    """Who a consumer is. `consumer_id` is its incarnation: random, kept over re-attachments.
+
+    `batch_index_ack` is the consumer's switch; it works only together with the broker's.
+    """
+
+    consumer_id: int
+    name: str
+    consumer_type: ConsumerType
+    priority_level: int = 0
+    batch_index_ack: bool = False
+
+
+class Consumer:
+    """Permits, pending deliveries and their numbers.
+
+    Credit, `granted` and `handed_over` (messages that have left the consumer's queue, to the application
+    or dropped from it on demand) are absolute counts of messages since the consumer's incarnation began,
+    so that a repeated or reordered report changes nothing: permits = credit - granted. A batch goes whole
+    and may push permits below zero.
+    """
+
+    __slots__ = (
+        "credit",
+        "deliveries",
+        "detached_until_ms",
+        "granted",
+        "handed_over",
+        "is_blocked",
+        "next_number",
+        "received",
+        "spec",
+        "suspect",
+        "unacked",
+        "unconfirmed",
+        "window",
+    )
+
+    def __init__(self, spec: ConsumerSpec) -> None:
+        self.spec = spec
+        self.credit = 0
+        self.granted = 0
+        self.handed_over = 0
+        self.window = 0
+        """Messages the consumer's queue can hold, as its credit tells."""
+        self.unacked = 0
+        self.is_blocked = False
+        """Too many unacknowledged messages; until half of them are acknowledged."""
+        self.next_number = 1
+        self.received = 0
+        self.deliveries: dict[Delivery, None] = {}
+        self.unconfirmed: deque[Delivery] = deque()
+        self.suspect: Delivery | None = None
+        self.detached_until_ms: int | None = None
+
+    @property
+    def permits(self) -> int:
+        return self.credit - self.granted
+
+    @property
+    def is_attached(self) -> bool:
+        return self.detached_until_ms is None
+
+    def set_credit(self, credit: int, received: int, handed_over: int) -> None:
+        """Take a report; lower values than before are of a late one and change nothing."""
+        self.handed_over = max(self.handed_over, handed_over)
+        if credit > self.credit:
+            self.credit = credit
+            self.window = credit - self.handed_over
+        if received > self.received:
+            self.received = received
+            unconfirmed = self.unconfirmed
+            while unconfirmed and unconfirmed[0].number <= received:
+                unconfirmed.popleft()
+
+    def room(self, max_unacked: int) -> int:
+        """How many messages it may get now; 0 or less: none. `max_unacked` 0 means no limit."""
+        if self.suspect is not None or self.detached_until_ms is not None:
+            return 0
+        permits = self.credit - self.granted
+        if not max_unacked:
+            return permits
+        if self.is_blocked:
+            if self.unacked > max_unacked // 2:
+                return 0
+            self.is_blocked = False
+        return min(permits, max_unacked - self.unacked)
+
+    def charge(self, delivery: Delivery) -> None:
+        """A delivery is sent: it takes a number and permits, and is kept until it was received."""
+        self.next_number += 1
+        self.granted += delivery.messages
+        self.unconfirmed.append(delivery)
+
+    def resume_after(self, received: int) -> list[Delivery]:
+        """Attached again: forget what arrived, and return what must be sent again, in order.
+
+        What was acknowledged or taken back meanwhile is not sent again, so it is not charged either.
+        """
+        self.detached_until_ms = None
+        self.set_credit(self.credit, received, self.handed_over)
+        if not self.unconfirmed:
+            return []
+        self.granted = self.unconfirmed[0].granted_before
+        again = [delivery for delivery in self.unconfirmed if delivery.rows]
+        for delivery in again:
+            delivery.recharge(self.granted)
+            self.granted += delivery.messages
+        self.unconfirmed = deque(again)
+        return again
+
+
+class PendingBlock:
+    """A block that is not acknowledged completely, as far as it was read."""
+
+    __slots__ = ("deliveries", "key", "ref", "suspects", "waiting")
+
+    def __init__(self, ref: BlockRef) -> None:
+        self.ref = ref
+        self.key = (ref.ledger_id, ref.first_entry_id)
+        self.deliveries: list[Delivery] = []
+        self.waiting: list[Segment] = []
+        self.suspects: list[Segment] = []
+
+
+class Delivery:
+    """Rows of a block granted and not acknowledged: one pending-ack record, whatever its size."""
+
+    __slots__ = (
+        "block",
+        "consumer",
+        "count",
+        "granted_before",
+        "granted_rows",
+        "is_from_before",
+        "is_suspect",
+        "number",
+        "rows",
+    )
+
+    def __init__(
+        self, consumer: Consumer, block: PendingBlock, rows: RowRanges, count: int, is_suspect: bool = False
+    ) -> None:
+        self.consumer = consumer
+        self.block = block
+        self.rows = rows
+        self.granted_rows = rows
+        self.count = count
+        self.is_suspect = is_suspect
+        self.is_from_before = False
+        self.number = consumer.next_number
+        self.granted_before = consumer.granted
+
+    @property
+    def messages(self) -> int:
+        """How many are not acknowledged."""
+        return row_ranges.count(self.rows)
+
+    def mark_from_before(self) -> None:
+        """It was granted by a predecessor of the dispatcher: how far it was handed over is not known."""
+        self.is_from_before = True
+        self.number = 0
+
+    def recharge(self, granted_before: int) -> None:
+        """It is sent again with the rows that are left."""
+        self.granted_rows = self.rows
+        self.granted_before = granted_before
+
+    def handed_over_rows(self) -> RowRanges:
+        """The pending rows that the application has been given, as far as the client has reported."""
+        if self.is_from_before:
+            return self.rows
+        handed = self.consumer.handed_over - self.granted_before
+        if handed <= 0:
+            return ()
+        start = 0
+        given: list[tuple[int, int]] = []
+        for start, end in self.granted_rows:
+            if handed <= 0:
+                break
+            given.append((start, min(end, start + handed)))
+            handed -= end - start
+        return row_ranges.intersect(self.rows, tuple(given))

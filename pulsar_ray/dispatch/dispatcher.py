@@ -1,0 +1,353 @@
+"""Who gets which entry of one subscription: events in, grants out; no I/O, no clock.
+
+Life of a block: offered in the order of the log -> waiting -> granted to a consumer (pending) ->
+acknowledged, or waiting again. The dispatcher's owner feeds it (`offer` while `blocks_wanted`), calls
+`dispatch` after any event that may have made room or work, `expire` at `next_deadline`, and flushes the
+cursor. Costs are per block and per range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from pulsar_ray.dispatch import validation
+from pulsar_ray.dispatch.acknowledgments import Acknowledgments
+from pulsar_ray.dispatch.block_ref import BlockRef
+from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec, Delivery, PendingBlock
+from pulsar_ray.dispatch.grant import DropQueue, Grant
+from pulsar_ray.dispatch.intake import Intake
+from pulsar_ray.dispatch.pending_acks import PendingAcks
+from pulsar_ray.dispatch.policy import DispatchPolicy
+from pulsar_ray.dispatch.redelivery import NackItem, Redelivery
+from pulsar_ray.dispatch.returning import HeldRows, ReturningConsumers
+from pulsar_ray.dispatch.shared import SharedPolicy
+from pulsar_ray.dispatch.single_active import SingleActivePolicy
+from pulsar_ray.errors import (
+    ConsumerBusy,
+    CumulativeAcknowledgementNotAllowedError,
+    OperationNotSupported,
+)
+from pulsar_ray.managed_ledger.managed_cursor import KnownConsumer, ManagedCursor
+from pulsar_ray.managed_ledger.redelivery_counts import RowFailures
+from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.model.row_ranges import RowRanges
+
+POLICIES: dict[ConsumerType, Callable[[], DispatchPolicy]] = {
+    ConsumerType.Exclusive: SingleActivePolicy,
+    ConsumerType.Shared: SharedPolicy,
+}
+_MAX_READ_AHEAD_MESSAGES = 65_536
+
+
+@dataclass(frozen=True)
+class DispatchSettings:
+    """The settings a dispatcher heeds; 0 means no limit."""
+
+    max_unacked_messages_per_consumer: int = 50_000
+    max_unacked_messages_per_subscription: int = 200_000
+    acknowledgment_at_batch_index_level_enabled: bool = False
+    reattach_grace_ms: int = 5_000
+
+
+class Departure(Enum):
+    """How a consumer went."""
+
+    CLOSED = "closed"
+    CRASHED = "crashed"
+
+
+class Attachment(NamedTuple):
+    """`resumed`: numbers go on, and `again` is sent once more; otherwise they start at 1."""
+
+    resumed: bool
+    generation: int
+    again: list[Grant]
+
+
+class Dispatcher:
+    """The dispatcher core of one subscription on one partition, for one epoch of its owner."""
+
+    def __init__(self, cursor: ManagedCursor, settings: DispatchSettings, *, epoch: int, now_ms: int) -> None:
+        self.cursor = cursor
+        self.settings = settings
+        self.epoch = epoch
+        self.generation = cursor.generation
+        """Rises with every seek and rewind: what a consumer has queued from before is to be dropped."""
+        self.consumers: dict[int, Consumer] = {}
+        self.pending = PendingAcks()
+        self._returning = ReturningConsumers(cursor.consumers.values(), now_ms + settings.reattach_grace_ms)
+        self._intake = Intake(cursor, self.pending, self._returning, self.consumers)
+        self._acknowledgments = Acknowledgments(cursor, self.pending)
+        self._redelivery = Redelivery(cursor, self.pending)
+        self._policy: DispatchPolicy = SingleActivePolicy()
+        self._type: ConsumerType | None = None
+        self._is_blocked = False
+
+    # ---- consumers
+
+    def must_wait(self, spec: ConsumerSpec) -> bool:
+        """Whether a consumer known from before a restart may still come back and exclude this one.
+
+        `attach_consumer` would raise ConsumerBusy; better ask again at `next_deadline`.
+        """
+        return spec.consumer_id not in self.consumers and self._returning.keeps_out(spec)
+
+    def attach_consumer(
+        self,
+        spec: ConsumerSpec,
+        now_ms: int,
+        *,
+        epoch: int = 0,
+        received: int = 0,
+        held: Sequence[HeldRows] = (),
+        received_messages: int = 0,
+    ) -> Attachment:
+        """Attach a consumer, or attach it again after its connection or the dispatcher was lost.
+
+        If this dispatcher knows it, what came after number `received` of this `epoch` is sent again.
+        Otherwise its pending messages are rebuilt from what it says it holds (`held`); what others got
+        meanwhile stays theirs, and `received_messages` is where its count of received messages, which
+        credit refers to, stands. The client repeats acks and nacks it cannot know to have arrived. Flush
+        the cursor before answering. Raises ConsumerBusy (Exclusive, another type), OperationNotSupported.
+        """
+        self.expire(now_ms)
+        known = self.consumers.get(spec.consumer_id)
+        if known is not None:
+            again = known.resume_after(received if epoch == self.epoch else 0)
+            return Attachment(True, self.generation, [self._grant_of(delivery) for delivery in again])
+        self._admit(spec)
+        consumer = self.consumers[spec.consumer_id] = Consumer(spec)
+        consumer.granted = received_messages
+        self._policy.join(consumer)
+        self.cursor.remember_consumer(KnownConsumer(spec.consumer_id, spec.name, int(spec.consumer_type)))
+        self._returning.came_back(spec.consumer_id)
+        self._intake.restore(consumer, held)
+        return Attachment(False, self.generation, [])
+
+    def _admit(self, spec: ConsumerSpec) -> None:
+        if self._returning.keeps_out(spec):
+            raise ConsumerBusy(
+                f"a consumer from before the restart may still come back and excludes {spec.name!r}"
+            )
+        if self.consumers and spec.consumer_type != self._type:
+            raise ConsumerBusy(
+                f"the subscription has {self._type!s} consumers, so {spec.consumer_type!s} is refused"
+            )
+        if not self.consumers:
+            make_policy = POLICIES.get(spec.consumer_type)
+            if make_policy is None:
+                raise OperationNotSupported(f"subscription type {spec.consumer_type!s} is not there yet")
+            self._policy, self._type = make_policy(), spec.consumer_type
+        self._policy.admit(spec, self.consumers.values())
+
+    def detach_consumer(self, consumer_id: int, now_ms: int) -> None:
+        """Its connection is lost: for the grace period it keeps its place and what it has."""
+        consumer = self.consumers.get(consumer_id)
+        if consumer is not None:
+            consumer.detached_until_ms = now_ms + self.settings.reattach_grace_ms
+
+    def remove_consumer(self, consumer_id: int, how: Departure) -> None:
+        """The consumer is gone for good; what it holds waits again (after a crash as suspects)."""
+        consumer = self.consumers.pop(consumer_id, None)
+        if consumer is None:
+            return
+        self._policy.leave(consumer)
+        self._redelivery.give_up(consumer, is_crash=how is Departure.CRASHED)
+        self._returning.forget(consumer_id)
+        self.cursor.forget_consumer(consumer_id)
+
+    def expire(self, now_ms: int) -> list[int]:
+        """Remove consumers whose grace is over, as crashed; returns their ids."""
+        gone = [
+            consumer_id
+            for consumer_id, consumer in self.consumers.items()
+            if consumer.detached_until_ms is not None and consumer.detached_until_ms <= now_ms
+        ]
+        for consumer_id in gone:
+            self.remove_consumer(consumer_id, Departure.CRASHED)
+        for consumer_id in self._returning.stop_waiting(now_ms):
+            self.cursor.forget_consumer(consumer_id)
+        return gone
+
+    def next_deadline(self) -> int | None:
+        """When `expire` and then `dispatch` are due, None if never."""
+        deadlines = [c.detached_until_ms for c in self.consumers.values() if c.detached_until_ms is not None]
+        if (grace := self._returning.deadline_ms) is not None:
+            deadlines.append(grace)
+        return min(deadlines, default=None)
+
+    # ---- reading and granting
+
+    @property
+    def read_position(self) -> Position:
+        """The first entry that was not offered yet; offers go on there."""
+        return self._intake.read_position
+
+    @property
+    def seek_generation(self) -> int:
+        """Rises with every seek; an offer read before one is ignored."""
+        return self.cursor.generation
+
+    def blocks_wanted(self) -> int:
+        """How many messages to read and offer now: twice what consumers could take, within a bound."""
+        limit = _MAX_READ_AHEAD_MESSAGES
+        if not self._returning.claims:
+            room = sum(max(c.permits, 0) for c in self.consumers.values() if c.is_attached)
+            limit = min(2 * room, limit)
+        return max(limit - self.pending.waiting_messages, 0)
+
+    def offer(self, blocks: Iterable[BlockRef], seek_generation: int) -> None:
+        """Take in durable blocks in the order of the log, from the read position on."""
+        if seek_generation == self.cursor.generation:
+            self._intake.take_in(blocks)
+
+    def set_credit(self, consumer_id: int, credit: int, received: int, handed_over: int) -> None:
+        """A consumer's report: absolute credit, last number received, messages that have left its queue."""
+        consumer = self.consumers.get(consumer_id)
+        if consumer is not None:
+            consumer.set_credit(credit, received, handed_over)
+
+    def dispatch(self, now_ms: int) -> list[Grant]:
+        """Grant what can be granted now; nothing while consumers known from before a restart are awaited."""
+        if self._returning.is_waiting(now_ms):
+            return []
+        return self._policy.dispatch(self)
+
+    def room(self, consumer: Consumer) -> int:
+        """How many messages a consumer may get now; 0 or less: none."""
+        if not self._policy.limits_unacked or not self.cursor.subscription.is_durable:
+            return consumer.room(0)
+        room = consumer.room(self.settings.max_unacked_messages_per_consumer)
+        limit = self.settings.max_unacked_messages_per_subscription
+        if not limit:
+            return room
+        unacked = self.pending.unacked_messages
+        if self._is_blocked and unacked >= limit // 2:
+            return 0
+        self._is_blocked = False
+        return min(room, limit - unacked)
+
+    def grant(self, consumer: Consumer, block: PendingBlock, limit: int) -> Grant:
+        """Give up to `limit` waiting rows of a block, or a whole batch, to a consumer."""
+        rows, count = self.pending.take(block, block.ref.messages if block.ref.is_batch else limit)
+        return self._deliver(consumer, block, rows, count, is_suspect=False)
+
+    def grant_suspect(self, consumer: Consumer, block: PendingBlock) -> Grant:
+        """Give one suspect message of a block to a consumer that has nothing else."""
+        rows, count = self.pending.take_suspect(block)
+        return self._deliver(consumer, block, rows, count, is_suspect=True)
+
+    def _deliver(
+        self, consumer: Consumer, block: PendingBlock, rows: RowRanges, count: int, is_suspect: bool
+    ) -> Grant:
+        delivery = self.pending.deliver(consumer, block, rows, count, is_suspect)
+        consumer.charge(delivery)
+        if self._policy.limits_unacked:
+            limit = self.settings.max_unacked_messages_per_consumer
+            consumer.is_blocked = consumer.is_blocked or 0 < limit <= consumer.unacked
+            limit = self.settings.max_unacked_messages_per_subscription
+            self._is_blocked = self._is_blocked or 0 < limit <= self.pending.unacked_messages
+        return self._grant_of(delivery)
+
+    def _grant_of(self, delivery: Delivery) -> Grant:
+        ref = delivery.block.ref
+        failures: RowFailures = ()
+        if ref.is_batch:
+            failures = self.cursor.counts.row_failures(Position(ref.ledger_id, ref.first_entry_id))
+        return Grant(
+            delivery.consumer.spec.consumer_id,
+            delivery.number,
+            ref,
+            delivery.rows,
+            delivery.count,
+            delivery.is_suspect,
+            failures,
+        )
+
+    # ---- acknowledging
+
+    def acknowledge(
+        self,
+        consumer_id: int,
+        ranges: Iterable[tuple[int, int, int]] = (),
+        batch: Iterable[tuple[int, int, RowRanges]] = (),
+        cumulative: tuple[int, int, int] | None = None,
+    ) -> int:
+        """Acknowledge entries, messages of batches, and everything up to a message.
+
+        `ranges` are (ledger, first, last), `batch` (ledger, entry, rows), `cumulative` (ledger, entry, row of a
+        batch or -1). Returns the cursor version that must be durable before a receipt.
+
+        Idempotent; any consumer may acknowledge any message, also one that has left. Raises
+        CumulativeAcknowledgementNotAllowedError for `cumulative` on Shared, with nothing acknowledged.
+        """
+        if cumulative is not None and not self._policy.is_ordered:
+            raise CumulativeAcknowledgementNotAllowedError(
+                f"{self._type!s} subscriptions know no cumulative acknowledgment"
+            )
+        consumer = self.consumers.get(consumer_id)
+        is_durable = (
+            consumer is not None
+            and consumer.spec.batch_index_ack
+            and self.settings.acknowledgment_at_batch_index_level_enabled
+        )
+        self._acknowledgments.acknowledge_ranges(ranges)
+        for ledger_id, entry_id, rows in batch:
+            self._acknowledgments.acknowledge_batch(ledger_id, entry_id, rows, is_durable)
+        if cumulative is not None:
+            ledger_id, entry_id, row = cumulative
+            self._acknowledgments.acknowledge_up_to(Position(ledger_id, entry_id), row, is_durable)
+        return self.cursor.version
+
+    def negative_acknowledge(self, consumer_id: int, items: Iterable[NackItem]) -> list[DropQueue]:
+        """Let messages come again now.
+
+        On an ordered subscription everything unacknowledged from the oldest of them on comes again, in
+        order: the consumer drops its queue first.
+        """
+        consumer = self.consumers.get(consumer_id)
+        if consumer is None:
+            return []
+        lowest = self._redelivery.negative_acknowledge(consumer, items)
+        if lowest is None or not self._policy.is_ordered:
+            return []
+        self._redelivery.rewind(consumer, *lowest)
+        self.generation += 1
+        return [DropQueue(consumer_id, self.generation)]
+
+    def redeliver_unacknowledged(self, consumer_id: int, through: int) -> list[DropQueue]:
+        """Let everything come again that the consumer got up to number `through`.
+
+        On an ordered subscription also what is on its way comes again. What the application had been
+        given, by the last report, counts as failed.
+        """
+        consumer = self.consumers.get(consumer_id)
+        if consumer is None:
+            return []
+        is_ordered = self._policy.is_ordered
+        self._redelivery.redeliver(consumer, None if is_ordered else through)
+        if not is_ordered:
+            return []
+        self.generation += 1
+        return [DropQueue(consumer_id, self.generation)]
+
+    def seek(self, position: Position) -> list[DropQueue]:
+        """Start over with the entry at `position`, backwards or forwards; everything pending is forgotten.
+
+        `position` must be valid and held by the partition. Flush the cursor before answering.
+        """
+        self.pending.clear()
+        self._returning.claims.clear()
+        before = Position(position.ledger_id, position.entry_id - 1) if position > EARLIEST else EARLIEST
+        self.cursor.reset(before)
+        self._intake.read_position = position
+        self.generation += 1
+        return [DropQueue(consumer_id, self.generation) for consumer_id in self.consumers]
+
+    def validate(self) -> None:
+        """Raise AssertionError if the state contradicts itself; for tests."""
+        validation.validate(self.cursor, self.pending, self.consumers.values(), self.read_position)

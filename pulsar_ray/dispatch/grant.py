@@ -1,0 +1,37 @@
+"""What a dispatcher tells the outside to do."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pulsar_ray.dispatch.block_ref import BlockRef
+from pulsar_ray.managed_ledger.redelivery_counts import RowFailures
+from pulsar_ray.model.row_ranges import RowRanges
+
+
+class Grant(NamedTuple):
+    """Action: send these rows of a block to a consumer, as its delivery number `number`.
+
+    Numbers of a consumer are consecutive, except in what is sent again after a re-attachment, where
+    deliveries that need not be sent any more are left out. `row_failures` is there for batches whose
+    messages failed singly. A suspect may have killed its consumer: the client reports it as handed over
+    before the application gets it, and acknowledges it at once.
+    """
+
+    consumer_id: int
+    number: int
+    block: BlockRef
+    rows: RowRanges
+    redelivery_count: int
+    is_suspect: bool
+    row_failures: RowFailures
+
+
+class DropQueue(NamedTuple):
+    """Action: tell a consumer to drop what it has queued of lower generations.
+
+    Dropped messages count as consumed in its credit.
+    """
+
+    consumer_id: int
+    generation: int

@@ -1,0 +1,116 @@
+"""Blocks that were read: what of them is still to be dispatched, and what consumers hold already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from pulsar_ray.dispatch.block_ref import BlockRef
+from pulsar_ray.dispatch.consumer import Consumer, PendingBlock
+from pulsar_ray.dispatch.pending_acks import PendingAcks
+from pulsar_ray.dispatch.returning import HeldRows, ReturningConsumers
+from pulsar_ray.dispatch.row_segments import Segment
+from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor
+from pulsar_ray.model import row_ranges
+from pulsar_ray.model.position import Position
+from pulsar_ray.model.row_ranges import RowRanges
+
+
+class Intake:
+    """Takes blocks in from the read position on, once each."""
+
+    def __init__(
+        self,
+        cursor: ManagedCursor,
+        pending: PendingAcks,
+        returning: ReturningConsumers,
+        consumers: Mapping[int, Consumer],
+    ) -> None:
+        self.read_position = cursor.mark_delete.next()
+        self._cursor = cursor
+        self._pending = pending
+        self._returning = returning
+        self._consumers = consumers
+
+    def take_in(self, blocks: Iterable[BlockRef]) -> None:
+        """Blocks in the order of the log; those below the read position are known already."""
+        cursor, read_position = self._cursor, self.read_position
+        for ref in blocks:
+            last = Position(ref.ledger_id, ref.last_entry_id)
+            if last < read_position:
+                continue
+            cursor.extend(last)
+            rows = self._unacknowledged(ref)
+            if rows:
+                self._add(PendingBlock(ref), rows)
+            read_position = last.next()
+        self.read_position = read_position
+        if self._returning.claims:
+            self._returning.drop_below(read_position)
+
+    def restore(self, consumer: Consumer, held: Sequence[HeldRows]) -> None:
+        """A consumer says what it holds; blocks that were not read yet are settled when they are."""
+        by_block: dict[tuple[int, int], RowRanges] = {}
+        for ledger_id, entry_id, rows in held:
+            key = (ledger_id, entry_id)
+            by_block[key] = row_ranges.union(by_block.get(key, ()), rows)
+        for key, held_rows in by_block.items():
+            if key >= self.read_position:
+                self._returning.claim(consumer.spec.consumer_id, key, held_rows)
+            elif (block := self._pending.blocks.get(key)) is not None:
+                self._restore_in(consumer, block, held_rows)
+
+    def _unacknowledged(self, ref: BlockRef) -> RowRanges:
+        cursor = self._cursor
+        first = ref.first_entry_id
+        if not ref.is_batch:
+            if not len(cursor.deleted) and (ref.ledger_id, first) > cursor.mark_delete:
+                return ref.all_rows
+            gaps = cursor.missing(ref.ledger_id, first, ref.last_entry_id)
+            return tuple((a - first, b - first + 1) for a, b in gaps)
+        position = Position(ref.ledger_id, first)
+        if cursor.is_acknowledged(position):
+            return ()
+        known = cursor.acknowledged_rows(position)
+        # Acknowledged one by one before it was read: only now is it known how many there are.
+        if known and cursor.acknowledge_rows(position, known, ref.messages, is_durable=False):
+            return ()
+        return row_ranges.subtract(ref.all_rows, cursor.durable_rows(position))
+
+    def _add(self, block: PendingBlock, rows: RowRanges) -> None:
+        claims = self._returning.claims.pop(block.key, ()) if self._returning.claims else ()
+        self._pending.add(block, self._segments(block.ref, rows))
+        for consumer_id, claimed in claims:
+            self._restore_in(self._consumers[consumer_id], block, claimed)
+
+    def _restore_in(self, consumer: Consumer, block: PendingBlock, rows: RowRanges) -> None:
+        """Make rows pending at a consumer that has them, as far as nobody else got them."""
+        ref = block.ref
+        first = self._pending.claim(block, rows)
+        if not first:
+            return
+        for part, count in self._by_count(ref, first):
+            self._pending.deliver(consumer, block, part, count).mark_from_before()
+        if ref.is_batch and (rest := self._pending.claim(block, ref.all_rows)):
+            # A batch goes whole to one consumer: what it does not hold any more it has acknowledged.
+            self._cursor.acknowledge_rows(Position(*block.key), rest, ref.messages, is_durable=False)
+
+    def _by_count(self, ref: BlockRef, rows: RowRanges) -> list[tuple[RowRanges, int]]:
+        counts: dict[int, list[tuple[int, int]]] = {}
+        for start, end, count in self._segments(ref, rows):
+            counts.setdefault(count, []).append((start, end))
+        return [(tuple(part), count) for count, part in counts.items()]
+
+    def _segments(self, ref: BlockRef, rows: RowRanges) -> list[Segment]:
+        """Rows with the redelivery counts the cursor knows."""
+        counts = self._cursor.counts
+        if not len(counts):
+            return [(start, end, 0) for start, end in rows]
+        first = ref.first_entry_id
+        if not ref.row_is_entry:
+            count = counts.of(ref.ledger_id, first)
+            return [(start, end, count) for start, end in rows]
+        return [
+            (a - first, b - first + 1, count)
+            for start, end in rows
+            for a, b, count in counts.runs(ref.ledger_id, first + start, first + end - 1)
+        ]

@@ -1,0 +1,252 @@
+"""Every block between being read and being acknowledged: where each of its rows is.
+
+A row that is not acknowledged is pending at a consumer, waits to be dispatched, or waits as a suspect.
+Everything works on blocks and row ranges: moving a whole block costs the same for one message and for
+8,192.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from sortedcontainers import SortedDict
+
+from pulsar_ray.dispatch import row_segments
+from pulsar_ray.dispatch.consumer import Consumer, Delivery, PendingBlock
+from pulsar_ray.dispatch.row_segments import Segment
+from pulsar_ray.model import row_ranges
+from pulsar_ray.model.position import Position
+from pulsar_ray.model.row_ranges import RowRanges
+
+Key = tuple[int, int]
+"""(ledger id, first entry id) of a block."""
+
+
+class PendingAcks:
+    """Blocks in the order of the log, the queues of those with rows to dispatch, and the totals."""
+
+    def __init__(self) -> None:
+        self.blocks: SortedDict = SortedDict()
+        self.fresh: deque[PendingBlock] = deque()
+        """Blocks never dispatched, in order; those without waiting rows are stale and skipped."""
+        self.waiting: SortedDict = SortedDict()
+        """Blocks whose waiting rows came back or are the rest of a block that was cut, by key."""
+        self.suspects: SortedDict = SortedDict()
+        self.waiting_messages = 0
+        self.unacked_messages = 0
+
+    # ---- finding
+
+    def find(self, ledger_id: int, entry_id: int) -> PendingBlock | None:
+        """The block that holds an entry."""
+        block: PendingBlock | None = self.blocks.get((ledger_id, entry_id))
+        if block is None:
+            key = next(self.blocks.irange(None, (ledger_id, entry_id), reverse=True), None)
+            if key is not None and key[0] == ledger_id:
+                block = self.blocks[key]
+                if block is not None and block.ref.last_entry_id < entry_id:
+                    return None
+        return block
+
+    def overlapping(self, ledger_id: int, first: int, last: int) -> Iterator[PendingBlock]:
+        """The blocks that hold any of entries first..last; each may be dropped before the next comes."""
+        block = self.find(ledger_id, first)
+        while True:
+            if block is None:
+                key = next(self.blocks.irange((ledger_id, first), (ledger_id, last)), None)
+                if key is None:
+                    return
+                block = self.blocks[key]
+            first = block.ref.last_entry_id + 1
+            yield block
+            if first > last:
+                return
+            block = self.blocks.get((ledger_id, first))
+
+    def up_to(self, position: Position) -> list[PendingBlock]:
+        """The blocks that begin at or below `position`, in order."""
+        return [self.blocks[key] for key in self.blocks.irange(None, tuple(position))]
+
+    def head(self) -> PendingBlock | None:
+        """The lowest block with waiting rows."""
+        fresh = self.fresh
+        while fresh and not fresh[0].waiting:
+            fresh.popleft()
+        if self.waiting:
+            block: PendingBlock = self.waiting.peekitem(0)[1]
+            if not fresh or block.key < fresh[0].key:
+                return block
+        return fresh[0] if fresh else None
+
+    def first_suspect(self) -> PendingBlock | None:
+        """The lowest block with a suspect that may go out: of a batch only while nobody has part of it."""
+        for block in self.suspects.values():
+            if not (block.ref.is_batch and block.deliveries):
+                found: PendingBlock = block
+                return found
+        return None
+
+    # ---- rows in, rows out
+
+    def add(self, block: PendingBlock, segments: list[Segment]) -> None:
+        """Take in a block that was read, with its rows that wait."""
+        self.blocks[block.key] = block
+        if segments:
+            block.waiting = segments
+            self.waiting_messages += sum(end - start for start, end, _ in segments)
+            self.fresh.append(block)
+
+    def take(self, block: PendingBlock, limit: int) -> tuple[RowRanges, int]:
+        """Take up to `limit` waiting rows that share a redelivery count off a block."""
+        rows, count = row_segments.take(block.waiting, limit)
+        self.waiting_messages -= row_ranges.count(rows)
+        if self.fresh and self.fresh[0] is block:
+            self.fresh.popleft()
+        if block.waiting:
+            self.waiting[block.key] = block
+        elif self.waiting:
+            self.waiting.pop(block.key, None)
+        return rows, count
+
+    def take_suspect(self, block: PendingBlock) -> tuple[RowRanges, int]:
+        """Take the first suspect row off a block."""
+        rows, count = row_segments.take(block.suspects, 1)
+        if not block.suspects:
+            del self.suspects[block.key]
+        return rows, count
+
+    def claim(self, block: PendingBlock, rows: RowRanges) -> RowRanges:
+        """Take those of `rows` that wait, whatever their counts, off a block; returns them."""
+        free = row_ranges.union(
+            row_ranges.intersect(row_segments.rows_of(block.waiting), rows),
+            row_ranges.intersect(row_segments.rows_of(block.suspects), rows),
+        )
+        self._remove_waiting(block, free)
+        return free
+
+    def deliver(
+        self, consumer: Consumer, block: PendingBlock, rows: RowRanges, count: int, is_suspect: bool = False
+    ) -> Delivery:
+        """Make rows that were taken pending at a consumer; the caller charges and numbers them."""
+        delivery = Delivery(consumer, block, rows, count, is_suspect)
+        messages = delivery.messages
+        block.deliveries.append(delivery)
+        consumer.deliveries[delivery] = None
+        consumer.unacked += messages
+        self.unacked_messages += messages
+        if is_suspect:
+            consumer.suspect = delivery
+        return delivery
+
+    def put_back(self, block: PendingBlock, rows: RowRanges, count: int, is_suspect: bool = False) -> None:
+        """Let rows that are nowhere wait again, with this redelivery count."""
+        if not rows:
+            return
+        segments = block.suspects if is_suspect else block.waiting
+        if block.ref.is_batch and segments:
+            # One entry has one count: rows that wait already get the new one.
+            known = row_segments.rows_of(segments)
+            rows = row_ranges.union(known, rows)
+            segments.clear()
+            if not is_suspect:
+                self.waiting_messages -= row_ranges.count(known)
+        row_segments.insert(segments, rows, count)
+        if is_suspect:
+            self.suspects[block.key] = block
+        else:
+            self.waiting[block.key] = block
+            self.waiting_messages += row_ranges.count(rows)
+
+    def end(self, delivery: Delivery) -> RowRanges:
+        """Nothing of a delivery is pending any more; returns the rows that were."""
+        rows = delivery.rows
+        self._shrink(delivery, (), row_ranges.count(rows))
+        return rows
+
+    def settle(self, delivery: Delivery, rows: RowRanges) -> None:
+        """Some rows of a delivery are no longer pending, as far as they were."""
+        before = delivery.rows
+        if rows == before:
+            self._shrink(delivery, (), row_ranges.count(rows))
+        elif len(rows) == 1:
+            left, gone = row_segments.without(before, *rows[0])
+            self._shrink(delivery, left, gone)
+        else:
+            left = row_ranges.subtract(before, rows)
+            self._shrink(delivery, left, row_ranges.count(before) - row_ranges.count(left))
+
+    def _shrink(self, delivery: Delivery, left: RowRanges, gone: int) -> None:
+        delivery.rows = left
+        consumer = delivery.consumer
+        consumer.unacked -= gone
+        self.unacked_messages -= gone
+        if not left:
+            del consumer.deliveries[delivery]
+            delivery.block.deliveries.remove(delivery)
+            if consumer.suspect is delivery:
+                consumer.suspect = None
+
+    # ---- acknowledged
+
+    def drop(self, block: PendingBlock) -> None:
+        """The whole block is acknowledged."""
+        for delivery in tuple(block.deliveries):
+            self.end(delivery)
+        if block.waiting:
+            self.waiting_messages -= sum(end - start for start, end, _ in block.waiting)
+            block.waiting = []
+            self.waiting.pop(block.key, None)
+        if block.suspects:
+            block.suspects = []
+            del self.suspects[block.key]
+        del self.blocks[block.key]
+
+    def drop_rows(self, block: PendingBlock, rows: RowRanges) -> None:
+        """Rows of a block are acknowledged; the block goes with its last row."""
+        for delivery in tuple(block.deliveries):
+            self.settle(delivery, rows)
+        self._remove_waiting(block, rows)
+        if not (block.deliveries or block.waiting or block.suspects):
+            del self.blocks[block.key]
+
+    def settle_batch(self, block: PendingBlock, rows: RowRanges, takes_from_waiting: bool) -> None:
+        """Messages of a batch are acknowledged, but not all; a batch that waits may still come whole."""
+        for delivery in tuple(block.deliveries):
+            self.settle(delivery, rows)
+        if takes_from_waiting:
+            self._remove_waiting(block, rows)
+        elif block.suspects:
+            self._remove_suspects(block, rows)
+
+    def nowhere(self, block: PendingBlock, rows: RowRanges) -> RowRanges:
+        """Those of `rows` that neither are pending nor wait."""
+        for delivery in block.deliveries:
+            rows = row_ranges.subtract(rows, delivery.rows)
+        rows = row_ranges.subtract(rows, row_segments.rows_of(block.waiting))
+        return row_ranges.subtract(rows, row_segments.rows_of(block.suspects))
+
+    def clear(self) -> None:
+        """Forget every block: the cursor moved elsewhere."""
+        for block in self.blocks.values():
+            for delivery in tuple(block.deliveries):
+                self.end(delivery)
+            block.waiting = []
+        self.blocks.clear()
+        self.waiting.clear()
+        self.suspects.clear()
+        self.fresh.clear()
+        self.waiting_messages = 0
+
+    def _remove_waiting(self, block: PendingBlock, rows: RowRanges) -> None:
+        if block.waiting:
+            self.waiting_messages -= row_segments.remove(block.waiting, rows)
+            if not block.waiting:
+                self.waiting.pop(block.key, None)
+        if block.suspects:
+            self._remove_suspects(block, rows)
+
+    def _remove_suspects(self, block: PendingBlock, rows: RowRanges) -> None:
+        row_segments.remove(block.suspects, rows)
+        if not block.suspects:
+            del self.suspects[block.key]

@@ -1,0 +1,62 @@
+"""How a subscription type shares out its messages: the part of a dispatcher that differs between types."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
+
+from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec, PendingBlock
+from pulsar_ray.dispatch.grant import Grant
+from pulsar_ray.dispatch.pending_acks import PendingAcks
+
+WHOLE_BLOCK_ROWS = 128
+"""A block of fewer rows is cheap to decode twice: it is cut without a second thought."""
+
+
+class GrantSource(Protocol):
+    """What a policy may use of the dispatcher."""
+
+    pending: PendingAcks
+
+    def room(self, consumer: Consumer) -> int:
+        """How many messages a consumer may get now; 0 or less: none."""
+
+    def grant(self, consumer: Consumer, block: PendingBlock, limit: int) -> Grant:
+        """Give waiting rows of a block to a consumer."""
+
+    def grant_suspect(self, consumer: Consumer, block: PendingBlock) -> Grant:
+        """Give one suspect message of a block to a consumer that has nothing else."""
+
+
+class DispatchPolicy(Protocol):
+    """One per dispatcher, made for the type of its first consumer and kept until the last has left."""
+
+    is_ordered: bool
+    """Redelivery goes back and repeats everything after it; cumulative acknowledgment is allowed."""
+    limits_unacked: bool
+
+    def admit(self, spec: ConsumerSpec, present: Collection[Consumer]) -> None:
+        """Raise ConsumerBusy or ConsumerAssignError if this consumer may not join those present."""
+
+    def join(self, consumer: Consumer) -> None:
+        """The consumer is attached from now on."""
+
+    def leave(self, consumer: Consumer) -> None:
+        """The consumer is gone."""
+
+    def dispatch(self, source: GrantSource) -> list[Grant]:
+        """Grant what can be granted."""
+
+
+def rows_that_fit(consumer: Consumer, block: PendingBlock, wanted: int, room: int) -> int:
+    """How many of the `wanted` rows of a block go to a consumer with this room; 0: it had better wait.
+
+    An Arrow batch is worth most whole: each part is decoded anew. So a block is cut at the end of a
+    consumer's permits only where it is larger than half of the consumer's queue. A smaller one waits:
+    more than half of the queue is full then, and the client returns credit when it has consumed half.
+    """
+    if block.ref.is_batch or wanted <= room:
+        return wanted
+    if WHOLE_BLOCK_ROWS <= wanted <= consumer.window // 2 and room == consumer.permits:
+        return 0
+    return room

@@ -1,0 +1,129 @@
+"""What comes back: negatively acknowledged, timed out, or left behind by a consumer that went.
+
+A failure (negative ack, ack timeout, redeliver_unacknowledged, a crash over a suspect) raises the
+redelivery count; going away does not. A batch comes back whole, without what was acknowledged durably;
+which of its messages failed is counted by row, so that its neighbours are never blamed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pulsar_ray.dispatch.consumer import Consumer, Delivery, PendingBlock
+from pulsar_ray.dispatch.pending_acks import PendingAcks
+from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor
+from pulsar_ray.model import row_ranges
+from pulsar_ray.model.position import Position
+from pulsar_ray.model.row_ranges import RowRanges
+
+NackItem = tuple[int, int, RowRanges, int]
+"""(ledger id, first entry id of the block or an entry in it, rows counted from there, redelivery count)."""
+
+
+class Redelivery:
+    """Moves deliveries back to where they wait."""
+
+    def __init__(self, cursor: ManagedCursor, pending: PendingAcks) -> None:
+        self._cursor = cursor
+        self._pending = pending
+
+    def negative_acknowledge(
+        self, consumer: Consumer, items: Iterable[NackItem]
+    ) -> tuple[PendingBlock, int] | None:
+        """Let messages come again that failed at this consumer; returns the lowest block and row of them.
+
+        An item that refers to another redelivery count than the pending one is stale and has no effect.
+        """
+        lowest: tuple[PendingBlock, int] | None = None
+        for ledger_id, entry_id, rows, count in items:
+            block = self._pending.find(ledger_id, entry_id)
+            if block is None:
+                continue
+            if block.ref.row_is_entry and (offset := entry_id - block.ref.first_entry_id):
+                rows = tuple((a + offset, b + offset) for a, b in rows)
+            for delivery in tuple(block.deliveries):
+                if delivery.consumer is not consumer or delivery.count != count:
+                    continue
+                failed = row_ranges.intersect(delivery.rows, rows)
+                if failed:
+                    self._fail(delivery, failed)
+                    first = 0 if block.ref.is_batch else failed[0][0]
+                    if lowest is None or (block.key, first) < (lowest[0].key, lowest[1]):
+                        lowest = block, first
+        return lowest
+
+    def rewind(self, consumer: Consumer, block: PendingBlock, row: int) -> None:
+        """Take back everything pending from this row on, unfailed, so that it comes again in order."""
+        for delivery in tuple(consumer.deliveries):
+            if delivery.block.key > block.key:
+                self.give_back(delivery)
+            elif delivery.block is block:
+                later = row_ranges.intersect(delivery.rows, ((row, block.ref.messages),))
+                if later == delivery.rows:
+                    self.give_back(delivery)
+                elif later:
+                    self._pending.settle(delivery, later)
+                    self._pending.put_back(block, later, delivery.count)
+
+    def redeliver(self, consumer: Consumer, through: int | None) -> None:
+        """Take back deliveries up to number `through` (None: all).
+
+        What the application had been given has failed, the rest of the consumer's queue has not.
+        """
+        for delivery in tuple(consumer.deliveries):
+            if through is None or delivery.number <= through:
+                self.give_back(delivery, delivery.handed_over_rows())
+
+    def give_up(self, consumer: Consumer, is_crash: bool) -> None:
+        """Take back everything of a consumer that is gone.
+
+        After a crash all of it is suspect and comes again one message at a time, so that a second crash
+        can be laid to one message: a suspect that the application had been given then has failed.
+        """
+        for delivery in tuple(consumer.deliveries):
+            is_to_blame = is_crash and delivery.is_suspect
+            failed = delivery.handed_over_rows() if is_to_blame else row_ranges.NO_ROWS
+            self.give_back(delivery, failed, is_suspect=is_crash or delivery.is_suspect)
+
+    def give_back(
+        self, delivery: Delivery, failed: RowRanges = row_ranges.NO_ROWS, is_suspect: bool = False
+    ) -> None:
+        """End a delivery; all its rows wait again, the failed ones with a higher count."""
+        block, count = delivery.block, delivery.count
+        rows = self._pending.end(delivery)
+        if block.ref.is_batch:
+            self._give_back_batch(block, count, failed, is_suspect)
+            return
+        if failed:
+            self._count(block, failed, count + 1)
+            self._pending.put_back(block, failed, count + 1, is_suspect)
+            rows = row_ranges.subtract(rows, failed)
+        self._pending.put_back(block, rows, count, is_suspect)
+
+    def _fail(self, delivery: Delivery, failed: RowRanges) -> None:
+        block = delivery.block
+        if block.ref.is_batch or failed == delivery.rows:
+            self.give_back(delivery, failed)
+            return
+        self._pending.settle(delivery, failed)
+        self._count(block, failed, delivery.count + 1)
+        self._pending.put_back(block, failed, delivery.count + 1)
+
+    def _give_back_batch(self, block: PendingBlock, count: int, failed: RowRanges, is_suspect: bool) -> None:
+        position = Position(*block.key)
+        if failed:
+            count += 1
+            self._cursor.count_redelivery(*block.key, block.ref.first_entry_id, count)
+            self._cursor.count_row_failures(position, failed)
+        # Suspects come one by one within this session, so what is known to be acknowledged is left out.
+        known = self._cursor.acknowledged_rows if is_suspect else self._cursor.durable_rows
+        rows = row_ranges.subtract(block.ref.all_rows, known(position))
+        self._pending.put_back(block, self._pending.nowhere(block, rows), count, is_suspect)
+
+    def _count(self, block: PendingBlock, rows: RowRanges, count: int) -> None:
+        ref = block.ref
+        if not ref.row_is_entry:
+            rows = ((0, 1),)
+        first = ref.first_entry_id
+        for a, b in rows:
+            self._cursor.count_redelivery(ref.ledger_id, first + a, first + b - 1, count)

@@ -1,0 +1,122 @@
+"""Shared: round robin over the consumers with permits, better priority levels first.
+
+The rule of turns. A turn of a consumer is `max(20, waiting messages / eligible consumers)` messages,
+computed once per round of dispatching. A block stays whole if it has at most twice that many rows; a
+larger one is cut at the turn (unless it is a batch, which is never cut). After its first block a turn
+takes further blocks as long as they fit whole. So where the backlog is deep blocks stay whole (Arrow
+batches are worth much more whole), where few messages wait they are spread in runs of 20, and one large
+block that arrives alone is split evenly.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+
+from sortedcontainers import SortedDict
+
+from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec
+from pulsar_ray.dispatch.grant import Grant
+from pulsar_ray.dispatch.policy import GrantSource, rows_that_fit
+
+TURN_MESSAGES = 20
+
+
+class SharedPolicy:
+    """Any number of consumers; order is not kept.
+
+    Suspects (left behind by a crash) go singly to consumers that hold nothing else. While there are any
+    and nobody works on them, the consumer with the fewest unacknowledged messages gets nothing else, so
+    that it becomes free.
+    """
+
+    is_ordered = False
+    limits_unacked = True
+
+    def __init__(self) -> None:
+        self._levels: SortedDict = SortedDict()  # priority level -> deque of consumers, next in turn first
+
+    def admit(self, spec: ConsumerSpec, present: Collection[Consumer]) -> None:
+        """Everybody is welcome."""
+
+    def join(self, consumer: Consumer) -> None:
+        self._levels.setdefault(consumer.spec.priority_level, deque()).append(consumer)
+
+    def leave(self, consumer: Consumer) -> None:
+        level = consumer.spec.priority_level
+        self._levels[level].remove(consumer)
+        if not self._levels[level]:
+            del self._levels[level]
+
+    def dispatch(self, source: GrantSource) -> list[Grant]:
+        """Grant until no consumer has room or nothing waits."""
+        grants: list[Grant] = []
+        passed_over = self._dispatch_suspects(source, grants)
+        turns: dict[int, int] = {}
+        # Those who had better wait for a whole block do so until the block at the head is another one.
+        holding_back: set[Consumer] = set()
+        while source.pending.head() is not None:
+            consumer = self._next(source, holding_back, passed_over)
+            if consumer is None:
+                break
+            level = consumer.spec.priority_level
+            if level not in turns:
+                turns[level] = self._turn_messages(source, level)
+            before = len(grants)
+            self._take_turn(source, consumer, turns[level], grants)
+            if len(grants) > before:
+                holding_back.clear()
+            else:
+                holding_back.add(consumer)
+        return grants
+
+    def _next(
+        self, source: GrantSource, holding_back: set[Consumer], passed_over: Consumer | None
+    ) -> Consumer | None:
+        for consumers in self._levels.values():
+            for _ in range(len(consumers)):
+                consumer: Consumer = consumers[0]
+                consumers.rotate(-1)
+                if consumer is not passed_over and consumer not in holding_back and source.room(consumer) > 0:
+                    return consumer
+        return None
+
+    def _turn_messages(self, source: GrantSource, level: int) -> int:
+        eligible = sum(1 for consumer in self._levels[level] if source.room(consumer) > 0)
+        return max(TURN_MESSAGES, source.pending.waiting_messages // max(eligible, 1))
+
+    def _take_turn(self, source: GrantSource, consumer: Consumer, turn: int, grants: list[Grant]) -> None:
+        left = turn
+        while (block := source.pending.head()) is not None and (room := source.room(consumer)) > 0:
+            wanted = sum(end - start for start, end, _ in block.waiting)
+            if left == turn:
+                if wanted > 2 * turn and not block.ref.is_batch:
+                    wanted = turn
+            elif wanted > left:
+                return
+            fitting = rows_that_fit(consumer, block, wanted, room)
+            if not fitting:
+                return
+            grants.append(source.grant(consumer, block, fitting))
+            left -= fitting
+            if left <= 0:
+                return
+
+    def _dispatch_suspects(self, source: GrantSource, grants: list[Grant]) -> Consumer | None:
+        """Hand out suspects; returns the consumer that is kept free for them."""
+        if not source.pending.suspects:
+            return None
+        consumers = [consumer for level in self._levels.values() for consumer in level]
+        for consumer in consumers:
+            if consumer.unacked == 0 and source.room(consumer) > 0:
+                block = source.pending.first_suspect()
+                if block is None:
+                    return None
+                grants.append(source.grant_suspect(consumer, block))
+        if any(consumer.suspect is not None for consumer in consumers):
+            return None
+        return min(
+            (consumer for consumer in consumers if source.room(consumer) > 0),
+            key=lambda consumer: consumer.unacked,
+            default=None,
+        )

@@ -1,0 +1,74 @@
+"""Exclusive: one consumer gets everything, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec, PendingBlock
+from pulsar_ray.dispatch.grant import Grant
+from pulsar_ray.dispatch.policy import GrantSource, rows_that_fit
+from pulsar_ray.errors import ConsumerBusy
+
+
+class SingleActivePolicy:
+    """Grants in the order of the log to the active consumer; blocks stay whole within its credit.
+
+    Unacknowledged messages are not limited here, as in Pulsar.
+    """
+
+    is_ordered = True
+    limits_unacked = False
+
+    def __init__(self) -> None:
+        self._active: Consumer | None = None
+
+    def admit(self, spec: ConsumerSpec, present: Collection[Consumer]) -> None:
+        """Raise ConsumerBusy if there is a consumer already."""
+        for consumer in present:
+            raise ConsumerBusy(
+                f"exclusive consumer {consumer.spec.name!r} is already connected, {spec.name!r} is refused: "
+                "close it, or subscribe Shared"
+            )
+
+    def join(self, consumer: Consumer) -> None:
+        self._active = consumer
+
+    def leave(self, consumer: Consumer) -> None:
+        if self._active is consumer:
+            self._active = None
+
+    def dispatch(self, source: GrantSource) -> list[Grant]:
+        """Grant until the consumer has no room or nothing waits."""
+        grants: list[Grant] = []
+        consumer = self._active
+        if consumer is None:
+            return grants
+        pending = source.pending
+        while (room := source.room(consumer)) > 0:
+            block = pending.head()
+            suspect = pending.first_suspect()
+            if suspect is not None and _comes_first(suspect, block):
+                if consumer.unacked == 0:
+                    grants.append(source.grant_suspect(consumer, suspect))
+                break
+            if block is None:
+                break
+            fitting = rows_that_fit(consumer, block, _rows_in_order(block), room)
+            if not fitting:
+                break
+            grants.append(source.grant(consumer, block, fitting))
+        return grants
+
+
+def _comes_first(suspect: PendingBlock, block: PendingBlock | None) -> bool:
+    if block is None or suspect.key < block.key:
+        return True
+    return suspect is block and suspect.suspects[0][0] < block.waiting[0][0]
+
+
+def _rows_in_order(block: PendingBlock) -> int:
+    """The waiting rows of a block before its first suspect."""
+    if not block.suspects:
+        return sum(end - start for start, end, _ in block.waiting)
+    start, end, _ = block.waiting[0]
+    return min(end, block.suspects[0][0]) - start

@@ -1,0 +1,62 @@
+"""What must hold in a dispatcher between any two events."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pulsar_ray.dispatch import row_segments
+from pulsar_ray.dispatch.consumer import Consumer, PendingBlock
+from pulsar_ray.dispatch.pending_acks import PendingAcks
+from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor
+from pulsar_ray.model import row_ranges
+from pulsar_ray.model.position import Position
+from pulsar_ray.model.row_ranges import RowRanges
+
+
+def validate(
+    cursor: ManagedCursor, pending: PendingAcks, consumers: Collection[Consumer], read_position: Position
+) -> None:
+    """Raise AssertionError if a row is at two places or nowhere, or a total is wrong."""
+    cursor.validate()
+    waiting = unacked = 0
+    fresh = set(map(id, pending.fresh))
+    for key, block in pending.blocks.items():
+        assert key == block.key
+        assert key < read_position, f"block {key} lies beyond the read position {read_position}"
+        _validate_block(cursor, block)
+        waiting += row_ranges.count(row_segments.rows_of(block.waiting))
+        unacked += sum(delivery.messages for delivery in block.deliveries)
+        assert not block.waiting or key in pending.waiting or id(block) in fresh, f"{key} waits in no queue"
+        assert bool(block.suspects) == (key in pending.suspects), f"suspects of {key}"
+    assert all(block.waiting for block in pending.waiting.values()), "a block without waiting rows is queued"
+    assert waiting == pending.waiting_messages, f"{waiting} wait, counted {pending.waiting_messages}"
+    assert unacked == pending.unacked_messages, f"{unacked} pending, counted {pending.unacked_messages}"
+    for consumer in consumers:
+        mine = [delivery for block in pending.blocks.values() for delivery in block.deliveries]
+        assert {d for d in mine if d.consumer is consumer} == set(consumer.deliveries)
+        assert consumer.unacked == sum(delivery.messages for delivery in consumer.deliveries)
+        suspects = [delivery for delivery in consumer.deliveries if delivery.is_suspect]
+        assert suspects == ([consumer.suspect] if consumer.suspect else [])
+        assert not suspects or (len(consumer.deliveries) == 1 and suspects[0].messages == 1)
+
+
+def _validate_block(cursor: ManagedCursor, block: PendingBlock) -> None:
+    ref = block.ref
+    parts = [delivery.rows for delivery in block.deliveries]
+    parts += [row_segments.rows_of(block.waiting), row_segments.rows_of(block.suspects)]
+    everywhere: RowRanges = ()
+    for rows in parts:
+        assert not row_ranges.intersect(everywhere, rows), f"rows of {block.key} are at two places: {parts}"
+        everywhere = row_ranges.union(everywhere, rows)
+    position = Position(*block.key)
+    if ref.is_batch:
+        assert not cursor.is_acknowledged(position), f"{position} is acknowledged and still there"
+        missing = row_ranges.subtract(ref.all_rows, everywhere)
+        lost = row_ranges.subtract(missing, cursor.acknowledged_rows(position))
+        assert not lost, f"rows {lost} of batch {position} are nowhere"
+        assert not row_ranges.intersect(everywhere, cursor.durable_rows(position)), "a durable row is back"
+    else:
+        first = ref.first_entry_id
+        gaps = cursor.missing(ref.ledger_id, first, ref.last_entry_id)
+        expected = tuple((a - first, b - first + 1) for a, b in gaps)
+        assert everywhere == expected, f"{block.key} has rows {everywhere}, unacknowledged are {expected}"
