@@ -59,8 +59,8 @@ def take_lock(path: Path) -> FileLock:
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         deadline = time.monotonic() + _TAKE_OVER_SECONDS
-        while not _try_lock(fd):
-            holder = read_holder(fd)
+        while not try_lock(fd):
+            holder = _read_holder(fd)
             if holder is not None and holder[0] == os.getpid():
                 raise DataDirectoryInUse(f"{path} is held by this process already (pid {holder[0]})")
             if time.monotonic() > deadline:
@@ -68,16 +68,17 @@ def take_lock(path: Path) -> FileLock:
             if holder is None or not _kill(path, *holder):
                 # Between locking and naming itself, or just gone: both pass in a moment.
                 time.sleep(_RETRY_SECONDS)
-        write_holder(fd)
+        _write_holder(fd)
         return FileLock(fd)
     except BaseException:
         os.close(fd)
         raise
 
 
-def _try_lock(fd: int) -> bool:
+def try_lock(fd: int, is_shared: bool = False) -> bool:
+    """Take or convert a flock if that is possible at once."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
@@ -92,14 +93,13 @@ def start_time(pid: int) -> int | None:
     return int(fields[19])
 
 
-def write_holder(fd: int, note: str = "") -> None:
-    """Put this process's name, and a short note for people, into a lock file we hold."""
+def _write_holder(fd: int) -> None:
     pid = os.getpid()
-    record = f"{pid} {start_time(pid)} {note}".encode()
-    os.pwrite(fd, record.ljust(_RECORD_SIZE)[:_RECORD_SIZE], 0)
+    record = f"{pid} {start_time(pid)}".encode()
+    os.pwrite(fd, record.ljust(_RECORD_SIZE), 0)
 
 
-def read_holder(fd: int) -> tuple[int, int] | None:
+def _read_holder(fd: int) -> tuple[int, int] | None:
     """Pid and start time of the holder of a lock file, None if it has not written them."""
     fields = os.pread(fd, _RECORD_SIZE, 0).split()
     try:
