@@ -214,7 +214,7 @@ def test_metadata_of_a_batch_holds_for_every_row() -> None:
 
 @pytest.mark.parametrize("block", [single(b"v"), single(None), batch(encode_rows([b"1", None]), 2), FULL])
 def test_record_batches_of_all_blocks_go_together(block: bytes) -> None:
-    decoded = decode_block(block)
+    decoded = decode_block(b"1" + block, 1)  # unaligned, as within a packet
     table = decoded.record_batch()
     table.validate(full=True)
     assert table.schema.equals(BLOCK_SCHEMA)
