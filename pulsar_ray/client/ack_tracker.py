@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from pulsar_ray.model.row_ranges import RowRanges, subtract
+from pulsar_ray.client.message import Message
+from pulsar_ray.client.received_block import ReceivedBlock
+from pulsar_ray.model.row_ranges import RowRanges, subtract, union
+from pulsar_ray.model.row_ranges import count as count_rows
 
 EntryRange = tuple[int, int, int]
 BatchRows = tuple[int, int, RowRanges]
@@ -62,6 +65,7 @@ class AckTracker:
         "_ledger",
         "_partial",
         "_ranges",
+        "_unsized",
         "count",
     )
 
@@ -73,6 +77,7 @@ class AckTracker:
         self._first = 0
         self._last = -1
         self._partial: dict[tuple[int, int], _PartialBatch] = {}
+        self._unsized: dict[tuple[int, int], RowRanges] = {}
         self._dirty: set[tuple[int, int]] = set()
         self._cumulative: tuple[int, int, int] | None = None
         self.count = 0
@@ -116,12 +121,21 @@ class AckTracker:
             self._dirty.add(key)
 
     def add_rows(
-        self, ledger_id: int, entry_id: int, rows: Iterable[tuple[int, int]], batch_size: int
+        self, ledger_id: int, entry_id: int, rows: Iterable[tuple[int, int]], batch_size: int = 0
     ) -> None:
-        """Acknowledge half-open row ranges of a batch."""
+        """Acknowledge half-open row ranges of a batch.
+
+        Rows of a batch of unknown size (0, and not named to `expect_batch`) are sent on as they are: only the
+        dispatcher can say whether they complete it.
+        """
         key = (ledger_id, entry_id)
         batch = self._partial.get(key)
         if batch is None:
+            if not batch_size:
+                known = self._unsized.get(key, ())
+                merged = self._unsized[key] = union(known, rows)
+                self.count += count_rows(merged) - count_rows(known)
+                return
             batch = self._partial[key] = _PartialBatch(batch_size)
         before = batch.outstanding
         for first, end in rows:
@@ -132,6 +146,25 @@ class AckTracker:
             self._complete(key)
         elif self._batch_index_ack and batch.outstanding != before:
             self._dirty.add(key)
+
+    def expect_batch(self, ledger_id: int, entry_id: int, batch_size: int) -> None:
+        """A batch was handed out in a form that does not carry its size (an Arrow table)."""
+        self._partial.setdefault((ledger_id, entry_id), _PartialBatch(batch_size))
+
+    def add_message(self, message: Message) -> None:
+        """Acknowledge one received message."""
+        block = message.block
+        if block.is_batch:
+            self.add_row(block.ledger_id, block.first_entry_id, message.row, block.message_count)
+        else:
+            self.add(block.ledger_id, block.first_entry_id + message.row)
+
+    def add_span(self, block: ReceivedBlock, first: int, end: int) -> None:
+        """Acknowledge neighbouring rows of a received block."""
+        if block.is_batch:
+            self.add_rows(block.ledger_id, block.first_entry_id, ((first, end),), block.message_count)
+        else:
+            self.add_range(block.ledger_id, block.first_entry_id + first, block.first_entry_id + end - 1)
 
     def _complete(self, key: tuple[int, int]) -> None:
         del self._partial[key]
@@ -153,15 +186,14 @@ class AckTracker:
         for key in [key for key in self._partial if key < (ledger_id, entry_id)]:
             del self._partial[key]
             self._dirty.discard(key)
+        key = (ledger_id, entry_id)
         if row == WHOLE_ENTRY:
-            self._partial.pop((ledger_id, entry_id), None)
-            self._dirty.discard((ledger_id, entry_id))
+            self._partial.pop(key, None)
         else:
             self.add_rows(ledger_id, entry_id, [(0, row + 1)], batch_size)
             if not self._batch_index_ack:
-                if entry_id == 0:
-                    return
                 entry_id, row = entry_id - 1, WHOLE_ENTRY
+        self._dirty.discard(key)
         position = (ledger_id, entry_id, row)
         if self._cumulative is None or _reach(position) > _reach(self._cumulative):
             self._cumulative = position
@@ -179,9 +211,12 @@ class AckTracker:
         if not self.count:
             return None
         ranges = self._drain_ranges()
-        batch_rows = [(*key, self._partial[key].rows()) for key in sorted(self._dirty)]
+        batch_rows = [(*key, self._partial[key].rows()) for key in self._dirty]
+        batch_rows += [(*key, rows) for key, rows in self._unsized.items()]
+        batch_rows.sort()
         cumulative = self._cumulative
         self._dirty.clear()
+        self._unsized.clear()
         self._cumulative = None
         self.count = 0
         if not ranges and not batch_rows and cumulative is None:

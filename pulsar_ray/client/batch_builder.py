@@ -113,7 +113,8 @@ class BatchBuilder:
         self._max_rows = max(1, min(rows, max_message_size // 128))
         # A whole block must stay below the limit, whatever its rows' columns need beside the payloads.
         reserve = _ARROW_BYTES + _ROW_BYTES * self._max_rows
-        self._entry_limit = min(_MAX_BLOCK_BYTES, max(0, max_message_size - reserve))
+        # Below 0 not even an empty message shares a block.
+        self._entry_limit = min(_MAX_BLOCK_BYTES, max_message_size - reserve)
         self._max_bytes = self._limits.max_bytes if self._is_batching else self._entry_limit
         self._alone_bytes = self._max_bytes if self._is_batching else _ALONE_BYTES
         self._limit = min(self._max_bytes, self._entry_limit - self._extra)
@@ -258,6 +259,15 @@ class BatchBuilder:
     def seal_due(self, now_ms: int) -> bool:
         """Finish the open batch if its first message has waited for the delay; `now_ms` is monotonic."""
         return self.message_count > 0 and now_ms >= self._deadline_ms and self.seal()
+
+    def skip_sequence_ids(self, count: int) -> None:
+        """That many ids are taken by messages encoded elsewhere; nothing may be open."""
+        self._next_id += count
+
+    @property
+    def has_sealed(self) -> bool:
+        """Whether `take_sealed` has something to give."""
+        return bool(self._sealed)
 
     def take_sealed(self) -> list[SealedBatch]:
         """The finished blocks in the order in which they have to be sent."""

@@ -90,9 +90,9 @@ class Message:
     def producer_name(self) -> str:
         return self.block.producer_name
 
-    def encryption_context(self) -> None:
+    def encryption_context(self) -> object | None:
         """None: messages are not encrypted yet."""
-        return
+        return None
 
     def __repr__(self) -> str:
         return f"Message({self.message_id()} of {self.block.topic_name})"

@@ -7,14 +7,18 @@ keyless here.
 from __future__ import annotations
 
 import functools
+import random
 import struct
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import mmh3
 
 from pulsar_ray.client.message import Message
 from pulsar_ray.model.enums import HashingScheme, PartitionsRoutingMode
+
+if TYPE_CHECKING:
+    from pulsar_ray.client.producer_options import ProducerOptions
 
 MessageRouter = Callable[[Message, int], int]
 """A user's router: (message, number of partitions) -> partition index."""
@@ -149,24 +153,15 @@ class CustomRouter:
         self._count = count
 
 
-def make_router(
-    mode: PartitionsRoutingMode,
-    count: int,
-    start: int,
-    *,
-    hashing_scheme: HashingScheme,
-    is_batching: bool,
-    message_router: MessageRouter | None,
-) -> Router:
-    """The router of a producer; `start` (any int >= 0, usually random) spreads producers over the partitions.
+def new_router(options: ProducerOptions, count: int, start: int | None = None) -> Router:
+    """The router of a producer on `count` partitions.
 
-    Raises ValueError for CustomPartition without a `message_router`.
+    `start` says where keyless messages begin; None is a random place, so that producers spread.
     """
-    if message_router is not None:
-        return CustomRouter(count, message_router)
-    key_hash = key_hash_function(hashing_scheme)
-    if mode == PartitionsRoutingMode.UseSinglePartition:
+    if options.message_router is not None:
+        return CustomRouter(count, options.message_router)
+    start = random.randrange(count) if start is None else start
+    key_hash = key_hash_function(options.hashing_scheme)
+    if options.message_routing_mode == PartitionsRoutingMode.UseSinglePartition:
         return SinglePartitionRouter(count, start, key_hash)
-    if mode == PartitionsRoutingMode.CustomPartition:
-        raise ValueError("message_routing_mode=CustomPartition needs a message_router")
-    return RoundRobinRouter(count, start, key_hash, is_batching=is_batching)
+    return RoundRobinRouter(count, start, key_hash, is_batching=options.batching_enabled)

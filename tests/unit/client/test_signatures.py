@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from pulsar_ray.client.options import ClientOptions, ConsumerOptions, ProducerOptions, ReaderOptions
+from pulsar_ray.client.schema import BytesSchema
+from pulsar_ray.client.signatures import (
+    CLIENT,
+    CREATE_PRODUCER,
+    CREATE_READER,
+    DEFAULT_SCHEMA,
+    REQUIRED,
+    SEND,
+    SEND_ASYNC,
+    SUBSCRIBE,
+    Signature,
+)
+
+OPTION_CLASSES: list[tuple[Any, Signature]] = [
+    (ClientOptions, CLIENT),
+    (ProducerOptions, CREATE_PRODUCER),
+    (ConsumerOptions, SUBSCRIBE),
+    (ReaderOptions, CREATE_READER),
+]
+
+
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is BytesSchema:
+        return DEFAULT_SCHEMA
+    return REQUIRED if field.default is dataclasses.MISSING else field.default
+
+
+@pytest.mark.parametrize(("options", "signature"), OPTION_CLASSES)
+def test_option_classes_hold_every_parameter_with_its_default(options: Any, signature: Signature) -> None:
+    fields = {field.name: default_of(field) for field in dataclasses.fields(options)}
+    fields.pop("settings", None)
+    assert fields == signature.parameters
+    assert list(fields) == list(signature.parameters)
+
+
+def test_official_parameter_counts_are_those_of_the_reference() -> None:
+    counts = [len(s.official) for s in (CLIENT, CREATE_PRODUCER, SUBSCRIBE, CREATE_READER, SEND, SEND_ASYNC)]
+    assert counts == [17, 22, 26, 11, 10, 11]
+
+
+def test_no_difference_to_a_method_with_exactly_these_parameters() -> None:
+    class Reference:
+        def create_reader(
+            self,
+            topic: str,
+            start_message_id: Any,
+            schema: Any = BytesSchema(),  # noqa: B008
+            reader_listener: Any = None,
+            receiver_queue_size: int = 1000,
+            reader_name: str | None = None,
+            subscription_role_prefix: str | None = None,
+            is_read_compacted: bool = False,
+            crypto_key_reader: Any = None,
+            start_message_id_inclusive: bool = False,
+            crypto_failure_action: Any = CREATE_READER.defaults["crypto_failure_action"],
+        ) -> None: ...
+
+    assert CREATE_READER.differences(Reference.create_reader) == []
+
+
+def test_a_lost_moved_or_changed_parameter_is_named() -> None:
+    signature = Signature(official={"topic": REQUIRED, "size": 5}, additions={"extra": None})
+
+    def lost(topic: str, *, extra: None = None) -> None: ...
+    def moved(size: int = 5, topic: str = "", *, extra: None = None) -> None: ...
+    def changed(topic: str, size: int = 6, *, extra: None = None) -> None: ...
+    def bool_for_int(topic: str, size: bool = True, *, extra: None = None) -> None: ...
+    def addition_in_front(topic: str, size: int = 5, extra: None = None) -> None: ...
+
+    for function in (lost, moved, changed, bool_for_int, addition_in_front):
+        assert signature.differences(function), function.__name__
