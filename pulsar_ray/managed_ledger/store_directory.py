@@ -47,7 +47,7 @@ class StoreDirectory:
         cluster_id: str = "",
         expected_store_id: str | None = None,
     ) -> StoreDirectory:
-        """Hold a directory, creating it if it is missing or empty; blocks up to `wait_s` while another one ends.
+        """Hold a directory, creating it if it is missing or empty; blocks up to `wait_s` while one ends.
 
         `address` tells people where we are. `cluster_id` (default: the address) tells a restart within our
         cluster, whose other processes are still there, from a second cluster. Raises DataDirectoryInUse
