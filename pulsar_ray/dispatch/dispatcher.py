@@ -68,6 +68,14 @@ class Attachment(NamedTuple):
     again: list[Grant]
 
 
+class _Deferred(NamedTuple):
+    """A request for redelivery that waits until what its consumer holds from before a restart was read."""
+
+    consumer_id: int
+    items: list[NackItem]
+    through: int | None
+
+
 class Dispatcher:
     """The dispatcher core of one subscription on one partition, for one epoch of its owner."""
 
@@ -86,6 +94,7 @@ class Dispatcher:
         self._policy: DispatchPolicy = SingleActivePolicy()
         self._type: ConsumerType | None = None
         self._is_blocked = False
+        self._deferred: list[_Deferred] = []
 
     # ---- consumers
 
@@ -200,10 +209,21 @@ class Dispatcher:
             limit = min(2 * room, limit)
         return max(limit - self.pending.waiting_messages, 0)
 
-    def offer(self, blocks: Iterable[BlockRef], seek_generation: int) -> None:
+    def offer(self, blocks: Iterable[BlockRef], seek_generation: int) -> list[DropQueue]:
         """Take in durable blocks in the order of the log, from the read position on."""
-        if seek_generation == self.cursor.generation:
-            self._intake.take_in(blocks)
+        if seek_generation != self.cursor.generation:
+            return []
+        self._intake.take_in(blocks)
+        if not self._deferred:
+            return []
+        deferred, self._deferred = self._deferred, []
+        actions: list[DropQueue] = []
+        for consumer_id, items, through in deferred:
+            if through is None:
+                actions += self.negative_acknowledge(consumer_id, items)
+            else:
+                actions += self.redeliver_unacknowledged(consumer_id, through)
+        return actions
 
     def set_credit(self, consumer_id: int, credit: int, received: int, handed_over: int) -> None:
         """A consumer's report: absolute credit, last number received, messages that have left its queue."""
@@ -244,6 +264,9 @@ class Dispatcher:
     def _deliver(
         self, consumer: Consumer, block: PendingBlock, rows: RowRanges, count: int, is_suspect: bool
     ) -> Grant:
+        if block.ref.is_batch:
+            # Parts of an entry may have waited at several places; the entry has one count.
+            count = self.cursor.counts.of(*block.key)
         delivery = self.pending.deliver(consumer, block, rows, count, is_suspect)
         consumer.charge(delivery)
         if self._policy.limits_unacked:
@@ -279,8 +302,8 @@ class Dispatcher:
     ) -> int:
         """Acknowledge entries, messages of batches, and everything up to a message.
 
-        `ranges` are (ledger, first, last), `batch` (ledger, entry, rows), `cumulative` (ledger, entry, row of a
-        batch or -1). Returns the cursor version that must be durable before a receipt.
+        `ranges` are (ledger, first, last), `batch` (ledger, entry, rows), `cumulative` (ledger, entry, row of
+        a batch or -1). Returns the cursor version that must be durable before a receipt.
 
         Idempotent; any consumer may acknowledge any message, also one that has left. Raises
         CumulativeAcknowledgementNotAllowedError for `cumulative` on Shared, with nothing acknowledged.
@@ -312,6 +335,9 @@ class Dispatcher:
         consumer = self.consumers.get(consumer_id)
         if consumer is None:
             return []
+        if self._returning.has_claims(consumer_id):
+            self._deferred.append(_Deferred(consumer_id, list(items), None))
+            return []
         lowest = self._redelivery.negative_acknowledge(consumer, items)
         if lowest is None or not self._policy.is_ordered:
             return []
@@ -328,6 +354,9 @@ class Dispatcher:
         consumer = self.consumers.get(consumer_id)
         if consumer is None:
             return []
+        if self._returning.has_claims(consumer_id):
+            self._deferred.append(_Deferred(consumer_id, [], through))
+            return []
         is_ordered = self._policy.is_ordered
         self._redelivery.redeliver(consumer, None if is_ordered else through)
         if not is_ordered:
@@ -342,9 +371,10 @@ class Dispatcher:
         """
         self.pending.clear()
         self._returning.claims.clear()
+        self._deferred.clear()
         before = Position(position.ledger_id, position.entry_id - 1) if position > EARLIEST else EARLIEST
         self.cursor.reset(before)
-        self._intake.read_position = position
+        self._intake.seek(position)
         self.generation += 1
         return [DropQueue(consumer_id, self.generation) for consumer_id in self.consumers]
 

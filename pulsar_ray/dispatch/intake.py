@@ -15,6 +15,9 @@ from pulsar_ray.model.position import Position
 from pulsar_ray.model.row_ranges import RowRanges
 
 
+_NOTHING_READ = (-2, -1)
+
+
 class Intake:
     """Takes blocks in from the read position on, once each."""
 
@@ -26,6 +29,7 @@ class Intake:
         consumers: Mapping[int, Consumer],
     ) -> None:
         self.read_position = cursor.mark_delete.next()
+        self._last_key = _NOTHING_READ
         self._cursor = cursor
         self._pending = pending
         self._returning = returning
@@ -43,21 +47,30 @@ class Intake:
             if rows:
                 self._add(PendingBlock(ref), rows)
             read_position = last.next()
+            self._last_key = (ref.ledger_id, ref.first_entry_id)
         self.read_position = read_position
         if self._returning.claims:
-            self._returning.drop_below(read_position)
+            self._returning.drop_up_to(self._last_key)
+
+    def seek(self, position: Position) -> None:
+        """Read on from another position; it may lie within a block."""
+        self.read_position = position
+        self._last_key = _NOTHING_READ
 
     def restore(self, consumer: Consumer, held: Sequence[HeldRows]) -> None:
         """A consumer says what it holds; blocks that were not read yet are settled when they are."""
         by_block: dict[tuple[int, int], RowRanges] = {}
+        end = self._cursor.ledgers.end
         for ledger_id, entry_id, rows in held:
+            if (ledger_id, entry_id) > end:
+                continue  # it does not exist, and waiting for it would never end
             key = (ledger_id, entry_id)
             by_block[key] = row_ranges.union(by_block.get(key, ()), rows)
         for key, held_rows in by_block.items():
-            if key >= self.read_position:
-                self._returning.claim(consumer.spec.consumer_id, key, held_rows)
-            elif (block := self._pending.blocks.get(key)) is not None:
+            if (block := self._pending.blocks.get(key)) is not None:
                 self._restore_in(consumer, block, held_rows)
+            elif key > self._last_key:
+                self._returning.claim(consumer.spec.consumer_id, key, held_rows)
 
     def _unacknowledged(self, ref: BlockRef) -> RowRanges:
         cursor = self._cursor
@@ -84,15 +97,26 @@ class Intake:
 
     def _restore_in(self, consumer: Consumer, block: PendingBlock, rows: RowRanges) -> None:
         """Make rows pending at a consumer that has them, as far as nobody else got them."""
-        ref = block.ref
-        first = self._pending.claim(block, rows)
-        if not first:
+        if block.ref.is_batch:
+            self._restore_batch(consumer, block, rows)
             return
-        for part, count in self._by_count(ref, first):
+        for part, count in self._by_count(block.ref, self._pending.claim(block, rows)):
             self._pending.deliver(consumer, block, part, count).mark_from_before()
-        if ref.is_batch and (rest := self._pending.claim(block, ref.all_rows)):
-            # A batch goes whole to one consumer: what it does not hold any more it has acknowledged.
-            self._cursor.acknowledge_rows(Position(*block.key), rest, ref.messages, is_durable=False)
+
+    def _restore_batch(self, consumer: Consumer, block: PendingBlock, rows: RowRanges) -> None:
+        """A batch goes whole to one consumer: what it does not hold any more it has acknowledged."""
+        ref, position = block.ref, Position(*block.key)
+        free = self._pending.claim(block, ref.all_rows)
+        if not free:
+            return
+        others = row_ranges.subtract(free, rows)
+        if self._cursor.acknowledge_rows(position, others, ref.messages, is_durable=False):
+            self._pending.drop(block)
+            return
+        held = row_ranges.subtract(row_ranges.intersect(free, rows), self._cursor.acknowledged_rows(position))
+        if held:
+            count = self._cursor.counts.of(*block.key)
+            self._pending.deliver(consumer, block, held, count).mark_from_before()
 
     def _by_count(self, ref: BlockRef, rows: RowRanges) -> list[tuple[RowRanges, int]]:
         counts: dict[int, list[tuple[int, int]]] = {}

@@ -86,7 +86,8 @@ def cursor_from_snapshot(payload: dict[str, Any]) -> ManagedCursor:
 def apply_changes(cursor: ManagedCursor, payload: dict[str, Any]) -> None:
     """Bring a cursor to the state after a record. KeyError, TypeError or ValueError if it is none."""
     if payload.get("r"):
-        cursor.reset(Position(*payload["m"]))
+        cursor.mark_delete = Position(*payload["m"])
+        cursor.restore_nothing()
     # Counts and rows first: acknowledgments of the same record take them away again.
     for i in range(0, len(counts := payload.get("c", ())), 4):
         cursor.counts.set(*counts[i : i + 4])

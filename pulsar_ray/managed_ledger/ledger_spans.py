@@ -35,7 +35,7 @@ class LedgerSpans:
             self._before[i] = self._before[i - 1] + self._lasts[i - 1] + 1
 
     def extend(self, end: Position) -> None:
-        """The log ends at `end` now: in its newest ledger or a newer one. Older ends are ignored."""
+        """The entry `end` exists, and all before it in its ledger. Cheap where it is in the newest ledger."""
         if not self._ids or end.ledger_id > self._ids[-1]:
             before = self._before[-1] + self._lasts[-1] + 1 if self._ids else 0
             self._ids.append(end.ledger_id)
@@ -43,6 +43,9 @@ class LedgerSpans:
             self._before.append(before)
         elif end.ledger_id == self._ids[-1]:
             self._lasts[-1] = max(self._lasts[-1], end.entry_id)
+        elif end.entry_id > self.last_entry_of(end.ledger_id):
+            spans = dict(zip(self._ids, self._lasts, strict=True))
+            self.replace(sorted({**spans, end.ledger_id: end.entry_id}.items()))
 
     @property
     def end(self) -> Position:

@@ -92,7 +92,7 @@ class ManagedCursor:
 
         `is_durable` says that batch index acknowledgment is on: these rows are never delivered again.
         Otherwise they are only remembered until the process ends, to know when the entry is complete. With
-        `messages` unknown (None) the entry is completed when it is read.
+        `messages` unknown (None) that is found out when the entry is read, and the rows are kept durably.
         """
         if self.is_acknowledged(position) or not self._exists(position):
             return False
@@ -103,7 +103,7 @@ class ManagedCursor:
                 self.acknowledge(position.ledger_id, position.entry_id, position.entry_id)
                 return True
         self._session_acks[position] = known
-        if is_durable:
+        if is_durable or messages is None:
             self._batch_acks[position] = row_ranges.union(self.durable_rows(position), rows)
             self.changes.set_batch(position, self._batch_acks[position])
             self.version += 1
@@ -118,13 +118,17 @@ class ManagedCursor:
         self.version += 1
         return True
 
+    def acknowledge_below(self, position: Position) -> bool:
+        """Acknowledge everything below an existing entry."""
+        if not self._exists(position):
+            return False
+        before = self.ledgers.position_of(self.ledgers.count_up_to(position) - 2)
+        return before is not None and self.acknowledge_up_to(before)
+
     def reset(self, mark_delete: Position) -> None:
         """Start over above `mark_delete`, forwards or backwards: holes, rows and counts are forgotten."""
         self.mark_delete = mark_delete
-        self.deleted.clear()
-        self.counts.clear()
-        self._batch_acks.clear()
-        self._session_acks.clear()
+        self.restore_nothing()
         self.generation += 1
         self.changes.reset()
         self.version += 1
@@ -209,6 +213,13 @@ class ManagedCursor:
             self.version += 1
 
     # ---- restoring, for cursor_store
+
+    def restore_nothing(self) -> None:
+        """Forget holes, rows and counts."""
+        self.deleted.clear()
+        self.counts.clear()
+        self._batch_acks.clear()
+        self._session_acks.clear()
 
     def restore_batch(self, position: Position, rows: RowRanges) -> None:
         """Put back durably acknowledged rows of a batch entry."""

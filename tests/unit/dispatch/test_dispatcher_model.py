@@ -1,0 +1,66 @@
+"""Random steps against the naive model: nothing lost, nothing at two consumers, counts and order right."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from pulsar_ray.dispatch.dispatcher import Departure
+from pulsar_ray.model.enums import ConsumerType
+from tests.unit.dispatch.naive_model import World
+
+SEEDS = int(os.environ.get("PULSAR_RAY_TEST_SEEDS", "40"))
+STEPS = 250
+
+
+def run(seed: int, consumer_type: ConsumerType, index_acks: bool) -> None:
+    world = World(seed, consumer_type, index_acks)
+    history: list[str] = []
+    weights = {
+        "publish": 6, "dispatch": 10, "arrive": 10, "receive": 10, "acknowledge": 7, "negative_acknowledge": 3,
+        "report": 5, "redeliver": 1, "add": 2, "close": 1, "crash": 1, "detach": 1, "reattach": 2, "wait": 1,
+        "seek": 0.4, "flush": 2, "restart": 0.6,
+    }  # fmt: skip
+    try:
+        for _ in range(STEPS):
+            step = world.random.choices(list(weights), list(weights.values()))[0]
+            history.append(step)
+            take_step(world, step)
+            world.validate()
+        history.append("drain")
+        world.drain()
+    except BaseException:
+        print(
+            f"seed {seed}, {consumer_type!s}, index acks {index_acks}: {len(history)} steps, {history[-12:]}"
+        )
+        raise
+
+
+def take_step(world: World, step: str) -> None:
+    client = world.some_client()
+    if step in ("publish", "dispatch", "seek", "flush", "restart"):
+        getattr(world, step)()
+    elif step == "add":
+        world.add_client()
+    elif step == "wait":
+        world.wait_for_the_missing()
+    elif step == "reattach":
+        lost = [c for c in world.clients.values() if not c.is_attached]
+        if lost:
+            world.reattach(world.random.choice(lost))
+    elif client is None:
+        return
+    elif step == "close":
+        world.leave(client, Departure.CLOSED)
+    elif step == "crash":
+        world.leave(client, Departure.CRASHED)
+    else:
+        getattr(world, step)(client)
+
+
+@pytest.mark.parametrize("index_acks", [False, True], ids=["whole-batches", "index-acks"])
+@pytest.mark.parametrize("consumer_type", [ConsumerType.Exclusive, ConsumerType.Shared], ids=str)
+def test_random_steps_agree_with_the_naive_model(consumer_type: ConsumerType, index_acks: bool) -> None:
+    for seed in range(SEEDS):
+        run(seed, consumer_type, index_acks)
