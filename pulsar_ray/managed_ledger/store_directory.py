@@ -26,7 +26,7 @@ STORE_FORMAT_VERSION = 1
 _RETRY_SECONDS = 0.05
 _GIB = 1024 * 1024 * 1024
 # What a file system or a desktop leaves in a directory that is empty as far as we care.
-_IGNORED = {"lost+found", ".DS_Store", "store.json.new", "store.lock", "cluster.lock"}
+_IGNORED = {"lost+found", ".DS_Store", "store.json.new", "store.lock", "cluster.lock", "run"}
 
 
 class StoreDirectory:

@@ -1,0 +1,270 @@
+"""Subscriptions with their holds, leases, retention, and the files that trimming removes."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pulsar_ray.errors import SubscriptionNotFound
+from pulsar_ray.managed_ledger.change import run_together
+from pulsar_ray.managed_ledger.managed_ledger import ManagedLedger
+from pulsar_ray.managed_ledger.manifest import LedgerInfo
+from pulsar_ray.managed_ledger.records import Lease, to_log
+from pulsar_ray.managed_ledger.trim import Retention, ledgers_to_trim
+from pulsar_ray.model.position import EARLIEST, LATEST, Position
+from pulsar_ray.testing.faulty_disk import FaultyDisk
+from tests.stored_blocks import IDENTITY, MIB, abandon, append, block, change, open_log, settings
+
+FIRST = IDENTITY.number << 31
+NONE = Retention(0, 0)
+TWO_A_LEDGER = settings(managed_ledger_max_entries_per_ledger=2)
+
+
+def log_of(path: Path, count: int, **options: Any) -> ManagedLedger:
+    """Entries 0.. in ledgers of two."""
+    log = open_log(path, config=TWO_A_LEDGER, **options)
+    for seq in range(count):
+        append(log, seq, now_ms=1000 + seq)
+    return log
+
+
+def ledger_ids(log: ManagedLedger) -> list[int]:
+    return sorted({int(path.name.split("-")[0]) - FIRST for path in log.directory.glob("*.seg")})
+
+
+def test_a_subscription_starts_where_it_says_and_survives(tmp_path: Path) -> None:
+    log = log_of(tmp_path, 3)
+    latest = change(log, log.begin_register_subscription("latest", True, "latest", {"a": "b"}))
+    earliest = change(log, log.begin_register_subscription("earliest", True, "earliest"))
+    given = change(log, log.begin_register_subscription("given", False, Position(FIRST, 0)))
+    assert latest.hold == Position(FIRST + 1, 0)
+    assert earliest.hold == Position(FIRST, -1)
+    assert given.hold == Position(FIRST, 0)
+    assert [s.number for s in (latest, earliest, given)] == [1, 2, 3]
+    abandon(log)
+    again = open_log(tmp_path, config=TWO_A_LEDGER)
+    assert again.subscriptions() == [latest, earliest, given]
+    assert again.find_subscription("latest", True) == latest
+    assert again.find_subscription("latest", False) is None
+    assert latest.properties == {"a": "b"}
+    other = change(again, again.begin_register_subscription("latest", False, "latest"))
+    assert other.number == 4, "durable and non-durable ones of a name are two"
+
+
+def test_registering_twice_gives_the_same_subscription(tmp_path: Path) -> None:
+    log = log_of(tmp_path, 1)
+    first = log.begin_register_subscription("s", True, "latest")
+    second = log.begin_register_subscription("s", True, "earliest")
+    run_together([first, second])
+    assert log.finish_change(first) == log.finish_change(second)
+    assert change(log, log.begin_register_subscription("s", True, "earliest")) == first.result
+    assert len(log.subscriptions()) == 1
+
+
+def test_latest_is_fixed_while_an_append_is_under_way(tmp_path: Path) -> None:
+    log = log_of(tmp_path, 1)
+    commit = log.begin_append([block(1)], 1000)
+    pending = log.begin_register_subscription("s", True, "latest")
+    commit.run()
+    log.finish_append(commit)
+    assert change(log, pending).hold == Position(FIRST, 0), "what was not confirmed yet will be seen"
+
+
+def test_on_an_empty_log_everything_to_come_is_held(tmp_path: Path) -> None:
+    log = open_log(tmp_path, config=TWO_A_LEDGER)
+    assert change(log, log.begin_register_subscription("a", True, "latest")).hold == EARLIEST
+    assert change(log, log.begin_register_subscription("b", True, "earliest")).hold == EARLIEST
+    for seq in range(3):
+        append(log, seq)
+    assert log.begin_trim(10_000, NONE) is None
+
+
+def test_holds_move_within_what_is_there(tmp_path: Path) -> None:
+    log = log_of(tmp_path, 6)
+    number = change(log, log.begin_register_subscription("s", True, "earliest")).number
+    assert change(log, log.begin_move_hold(number, Position(FIRST + 1, 1))) == Position(FIRST + 1, 1)
+    assert change(log, log.begin_trim(9_000, NONE)) == [FIRST, FIRST + 1]
+    assert log.first_position == Position(FIRST + 2, 0)
+    assert change(log, log.begin_move_hold(number, EARLIEST)) == Position(FIRST + 2, -1)
+    assert change(log, log.begin_move_hold(number, LATEST)) == log.last_position
+    with pytest.raises(SubscriptionNotFound):
+        log.begin_move_hold(99, LATEST)
+    change(log, log.begin_remove_subscription(number))
+    assert not log.has_subscription(number)
+    assert log.describe_subscriptions() == []
+
+
+def test_the_slowest_durable_hold_decides(tmp_path: Path) -> None:
+    log = log_of(tmp_path, 8)
+    fast = change(log, log.begin_register_subscription("fast", True, "latest")).number
+    slow = change(log, log.begin_register_subscription("slow", True, "earliest")).number
+    change(log, log.begin_register_subscription("reader", False, "earliest"))
+    assert log.begin_trim(9_000, NONE) is None
+    change(log, log.begin_move_hold(slow, Position(FIRST + 1, 0)))
+    assert change(log, log.begin_trim(9_000, NONE)) == [FIRST]
+    assert ledger_ids(log) == [1, 2, 3]
+    change(log, log.begin_remove_subscription(slow))
+    assert change(log, log.begin_trim(9_000, NONE)) == [FIRST + 1, FIRST + 2]
+    assert ledger_ids(log) == [3]
+    assert [segment.ledger_id for segment in log.segments()] == [FIRST + 3]
+    del fast
+
+
+def test_a_hold_that_is_being_lowered_or_registered_is_respected_at_once(tmp_path: Path) -> None:
+    log = log_of(tmp_path, 6)
+    number = change(log, log.begin_register_subscription("s", True, "latest")).number
+    lowering = log.begin_move_hold(number, Position(FIRST + 1, 0))
+    trim = log.begin_trim(9_000, NONE)
+    assert trim is not None
+    assert trim.result == [FIRST]
+    # The deletion has begun, so a later seek is not sent there.
+    seek = log.begin_move_hold(number, EARLIEST)
+    assert seek.result == Position(FIRST + 1, -1)
+    registering = log.begin_register_subscription("t", True, "earliest")
+    assert registering.result.hold == Position(FIRST + 1, -1)
+    assert log.begin_trim(9_000, NONE) is None, "no ledger is deleted twice"
+    for pending in (lowering, trim, seek, registering):
+        change(log, pending)
+
+
+def test_a_raised_hold_counts_only_when_it_is_durable(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    log = log_of(tmp_path, 6, disk=disk)
+    number = change(log, log.begin_register_subscription("s", True, "earliest")).number
+    raising = log.begin_move_hold(number, LATEST)
+    assert log.begin_trim(9_000, NONE) is None
+    disk.fail("fdatasync")
+    with pytest.raises(OSError, match="Input/output"):
+        change(log, raising)
+    assert log.begin_trim(9_000, NONE) is None
+
+
+def test_leases_hold_ledgers_until_they_expire(tmp_path: Path) -> None:
+    log = log_of(tmp_path, 8)
+    lease = change(log, log.begin_grant_lease(Position(FIRST + 1, 0), Position(FIRST + 1, 1), 20_000))
+    assert change(log, log.begin_trim(9_000, NONE)) == [FIRST]
+    assert log.begin_trim(19_999, NONE) is None
+    abandon(log)
+    log = open_log(tmp_path, config=TWO_A_LEDGER, now_ms=2000)
+    assert log.leases() == [Lease(lease, FIRST + 1, FIRST + 1, 20_000)]
+    renewed = change(
+        log, log.begin_grant_lease(Position(FIRST + 1, 0), Position(FIRST + 1, 1), 30_000, lease)
+    )
+    assert renewed == lease
+    assert log.begin_trim(20_000, NONE) is None
+    assert change(log, log.begin_trim(30_000, NONE)) == [FIRST + 1, FIRST + 2, FIRST + 3]
+    assert log.leases() == []
+    other = change(log, log.begin_grant_lease(EARLIEST, LATEST, 90_000))
+    assert other == lease + 1
+    change(log, log.begin_release_lease(other))
+    assert log.leases() == []
+
+
+def test_retention_keeps_what_is_within_both_limits() -> None:
+    ledgers = [LedgerInfo(i, 0, [], 9, MIB, 1000 * (i + 1)) for i in range(5)]
+
+    def gone(time_ms: int, size_bytes: int, now_ms: int = 10_000) -> int:
+        going = ledgers_to_trim(ledgers, 0, [], [], Retention(time_ms, size_bytes), now_ms)
+        assert going == ledgers[: len(going)]
+        return len(going)
+
+    assert gone(0, 0) == 5
+    assert gone(-1, -1) == 0
+    assert gone(-1, 2 * MIB) == 3
+    assert gone(-1, 100 * MIB) == 0
+    assert gone(7_500, -1) == 2
+    assert gone(7_500, 1 * MIB) == 4
+    assert gone(7_500, 100 * MIB) == 2
+    assert Retention.from_settings(
+        settings(default_retention_time_in_minutes=2, default_retention_size_in_mb=-1)
+    ) == Retention(120_000, -1)
+
+
+def test_positions_survive_when_everything_is_trimmed(tmp_path: Path) -> None:
+    log = log_of(tmp_path, 4)
+    abandon(log)
+    log = open_log(tmp_path, config=TWO_A_LEDGER)
+    assert change(log, log.begin_trim(9_000, NONE)) == [FIRST, FIRST + 1]
+    assert log.segments() == []
+    for _ in range(2):
+        assert log.last_position == Position(FIRST + 1, 1)
+        assert log.first_position == Position(FIRST + 1, 2)
+        assert log.last_message()["messages"] == 1
+        assert log.position_at_time(0) == Position(FIRST + 1, 2)
+        abandon(log)
+        log = open_log(tmp_path, config=TWO_A_LEDGER)
+    assert append(log, 4).positions == [Position(FIRST + 2, 0)]
+
+
+def test_an_idle_open_ledger_that_is_consumed_is_closed_and_goes(tmp_path: Path) -> None:
+    log = log_of(tmp_path, 1)
+    number = change(log, log.begin_register_subscription("s", True, "earliest")).number
+    assert log.begin_trim(100_000, NONE) is None
+    change(log, log.begin_move_hold(number, LATEST))
+    assert log.begin_trim(60_000, NONE) is None, "not idle yet"
+    assert change(log, log.begin_trim(100_000, NONE)) == []
+    assert change(log, log.begin_trim(200_000, NONE)) == [FIRST]
+    assert ledger_ids(log) == []
+    append(log, 1, now_ms=200_001)
+    abandon(log)
+    again = open_log(tmp_path, config=TWO_A_LEDGER)
+    assert [segment.ledger_id for segment in again.segments()] == [FIRST + 1]
+
+
+def test_only_recorded_deletions_are_carried_out(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    log = log_of(tmp_path, 4, disk=disk)
+    disk.fail("fdatasync", errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        change(log, log.begin_trim(9_000, NONE))
+    assert ledger_ids(log) == [0, 1]
+    assert disk.calls[-1] == "fdatasync", "nothing is unlinked after the record failed"
+    change(log, log.begin_trim(9_000, NONE))
+    assert ledger_ids(log) == [1]
+
+
+def test_a_deletion_that_a_crash_interrupted_is_completed(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    log = log_of(tmp_path, 6, disk=disk)
+    disk.fail("unlink", 0, errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        change(log, log.begin_trim(9_000, NONE))
+    assert len(ledger_ids(log)) == 2
+    abandon(log)
+    again = open_log(tmp_path, config=TWO_A_LEDGER)
+    assert ledger_ids(again) == [2]
+    assert again.first_position == Position(FIRST + 2, 0)
+
+
+def test_many_changes_do_not_make_the_manifest_grow_for_ever(tmp_path: Path) -> None:
+    log = log_of(tmp_path, 2)
+    number = change(log, log.begin_register_subscription("s" * 200, True, "earliest")).number
+    disk_log = log._files.log
+    for i in range(40_000):
+        pending = log.begin_move_hold(number, Position(FIRST, i % 2))
+        if pending.snapshot is None:
+            disk_log.append(map(to_log, pending.records), sync=False)  # as run does, without its sync
+        else:
+            pending.run()
+        log.finish_change(pending)
+    assert disk_log.size < 1_200_000
+    abandon(log)
+    again = open_log(tmp_path, config=TWO_A_LEDGER)
+    assert again.subscriptions()[0].hold == Position(FIRST, 1)
+
+
+def test_a_rewrite_keeps_changes_that_ran_but_are_not_finished(tmp_path: Path) -> None:
+    log = log_of(tmp_path, 2)
+    first = log.begin_register_subscription("first", True, "earliest")
+    first.run()
+    log._files.log.close()  # as after a failed write: the next change rewrites the manifest
+    second = log.begin_register_subscription("second", True, "earliest")
+    second.run()
+    log.finish_change(first)
+    log.finish_change(second)
+    abandon(log)
+    again = open_log(tmp_path, config=TWO_A_LEDGER)
+    assert [s.name for s in again.subscriptions()] == ["first", "second"]

@@ -1,0 +1,147 @@
+"""A node's data directory: identity, exclusive use, refusals, free space."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from pulsar_ray.errors import (
+    BrokerPersistenceError,
+    CorruptData,
+    DataDirectoryInUse,
+    NetworkFileSystem,
+    NotOurDataDirectory,
+    UnsupportedFormatVersion,
+    WrongNode,
+)
+from pulsar_ray.managed_ledger.store_directory import (
+    Space,
+    StoreDirectory,
+    hold_cluster_lock,
+    is_space_low,
+    low_water_mark,
+    probe_space,
+)
+
+GIB = 1024**3
+_HOLDER = """
+import sys
+from pathlib import Path
+from pulsar_ray.managed_ledger.store_directory import StoreDirectory, hold_cluster_lock
+path = Path(sys.argv[1])
+if sys.argv[2] == "store":
+    held = StoreDirectory.open(path, address="there:1", cluster_id="cluster-a")
+else:
+    held = hold_cluster_lock(path)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def hold(path: Path, what: str) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HOLDER, str(path), what], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"held\n"
+    return process
+
+
+def test_identity_is_made_once_and_kept(tmp_path: Path) -> None:
+    store = StoreDirectory.open(tmp_path / "a" / "b", address="here")
+    store.close()
+    again = StoreDirectory.open(tmp_path / "a" / "b", address="here", expected_store_id=store.store_id)
+    assert again.store_id == store.store_id
+    again.close()
+    other = StoreDirectory.open(tmp_path / "c", address="here")
+    assert other.store_id != store.store_id
+    other.close()
+    with pytest.raises(WrongNode, match=store.store_id):
+        StoreDirectory.open(tmp_path / "c", address="here", expected_store_id=store.store_id)
+
+
+def test_a_lost_directory_is_not_made_anew(tmp_path: Path) -> None:
+    with pytest.raises(WrongNode):
+        StoreDirectory.open(tmp_path / "lost", address="here", expected_store_id="x")
+    assert not (tmp_path / "lost").exists()
+
+
+def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(NotOurDataDirectory, match=r"thesis\.tex"):
+        StoreDirectory.open(tmp_path, address="here")
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    fresh = tmp_path / "disk"
+    (fresh / "lost+found").mkdir(parents=True)
+    StoreDirectory.open(fresh, address="here").close()
+
+
+def test_what_cannot_be_used_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BrokerPersistenceError, match="cannot be used"):
+        StoreDirectory.open(tmp_path / "file" / "below", address="here")
+    store = tmp_path / "store"
+    StoreDirectory.open(store, address="here").close()
+    (store / "store.json").write_text("{")
+    with pytest.raises(CorruptData):
+        StoreDirectory.open(store, address="here")
+    (store / "store.json").write_text(json.dumps({"store_id": "x", "format_version": 99}))
+    with pytest.raises(UnsupportedFormatVersion):
+        StoreDirectory.open(store, address="here")
+
+    def refuse(path: Path) -> None:
+        raise NetworkFileSystem(str(path))
+
+    monkeypatch.setattr("pulsar_ray.managed_ledger.store_directory.require_local_file_system", refuse)
+    with pytest.raises(NetworkFileSystem):
+        StoreDirectory.open(tmp_path / "other", address="here")
+
+
+def test_a_second_broker_is_told_who_is_there(tmp_path: Path) -> None:
+    holder = hold(tmp_path, "store")
+    with pytest.raises(DataDirectoryInUse, match=rf"process {holder.pid} at there:1"):
+        StoreDirectory.open(tmp_path, address="here", wait_s=0.0)
+    holder.communicate()
+
+
+def test_a_second_broker_waits_for_one_that_ends(tmp_path: Path) -> None:
+    holder = hold(tmp_path, "store")
+    timer = threading.Timer(0.2, holder.kill)
+    timer.start()
+    StoreDirectory.open(tmp_path, address="here", wait_s=30.0).close()
+    timer.join()
+    holder.communicate()
+
+
+def test_another_cluster_waits_for_the_processes_of_the_first(tmp_path: Path) -> None:
+    store = StoreDirectory.open(tmp_path, address="there:1", cluster_id="cluster-a")
+    actor = hold(tmp_path, "actor")
+    store.close()
+    with pytest.raises(DataDirectoryInUse, match="there:1"):
+        StoreDirectory.open(tmp_path, address="here", cluster_id="cluster-b", wait_s=0.0)
+    restarted = StoreDirectory.open(tmp_path, address="there:1", cluster_id="cluster-a", wait_s=0.0)
+    hold_cluster_lock(tmp_path).release()
+    restarted.close()
+    actor.communicate()
+    StoreDirectory.open(tmp_path, address="here", cluster_id="cluster-b", wait_s=5.0).close()
+
+
+def test_the_low_water_mark() -> None:
+    assert low_water_mark(10 * GIB) == GIB
+    assert low_water_mark(1000 * GIB) == 20 * GIB
+    assert low_water_mark(1000 * GIB, 0) == 0
+    assert not is_space_low(Space(20 * GIB, 1000 * GIB))
+    assert is_space_low(Space(20 * GIB - 1, 1000 * GIB))
+    assert not is_space_low(Space(1, 1000 * GIB), 1)
+
+
+def test_space_is_probed(tmp_path: Path) -> None:
+    space = probe_space(tmp_path)
+    stat = os.statvfs(tmp_path)
+    assert 0 < space.free_bytes <= space.total_bytes == stat.f_blocks * stat.f_frsize
