@@ -1,6 +1,11 @@
-"""A durable broker with Apache Pulsar's semantics inside a Ray cluster."""
+"""A durable broker with Apache Pulsar's semantics inside a Ray cluster.
 
+The names of the official `pulsar-client` package, so that code moves by changing the import and the service URL.
+"""
+
+import importlib
 import sys
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
@@ -8,4 +13,111 @@ if sys.platform != "linux":
     raise ImportError(
         f"pulsar_ray runs on Linux only (fdatasync, pidfd and SO_PEERCRED are missing on {sys.platform}). "
         "Use a Linux container, for example: docker run -it -v $PWD:/app -w /app python:3.12 bash"
+    )
+
+# Names are looked up when they are first used: broker actors import parts of this package and must not pay for the rest.
+_MODULES = {
+    "pulsar_ray.admin": ("Admin",),
+    "pulsar_ray.client.authentication": (
+        "Authentication",
+        "AuthenticationAthenz",
+        "AuthenticationBasic",
+        "AuthenticationOauth2",
+        "AuthenticationTLS",
+        "AuthenticationToken",
+    ),
+    "pulsar_ray.client.client": ("Client",),
+    "pulsar_ray.client.consumer": ("Consumer",),
+    "pulsar_ray.client.loggers": ("ConsoleLogger", "FileLogger"),
+    "pulsar_ray.client.message": ("Message",),
+    "pulsar_ray.client.policies": (
+        "ConsumerBatchReceivePolicy",
+        "ConsumerDeadLetterPolicy",
+        "ConsumerEventListener",
+        "ConsumerKeySharedPolicy",
+        "DeadLetterProducerContext",
+        "MultiplierRedeliveryBackoff",
+        "RedeliveryBackoff",
+    ),
+    "pulsar_ray.client.producer": ("Producer",),
+    "pulsar_ray.client.reader": ("Reader",),
+    "pulsar_ray.client.schema": ("BytesSchema", "StringSchema"),
+    "pulsar_ray.errors": ("PulsarException", "Result"),
+    "pulsar_ray.model.enums": (
+        "BatchingType",
+        "CompressionType",
+        "ConsumerCryptoFailureAction",
+        "ConsumerType",
+        "HashingScheme",
+        "InitialPosition",
+        "KeySharedMode",
+        "LoggerLevel",
+        "PartitionsRoutingMode",
+        "ProducerAccessMode",
+        "RegexSubscriptionMode",
+        "SchemaType",
+        "SubscriptionMode",
+    ),
+    "pulsar_ray.model.message_id": ("MessageId",),
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
+
+if TYPE_CHECKING:
+    from pulsar_ray.admin import Admin as Admin
+    from pulsar_ray.client.authentication import Authentication as Authentication
+    from pulsar_ray.client.authentication import AuthenticationToken as AuthenticationToken
+    from pulsar_ray.client.client import Client as Client
+    from pulsar_ray.client.consumer import Consumer as Consumer
+    from pulsar_ray.client.loggers import ConsoleLogger as ConsoleLogger
+    from pulsar_ray.client.loggers import FileLogger as FileLogger
+    from pulsar_ray.client.message import Message as Message
+    from pulsar_ray.client.policies import ConsumerBatchReceivePolicy as ConsumerBatchReceivePolicy
+    from pulsar_ray.client.policies import ConsumerDeadLetterPolicy as ConsumerDeadLetterPolicy
+    from pulsar_ray.client.policies import ConsumerEventListener as ConsumerEventListener
+    from pulsar_ray.client.policies import ConsumerKeySharedPolicy as ConsumerKeySharedPolicy
+    from pulsar_ray.client.policies import MultiplierRedeliveryBackoff as MultiplierRedeliveryBackoff
+    from pulsar_ray.client.policies import RedeliveryBackoff as RedeliveryBackoff
+    from pulsar_ray.client.producer import Producer as Producer
+    from pulsar_ray.client.reader import Reader as Reader
+    from pulsar_ray.client.schema import BytesSchema as BytesSchema
+    from pulsar_ray.client.schema import StringSchema as StringSchema
+    from pulsar_ray.errors import PulsarException as PulsarException
+    from pulsar_ray.errors import Result as Result
+    from pulsar_ray.model.enums import BatchingType as BatchingType
+    from pulsar_ray.model.enums import CompressionType as CompressionType
+    from pulsar_ray.model.enums import ConsumerCryptoFailureAction as ConsumerCryptoFailureAction
+    from pulsar_ray.model.enums import ConsumerType as ConsumerType
+    from pulsar_ray.model.enums import HashingScheme as HashingScheme
+    from pulsar_ray.model.enums import InitialPosition as InitialPosition
+    from pulsar_ray.model.enums import KeySharedMode as KeySharedMode
+    from pulsar_ray.model.enums import LoggerLevel as LoggerLevel
+    from pulsar_ray.model.enums import PartitionsRoutingMode as PartitionsRoutingMode
+    from pulsar_ray.model.enums import ProducerAccessMode as ProducerAccessMode
+    from pulsar_ray.model.enums import RegexSubscriptionMode as RegexSubscriptionMode
+    from pulsar_ray.model.enums import SchemaType as SchemaType
+    from pulsar_ray.model.enums import SubscriptionMode as SubscriptionMode
+    from pulsar_ray.model.message_id import MessageId as MessageId
+
+
+def __getattr__(name: str) -> Any:
+    module = _HOME.get(name)
+    if module is None:
+        if name in _error_names():
+            return getattr(importlib.import_module("pulsar_ray.errors"), name)
+        raise AttributeError(f"module 'pulsar_ray' has no attribute {name!r}")
+    value = getattr(importlib.import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME, *_error_names()])
+
+
+def _error_names() -> frozenset[str]:
+    errors = importlib.import_module("pulsar_ray.errors")
+    return frozenset(
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.PulsarException)
     )

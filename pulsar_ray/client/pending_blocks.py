@@ -18,7 +18,14 @@ class PendingBlock:
     __slots__ = ("buffers", "done", "entries", "entry_seq", "messages", "sealed_s", "size")
 
     def __init__(
-        self, entry_seq: int, entries: int, messages: int, buffers: list[Any], size: int, sealed_s: float, done: BlockDone
+        self,
+        entry_seq: int,
+        entries: int,
+        messages: int,
+        buffers: list[Any],
+        size: int,
+        sealed_s: float,
+        done: BlockDone,
     ) -> None:
         self.entry_seq = entry_seq
         self.entries = entries
@@ -30,7 +37,9 @@ class PendingBlock:
 
 
 class PendingBlocks:
-    """A queue whose first `sent` blocks were written to the present carrier. The producer's state lock guards it."""
+    """A queue whose first `sent` blocks were written to the present carrier. The producer's state lock
+    guards it.
+    """
 
     __slots__ = ("_blocks", "messages", "sent", "size")
 
@@ -71,7 +80,9 @@ class PendingBlocks:
         return self._blocks[0] if self._blocks else None
 
     def confirm(self, entry_seq: int) -> PendingBlock | None:
-        """Take out the block with this entry_seq; None for a receipt that came before (repeats are harmless)."""
+        """Take out the block with this entry_seq; None for a receipt that came before (repeats are
+        harmless).
+        """
         blocks = self._blocks
         if blocks and blocks[0].entry_seq == entry_seq:
             block = blocks.popleft()

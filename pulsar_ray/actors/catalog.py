@@ -1,0 +1,143 @@
+"""Which topics there are: the controller's SQLite view, rebuilt from the ledger directories when it is lost."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pulsar_ray.errors import CorruptData, NotAllowedError, TopicNotFound
+from pulsar_ray.model.topic_name import TopicName
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS namespace (name TEXT PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS topic (name TEXT PRIMARY KEY, partitions INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS partition (
+    name TEXT PRIMARY KEY, number INTEGER UNIQUE NOT NULL, topic TEXT NOT NULL, partition_index INTEGER NOT NULL,
+    store_id TEXT NOT NULL, has_ledger INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE IF NOT EXISTS last_number (one INTEGER PRIMARY KEY CHECK (one = 1), value INTEGER NOT NULL);
+INSERT OR IGNORE INTO last_number VALUES (1, 0);
+"""
+BUILT_IN_NAMESPACES = ("public/default", "pulsar/system")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRow:
+    """A partition as the catalog knows it. `number` is unique in the cluster and stands in every ledger id."""
+
+    name: str
+    number: int
+    topic: str
+    partition_index: int
+    store_id: str
+    has_ledger: bool
+
+
+class Catalog:
+    """Topics, partitions and their numbers. Every change is committed before the call returns."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._db.executescript(_SCHEMA)
+        except sqlite3.DatabaseError as error:
+            reason = f"no SQLite file of ours ({error}); move it away, it is rebuilt from the ledgers"
+            raise CorruptData(str(path), 0, reason) from None
+        for name in BUILT_IN_NAMESPACES:
+            self._db.execute("INSERT OR IGNORE INTO namespace VALUES (?)", (name,))
+
+    def restore(self, rows: Iterable[PartitionRow]) -> None:
+        """Take back what the ledger directories say."""
+        for row in rows:
+            name = TopicName.parse(row.topic)
+            self._db.execute("INSERT OR IGNORE INTO namespace VALUES (?)", (f"{name.tenant}/{name.namespace}",))
+            count = max(row.partition_index + 1, self.partition_count(row.topic) or 0)
+            self._db.execute("INSERT OR REPLACE INTO topic VALUES (?, ?)", (row.topic, count))
+            self._db.execute(
+                "INSERT OR REPLACE INTO partition VALUES (?, ?, ?, ?, ?, 1)",
+                (row.name, row.number, row.topic, row.partition_index, row.store_id),
+            )
+            self._db.execute("UPDATE last_number SET value = MAX(value, ?)", (row.number,))
+
+    def partition_count(self, topic: str) -> int | None:
+        """0 for a topic without partitions, None for one that does not exist."""
+        row = self._db.execute("SELECT partitions FROM topic WHERE name = ?", (topic,)).fetchone()
+        return None if row is None else int(row[0])
+
+    def partitions(self, topic: str) -> list[PartitionRow]:
+        """The partitions of a topic by index; one row with index -1 for a topic that has none."""
+        rows = self._db.execute(
+            "SELECT name, number, topic, partition_index, store_id, has_ledger FROM partition WHERE topic = ? "
+            "ORDER BY partition_index",
+            (topic,),
+        ).fetchall()
+        return [_partition_row(row) for row in rows]
+
+    def partition(self, name: str) -> PartitionRow | None:
+        """A partition (or unpartitioned topic) by its own full name."""
+        row = self._db.execute(
+            "SELECT name, number, topic, partition_index, store_id, has_ledger FROM partition WHERE name = ?", (name,)
+        ).fetchone()
+        return None if row is None else _partition_row(row)
+
+    def create(self, topic: TopicName, partitions: int, stores: Sequence[str]) -> list[PartitionRow]:
+        """Create a topic; its partitions get their numbers, for ever, and take turns in `stores`.
+
+        0 partitions is a topic without. Raises NotAllowedError if it exists, TopicNotFound for a missing namespace.
+        """
+        namespace = f"{topic.tenant}/{topic.namespace}"
+        if self._db.execute("SELECT 1 FROM namespace WHERE name = ?", (namespace,)).fetchone() is None:
+            raise TopicNotFound(f"namespace {namespace!r} of {topic.full} does not exist; use public/default")
+        if self.partition_count(topic.full) is not None:
+            raise NotAllowedError(f"the topic {topic.full} already exists")
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            self._db.execute("INSERT INTO topic VALUES (?, ?)", (topic.full, partitions))
+            for index in range(partitions) if partitions else (-1,):
+                name = topic.partition(index).full if partitions else topic.full
+                self._db.execute("UPDATE last_number SET value = value + 1")
+                self._db.execute(
+                    "INSERT INTO partition SELECT ?, value, ?, ?, ?, 0 FROM last_number",
+                    (name, topic.full, index, stores[max(index, 0) % len(stores)]),
+                )
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        return self.partitions(topic.full)
+
+    def opened(self, name: str) -> None:
+        """The partition's ledger directory exists from now on: a missing one is a loss, never made anew."""
+        self._db.execute("UPDATE partition SET has_ledger = 1 WHERE name = ? AND has_ledger = 0", (name,))
+
+    def delete(self, topic: str) -> list[PartitionRow]:
+        """Forget a topic; its rows as they were. Raises TopicNotFound. Its numbers are not used again."""
+        rows = self.partitions(topic)
+        if not rows:
+            raise TopicNotFound(f"the topic {topic} does not exist")
+        self._db.execute("BEGIN IMMEDIATE")
+        self._db.execute("DELETE FROM partition WHERE topic = ?", (topic,))
+        self._db.execute("DELETE FROM topic WHERE name = ?", (topic,))
+        self._db.execute("COMMIT")
+        return rows
+
+    def topics(self, namespace: str) -> list[tuple[str, int]]:
+        """(full name, number of partitions or 0) of a namespace, by name."""
+        rows = self._db.execute("SELECT name, partitions FROM topic ORDER BY name").fetchall()
+        return [(n, p) for n, p in rows if n.split("://", 1)[1].startswith(namespace + "/")]
+
+    def partitions_per_store(self) -> dict[str, int]:
+        """How many partitions each store holds."""
+        return dict(self._db.execute("SELECT store_id, COUNT(*) FROM partition GROUP BY store_id").fetchall())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+
+def _partition_row(row: tuple[str, int, str, int, str, int]) -> PartitionRow:
+    name, number, topic, index, store_id, has_ledger = row
+    return PartitionRow(name, number, topic, index, store_id, bool(has_ledger))

@@ -1,0 +1,120 @@
+"""From a service URL to a cluster: which Ray, and a broker on it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from pulsar_ray.actors.embedded import ClientMark, EmbeddedRecord, ensure_embedded, read_record
+from pulsar_ray.actors.start import start_broker
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import ConnectError
+from pulsar_ray.transport.names import NAMESPACE
+from pulsar_ray.transport.ray_cluster import RayCluster
+
+
+@dataclass(slots=True)
+class Connected:
+    """A cluster with a running broker. `address` finds it again from another process of the same cluster."""
+
+    cluster: RayCluster
+    address: str
+    mark: ClientMark | None = None
+
+    def release(self) -> None:
+        """This client needs it no more; Ray stays connected for the others of this process."""
+        if self.mark is not None:
+            self.mark.release()
+
+
+def connect(
+    service_url: str,
+    *,
+    data_dir: str | os.PathLike[str] | None,
+    config_file: str | os.PathLike[str] | None,
+    settings: dict[str, Any],
+) -> Connected:
+    """Connect as `Client` describes. Raises ConnectError, InvalidConfiguration, or what is wrong with the data directory."""
+    given = dict(settings) if data_dir is None else {**settings, "data_dir": os.fspath(data_dir)}
+    loaded = Settings.load(config_file, **given)
+    if service_url == "local":
+        return _join_embedded(loaded)
+    if service_url != "auto":
+        _init(service_url)
+        return _on_this_ray(loaded)
+    if ray.is_initialized():
+        return _on_this_ray(loaded)
+    address = os.environ.get("RAY_ADDRESS") or _running_ray()
+    if address:
+        _init(address)
+        return _on_this_ray(loaded)
+    return _join_embedded(loaded)
+
+
+def _on_this_ray(settings: Settings) -> Connected:
+    """The broker of the Ray this process is connected to, started if none runs."""
+    ray_client: Any = ray.util.client.ray
+    if ray_client.is_connected():
+        raise ValueError("ray:// connections cannot carry lanes: run the program on a node of the cluster, or `ray job submit`")
+    cluster = RayCluster()
+    described = cluster.describe_broker()
+    if described is None:
+        described = start_broker(settings)
+    address = ray.get_runtime_context().gcs_address
+    record = read_record(Path(described["data_dir"]))
+    mark = None
+    if record is not None and record.address == address:
+        with contextlib.suppress(OSError):
+            mark = ClientMark(Path(described["data_dir"]))
+    return Connected(cluster, address, mark)
+
+
+def _join_embedded(settings: Settings) -> Connected:
+    data_dir = Path(settings.data_dir)
+    record = ensure_embedded(settings)
+    mark = ClientMark(data_dir)
+    try:
+        if ray.is_initialized():
+            if ray.get_runtime_context().gcs_address != record.address:
+                raise ConnectError(
+                    "this process is connected to another Ray cluster already; use Client('auto') for its broker, or ray.shutdown()"
+                )
+        else:
+            _join(record)
+    except BaseException:
+        mark.release()
+        raise
+    return Connected(RayCluster(), record.address, mark)
+
+
+def _join(record: EmbeddedRecord) -> None:
+    if record.auth_mode:
+        os.environ.setdefault("RAY_AUTH_MODE", record.auth_mode)
+    _init(record.address)
+
+
+def _init(address: str) -> None:
+    try:
+        ray.init(
+            address=address,
+            namespace=NAMESPACE,
+            ignore_reinit_error=True,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ConnectError(f"no Ray cluster answers at {address}: {error}") from None
+
+
+def _running_ray() -> str:
+    """The address of a Ray cluster that `ray start` began on this machine, "" if there is none."""
+    try:
+        return (Path("/tmp/ray") / "ray_current_cluster").read_text().strip()  # noqa: S108
+    except OSError:
+        return ""

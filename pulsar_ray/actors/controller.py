@@ -1,0 +1,324 @@
+"""The Controller actor: names to actors, placement, and whoever does not answer. Not on the data path.
+
+It is the only creator of broker actors. Clients cache what it tells them and keep working while it restarts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from pulsar_ray.actors.catalog import Catalog, PartitionRow
+from pulsar_ray.actors.owner_loop import prepare_broker_process
+from pulsar_ray.actors.local_ray import alive_nodes
+from pulsar_ray.actors.options import create
+from pulsar_ray.actors.store import StoreActor
+from pulsar_ray.actors.subscription_dispatcher import SubscriptionDispatcher
+from pulsar_ray.actors.topic_partition import TopicPartition
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import (
+    InvalidConfiguration,
+    NotAllowedError,
+    PulsarException,
+    TopicNotFound,
+    WrongNode,
+)
+from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.transport.cluster import SubscriptionRequest
+from pulsar_ray.transport.names import NAMESPACE, dispatcher_name, partition_name, store_name
+from pulsar_ray.transport.ray_errors import translated
+
+logger = logging.getLogger(__name__)
+
+PROBE_DEADLINE_S = 2.0
+WATCH_INTERVAL_S = 5.0
+CALL_DEADLINE_S = 30.0
+
+
+class Controller:
+    """Resolves topics, starts partitions and dispatchers on their stores' nodes, and restarts what is frozen."""
+
+    def __init__(self, data_dir: str, settings: Settings) -> None:
+        prepare_broker_process()
+        self._data_dir = Path(data_dir).expanduser()
+        self._settings = settings
+        self._catalog: Catalog | None = None
+        self._stores: dict[str, dict[str, Any]] = {}
+        self._handles: dict[str, Any] = {}
+        self._dispatchers: dict[str, tuple[str, str, bool]] = {}
+        self._probing: dict[str, asyncio.Task[bool]] = {}
+        self._start: asyncio.Task[None] | None = None
+        self._watcher: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return "Controller"
+
+    # --- starting --------------------------------------------------------------------------------------------------
+
+    async def ready(self) -> dict[str, Any]:
+        """Wait until the broker serves. Raises what is wrong with the data directory, typed."""
+        if self._start is None or (self._start.done() and self._start.exception() is not None):
+            self._start = asyncio.get_running_loop().create_task(self._open())
+        await asyncio.shield(self._start)
+        return {"pid": os.getpid(), "data_dir": str(self._data_dir), "stores": sorted(self._stores)}
+
+    async def _open(self) -> None:
+        await self._find_stores(required=True)
+        path = self._data_dir / "meta.sqlite"
+        is_new = not path.exists()
+        self._catalog = Catalog(path)
+        if is_new:
+            await self._rebuild_catalog()
+        if self._watcher is None:
+            self._watcher = asyncio.get_running_loop().create_task(self._watch())
+
+    async def _find_stores(self, *, required: bool = False) -> None:
+        """A store on every live node; one that has no usable directory of its own is left out."""
+        here = ray.get_runtime_context().get_node_id()
+        for node_id in alive_nodes():
+            if any(s["node_id"] == node_id for s in self._stores.values()):
+                continue
+            handle = create(StoreActor, store_name(node_id[:8]), node_id, str(self._data_dir), self._settings)
+            try:
+                with translated(f"store on {node_id[:8]}"):
+                    described = await asyncio.wait_for(handle.describe.remote(), CALL_DEADLINE_S)
+            except (PulsarException, asyncio.TimeoutError) as error:
+                if node_id == here and required:
+                    ray.kill(handle)
+                    raise
+                logger.warning("no store on node %s: %s", node_id[:8], error)
+                continue
+            self._stores[described["store_id"]] = {**described, "handle": handle}
+
+    async def _rebuild_catalog(self) -> None:
+        assert self._catalog is not None
+        for store_id, store in self._stores.items():
+            with translated("reading the ledger directories"):
+                found = await store["handle"].partitions.remote()
+            self._catalog.restore(
+                PartitionRow(name, number, topic, index, store_id, has_ledger=True) for name, number, topic, index in found
+            )
+
+    async def _serving(self) -> Catalog:
+        await self.ready()
+        assert self._catalog is not None
+        return self._catalog
+
+    # --- topics ----------------------------------------------------------------------------------------------------
+
+    async def resolve(self, topic: str, create: bool) -> list[tuple[str, int, str]]:
+        """(partition's name, index, actor name) for each partition, their actors started; creates the topic if it may."""
+        catalog = await self._serving()
+        name = TopicName.parse(topic)
+        own = catalog.partition(name.full)
+        rows = [own] if own is not None else catalog.partitions(name.full)
+        if not rows:
+            rows = self._auto_create(catalog, name, create)
+        for row in rows:
+            self._partition_handle(catalog, row)
+        return [(row.name, row.partition_index, partition_name(row.name)) for row in rows]
+
+    def _auto_create(self, catalog: Catalog, name: TopicName, create: bool) -> list[PartitionRow]:
+        if name.domain != "persistent":
+            raise NotAllowedError(f"{name.full}: non-persistent topics are not served yet; use persistent://")
+        if name.partition_index >= 0 and (count := catalog.partition_count(name.partitioned_full)):
+            raise NotAllowedError(f"{name.full} is no partition of {name.partitioned_full}, which has {count}")
+        if not (create and self._settings.allow_auto_topic_creation):
+            raise TopicNotFound(f"the topic {name.full} does not exist; create it with `pulsar-ray topics create`")
+        partitioned = self._settings.allow_auto_topic_creation_type == "partitioned" and name.partition_index < 0
+        partitions = self._settings.default_num_partitions if partitioned else 0
+        return catalog.create(name, partitions, self._stores_for_new(catalog))
+
+    def _stores_for_new(self, catalog: Catalog) -> list[str]:
+        """Stores for new partitions, the emptiest first."""
+        used = catalog.partitions_per_store()
+        return sorted(self._stores, key=lambda store: (used.get(store, 0), store))
+
+    def _partition_handle(self, catalog: Catalog, row: PartitionRow) -> Any:
+        name = partition_name(row.name)
+        if name in self._handles:
+            return self._handles[name]
+        store = self._store_of(row)
+        directory = str(Path(store["path"]) / "p" / str(row.number))
+        args = (directory, row.number, row.name, row.partition_index, self._settings, row.has_ledger)
+        handle = self._create(TopicPartition, name, store, *args)
+        catalog.opened(row.name)
+        return handle
+
+    def _store_of(self, row: PartitionRow) -> dict[str, Any]:
+        store = self._stores.get(row.store_id)
+        if store is None:
+            raise WrongNode(
+                f"{row.name} lives in store {row.store_id}, which no running node holds: start its node again, or give the "
+                "broker its data directory"
+            )
+        return store
+
+    def _create(self, cls: type[Any], name: str, store: dict[str, Any], *args: Any) -> Any:
+        handle = create(cls, name, store["node_id"], *args)
+        self._handles[name] = handle
+        return handle
+
+    async def create_topic(self, topic: str, partitions: int) -> None:
+        """Create a topic; 0 partitions is an unpartitioned one. Raises NotAllowedError if it exists."""
+        catalog = await self._serving()
+        name = TopicName.parse(topic)
+        if name.partition_index >= 0:
+            raise NotAllowedError(f"{topic}: a name that ends in -partition-<number> is reserved for partitions")
+        if partitions < 0:
+            raise InvalidConfiguration(f"{partitions} partitions: the number of partitions must be more than 0")
+        catalog.create(name, partitions, self._stores_for_new(catalog))
+
+    async def list_topics(self, namespace: str) -> list[tuple[str, int]]:
+        """(full name, partitions or 0)."""
+        return (await self._serving()).topics(namespace)
+
+    async def delete_topic(self, topic: str, force: bool) -> None:
+        """Delete a topic with its data. Raises NotAllowedError while producers or consumers are connected, unless forced."""
+        catalog = await self._serving()
+        name = TopicName.parse(topic)
+        rows = catalog.partitions(name.full)
+        if not rows:
+            raise TopicNotFound(f"the topic {name.full} does not exist")
+        if not force:
+            connected = sum([await self._connected(row) for row in rows])
+            if connected:
+                raise NotAllowedError(f"Topic has {connected} connected producers/consumers: close them, or force")
+        catalog.delete(name.full)
+        for row in rows:
+            for address, (partition, _, _) in list(self._dispatchers.items()):
+                if partition == row.name:
+                    self._kill(address)
+                    del self._dispatchers[address]
+            self._kill(partition_name(row.name))
+            await self._stores[row.store_id]["handle"].remove.remote(row.number)
+
+    async def _connected(self, row: PartitionRow) -> int:
+        total = 0
+        addresses = [partition_name(row.name)] + [a for a, d in self._dispatchers.items() if d[0] == row.name]
+        for address in addresses:
+            handle = self._handles.get(address)
+            if handle is not None:
+                stats = await asyncio.wait_for(handle.stats.remote(), CALL_DEADLINE_S)
+                total += len(stats.get("producers", ())) + len(stats.get("consumers", ()))
+        return total
+
+    def _kill(self, name: str) -> None:
+        handle = self._handles.pop(name, None)
+        if handle is not None:
+            ray.kill(handle)
+
+    # --- subscriptions ---------------------------------------------------------------------------------------------
+
+    async def dispatcher(
+        self, topic: str, subscription: str, durable: bool, initial: str, properties: dict[str, str], create: bool
+    ) -> str:
+        """The actor name of a partition's dispatcher, started if it does not run. `topic` is a partition's own name."""
+        catalog = await self._serving()
+        row = catalog.partition(TopicName.parse(topic).full)
+        if row is None:
+            raise TopicNotFound(f"the topic {topic} does not exist")
+        name = dispatcher_name(row.name, subscription, durable)
+        self._partition_handle(catalog, row)
+        if name not in self._handles:
+            store = self._store_of(row)
+            create = create and self._settings.allow_auto_subscription_creation
+            request = SubscriptionRequest(row.name, subscription, durable, initial, properties, create)
+            self._create(SubscriptionDispatcher, name, store, request, self._settings)
+            self._dispatchers[name] = (row.name, subscription, durable)
+        return name
+
+    async def dispatcher_gone(self, name: str) -> None:
+        """The dispatcher's subscription was removed; the actor leaves."""
+        self._dispatchers.pop(name, None)
+        self._kill(name)
+
+    # --- whoever is silent -----------------------------------------------------------------------------------------
+
+    async def probe(self, name: str | None = None) -> bool:
+        """Without a name: alive. With one: look after that actor; True if it had to be killed (Ray restarts it)."""
+        if name is None:
+            return False
+        if name not in self._probing:
+            self._probing[name] = asyncio.get_running_loop().create_task(self._probe(name))
+            self._probing[name].add_done_callback(lambda _: self._probing.pop(name, None))
+        return await asyncio.shield(self._probing[name])
+
+    async def _probe(self, name: str) -> bool:
+        handle = self._handles.get(name)
+        if handle is None:
+            try:
+                handle = ray.get_actor(name, namespace=NAMESPACE)
+            except ValueError:
+                return False
+        try:
+            await asyncio.wait_for(handle.probe.remote(), PROBE_DEADLINE_S)
+        except asyncio.TimeoutError:
+            logger.warning("%s does not answer: killing it", name)
+            await asyncio.to_thread(ray.kill, handle, no_restart=False)
+            return True
+        except (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnschedulableError):
+            # Gone for good under this handle: the next resolve creates it anew.
+            self._handles.pop(name, None)
+            return False
+        except ray.exceptions.RayError:
+            return False
+        return False
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            try:
+                await self._find_stores()
+            except Exception:
+                logger.exception("looking for stores failed")
+            for store in list(self._stores.values()):
+                await self._probe_store(store)
+
+    async def _probe_store(self, store: dict[str, Any]) -> None:
+        try:
+            await asyncio.wait_for(store["handle"].probe.remote(), CALL_DEADLINE_S)
+        except asyncio.TimeoutError:
+            await asyncio.to_thread(ray.kill, store["handle"], no_restart=False)
+        except ray.exceptions.RayError:
+            logger.warning("store %s is not reachable", store["store_id"])
+
+    # --- stopping, stats -------------------------------------------------------------------------------------------
+
+    async def stats(self) -> dict[str, Any]:
+        """Stats of every running actor by name."""
+        result: dict[str, Any] = {"stores": [await s["handle"].stats.remote() for s in self._stores.values()]}
+        for name, handle in list(self._handles.items()):
+            try:
+                result[name] = await asyncio.wait_for(handle.stats.remote(), CALL_DEADLINE_S)
+            except (ray.exceptions.RayError, asyncio.TimeoutError) as error:
+                result[name] = {"error": type(error).__name__}
+        return result
+
+    async def shutdown(self) -> None:
+        """Let every actor write what is pending, then end them; the controller itself is killed by the caller."""
+        await self._each([n for n in self._handles if n in self._dispatchers], lambda h: h.shutdown.remote())
+        await self._each([n for n in self._handles if n not in self._dispatchers], lambda h: h.shutdown.remote())
+        for name in list(self._handles):
+            self._kill(name)
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if self._catalog is not None:
+            self._catalog.close()
+        for store in self._stores.values():
+            ray.kill(store["handle"])
+
+    async def _each(self, names: list[str], call: Callable[[Any], Any]) -> None:
+        async def one(name: str) -> None:
+            try:
+                await asyncio.wait_for(call(self._handles[name]), CALL_DEADLINE_S)
+            except (ray.exceptions.RayError, asyncio.TimeoutError) as error:
+                logger.warning("%s did not stop by itself: %s", name, error)
+
+        await asyncio.gather(*(one(name) for name in names))

@@ -1,0 +1,339 @@
+"""A subscription dispatcher, without Ray: one durable subscription, or all non-durable cursors of a partition."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from pulsar_ray.actors.consumer_endpoint import ConsumerEndpoint
+from pulsar_ray.actors.log_feed import LogFeed
+from pulsar_ray.actors.owner_loop import DiskThread
+from pulsar_ray.actors.partition_follower import PartitionFollower
+from pulsar_ray.actors.session_host import SessionHost
+from pulsar_ray.actors.subscription_host import SubscriptionHost
+from pulsar_ray.clock import Clock
+from pulsar_ray.config import Settings
+from pulsar_ray.dispatch.dispatcher import Dispatcher, DispatchSettings
+from pulsar_ray.errors import ConsumerNotFound, InvalidConfiguration, Moved, PulsarException
+from pulsar_ray.managed_ledger.cursor_store import CursorStore
+from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor, Subscription
+from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.session.requests import (
+    Acknowledge,
+    Advanced,
+    Call,
+    CloseEndpoint,
+    ConsumerOpened,
+    Credit,
+    Failed,
+    NegativeAcknowledge,
+    OpenConsumer,
+    RedeliverUnacknowledged,
+    Request,
+    encode_request,
+)
+from pulsar_ray.session.session_table import Session
+from pulsar_ray.transport.cluster import Cluster, SubscriptionRequest
+
+_FOLLOWER_NUMBERS = itertools.count(1 << 40)
+
+
+class DispatcherServer:
+    """Serves consumers. Made by `start`; it follows its partition and waits for nobody on the data path."""
+
+    def __init__(
+        self,
+        request: SubscriptionRequest,
+        follower: PartitionFollower,
+        feed: LogFeed,
+        settings: Settings,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        host: SessionHost,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._request = request
+        self._follower = follower
+        self._feed = feed
+        self._clock = clock
+        self._loop = loop
+        self._host = host
+        self._on_fatal = on_fatal
+        self._reader = DiskThread(loop, "reader")
+        self._cursor_disk = DiskThread(loop, "cursor")
+        self._settings = DispatchSettings(
+            max_unacked_messages_per_consumer=settings.max_unacked_messages_per_consumer,
+            max_unacked_messages_per_subscription=settings.max_unacked_messages_per_subscription,
+            acknowledgment_at_batch_index_level_enabled=settings.acknowledgment_at_batch_index_level_enabled,
+            reattach_grace_ms=int(settings.reattach_grace_seconds * 1000),
+        )
+        self._subscriptions: dict[str, SubscriptionHost] = {}
+        self._number = next(_FOLLOWER_NUMBERS)
+        self._reach = ("", "")
+        self._directory = ""
+        self._epoch = 0
+        self._is_armed = False
+        self._is_removed = False
+
+    # --- starting --------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Register the subscription at the partition, open its cursor, follow. Raises what either refuses with."""
+        attached = await self._follower.attach()
+        self._reach = attached.reach
+        self._directory = attached.directory
+        if self._request.durable:
+            await self._open_durable()
+        else:
+            self._epoch = self._clock.now_ms()
+        self._follower.follow(self._number, armed=False)
+        while self._feed.epoch < 0:
+            await asyncio.sleep(0.001)
+        self._host.serve(self)
+
+    async def _open_durable(self) -> None:
+        request = self._request
+        registered = await self._follower.call(
+            "register_subscription",
+            name=request.subscription,
+            durable=True,
+            initial=request.initial_position,
+            properties=request.properties,
+            create=request.create,
+        )
+        self._number = registered["number"]
+        directory = Path(registered["directory"]) / "s" / str(self._number)
+        subscription = Subscription(request.subscription, properties=dict(registered["properties"]))
+        hold = Position(*registered["hold"])
+        # `create` opens a cursor that is there; only a directory that is not there is made.
+        opening = (lambda: CursorStore.open(directory)) if directory.exists() else (
+            lambda: CursorStore.create(directory, subscription, hold)
+        )
+        store = await self._cursor_disk.run(opening)
+        self._epoch = store.epoch
+        self._add_host(request.subscription, store.cursor, store)
+
+    def _add_host(self, name: str, cursor: ManagedCursor, store: CursorStore | None) -> SubscriptionHost:
+        core = Dispatcher(cursor, self._settings, epoch=self._epoch, now_ms=self._clock.monotonic_ms())
+        host = SubscriptionHost(
+            name,
+            core,
+            store,
+            self._feed,
+            self._clock,
+            self._loop,
+            self._reader,
+            self._cursor_disk,
+            self._directory,
+            on_mark_delete=lambda position: self._follower.move_hold(*position),
+            on_fatal=self._on_fatal,
+        )
+        self._subscriptions[name] = host
+        return host
+
+    # --- following -------------------------------------------------------------------------------------------------
+
+    def advanced(self, packet: Advanced) -> None:
+        """The partition's log moved."""
+        self._feed.advanced(packet)
+        for host in self._subscriptions.values():
+            host.advanced()
+
+    def _update_arming(self) -> None:
+        wanted = any(host.waits_for_entries for host in self._subscriptions.values())
+        if wanted != self._is_armed:
+            self._is_armed = wanted
+            self._follower.follow(self._number, armed=wanted)
+
+    def tick(self) -> None:
+        """Once a second, as a net under what following may have lost."""
+        if self._is_armed:
+            self._follower.follow(self._number, armed=True)
+        for host in self._subscriptions.values():
+            host.schedule()
+
+    # --- sessions --------------------------------------------------------------------------------------------------
+
+    def attach_details(self) -> dict[str, Any]:
+        """What an attach answers besides the carrier's addresses."""
+        if self._is_removed:
+            raise Moved("the subscription was removed: resolve it again")
+        return {"epoch": self._epoch, "reach": self._reach, "directory": self._directory}
+
+    def on_request(self, session: Session, request: Request, body: memoryview) -> None:
+        """One packet of an attached session."""
+        match request:
+            case Credit() | Acknowledge() | NegativeAcknowledge() | RedeliverUnacknowledged():
+                self._on_consumer_request(session, request)
+            case OpenConsumer():
+                self._answer_opened(session, request)
+            case CloseEndpoint(request_id, endpoint_id):
+                self._host.answer(session, request_id, self._close_endpoint(session, endpoint_id))
+            case Call():
+                self._host.answer(session, request.request_id, self._call(session, request))
+            case _:
+                raise InvalidConfiguration(f"a dispatcher does not answer {type(request).__name__}")
+
+    def _on_consumer_request(
+        self, session: Session, request: Credit | Acknowledge | NegativeAcknowledge | RedeliverUnacknowledged
+    ) -> None:
+        endpoint = session.endpoints.get(request.consumer_id)
+        host = self._subscriptions.get(endpoint.subscription) if isinstance(endpoint, ConsumerEndpoint) else None
+        if host is None or not isinstance(endpoint, ConsumerEndpoint):
+            # Of a consumer that has left, or not opened yet here: it says all of it again when it opens.
+            if isinstance(request, Acknowledge) and request.request_id:
+                refusal = ConsumerNotFound("the consumer is not open here: attach again")
+                session.send(encode_request(Failed(request.request_id, "SessionLost", refusal.text)))
+            return
+        match request:
+            case Credit():
+                host.credit(endpoint, request)
+            case Acknowledge():
+                host.acknowledge(endpoint, request)
+            case NegativeAcknowledge():
+                host.negative_acknowledge(endpoint, request)
+            case RedeliverUnacknowledged():
+                host.redeliver_unacknowledged(endpoint, request.received)
+
+    def _answer_opened(self, session: Session, request: OpenConsumer) -> None:
+        async def run() -> None:
+            try:
+                reply: Request = await self._open_consumer(session, request)
+            except PulsarException as error:
+                reply = Failed(request.request_id, type(error).__name__, error.text, error.details)
+            session.send(encode_request(reply))
+            self._update_arming()
+
+        self._host.spawn(run())
+
+    async def _open_consumer(self, session: Session, request: OpenConsumer) -> ConsumerOpened:
+        host = self._subscriptions.get(request.subscription)
+        if host is None:
+            if self._request.durable:
+                raise Moved(f"this dispatcher does not serve subscription {request.subscription!r}: resolve it again")
+            host = await self._open_reader(request)
+        return await host.open_consumer(session, request)
+
+    async def _open_reader(self, request: OpenConsumer) -> SubscriptionHost:
+        start = request.start or {"target": "latest", "inclusive": False}
+        mark = Position(*await self._follower.call("seek_position", **start))
+        cursor = ManagedCursor(Subscription(request.subscription, is_durable=False), mark)
+        return self._subscriptions.get(request.subscription) or self._add_host(request.subscription, cursor, None)
+
+    async def _close_endpoint(self, session: Session, endpoint_id: int) -> None:
+        endpoint = session.endpoints.get(endpoint_id)
+        if isinstance(endpoint, ConsumerEndpoint) and (host := self._subscriptions.get(endpoint.subscription)):
+            await host.close_consumer(endpoint)
+            self._forget_reader(host)
+        self._update_arming()
+
+    def _forget_reader(self, host: SubscriptionHost) -> None:
+        if not self._request.durable and not host.endpoints:
+            self._subscriptions.pop(host.name, None)
+
+    def on_session_ended(self, session: Session, crashed: bool) -> None:
+        """What its consumers held waits for others."""
+        for endpoint in list(session.endpoints.values()):
+            if isinstance(endpoint, ConsumerEndpoint) and (host := self._subscriptions.get(endpoint.subscription)):
+                host.detach(endpoint)
+                self._forget_reader(host)
+        self._update_arming()
+
+    # --- control calls ---------------------------------------------------------------------------------------------
+
+    async def _call(self, session: Session, request: Call) -> Any:
+        endpoint = session.endpoints.get(request.endpoint_id)
+        if not isinstance(endpoint, ConsumerEndpoint) or endpoint.subscription not in self._subscriptions:
+            raise ConsumerNotFound("the consumer is not open here")
+        host = self._subscriptions[endpoint.subscription]
+        methods: dict[str, Callable[..., Awaitable[Any]]] = {
+            "seek": self._seek,
+            "check_unsubscribe": self._check_unsubscribe,
+            "unsubscribe": self._unsubscribe,
+            "last_message": self._last_message,
+            "has_more": self._has_more,
+        }
+        method = methods.get(request.method)
+        if method is None:
+            raise InvalidConfiguration(f"a dispatcher has no call {request.method!r}")
+        return await method(host, endpoint, **request.arguments)
+
+    async def _seek(self, host: SubscriptionHost, _: ConsumerEndpoint, target: Any, inclusive: bool) -> int:
+        if self._request.durable:
+            mark = await self._follower.call(
+                "hold_for_seek", number=self._number, target=target, inclusive=inclusive
+            )
+        else:
+            mark = await self._follower.call("seek_position", target=target, inclusive=inclusive)
+        position = Position(*mark)
+        return await host.seek(position.next() if position != EARLIEST else Position(0, 0))
+
+    async def _check_unsubscribe(self, host: SubscriptionHost, endpoint: ConsumerEndpoint) -> None:
+        host.check_sole(endpoint)
+
+    async def _unsubscribe(self, host: SubscriptionHost, endpoint: ConsumerEndpoint) -> None:
+        host.check_sole(endpoint)
+        await host.close_consumer(endpoint)
+        if self._request.durable:
+            self._is_removed = True
+            await self._follower.call("remove_subscription", number=self._number)
+            await host.close()
+
+    async def _last_message(self, _host: SubscriptionHost, _endpoint: ConsumerEndpoint) -> Any:
+        return await self._follower.call("last_message")
+
+    async def _has_more(self, host: SubscriptionHost, _: ConsumerEndpoint) -> bool:
+        last = await self._follower.call("last_message")
+        return host.core.pending.waiting_messages > 0 or host.core.read_position <= Position(*last["position"])
+
+    # --- stats, closing --------------------------------------------------------------------------------------------
+
+    def stats(self) -> dict[str, Any]:
+        """Per subscription; `consumers` counts all."""
+        subscriptions = {name: host.stats() for name, host in self._subscriptions.items()}
+        return {
+            "subscriptions": subscriptions,
+            "consumers": [c for s in subscriptions.values() for c in s["consumers"]],
+            "epoch": self._epoch,
+        }
+
+    async def close(self) -> None:
+        """Make the cursor durable and leave."""
+        self._follower.close()
+        for host in self._subscriptions.values():
+            with contextlib.suppress(PulsarException):
+                await host.close()
+
+
+async def start_dispatcher(
+    request: SubscriptionRequest,
+    cluster: Cluster,
+    partition_address: str,
+    settings: Settings,
+    clock: Clock,
+    host: SessionHost,
+    on_fatal: Callable[[BaseException], None],
+) -> DispatcherServer:
+    """A dispatcher that serves; runs on its owner loop."""
+    loop = asyncio.get_running_loop()
+    feed = LogFeed()
+    servers: list[DispatcherServer] = []
+
+    def advanced(packet: Advanced) -> None:
+        servers[0].advanced(packet)
+
+    follower = PartitionFollower(cluster, request.topic, partition_address, loop, advanced)
+    server = DispatcherServer(request, follower, feed, settings, clock, loop, host, on_fatal)
+    servers.append(server)
+    try:
+        await host.start()
+        await server.start()
+    except BaseException:
+        follower.close()
+        raise
+    return server
+

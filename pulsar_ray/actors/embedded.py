@@ -1,0 +1,165 @@
+"""The embedded broker of a data directory: one background process, found by every client through a record beside the data."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import ConnectError, error_from
+
+RECORD = "standalone.json"
+CLIENTS_LOCK = "clients.lock"
+START_LOCK = "standalone.start"
+LOG = "standalone.log"
+START_TIMEOUT_S = 90.0
+POLL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedRecord:
+    """Where an embedded broker is reached. `auth_mode` is Ray's token authentication, which joining processes must share."""
+
+    address: str
+    pid: int
+    started: float
+    dashboard_url: str
+    auth_mode: str
+
+    def is_alive(self) -> bool:
+        """Whether the process that wrote it still runs."""
+        try:
+            return abs(psutil.Process(self.pid).create_time() - self.started) < 1.0
+        except psutil.Error:
+            return False
+
+
+def _run(data_dir: Path) -> Path:
+    """Where these files lie; they are no data."""
+    return data_dir / "run"
+
+
+def read_record(data_dir: Path) -> EmbeddedRecord | None:
+    """The record of a running embedded broker, None if none runs on this directory."""
+    try:
+        record = EmbeddedRecord(**json.loads((_run(data_dir) / RECORD).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+    return record if record.is_alive() else None
+
+
+def write_record(data_dir: Path, address: str, dashboard_url: str) -> None:
+    """Say where this process's broker is reached; appears whole or not at all."""
+    started = psutil.Process().create_time()
+    auth_mode = os.environ.get("RAY_AUTH_MODE", "")
+    record = EmbeddedRecord(address, os.getpid(), started, dashboard_url, auth_mode)
+    staged = _run(data_dir) / f"{RECORD}.new"
+    staged.write_text(json.dumps(asdict(record)))
+    os.replace(staged, _run(data_dir) / RECORD)
+
+
+def remove_record(data_dir: Path) -> None:
+    """The broker of this process is ending."""
+    (_run(data_dir) / RECORD).unlink(missing_ok=True)
+
+
+def ensure_embedded(settings: Settings) -> EmbeddedRecord:
+    """Find the embedded broker of the data directory, or start one in the background and wait until it serves.
+
+    Raises what is wrong with the directory, typed, or ConnectError with the end of its log.
+    """
+    data_dir = Path(settings.data_dir)
+    if (record := read_record(data_dir)) is not None:
+        return record
+    try:
+        _run(data_dir).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConnectError(f"data_dir {data_dir} cannot be made: {error.strerror}; give another one") from None
+    with _start_lock(data_dir):
+        if (record := read_record(data_dir)) is not None:
+            return record
+        return _start(data_dir, settings)
+
+
+@contextmanager
+def _start_lock(data_dir: Path) -> Iterator[None]:
+    fd = os.open(_run(data_dir) / START_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _start(data_dir: Path, settings: Settings) -> EmbeddedRecord:
+    failure = _run(data_dir) / "standalone.failed"
+    failure.unlink(missing_ok=True)
+    given = _run(data_dir) / "standalone.settings"
+    given.write_text(json.dumps(asdict(settings)))
+    command = [sys.executable, "-m", "pulsar_ray.cli.standalone", str(given)]
+    with open(_run(data_dir) / LOG, "ab") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if (record := read_record(data_dir)) is not None:
+            return record
+        if process.poll() is not None:
+            raise _failure(failure, data_dir)
+        time.sleep(POLL_S)
+    process.kill()
+    raise ConnectError(f"the embedded broker did not start within {START_TIMEOUT_S:.0f} s; see {_run(data_dir) / LOG}")
+
+
+def record_failure(data_dir: Path, error: Any) -> None:
+    """Leave a typed error for whoever started this process."""
+    text = json.dumps([type(error).__name__, getattr(error, "text", str(error)), getattr(error, "details", {})])
+    (_run(data_dir) / "standalone.failed").write_text(text)
+
+
+def _failure(path: Path, data_dir: Path) -> Exception:
+    try:
+        return error_from(*json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        lines = (_run(data_dir) / LOG).read_text(errors="replace").splitlines()[-5:]
+        return ConnectError(f"the embedded broker ended at its start; {_run(data_dir) / LOG} says: " + " | ".join(lines))
+
+
+class ClientMark:
+    """Says that a client of the embedded broker is alive: a shared lock that the kernel drops with the process."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._fd = os.open(_run(data_dir) / CLIENTS_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._fd, fcntl.LOCK_SH)
+
+    def release(self) -> None:
+        """This client is gone."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def has_clients(data_dir: Path) -> bool:
+    """Whether any process holds a ClientMark."""
+    fd = os.open(_run(data_dir) / CLIENTS_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(fd)
+

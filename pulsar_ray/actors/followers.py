@@ -1,0 +1,94 @@
+"""The dispatchers that follow a partition: who waits, and what they are told when the log moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pulsar_ray.ledger.segment_file import SegmentInfo
+from pulsar_ray.managed_ledger.managed_ledger import AppendResult, ManagedLedger
+from pulsar_ray.session.requests import Advanced, Follow, encode_request
+from pulsar_ray.session.session_table import Session
+
+MAX_UNSENT_BYTES = 256 * 1024
+
+Frames = Sequence[tuple[int, int, int, bytes]]
+
+
+class _Follower:
+    __slots__ = ("armed", "behind", "segments_version", "session")
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.armed = False
+        self.behind = False
+        self.segments_version = -1
+
+
+class Followers:
+    """One small packet to each armed follower after a commit's receipts; absolute positions, so that a loss harms nothing."""
+
+    def __init__(self, ledger: ManagedLedger) -> None:
+        self._ledger = ledger
+        self._followers: dict[int, _Follower] = {}
+
+    def __len__(self) -> int:
+        return len(self._followers)
+
+    def follow(self, session: Session, request: Follow) -> None:
+        """Arm or disarm, and answer with where the log is now."""
+        follower = self._followers.get(request.subscription_number)
+        if follower is None or follower.session is not session:
+            follower = self._followers[request.subscription_number] = _Follower(session)
+        follower.armed = request.armed
+        follower.behind = False
+        self._tell(follower, ())
+
+    def forget(self, session: Session) -> None:
+        """The session ended."""
+        self._followers = {n: f for n, f in self._followers.items() if f.session is not session}
+
+    def advanced(self, result: AppendResult) -> None:
+        """A commit became durable."""
+        for follower in self._followers.values():
+            if not follower.armed:
+                continue
+            carrier = follower.session.carrier
+            if carrier is None or carrier.unsent_bytes > MAX_UNSENT_BYTES:
+                # It reads slower than we write: its next Follow (at the latest after a second) tells it the position.
+                follower.behind = True
+            else:
+                self._tell(follower, result.frames)
+
+    def catch_up(self) -> None:
+        """Tell those that were left out while their carrier was full."""
+        for follower in self._followers.values():
+            carrier = follower.session.carrier
+            if follower.behind and carrier is not None and carrier.unsent_bytes <= MAX_UNSENT_BYTES:
+                follower.behind = False
+                self._tell(follower, ())
+
+    def _tell(self, follower: _Follower, frames: Frames) -> None:
+        ledger = self._ledger
+        position = ledger.last_position
+        first = ledger.first_position
+        segments = tail = None
+        if follower.segments_version != ledger.segments_version:
+            follower.segments_version = ledger.segments_version
+            segments = [_described(segment) for segment in ledger.segments()]
+        elif not frames and (known := ledger.segments()):
+            tail = _described(known[-1])
+        packet = Advanced(
+            ledger.epoch, position.ledger_id, position.entry_id, first.ledger_id, first.entry_id, segments, tail, frames
+        )
+        follower.session.send(encode_request(packet))
+
+
+def _described(segment: SegmentInfo) -> tuple[int, int, str, int, int, int]:
+    return (
+        segment.ledger_id,
+        segment.segment_index,
+        str(segment.path),
+        segment.first_entry_id,
+        segment.end_offset,
+        segment.last_entry_id,
+    )

@@ -1,0 +1,73 @@
+"""What TopicPartition and SubscriptionDispatcher have in common: an owner loop, a session host, and an error to answer with.
+
+An actor whose start failed for a reason that a restart would not mend comes up all the same and answers every call with the
+typed error; dying would only make Ray restart it for ever.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from pulsar_ray.actors.owner_loop import OwnerLoop, prepare_broker_process
+from pulsar_ray.actors.local_ray import node_address, session_directory
+from pulsar_ray.actors.session_host import SessionHost
+from pulsar_ray.clock import SystemClock
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import PulsarException
+
+
+class LaneActor:
+    """Base of the actors that clients attach to. Ray methods only hand over to the owner loop and await."""
+
+    def __init__(self, label: str) -> None:
+        prepare_broker_process()
+        self._label = label
+        self._clock = SystemClock()
+        self._owner = OwnerLoop("owner")
+        self._refusal: PulsarException | None = None
+        self._host: SessionHost | None = None
+
+    def __repr__(self) -> str:
+        return self._label
+
+    def _new_host(self, settings: Settings) -> SessionHost:
+        node = node_address()
+        lane_directory = session_directory() / "pr"
+        # Sessions of a former life of this actor must not be mistaken for new ones: their tokens differ, their ids too.
+        first_id = int.from_bytes(os.urandom(5), "little") << 20 | 1
+        return SessionHost(self._owner.loop, lane_directory, node, settings, self._clock, first_id)
+
+    async def _guarded(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        if self._refusal is not None:
+            raise self._refusal
+        return await self._owner.run(work)
+
+    async def attach(self, client_id: str, protocol_version: int, want_tcp: bool) -> dict[str, Any]:
+        """See SessionHost.attach."""
+        return await self._guarded(lambda: self._attach(client_id, protocol_version, want_tcp))  # type: ignore[no-any-return]
+
+    async def _attach(self, client_id: str, protocol_version: int, want_tcp: bool) -> dict[str, Any]:
+        host = await self._serving()
+        return await host.attach(client_id, protocol_version, want_tcp)
+
+    async def _serving(self) -> SessionHost:
+        """The host, once this actor serves."""
+        assert self._host is not None
+        return self._host
+
+    async def exchange(
+        self, session_id: int, attachment: int, token: bytes, last_received: int, packets: list[tuple[int, Any]]
+    ) -> tuple[int, list[tuple[int, bytes]]]:
+        """See SessionHost.exchange."""
+        host = self._host
+        assert host is not None
+        reply: tuple[int, list[tuple[int, bytes]]] = await self._guarded(
+            lambda: host.exchange(session_id, attachment, token, last_received, packets)
+        )
+        return reply
+
+    async def probe(self) -> int:
+        """Answers off the owner loop: a slow disk is no reason to kill. The process id."""
+        return os.getpid()

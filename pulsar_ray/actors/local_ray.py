@@ -1,0 +1,52 @@
+"""The Ray of this machine: a node's facts, and a Ray of our own for an embedded broker."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from pulsar_ray.transport.names import NAMESPACE
+
+
+def start_ray() -> tuple[str, str]:
+    """Start Ray on this machine, kept apart from what `ray start` finds; its address and dashboard URL.
+
+    A directory of its own keeps `ray.init("auto")` of other programs from landing here.
+    """
+    context: Any = ray.init(
+        address="local",
+        namespace=NAMESPACE,
+        include_dashboard=True,
+        dashboard_host="127.0.0.1",
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        _temp_dir=f"/tmp/pulsar-ray-{os.getuid()}",  # noqa: S108
+    )
+    return context.address_info["gcs_address"], f"http://{context.dashboard_url}"
+
+
+def stop_ray() -> None:
+    """End it with everything on it."""
+    ray.shutdown()
+
+
+def node_address() -> str:
+    """The address other nodes reach this one at."""
+    get: Any = ray.util.get_node_ip_address
+    return str(get())
+
+
+def session_directory() -> Path:
+    """Ray's directory for this session on this node: short enough for socket paths, gone with the session."""
+    node: Any = ray._private.worker.global_worker.node
+    return Path(node.get_session_dir_path())
+
+
+def alive_nodes() -> list[str]:
+    """The ids of the nodes that are there."""
+    nodes: Any = ray.nodes
+    return [node["NodeID"] for node in nodes() if node["Alive"]]

@@ -1,0 +1,196 @@
+"""What a dispatcher knows of its partition's log: how far it is durable, which segments there are, and what came last.
+
+The newest frames are kept in memory, so that a dispatcher that keeps up never reads a file; older ones are read, headers only,
+on a thread.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pulsar_ray.dispatch.block_ref import BlockRef
+from pulsar_ray.format.frame import FrameHeader, parse_frame_header
+from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE
+from pulsar_ray.ledger.reader import SegmentReader
+from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.session.requests import Advanced
+
+MAX_TAIL_BLOCKS = 8192
+READ_BYTES = 8 * 1024 * 1024
+
+
+class Segment(NamedTuple):
+    """One segment file with its durable end."""
+
+    ledger_id: int
+    segment_index: int
+    path: str
+    first_entry_id: int
+    end_offset: int
+    last_entry_id: int
+
+
+class Place(NamedTuple):
+    """Where in the files reading goes on: the start of a frame."""
+
+    ledger_id: int
+    segment_index: int
+    offset: int
+    first_entry_id: int
+
+
+class LogFeed:
+    """Updated by `advanced`; `blocks_from` serves from memory, `reader_from` prepares reading files."""
+
+    def __init__(self) -> None:
+        self.epoch = -1
+        self.last = EARLIEST
+        self.first = EARLIEST
+        self._segments: list[Segment] = []
+        self._tail: deque[BlockRef] = deque()
+        self._tail_keys: deque[tuple[int, int]] = deque()
+
+    # --- what the partition says -----------------------------------------------------------------------------------
+
+    def advanced(self, packet: Advanced) -> None:
+        """Take an Advanced packet; a late one changes nothing."""
+        last = Position(packet.ledger_id, packet.entry_id)
+        if packet.epoch < self.epoch or (packet.epoch == self.epoch and last < self.last):
+            return
+        if packet.epoch > self.epoch:
+            self._tail.clear()
+            self._tail_keys.clear()
+        self.epoch = packet.epoch
+        if packet.segments is not None:
+            self._segments = [Segment(*segment) for segment in packet.segments]
+        elif packet.tail is not None:
+            self._replace_last(Segment(*packet.tail))
+        for ledger_id, segment_index, offset, header in packet.frames:
+            self._add_frame(ledger_id, segment_index, offset, parse_frame_header(header))
+        if not packet.frames and last != self.last:
+            # Something was left out: the tail has a hole, what follows it begins anew.
+            self._tail.clear()
+            self._tail_keys.clear()
+        self.last = last
+        self.first = Position(packet.first_ledger_id, packet.first_entry_id)
+
+    def _replace_last(self, segment: Segment) -> None:
+        if self._segments and self._segments[-1][:2] == segment[:2]:
+            self._segments[-1] = segment
+
+    def _add_frame(self, ledger_id: int, segment_index: int, offset: int, frame: FrameHeader) -> None:
+        if self._tail:
+            newest = self._tail[-1]
+            follows = newest.ledger_id == ledger_id and newest.last_entry_id + 1 == frame.first_entry_id
+            if not follows and not (ledger_id > newest.ledger_id and frame.first_entry_id == 0 and offset > 0):
+                self._tail.clear()
+                self._tail_keys.clear()
+        for ref in blocks_of(ledger_id, segment_index, offset, frame):
+            self._tail.append(ref)
+            self._tail_keys.append((ref.ledger_id, ref.first_entry_id))
+        while len(self._tail) > MAX_TAIL_BLOCKS:
+            self._tail.popleft()
+            self._tail_keys.popleft()
+        end = offset + frame.total_length
+        if self._segments and self._segments[-1][:2] == (ledger_id, segment_index):
+            self._segments[-1] = self._segments[-1]._replace(end_offset=end, last_entry_id=frame.last_entry_id)
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    @property
+    def ledgers(self) -> list[tuple[int, int]]:
+        """(ledger id, last entry id) of each ledger."""
+        last: dict[int, int] = {}
+        for segment in self._segments:
+            last[segment.ledger_id] = segment.last_entry_id
+        return list(last.items())
+
+    def has_after(self, position: Position) -> bool:
+        """Whether an entry at or behind `position` is durable."""
+        return position <= self.last
+
+    def blocks_from(self, position: Position, max_messages: int) -> list[BlockRef] | None:
+        """Blocks from `position` on out of memory; None if they have to be read from a file."""
+        if not self._tail or position < self._tail_keys[0]:
+            return None
+        index = bisect_right(self._tail_keys, position) - 1
+        taken: list[BlockRef] = []
+        messages = 0
+        while index < len(self._tail) and messages < max_messages:
+            ref = self._tail[index]
+            index += 1
+            if (ref.ledger_id, ref.last_entry_id) < position:
+                continue
+            taken.append(ref)
+            messages += ref.messages
+        return taken
+
+    def segment_at(self, position: Position) -> int:
+        """Index of the segment that holds `position`, or of the first one behind it."""
+        index = bisect_right(self._segments, (position.ledger_id, position.entry_id), key=_start) - 1
+        if index >= 0:
+            segment = self._segments[index]
+            if segment.ledger_id == position.ledger_id and segment.last_entry_id >= position.entry_id:
+                return index
+        return bisect_left(self._segments, (position.ledger_id, position.entry_id), key=_start)
+
+    def reader_from(self, position: Position, place: Place | None, max_messages: int) -> FileRead | None:
+        """Reading on from `position`; `place` is where the last read ended. None if no file holds it or anything behind."""
+        index = self.segment_at(position)
+        if index >= len(self._segments):
+            return None
+        segment = self._segments[index]
+        offset = SEGMENT_HEADER_SIZE
+        if place is not None and place[:2] == segment[:2] and place.first_entry_id <= position.entry_id:
+            offset = place.offset
+        return FileRead(segment, offset, position, max_messages)
+
+
+class FileRead:
+    """Frame headers of one segment from `position` on; `run` it on a thread."""
+
+    def __init__(self, segment: Segment, offset: int, position: Position, max_messages: int) -> None:
+        self._segment = segment
+        self._offset = offset
+        self._position = position
+        self._max_messages = max_messages
+        self.place: Place | None = None
+
+    def run(self) -> list[BlockRef]:
+        """The blocks, and `place` to go on at. Raises CorruptData, SegmentGone."""
+        segment = self._segment
+        blocks: list[BlockRef] = []
+        messages = 0
+        offset = self._offset
+        with SegmentReader(Path(segment.path)) as reader:
+            while offset < segment.end_offset and messages < self._max_messages:
+                for at, header in reader.read_frames(offset, segment.end_offset, READ_BYTES):
+                    self.place = Place(segment.ledger_id, segment.segment_index, at, header.first_entry_id)
+                    offset = at + header.total_length
+                    for ref in blocks_of(segment.ledger_id, segment.segment_index, at, header):
+                        if (ref.ledger_id, ref.last_entry_id) >= self._position:
+                            blocks.append(ref)
+                            messages += ref.messages
+                    if messages >= self._max_messages:
+                        break
+        return blocks
+
+
+def blocks_of(ledger_id: int, segment_index: int, offset: int, frame: FrameHeader) -> Sequence[BlockRef]:
+    """The blocks of a frame that starts at `offset`."""
+    refs: list[BlockRef] = []
+    at = offset + frame.header_length
+    first = frame.first_entry_id
+    for length, entries, messages in frame.blocks:
+        refs.append(BlockRef(ledger_id, segment_index, at, length, first, entries, messages, entries > 1))
+        at += length
+        first += entries
+    return refs
+
+
+def _start(segment: Segment) -> tuple[int, int]:
+    return segment.ledger_id, segment.first_entry_id

@@ -1,0 +1,125 @@
+"""The one event loop that owns an actor's state, and the one thread that touches its disk.
+
+Ray methods run on Ray's own loops: they hand a call over and await the reply. Nothing on the owner loop blocks on a disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import queue
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+import uvloop
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+# A thread that computes in Python keeps the GIL for one switch interval each time the owner loop wants it back; the default
+# of 5 ms would be most of a durable send.
+SWITCH_INTERVAL_S = 0.0001
+
+
+class OwnerLoop:
+    """A uvloop in a thread of its own. An uncaught exception on it ends the process: half-alive is worse than dead."""
+
+    def __init__(self, name: str, on_fatal: Callable[[BaseException], None] | None = None) -> None:
+        self.loop = uvloop.new_event_loop()
+        self._on_fatal = on_fatal or _exit_process
+        self.loop.set_exception_handler(self._uncaught)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        self.loop.close()
+
+    def _uncaught(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if error is None or isinstance(error, (ConnectionError, asyncio.CancelledError)):
+            logger.debug("owner loop: %s", context.get("message"))
+            return
+        logger.critical("owner loop: %s", context.get("message"), exc_info=error)
+        self._on_fatal(error)
+
+    async def run(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Await `work()` on the owner loop from any other loop."""
+        return await asyncio.wrap_future(self.submit(work))
+
+    def submit(self, work: Callable[[], Awaitable[T]]) -> Any:
+        """Start `work()` on the owner loop from any thread; a concurrent future of its result."""
+
+        async def call() -> T:
+            return await work()
+
+        coroutine: Coroutine[Any, Any, T] = call()
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def stop(self) -> None:
+        """Stop the loop and wait for its thread."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(timeout=10)
+
+
+class DiskThread:
+    """Runs disk work in order, off the owner loop, and reports each result back on the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
+        self._loop = loop
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        """Run `work` after everything submitted before; `done(result, error)` follows on the owner loop."""
+
+        def job() -> None:
+            result: T | None = None
+            error: BaseException | None = None
+            try:
+                result = work()
+            except BaseException as caught:
+                error = caught
+            self._loop.call_soon_threadsafe(done, result, error)
+
+        self._jobs.put(job)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Await `work()` done on the disk thread, from the owner loop."""
+        future: asyncio.Future[T] = self._loop.create_future()
+
+        def done(result: T | None, error: BaseException | None) -> None:
+            if future.cancelled():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)  # type: ignore[arg-type]
+
+        self.submit(work, done)
+        return await future
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+    def stop(self) -> None:
+        """Finish what was submitted, then end the thread."""
+        self._jobs.put(None)
+        self._thread.join(timeout=30)
+
+
+def prepare_broker_process() -> None:
+    """What every broker actor's process sets before it serves."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+
+
+def _exit_process(_error: BaseException) -> None:
+    logging.shutdown()
+    os._exit(70)

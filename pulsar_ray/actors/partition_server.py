@@ -1,0 +1,297 @@
+"""A topic partition, without Ray: the sole writer of its managed ledger and of the subscription registry with its holds.
+
+Everything runs on the owner loop; the disk thread does what touches the disk. It waits for nobody: dispatchers and clients ask,
+it answers when the answer is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from pulsar_ray.actors.disk_space import DiskSpaceWatch
+from pulsar_ray.actors.followers import Followers
+from pulsar_ray.actors.owner_loop import DiskThread
+from pulsar_ray.actors.publish_intake import ProducerEndpoint, PublishIntake
+from pulsar_ray.actors.session_host import SessionHost
+from pulsar_ray.clock import Clock
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import InvalidConfiguration, PulsarException, SubscriptionNotFound
+from pulsar_ray.managed_ledger.managed_ledger import AppendResult, ManagedLedger
+from pulsar_ray.model.position import Position
+from pulsar_ray.session.requests import (
+    Call,
+    CloseEndpoint,
+    Done,
+    Failed,
+    Follow,
+    MoveHold,
+    OpenProducer,
+    Publish,
+    Request,
+    encode_request,
+)
+from pulsar_ray.session.session_table import Session
+
+HOLD_REPORT_DELAY_S = 0.1
+TRIM_INTERVAL_S = 10.0
+
+
+class PartitionServer:
+    """Serves one partition's sessions; `on_fatal` ends the process (a fenced owner must not go on)."""
+
+    def __init__(
+        self,
+        ledger: ManagedLedger,
+        settings: Settings,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        host: SessionHost,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self.ledger = ledger
+        self._clock = clock
+        self._loop = loop
+        self._host = host
+        self._disk = DiskThread(loop, "disk")
+        self._space = DiskSpaceWatch(ledger.directory, settings)
+        self.followers = Followers(ledger)
+        self.intake = PublishIntake(
+            ledger,
+            settings,
+            clock,
+            loop,
+            self._disk,
+            on_durable=self._advanced,
+            on_fatal=on_fatal,
+            is_disk_low=lambda: self._space.is_low,
+            name_prefix=f"pulsar-ray-{ledger.identity.number}",
+        )
+        self._on_fatal = on_fatal
+        self._holds: dict[int, Position] = {}
+        self._hold_timer: asyncio.TimerHandle | None = None
+        self._trimmed_at = loop.time()
+        self.reach = self._write_reach_file()
+        host.serve(self)
+
+    def _write_reach_file(self) -> tuple[str, str]:
+        """A random value beside the segments: who can read it back can read the segments."""
+        path = Path(self.ledger.directory) / "reach"
+        value = secrets.token_hex(16)
+        staged = path.with_suffix(".new")
+        staged.write_text(value)
+        os.replace(staged, path)
+        return str(path), value
+
+    # --- sessions --------------------------------------------------------------------------------------------------
+
+    def attach_details(self) -> dict[str, Any]:
+        """What an attach answers besides the carrier's addresses."""
+        self.ledger.check_owner()
+        return {"epoch": self.ledger.epoch, "reach": self.reach, "directory": str(self.ledger.directory)}
+
+    def on_request(self, session: Session, request: Request, body: memoryview) -> None:
+        """One packet of an attached session. PulsarExceptions raised here close the carrier; the client attaches again."""
+        match request:
+            case Publish(producer_id):
+                self.intake.publish(session, producer_id, body)
+            case Follow():
+                self.ledger.check_owner()
+                self.followers.follow(session, request)
+            case MoveHold(number, ledger_id, entry_id):
+                self._hold_moved(number, Position(ledger_id, entry_id))
+            case OpenProducer():
+                self._answer_now(session, request.request_id, lambda: self.intake.open_producer(session, request))
+            case CloseEndpoint(request_id, endpoint_id):
+                self._close_endpoint(session, endpoint_id)
+                session.send(encode_request(Done(request_id)))
+            case Call():
+                self._host.answer(session, request.request_id, self.call(request.method, request.arguments))
+            case _:
+                raise InvalidConfiguration(f"a partition does not answer {type(request).__name__}")
+
+    def _answer_now(self, session: Session, request_id: int, work: Callable[[], Request]) -> None:
+        try:
+            session.send(encode_request(work()))
+        except PulsarException as error:
+            session.send(encode_request(Failed(request_id, type(error).__name__, error.text)))
+
+    def _close_endpoint(self, session: Session, endpoint_id: int) -> None:
+        endpoint = session.endpoints.get(endpoint_id)
+        if isinstance(endpoint, ProducerEndpoint):
+            self.intake.close_producer(endpoint)
+
+    def on_session_ended(self, session: Session, crashed: bool) -> None:
+        """Its producers' names are free, its followers forgotten."""
+        for endpoint in list(session.endpoints.values()):
+            if isinstance(endpoint, ProducerEndpoint):
+                self.intake.close_producer(endpoint)
+        self.followers.forget(session)
+
+    def tick(self) -> None:
+        """Once a second: ownership, space, trimming, forgotten incarnations."""
+        try:
+            self.ledger.check_owner()
+        except PulsarException as error:
+            self._on_fatal(error)
+            return
+        self._disk.submit(self._space.probe, lambda *_: None)
+        self.followers.catch_up()
+        now_ms = self._clock.now_ms()
+        self.ledger.incarnations.forget_idle(now_ms)
+        if self._loop.time() - self._trimmed_at >= TRIM_INTERVAL_S:
+            self._trimmed_at = self._loop.time()
+            self._submit_change(self.ledger.begin_trim(now_ms))
+
+    def _advanced(self, result: AppendResult) -> None:
+        self.followers.advanced(result)
+
+    # --- holds -----------------------------------------------------------------------------------------------------
+
+    def _hold_moved(self, number: int, position: Position) -> None:
+        self._holds[number] = position
+        if self._hold_timer is None:
+            self._hold_timer = self._loop.call_later(HOLD_REPORT_DELAY_S, self._write_holds)
+
+    def _write_holds(self) -> None:
+        self._hold_timer = None
+        holds, self._holds = self._holds, {}
+        for number, position in holds.items():
+            if self.ledger.has_subscription(number):
+                self._submit_change(self.ledger.begin_move_hold(number, position))
+
+    def _submit_change(self, change: Any) -> None:
+        if change is None:
+            return
+
+        def done(_result: Any, error: BaseException | None) -> None:
+            if error is not None:
+                self._on_fatal(error)
+                return
+            self.ledger.finish_change(change)
+
+        self._disk.submit(change.run, done)
+
+    async def _durable(self, change: Any) -> Any:
+        if change is None:
+            return None
+        await self._disk.run(change.run)
+        return self.ledger.finish_change(change)
+
+    # --- control calls ---------------------------------------------------------------------------------------------
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> Any:
+        """A control call by name, over a session or the actor handle."""
+        methods: dict[str, Callable[..., Awaitable[Any]]] = {
+            "register_subscription": self.register_subscription,
+            "remove_subscription": self.remove_subscription,
+            "hold_for_seek": self.hold_for_seek,
+            "seek_position": self.seek_position,
+            "last_message": self.last_message,
+            "grant_lease": self.grant_lease,
+            "release_lease": self.release_lease,
+        }
+        method = methods.get(name)
+        if method is None:
+            raise InvalidConfiguration(f"a partition has no call {name!r}")
+        return await method(**arguments)
+
+    async def register_subscription(
+        self, name: str, durable: bool, initial: str, properties: dict[str, str], create: bool
+    ) -> dict[str, Any]:
+        """The subscription's number and hold position, durable before this answers; an existing one is returned as it is."""
+        existing = self.ledger.find_subscription(name, durable)
+        if existing is None:
+            if not create:
+                raise SubscriptionNotFound(f"subscription {name!r} does not exist on {self.ledger.identity.topic}")
+            change = self.ledger.begin_register_subscription(name, durable, initial, properties)
+            await self._durable(change)
+            existing = self.ledger.find_subscription(name, durable)
+            assert existing is not None
+        return {
+            "number": existing.number,
+            "hold": list(existing.hold),
+            "directory": str(self.ledger.directory),
+            "properties": existing.properties,
+            "epoch": self.ledger.epoch,
+        }
+
+    async def remove_subscription(self, number: int) -> None:
+        """Forget a subscription and its hold, durably."""
+        if self.ledger.has_subscription(number):
+            await self._durable(self.ledger.begin_remove_subscription(number))
+
+    async def hold_for_seek(self, number: int, target: str | int | list[int], inclusive: bool) -> list[int]:
+        """Lower or raise the hold to where a seek goes; the mark-delete position to start from, clamped to what is stored.
+
+        `target` is "earliest", "latest", a publish time in ms, or [ledger id, entry id].
+        """
+        mark = Position(*await self.seek_position(target, inclusive))
+        return list(await self._durable(self.ledger.begin_move_hold(number, mark)))
+
+    async def seek_position(self, target: str | int | list[int], inclusive: bool) -> list[int]:
+        """The mark-delete position a seek goes to; changes nothing."""
+        ledger = self.ledger
+        if target == "latest":
+            last = ledger.last_position
+            return list(ledger.before(last) if inclusive else last)
+        if target == "earliest":
+            return list(ledger.before(ledger.first_position))
+        if isinstance(target, int):
+            search = ledger.begin_position_at_time(target)
+            return list(ledger.before(await self._disk.run(search.run)))
+        assert not isinstance(target, str)
+        position = Position(target[0], target[1])
+        return list(ledger.clamp(ledger.before(position) if inclusive else position))
+
+    async def last_message(self) -> dict[str, Any]:
+        """Position and row count of the newest stored entry, or [-1, -1] of an empty log."""
+        return self.ledger.last_message()
+
+    async def grant_lease(self, first: list[int], last: list[int], expires_ms: int) -> dict[str, Any]:
+        """A hold with an expiry for readers without a subscription, with the segments the range lies in."""
+        change = self.ledger.begin_grant_lease(Position(*first), Position(*last), expires_ms)
+        lease_id = await self._durable(change)
+        return {"lease_id": lease_id, **self.describe_log()}
+
+    async def release_lease(self, lease_id: int) -> None:
+        """Give a lease back before it expires."""
+        await self._durable(self.ledger.begin_release_lease(lease_id))
+
+    def describe_log(self) -> dict[str, Any]:
+        """Where the durable log lies: first and last position, and the segments."""
+        ledger = self.ledger
+        return {
+            "first": list(ledger.first_position),
+            "last": list(ledger.last_position),
+            "segments": [
+                [s.ledger_id, s.segment_index, str(s.path), s.first_entry_id, s.end_offset, s.last_entry_id]
+                for s in ledger.segments()
+            ],
+        }
+
+    def stats(self) -> dict[str, Any]:
+        """Counters of this partition since it started, and its storage."""
+        ledger = self.ledger
+        return {
+            "msgInCounter": self.intake.published_messages,
+            "bytesInCounter": self.intake.published_bytes,
+            "commits": self.intake.commits,
+            "storageSize": sum(max(0, s.end_offset) for s in ledger.segments()),
+            "producers": sorted(self.intake.producers),
+            "epoch": ledger.epoch,
+            "lastPosition": list(ledger.last_position),
+            "corruptions": [str(c) for c in ledger.corruptions],
+            "subscriptions": ledger.describe_subscriptions(),
+            "diskLow": self._space.is_low,
+        }
+
+    async def close(self) -> None:
+        """Write what is pending, then release the directory."""
+        await self._disk.run(lambda: None)
+        await self._disk.run(self.ledger.close)
+        self._disk.stop()

@@ -1,0 +1,257 @@
+"""Publishing at the partition: admit blocks, write them in groups, answer when they are durable.
+
+Everything that arrived in one turn of the owner loop becomes one write and one fdatasync on the disk thread; what arrives
+meanwhile becomes the next one. A receipt follows the durable write and the epoch check after it, never anything earlier.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from pulsar_ray.actors.owner_loop import DiskThread
+from pulsar_ray.clock import Clock
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import (
+    BrokerPersistenceError,
+    DiskSpaceLow,
+    Fenced,
+    ProducerBusy,
+    ProducerFenced,
+    ProtocolError,
+    PulsarException,
+    SessionLost,
+)
+from pulsar_ray.format.block import BlockHeader, check_block_size, parse_block_header, verify_block
+from pulsar_ray.managed_ledger.managed_ledger import AppendResult, ManagedLedger
+from pulsar_ray.managed_ledger.producer_incarnations import Repeat
+from pulsar_ray.session.requests import OpenProducer, ProducerOpened, PublishFailed, Receipt, encode_request
+from pulsar_ray.session.session_table import Session
+
+logger = logging.getLogger(__name__)
+
+MAX_GROUP_BYTES = 32 * 1024 * 1024
+
+
+class ProducerEndpoint:
+    """One connected producer: its name, incarnation and the entry_seq its next block must carry."""
+
+    __slots__ = ("incarnation", "name", "next_seq", "producer_id", "session")
+
+    def __init__(self, session: Session, producer_id: int, name: str, incarnation: int, next_seq: int) -> None:
+        self.session = session
+        self.producer_id = producer_id
+        self.name = name
+        self.incarnation = incarnation
+        self.next_seq = next_seq
+
+
+class PublishIntake:
+    """Owns the producers of a partition and its stream of commits."""
+
+    def __init__(
+        self,
+        ledger: ManagedLedger,
+        settings: Settings,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        disk: DiskThread,
+        *,
+        on_durable: Callable[[AppendResult], None],
+        on_fatal: Callable[[BaseException], None],
+        is_disk_low: Callable[[], bool],
+        name_prefix: str,
+    ) -> None:
+        self._ledger = ledger
+        self._settings = settings
+        self._clock = clock
+        self._loop = loop
+        self._disk = disk
+        self._on_durable = on_durable
+        self._on_fatal = on_fatal
+        self._is_disk_low = is_disk_low
+        self._name_prefix = name_prefix
+        self._made_up_names = 0
+        self.producers: dict[str, ProducerEndpoint] = {}
+        self._waiting: list[tuple[ProducerEndpoint, BlockHeader, memoryview]] = []
+        self._waiting_bytes = 0
+        self._committing = False
+        self._turn_scheduled = False
+        self.published_messages = 0
+        self.published_bytes = 0
+        self.commits = 0
+
+    # --- producers -------------------------------------------------------------------------------------------------
+
+    def open_producer(self, session: Session, request: OpenProducer) -> ProducerOpened:
+        """Open or re-open. Raises ProducerBusy while another session holds the name, SessionLost for a forgotten incarnation."""
+        name = request.name or self._make_up_name()
+        held = self.producers.get(name)
+        if held is not None and held.incarnation not in (request.incarnation, request.replaces_incarnation):
+            raise ProducerBusy(f"a producer named {name!r} is already connected: close it, or choose another producer_name")
+        incarnations = self._ledger.incarnations
+        if request.replaces_incarnation:
+            incarnations.retire(request.replaces_incarnation)
+        last_seq = incarnations.last_entry_seq(request.incarnation)
+        if request.first_pending_seq > 0 and not incarnations.knows(request.incarnation):
+            raise ProducerFenced(f"producer incarnation {request.incarnation} is not remembered any more: start a new one")
+        incarnations.open_session(request.incarnation, self._clock.now_ms())
+        queued = [b.entry_seq + b.entries for p, b, _ in self._waiting if p.incarnation == request.incarnation]
+        in_flight = held.next_seq if held is not None and held.incarnation == request.incarnation else 0
+        next_seq = max([last_seq + 1, request.first_pending_seq, in_flight, *queued])
+        endpoint = ProducerEndpoint(session, request.producer_id, name, request.incarnation, next_seq)
+        self.producers[name] = endpoint
+        session.endpoints[request.producer_id] = endpoint
+        return ProducerOpened(
+            request.request_id, name, last_seq, -1, self._settings.max_message_size, self._ledger.epoch
+        )
+
+    def close_producer(self, endpoint: ProducerEndpoint) -> None:
+        """The name is free again; blocks already admitted are still written."""
+        if self.producers.get(endpoint.name) is endpoint:
+            del self.producers[endpoint.name]
+        endpoint.session.endpoints.pop(endpoint.producer_id, None)
+        self._ledger.incarnations.close_session(endpoint.incarnation, self._clock.now_ms())
+
+    def _make_up_name(self) -> str:
+        self._made_up_names += 1
+        return f"{self._name_prefix}-{self._ledger.epoch}-{self._made_up_names}"
+
+    # --- admission -------------------------------------------------------------------------------------------------
+
+    def publish(self, session: Session, producer_id: int, body: memoryview) -> None:
+        """Admit every block of one packet. Raises ProtocolError for bytes that are no blocks (the carrier is then closed)."""
+        producer = session.endpoints.get(producer_id)
+        if not isinstance(producer, ProducerEndpoint):
+            raise SessionLost(f"producer {producer_id} is not open in this session: open it again")
+        offset = 0
+        while offset < len(body):
+            header = parse_block_header(body, offset)
+            end = offset + header.total_length
+            if end > len(body):
+                raise ProtocolError(f"a block of {header.total_length} bytes in {len(body) - offset} bytes of packet")
+            verify_block(body, offset, header)
+            self._admit(producer, header, body[offset:end])
+            offset = end
+
+    def _admit(self, producer: ProducerEndpoint, header: BlockHeader, block: memoryview) -> None:
+        seq = header.entry_seq
+        if header.incarnation != producer.incarnation:
+            raise ProtocolError(f"a block of incarnation {header.incarnation} on a producer of {producer.incarnation}")
+        if seq < producer.next_seq:
+            self._answer_repeat(producer, header)
+            return
+        if seq > producer.next_seq:
+            raise SessionLost(f"entry_seq {producer.next_seq} is missing before {seq}: attach again and resend")
+        producer.next_seq = seq + header.entries
+        refusal = self._refusal(header)
+        if refusal is not None:
+            self._refuse(producer, seq, refusal)
+            return
+        self._waiting.append((producer, header, block))
+        self._waiting_bytes += len(block)
+        if not self._turn_scheduled:
+            self._turn_scheduled = True
+            self._loop.call_soon(self._end_of_turn)
+
+    def _refusal(self, header: BlockHeader) -> PulsarException | None:
+        try:
+            check_block_size(
+                header.payload_length,
+                header.total_length,
+                self._settings.max_message_size,
+                self._settings.netty_max_frame_size_bytes,
+            )
+        except PulsarException as error:
+            return error
+        if self._is_disk_low():
+            return DiskSpaceLow(
+                "the disk of this partition is below its low-water mark; free space, or lower disk_low_water_mark_bytes"
+            )
+        return None
+
+    def _answer_repeat(self, producer: ProducerEndpoint, header: BlockHeader) -> None:
+        known = self._ledger.incarnations.classify(header.incarnation, header.entry_seq, header.entries)
+        # A repeat that is not durable yet is in the group being written: its receipt follows from there.
+        if isinstance(known, Repeat) and known.position is not None and known.position <= self._ledger.last_position:
+            row = (producer.producer_id, header.entry_seq, header.entries, *known.position)
+            producer.session.send(encode_request(Receipt([row])))
+
+    def _refuse(self, producer: ProducerEndpoint, entry_seq: int, error: PulsarException) -> None:
+        refused = PublishFailed(producer.producer_id, entry_seq, type(error).__name__, error.text)
+        producer.session.send(encode_request(refused))
+
+    # --- commits ---------------------------------------------------------------------------------------------------
+
+    def _end_of_turn(self) -> None:
+        self._turn_scheduled = False
+        if not self._committing and self._waiting:
+            self._start_commit()
+
+    def _start_commit(self, *, retried: bool = False) -> None:
+        group = self._take_group()
+        self._committing = True
+        self._commit(group, retried=retried)
+
+    def _commit(self, group: list[tuple[ProducerEndpoint, BlockHeader, memoryview]], *, retried: bool) -> None:
+        commit = self._ledger.begin_append([(header, [block]) for _, header, block in group], self._clock.now_ms())
+
+        def done(_result: Any, error: BaseException | None) -> None:
+            if error is None:
+                self._finish(group, self._ledger.finish_append(commit))
+                return
+            self._ledger.fail_append(commit)
+            self._failed(group, error, retried=retried)
+
+        self._disk.submit(commit.run, done)
+
+    def _take_group(self) -> list[tuple[ProducerEndpoint, BlockHeader, memoryview]]:
+        if self._waiting_bytes <= MAX_GROUP_BYTES:
+            group, self._waiting = self._waiting, []
+            self._waiting_bytes = 0
+            return group
+        size = 0
+        for taken, (_, _, block) in enumerate(self._waiting):  # noqa: B007
+            size += len(block)
+            if size > MAX_GROUP_BYTES:
+                break
+        group, self._waiting = self._waiting[: taken + 1], self._waiting[taken + 1 :]
+        self._waiting_bytes -= size
+        return group
+
+    def _finish(self, group: list[tuple[ProducerEndpoint, BlockHeader, memoryview]], result: AppendResult) -> None:
+        rows: dict[Session, list[tuple[int, int, int, int, int]]] = {}
+        for (producer, header, block), position in zip(group, result.positions, strict=True):
+            self.published_messages += header.message_count
+            self.published_bytes += len(block)
+            current = self.producers.get(producer.name, producer)
+            receipt = (current.producer_id, header.entry_seq, header.entries, position[0], position[1])
+            rows.setdefault(current.session, []).append(receipt)
+        for session, blocks in rows.items():
+            session.send(encode_request(Receipt(blocks)))
+        self.commits += 1
+        self._on_durable(result)
+        self._next()
+
+    def _failed(
+        self, group: list[tuple[ProducerEndpoint, BlockHeader, memoryview]], error: BaseException, *, retried: bool
+    ) -> None:
+        if isinstance(error, Fenced):
+            self._on_fatal(error)
+            return
+        logger.error("a write of %d blocks failed: %s", len(group), error)
+        if not retried:
+            # The failed file was ended at its durable offset; the same blocks go once into a new one.
+            self._commit(group, retried=True)
+            return
+        refusal = BrokerPersistenceError(f"the partition could not store the message: {error}")
+        for producer, header, _ in group:
+            self._refuse(producer, header.entry_seq, refusal)
+        self._next()
+
+    def _next(self) -> None:
+        self._committing = False
+        if self._waiting:
+            self._start_commit()

@@ -1,0 +1,68 @@
+"""The actor's end of the Ray carrier: a session's packets through calls of the actor's `exchange` method."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pulsar_ray.errors import PulsarException, SessionLost
+from pulsar_ray.session.packet import Packet, decode_packet
+from pulsar_ray.session.tunnel import TunnelEnd
+
+WAIT_S = 1.0
+MAX_DOWN_BYTES = 4 * 1024 * 1024
+
+
+class TunnelCarrier:
+    """Numbered packets down wait here until a call fetches them. A newer call releases the one that waits."""
+
+    kind = "ray"
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._end = TunnelEnd()
+        self._waiter: asyncio.Future[None] | None = None
+        self._error: PulsarException | None = None
+        self.on_drained: Callable[[], None] | None = None
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that wait for a call or for its confirmation."""
+        return self._end.unconfirmed_bytes
+
+    def send(self, buffers: Sequence[Any]) -> None:
+        """Queue one packet for the next call."""
+        if self._error is None:
+            self._end.send(b"".join(buffers))
+            self._release()
+
+    def close(self, error: PulsarException | None = None) -> None:
+        """Calls that wait or come later raise `error`."""
+        self._error = error or SessionLost("the actor closed the session: attach again")
+        self._release()
+
+    async def exchange(
+        self, last_received: int, packets: Sequence[tuple[int, Any]], deliver: Callable[[list[Packet]], None]
+    ) -> tuple[int, list[tuple[int, bytes]]]:
+        """One call: `deliver` gets what is new, the reply takes what waits. Raises SessionLost after `close`."""
+        if self._error is not None:
+            raise self._error
+        fresh = self._end.answer(last_received, packets)
+        if fresh:
+            deliver([decode_packet(packet) for packet in fresh])
+        self._release()
+        if not self._end.has_outgoing:
+            self._waiter = self._loop.create_future()
+            await asyncio.wait((self._waiter,), timeout=WAIT_S)
+        if self._error is not None:
+            raise self._error
+        before = self._end.unconfirmed_bytes
+        reply = self._end.outgoing(MAX_DOWN_BYTES)
+        if before and self.on_drained is not None:
+            self._loop.call_soon(self.on_drained)
+        return reply
+
+    def _release(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -1,0 +1,90 @@
+"""The SubscriptionDispatcher actor: a thin shell around DispatcherServer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from typing import Any
+
+import ray
+
+from pulsar_ray.actors.dispatcher_server import DispatcherServer, start_dispatcher
+from pulsar_ray.actors.lane_actor import LaneActor
+from pulsar_ray.actors.session_host import SessionHost
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import PulsarException
+from pulsar_ray.transport.cluster import SubscriptionRequest
+from pulsar_ray.transport.names import partition_name
+from pulsar_ray.transport.ray_cluster import RayCluster
+
+logger = logging.getLogger(__name__)
+
+
+class SubscriptionDispatcher(LaneActor):
+    """Serves one durable subscription on one partition, or all non-durable cursors of it."""
+
+    def __init__(self, request: SubscriptionRequest, settings: Settings) -> None:
+        what = request.subscription if request.durable else "readers"
+        super().__init__(f"{request.topic} -> {what}")
+        self._settings = settings
+        self._server: DispatcherServer | None = None
+        if ray.get_runtime_context().was_current_actor_reconstructed:
+            # Restarted: the subscription is there already, or was removed meanwhile and must not come back.
+            request = SubscriptionRequest(
+                request.topic, request.subscription, request.durable, request.initial_position, {}, create=not request.durable
+            )
+        self._host = self._new_host(settings)
+        self._starting = self._owner.submit(lambda: self._start(request))
+
+    async def _start(self, request: SubscriptionRequest) -> None:
+        assert self._host is not None
+        try:
+            self._server = await start_dispatcher(
+                request,
+                RayCluster(),
+                partition_name(request.topic),
+                self._settings,
+                self._clock,
+                self._host,
+                self._fatal,
+            )
+        except PulsarException as error:
+            logger.error("%s cannot serve: %s", self._label, error)
+            self._refusal = error
+
+    def _fatal(self, error: BaseException) -> None:
+        logger.critical("%s stops: %s", self._label, error)
+        os._exit(71)
+
+    async def _serving(self) -> SessionHost:
+        if not self._starting.done():
+            await asyncio.wrap_future(self._starting)
+        if self._refusal is not None:
+            raise self._refusal
+        assert self._host is not None
+        return self._host
+
+    async def stats(self) -> dict[str, Any]:
+        """Backlog, consumers, cursor; `refused` with the reason if it cannot serve."""
+        if self._refusal is not None:
+            return {"refused": str(self._refusal)}
+
+        async def collect() -> dict[str, Any]:
+            assert self._host is not None
+            server = {} if self._server is None else self._server.stats()
+            return {**server, "sessions": self._host.describe(), "pid": os.getpid()}
+
+        result: dict[str, Any] = await self._owner.run(collect)
+        return result
+
+    async def shutdown(self) -> None:
+        """Make the cursor durable; the actor is killed next."""
+
+        async def close() -> None:
+            assert self._host is not None
+            await self._host.close()
+            if self._server is not None:
+                await self._server.close()
+
+        await self._owner.run(close)

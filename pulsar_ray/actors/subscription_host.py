@@ -1,0 +1,412 @@
+"""One subscription in its dispatcher's process: the core is fed, its grants go out, its cursor becomes durable."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from pulsar_ray.actors.consumer_endpoint import ConsumerEndpoint
+from pulsar_ray.actors.log_feed import FileRead, LogFeed, Place
+from pulsar_ray.actors.owner_loop import DiskThread
+from pulsar_ray.clock import Clock
+from pulsar_ray.dispatch.block_ref import BlockRef
+from pulsar_ray.dispatch.consumer import ConsumerSpec
+from pulsar_ray.dispatch.dispatcher import Departure, Dispatcher
+from pulsar_ray.dispatch.grant import DropQueue, Grant
+from pulsar_ray.errors import BrokerPersistenceError, ConsumerBusy, Fenced, PulsarException
+from pulsar_ray.managed_ledger.cursor_store import CursorFlush, CursorStore
+from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.model.position import Position
+from pulsar_ray.session.requests import (
+    Acknowledge,
+    ConsumerOpened,
+    Credit,
+    Done,
+    Failed,
+    NegativeAcknowledge,
+    OpenConsumer,
+    encode_request,
+)
+from pulsar_ray.session.session_table import Session
+
+logger = logging.getLogger(__name__)
+
+FLUSH_INTERVAL_S = 0.1
+RETRY_READ_S = 1.0
+
+
+class SubscriptionHost:
+    """Runs on the owner loop. `store` is None for a non-durable cursor, which leaves nothing behind."""
+
+    def __init__(
+        self,
+        name: str,
+        core: Dispatcher,
+        store: CursorStore | None,
+        feed: LogFeed,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        reader: DiskThread,
+        cursor_disk: DiskThread,
+        directory: str,
+        *,
+        on_mark_delete: Callable[[Position], None],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self.name = name
+        self.core = core
+        self._store = store
+        self._feed = feed
+        self._clock = clock
+        self._loop = loop
+        self._reader = reader
+        self._cursor_disk = cursor_disk
+        self._directory = directory
+        self._on_mark_delete = on_mark_delete
+        self._on_fatal = on_fatal
+        self.endpoints: dict[int, ConsumerEndpoint] = {}
+        self._place: Place | None = None
+        self._is_reading = False
+        self._turn_scheduled = False
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._is_flushing = False
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._deadline_timer: asyncio.TimerHandle | None = None
+        self.problem: str = ""
+        core.cursor.set_ledgers(feed.ledgers)
+
+    # --- consumers -------------------------------------------------------------------------------------------------
+
+    async def open_consumer(self, session: Session, request: OpenConsumer) -> ConsumerOpened:
+        """Attach a consumer, or attach it again. Raises ConsumerBusy; waits while one from before a restart may come back."""
+        spec = ConsumerSpec(
+            request.incarnation,
+            request.name,
+            ConsumerType(request.consumer_type),
+            request.priority_level,
+            request.batch_index_ack,
+        )
+        while self.core.must_wait(spec):
+            await self._until_deadline()
+        endpoint = ConsumerEndpoint(
+            session,
+            request.consumer_id,
+            request.incarnation,
+            request.name,
+            self._directory,
+            self.core.epoch,
+            self._loop,
+            self._reader,
+            reads_files=request.reads_files,
+        )
+        endpoint.subscription = self.name
+        self.core.cursor.set_ledgers(self._feed.ledgers)
+        attachment = self.core.attach_consumer(
+            spec,
+            self._now(),
+            epoch=request.dispatcher_epoch,
+            received=request.received,
+            held=request.held,
+            received_messages=request.received_messages,
+        )
+        self.endpoints[request.incarnation] = endpoint
+        session.endpoints[request.consumer_id] = endpoint
+        await self.flushed(self.core.cursor.version)
+        opened = ConsumerOpened(
+            request.request_id, request.name, self.core.epoch, attachment.resumed, attachment.generation
+        )
+        # The answer goes first: deliveries of a number it does not expect yet would be dropped by the client.
+        self._loop.call_soon(self._resend, endpoint, attachment.again)
+        return opened
+
+    def _resend(self, endpoint: ConsumerEndpoint, again: list[Grant]) -> None:
+        if again:
+            endpoint.deliver(again, self.core.generation)
+        self.schedule()
+
+    async def _until_deadline(self) -> None:
+        deadline = self.core.next_deadline()
+        delay_ms = 100 if deadline is None else max(10, deadline - self._now())
+        await asyncio.sleep(delay_ms / 1000)
+        self.core.expire(self._now())
+
+    def detach(self, endpoint: ConsumerEndpoint) -> None:
+        """Its session ended with a crash: what it holds waits again, after the session's own grace."""
+        if self.endpoints.get(endpoint.incarnation) is endpoint:
+            del self.endpoints[endpoint.incarnation]
+            self.core.remove_consumer(endpoint.incarnation, Departure.CRASHED)
+            self.schedule()
+            self._flush_soon()
+
+    async def close_consumer(self, endpoint: ConsumerEndpoint) -> None:
+        """It left by itself; durable when this returns."""
+        if self.endpoints.get(endpoint.incarnation) is endpoint:
+            del self.endpoints[endpoint.incarnation]
+        self.core.remove_consumer(endpoint.incarnation, Departure.CLOSED)
+        endpoint.session.endpoints.pop(endpoint.consumer_id, None)
+        self.schedule()
+        await self.flushed(self.core.cursor.version)
+
+    # --- what consumers say ----------------------------------------------------------------------------------------
+
+    def credit(self, endpoint: ConsumerEndpoint, request: Credit) -> None:
+        """A report of room and progress."""
+        self.core.set_credit(endpoint.incarnation, request.credit, request.received, request.handed_over)
+        self.schedule()
+
+    def acknowledge(self, endpoint: ConsumerEndpoint, request: Acknowledge) -> None:
+        """Acknowledgments; with a request id answered once durable."""
+        try:
+            version = self.core.acknowledge(
+                endpoint.incarnation, request.ranges, request.batch_rows, request.cumulative
+            )
+        except PulsarException as error:
+            if request.request_id:
+                endpoint.session.send(encode_request(Failed(request.request_id, type(error).__name__, error.text)))
+            return
+        self.schedule()
+        if request.request_id:
+            task = self._loop.create_task(self._answer_durable(endpoint.session, request.request_id, version))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        else:
+            self._flush_soon()
+
+    async def _answer_durable(self, session: Session, request_id: int, version: int) -> None:
+        try:
+            await self.flushed(version)
+        except PulsarException as error:
+            session.send(encode_request(Failed(request_id, type(error).__name__, error.text)))
+        else:
+            session.send(encode_request(Done(request_id)))
+
+    def negative_acknowledge(self, endpoint: ConsumerEndpoint, request: NegativeAcknowledge) -> None:
+        """Let messages come again now."""
+        self._drop(self.core.negative_acknowledge(endpoint.incarnation, request.items))
+
+    def redeliver_unacknowledged(self, endpoint: ConsumerEndpoint, through: int) -> None:
+        """Let all that this consumer holds come again."""
+        self._drop(self.core.redeliver_unacknowledged(endpoint.incarnation, through))
+
+    def _drop(self, actions: list[DropQueue]) -> None:
+        for action in actions:
+            endpoint = self.endpoints.get(action.consumer_id)
+            if endpoint is not None:
+                endpoint.drop_queue(action.generation)
+        self.schedule()
+        self._flush_soon()
+
+    async def seek(self, position: Position) -> int:
+        """Start over at `position`, durably; the new generation."""
+        self.core.cursor.set_ledgers(self._feed.ledgers)
+        actions = self.core.seek(position)
+        self._place = None
+        generation = self.core.generation
+        await self.flushed(self.core.cursor.version)
+        self._drop(actions)
+        return generation
+
+    # --- feeding and granting --------------------------------------------------------------------------------------
+
+    @property
+    def waits_for_entries(self) -> bool:
+        """Whether somebody is connected that new entries would concern."""
+        return bool(self.endpoints)
+
+    def schedule(self) -> None:
+        """Feed and dispatch at the end of this turn of the loop."""
+        if not self._turn_scheduled:
+            self._turn_scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def advanced(self) -> None:
+        """The log moved."""
+        if self.endpoints:
+            self._turn()
+
+    def _turn(self) -> None:
+        self._turn_scheduled = False
+        while self._feed_core() | self._dispatch():
+            continue
+        self._arm_deadline()
+
+    def _feed_core(self) -> bool:
+        core = self.core
+        if self._is_reading or not self.endpoints:
+            return False
+        wanted = core.blocks_wanted()
+        position = core.read_position
+        if wanted <= 0 or not self._feed.has_after(position):
+            return False
+        blocks = self._feed.blocks_from(position, wanted)
+        if blocks is None:
+            self._read_file(position, wanted)
+            return False
+        if not blocks:
+            return False
+        self._offer(blocks, core.seek_generation)
+        return True
+
+    def _offer(self, blocks: list[BlockRef], seek_generation: int) -> None:
+        self.core.cursor.extend(self._feed.last)
+        self.core.offer(blocks, seek_generation)
+
+    def _read_file(self, position: Position, wanted: int) -> None:
+        read = self._feed.reader_from(position, self._place, wanted)
+        if read is None:
+            return
+        self._is_reading = True
+        generation = self.core.seek_generation
+
+        def done(blocks: list[BlockRef] | None, error: BaseException | None) -> None:
+            self._is_reading = False
+            if blocks is None:
+                self._read_failed(position, error)
+                return
+            self.problem = ""
+            self._file_was_read(read, blocks, generation, position)
+
+        self._reader.submit(read.run, done)
+
+    def _file_was_read(self, read: FileRead, blocks: list[BlockRef], generation: int, position: Position) -> None:
+        self._place = read.place
+        if blocks:
+            self._offer(blocks, generation)
+            self._turn()
+        else:
+            # The segment ends before the position: nothing more is in it, and the next one is not known yet.
+            self._loop.call_later(RETRY_READ_S, self.schedule)
+
+    def _read_failed(self, position: Position, error: BaseException | None) -> None:
+        self.problem = f"reading the log from {tuple(position)}: {error}"
+        logger.error("subscription %s: %s", self.name, self.problem)
+        self._loop.call_later(RETRY_READ_S, self.schedule)
+
+    def _dispatch(self) -> bool:
+        grants = self.core.dispatch(self._now())
+        if not grants:
+            return False
+        by_consumer: dict[int, list[Grant]] = {}
+        for grant in grants:
+            by_consumer.setdefault(grant.consumer_id, []).append(grant)
+        for incarnation, granted in by_consumer.items():
+            endpoint = self.endpoints.get(incarnation)
+            if endpoint is not None:
+                endpoint.deliver(granted, self.core.generation)
+        return True
+
+    def _arm_deadline(self) -> None:
+        deadline = self.core.next_deadline()
+        if deadline is None or self._deadline_timer is not None:
+            return
+        delay_s = max(0.01, (deadline - self._now()) / 1000)
+        self._deadline_timer = self._loop.call_later(delay_s, self._deadline_reached)
+
+    def _deadline_reached(self) -> None:
+        self._deadline_timer = None
+        self.core.expire(self._now())
+        self._turn()
+
+    # --- the cursor ------------------------------------------------------------------------------------------------
+
+    async def flushed(self, version: int) -> None:
+        """Wait until this version of the cursor is durable."""
+        store = self._store
+        if store is None or store.durable_version >= version:
+            return
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append((version, future))
+        self._flush()
+        await future
+
+    def _flush_soon(self) -> None:
+        if self._flush_timer is None and self._store is not None:
+            self._flush_timer = self._loop.call_later(FLUSH_INTERVAL_S, self._flush_timed)
+
+    def _flush_timed(self) -> None:
+        self._flush_timer = None
+        self._flush()
+
+    def _flush(self) -> None:
+        store = self._store
+        if store is None or self._is_flushing:
+            return
+        flush = store.begin_flush()
+        if flush is None:
+            self._settle(store.durable_version)
+            return
+        self._is_flushing = True
+        self._cursor_disk.submit(flush.run, lambda _, error: self._flush_done(store, flush, error))
+
+    def _flush_done(self, store: CursorStore, flush: CursorFlush, error: BaseException | None) -> None:
+        self._is_flushing = False
+        if isinstance(error, Fenced):
+            self._on_fatal(error)
+            return
+        if error is not None:
+            store.fail_flush(flush)
+            logger.error("cursor of %s: %s", self.name, error)
+            self._fail_waiters(error)
+            self._flush_soon()
+            return
+        before = store.durable_mark_delete
+        store.finish_flush(flush)
+        if store.durable_mark_delete != before:
+            self._on_mark_delete(store.durable_mark_delete)
+        self._settle(store.durable_version)
+        if self._waiters:
+            self._flush()
+
+    def _settle(self, version: int) -> None:
+        waiting, self._waiters = self._waiters, []
+        for wanted, future in waiting:
+            if wanted > version:
+                self._waiters.append((wanted, future))
+            elif not future.done():
+                future.set_result(None)
+
+    def _fail_waiters(self, error: BaseException) -> None:
+        waiting, self._waiters = self._waiters, []
+        refusal = BrokerPersistenceError(f"the cursor could not be written: {error}")
+        for _, future in waiting:
+            if not future.done():
+                future.set_exception(refusal)
+
+    def _now(self) -> int:
+        return self._clock.monotonic_ms()
+
+    def check_sole(self, endpoint: ConsumerEndpoint) -> None:
+        """Raise ConsumerBusy unless this is the only connected consumer."""
+        if len(self.endpoints) > 1:
+            raise ConsumerBusy("unsubscribe: other consumers are connected to the subscription; close them first")
+
+    def stats(self) -> dict[str, Any]:
+        """Pulsar's names where Pulsar has one."""
+        core = self.core
+        cursor = core.cursor
+        return {
+            "msgBacklog": cursor.backlog(),
+            "unackedMessages": core.pending.unacked_messages,
+            "markDeletePosition": list(cursor.mark_delete),
+            "individuallyDeletedRanges": len(cursor.deleted),
+            "readPosition": list(core.read_position),
+            "problem": self.problem,
+            "consumers": [
+                {
+                    "consumerName": endpoint.name,
+                    "msgOutCounter": endpoint.messages_out,
+                    "bytesOutCounter": endpoint.bytes_out,
+                    "readsFiles": endpoint.reads_files,
+                    "carrier": endpoint.session.carrier.kind if endpoint.session.carrier else "none",
+                }
+                for endpoint in self.endpoints.values()
+            ],
+        }
+
+    async def close(self) -> None:
+        """Write the cursor and give its directory up."""
+        if self._store is None:
+            return
+        await self.flushed(self.core.cursor.version)
+        await self._cursor_disk.run(self._store.close)

@@ -1,0 +1,90 @@
+"""The TopicPartition actor: a thin shell around PartitionServer."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from pulsar_ray.actors.lane_actor import LaneActor
+from pulsar_ray.actors.partition_server import PartitionServer
+from pulsar_ray.actors.session_host import SessionHost
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import PulsarException
+from pulsar_ray.managed_ledger.identity import TopicIdentity
+from pulsar_ray.managed_ledger.managed_ledger import ManagedLedger
+
+logger = logging.getLogger(__name__)
+
+
+class TopicPartition(LaneActor):
+    """Owns one partition of a topic. `must_exist`: its ledger was there before, so a missing directory is a loss."""
+
+    def __init__(self, directory: str, number: int, topic: str, partition: int, settings: Settings, must_exist: bool) -> None:
+        super().__init__(topic)
+        self._settings = settings
+        self._server: PartitionServer | None = None
+        try:
+            ledger = ManagedLedger.open(
+                Path(directory),
+                TopicIdentity(number, topic, partition),
+                self._settings,
+                self._clock.now_ms(),
+                must_exist=must_exist,
+            )
+        except PulsarException as error:
+            logger.error("%s cannot be served: %s", topic, error)
+            self._refusal = error
+            return
+        self._host = self._new_host(self._settings)
+        self._owner.submit(lambda: self._start(ledger)).result()
+
+    async def _start(self, ledger: ManagedLedger) -> None:
+        host = self._host
+        assert host is not None
+        await host.start()
+        self._server = PartitionServer(ledger, self._settings, self._clock, self._owner.loop, host, self._fatal)
+
+    def _fatal(self, error: BaseException) -> None:
+        logger.critical("%s stops: %s", self._label, error)
+        os._exit(71)
+
+    async def _serving(self) -> SessionHost:
+        assert self._host is not None
+        return self._host
+
+    async def stats(self) -> dict[str, Any]:
+        """Counters and storage of this partition; `refused` with the reason if it cannot serve."""
+        if self._refusal is not None:
+            return {"refused": str(self._refusal)}
+
+        async def collect() -> dict[str, Any]:
+            assert self._server is not None
+            assert self._host is not None
+            return {**self._server.stats(), "sessions": self._host.describe(), "pid": os.getpid()}
+
+        result: dict[str, Any] = await self._owner.run(collect)
+        return result
+
+    async def call(self, method: str, arguments: dict[str, Any]) -> Any:
+        """A control call of PartitionServer, for admin and Spark."""
+
+        async def run() -> Any:
+            assert self._server is not None
+            return await self._server.call(method, arguments)
+
+        return await self._guarded(run)
+
+    async def shutdown(self) -> None:
+        """Write what is pending and release the directory; the actor is killed next."""
+        if self._refusal is not None:
+            return
+
+        async def close() -> None:
+            assert self._host is not None
+            assert self._server is not None
+            await self._host.close()
+            await self._server.close()
+
+        await self._owner.run(close)

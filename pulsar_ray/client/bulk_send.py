@@ -1,0 +1,248 @@
+"""`send_many` and `send_arrow`: rows to partitions, partitions to blocks, and one answer for all of them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pulsar_ray.client.partition_producer import PartitionProducer
+from pulsar_ray.client.producer_options import ProducerOptions
+from pulsar_ray.client.routing import CustomRouter, Router
+from pulsar_ray.errors import OperationNotSupported, PulsarException, Result, Timeout
+from pulsar_ray.format.arrow_payload import encode_rows
+from pulsar_ray.format.metadata import BlockMetadata
+from pulsar_ray.format.payload import encode_batch, encode_table
+from pulsar_ray.format.table import normalize_table, split_rows, split_table
+from pulsar_ray.model.enums import BatchingType
+from pulsar_ray.model.message_id import MessageId
+
+logger = logging.getLogger(__name__)
+
+_ROW_OVERHEAD_BYTES = 64
+
+
+class BulkSend:
+    """One call's blocks under way. `callback` or `wait` gets the last message id per partition, by partition."""
+
+    def __init__(
+        self, options: ProducerOptions, partitions: list[PartitionProducer], router: Router, route_lock: threading.Lock
+    ) -> None:
+        if isinstance(router, CustomRouter):
+            raise OperationNotSupported("send_many and send_arrow route by key hash; a message_router needs send()")
+        self._options = options
+        self._partitions = partitions
+        self._router = router
+        self._route_lock = route_lock
+        self._lock = threading.Lock()
+        self._open = 1
+        self._last: dict[int, MessageId] = {}
+        self._error: PulsarException | None = None
+        self._done = threading.Event()
+        self.callback: Callable[[Any, list[MessageId]], None] | None = None
+
+    # --- what is sent ----------------------------------------------------------------------------------------------
+
+    def send_table(self, data: pa.Table | pa.RecordBatch, deliver_at: int | None) -> BulkSend:
+        """Cut, encode and write a table."""
+        if deliver_at is not None:
+            raise OperationNotSupported("deliver_at: delayed messages are not there yet; send without it")
+        if not isinstance(data, (pa.Table, pa.RecordBatch)):
+            raise ValueError(f"send_arrow takes a pyarrow Table or RecordBatch, not {type(data).__name__}")
+        table = normalize_table(data)
+        for index, part in self._split_by_partition(table):
+            for batch in split_table(part):
+                self._add_batch(self._partition_of(index), batch)
+        return self._all_added()
+
+    def _split_by_partition(self, table: pa.Table) -> list[tuple[int | None, pa.Table]]:
+        """(partition index, rows); None for the keyless, whose entries take turns."""
+        key_based = self._options.batching_type == BatchingType.KeyBased and self._options.batching_enabled
+        if "key" not in table.column_names or (len(self._partitions) == 1 and not key_based):
+            return [(None, table)]
+        encoded = table.column("key").combine_chunks().dictionary_encode()
+        codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        keys: list[str] = encoded.dictionary.to_pylist()
+        targets = np.array([*(self._router.choose(key) if key else -1 for key in keys), -1], dtype=np.int64)
+        group_of_row = codes if key_based else targets[codes]
+        parts: list[tuple[int | None, pa.Table]] = []
+        for group in np.unique(group_of_row):
+            target = int(targets[group]) if key_based else int(group)
+            rows = table.filter(pa.array(group_of_row == group))
+            parts.append((target if target >= 0 else None, rows))
+        return parts
+
+    def _partition_of(self, index: int | None) -> PartitionProducer:
+        if index is None:
+            with self._route_lock:
+                index = self._router.choose(None)
+                self._router.batch_sealed(index)
+        return self._partitions[index]
+
+    def _add_batch(self, partition: PartitionProducer, batch: pa.RecordBatch) -> None:
+        payload, columns = encode_table(batch)
+        key = batch.column("key")[0].as_py() if "key" in batch.schema.names else None
+        ordering = batch.column("ordering_key")[0].as_py() if "ordering_key" in batch.schema.names else None
+        self._add_payload(partition, payload, columns, batch.num_rows, key, ordering, is_batch=True)
+
+    def send_many(
+        self,
+        values: Sequence[bytes | None],
+        keys: Sequence[str | None] | None,
+        ordering_keys: Sequence[str | None] | None,
+        properties: Sequence[dict[str, str] | None] | None,
+        event_times: Sequence[int | None] | None,
+    ) -> BulkSend:
+        """Encode and write a list."""
+        encode = self._options.schema.encode
+        if any(type(value) is not bytes and value is not None for value in values):
+            values = [None if value is None else encode(value) for value in values]
+        columns = (keys, ordering_keys, properties, event_times)
+        for name, column in zip(_COLUMN_NAMES, columns, strict=True):
+            if column is not None and len(column) != len(values):
+                raise ValueError(f"{name} has {len(column)} items for {len(values)} values: give one for each, or None")
+        for index, rows in self._rows_by_partition(len(values), keys):
+            picked = [_pick(column, rows) for column in (values, *columns)]
+            self._add_rows(index, picked)
+        return self._all_added()
+
+    def _rows_by_partition(
+        self, count: int, keys: Sequence[str | None] | None
+    ) -> list[tuple[int | None, list[int] | None]]:
+        if keys is None or len(self._partitions) == 1:
+            return [(None, None)] if count else []
+        rows: dict[int | None, list[int]] = {}
+        for row, key in enumerate(keys):
+            rows.setdefault(self._router.choose(key) if key else None, []).append(row)
+        return list(rows.items())
+
+    def _add_rows(self, index: int | None, columns: list[Any]) -> None:
+        values, keys, ordering_keys, properties, event_times = columns
+        if any(value is not None and type(value) is not bytes for value in values):
+            raise ValueError("values must be bytes or None")
+        sizes = [_ROW_OVERHEAD_BYTES + len(value) if value is not None else _ROW_OVERHEAD_BYTES for value in values]
+        for first, end in split_rows(sizes):
+            part: list[Any] = [column if column is None else column[first:end] for column in columns]
+            payload, bits = encode_rows(
+                part[0], keys=part[1], ordering_keys=part[2], properties=part[3], event_times=part[4]
+            )
+            key = part[1][0] if part[1] else None
+            ordering = part[2][0] if part[2] else None
+            is_batch = self._options.batching_enabled
+            self._add_payload(self._partition_of(index), payload, bits, end - first, key, ordering, is_batch=is_batch)
+
+    # --- blocks ----------------------------------------------------------------------------------------------------
+
+    def _add_payload(
+        self,
+        partition: PartitionProducer,
+        payload: Any,
+        columns: int,
+        count: int,
+        key: str | None,
+        ordering_key: str | None,
+        *,
+        is_batch: bool,
+    ) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        codec = int(self._options.compression_type)
+
+        def encode(incarnation: int, entry_seq: int, producer_name: str, first_id: int) -> list[Any]:
+            metadata = BlockMetadata(
+                producer_name=producer_name,
+                key=key if is_batch else None,
+                ordering_key=ordering_key if is_batch else None,
+            )
+            return encode_batch(
+                payload,
+                columns,
+                message_count=count,
+                incarnation=incarnation,
+                entry_seq=entry_seq,
+                first_sequence_id=first_id,
+                last_sequence_id=first_id + count - 1,
+                publish_time_ms=now_ms,
+                row_is_entry=not is_batch,
+                codec=codec,
+                metadata=metadata,
+            )
+
+        def done(ledger_id: int, entry_id: int, error: PulsarException | None) -> None:
+            if error is None:
+                index = partition.route.partition
+                last = (
+                    MessageId(index, ledger_id, entry_id, count - 1, batch_size=count)
+                    if is_batch
+                    else MessageId(index, ledger_id, entry_id + count - 1)
+                )
+                self._block_done(index, last, None)
+            else:
+                self._block_done(-1, None, error)
+
+        with self._lock:
+            self._open += 1
+        try:
+            partition.add_block(
+                encode, entries=1 if is_batch else count, messages=count, size=len(payload), done=done
+            )
+        except PulsarException as error:
+            self._block_done(-1, None, error)
+            raise
+
+    def _block_done(self, partition: int, last: MessageId | None, error: PulsarException | None) -> None:
+        with self._lock:
+            self._open -= 1
+            if error is not None:
+                self._error = self._error or error
+            elif last is not None and (partition not in self._last or self._last[partition] < last):
+                self._last[partition] = last
+            finished = self._open == 0
+        if finished:
+            self._finish()
+
+    def _all_added(self) -> BulkSend:
+        self._block_done(-1, None, None)
+        return self
+
+    def _finish(self) -> None:
+        self._done.set()
+        if self.callback is None:
+            return
+        try:
+            if self._error is not None:
+                self.callback(self._error.result, [])
+            else:
+                self.callback(Result.Ok, self._ids())
+        except Exception:
+            logger.exception("a send callback raised")
+
+    def _ids(self) -> list[MessageId]:
+        return [self._last[partition] for partition in sorted(self._last)]
+
+    def wait(self) -> list[MessageId]:
+        """The ids once all is durable. Raises the first error, Timeout without receipts in `send_timeout_millis`."""
+        timeout_s = self._options.send_timeout_millis / 1000 or 1e9
+        deadline = time.monotonic() + timeout_s
+        if len(self._partitions) == 1:
+            self._partitions[0].link.wait(self._done, deadline)
+        else:
+            self._done.wait(timeout_s)
+        if not self._done.is_set():
+            raise Timeout(f"no receipts within {timeout_s} s; which messages were stored is unknown")
+        if self._error is not None:
+            raise self._error
+        return self._ids()
+
+
+_COLUMN_NAMES = ("partition_keys", "ordering_keys", "properties", "event_timestamps")
+
+
+def _pick(column: Sequence[Any] | None, rows: list[int] | None) -> Any:
+    if column is None or rows is None:
+        return column
+    return [column[row] for row in rows]

@@ -1,0 +1,289 @@
+"""The receiver queue of one consumer over all its partitions, and how messages leave it.
+
+Grants arrive on the I/O thread and are decoded in the thread that receives; a message object is made when it is handed out.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future
+
+from pulsar_ray.client.consumer_options import ConsumerOptions
+from pulsar_ray.client.message import Message, RowSpan
+from pulsar_ray.client.partition_consumer import Granted, PartitionConsumer, count_rows
+from pulsar_ray.client.received_block import ReceivedBlock
+from pulsar_ray.client.segment_files import SegmentFiles
+from pulsar_ray.errors import AlreadyClosed, PulsarException, Timeout
+from pulsar_ray.model import row_ranges
+
+FOREVER_S = 1e9
+
+
+class ConsumerCore:
+    """State shared by a consumer's partitions. `lock` is held for moments; `_taking` by the one who fills the current span."""
+
+    def __init__(self, options: ConsumerOptions, name: str, subscription: str, files: SegmentFiles) -> None:
+        self.options = options
+        self.name = name
+        self.subscription = subscription
+        self.files = files
+        self.lock = threading.Lock()
+        self.partitions: list[PartitionConsumer] = []
+        self._arrived = threading.Condition(self.lock)
+        self._taking = threading.Lock()
+        self._queue: deque[Granted] = deque()
+        self._spans: deque[tuple[RowSpan, PartitionConsumer]] = deque()
+        self._block: ReceivedBlock | None = None
+        self._rows = iter(range(0))
+        self._partition: PartitionConsumer | None = None
+        self._futures: deque[Future[Message]] = deque()
+        self._waiting = 0
+        self._bulk_window = 0
+        self._error: PulsarException | None = None
+
+    # --- the queue -------------------------------------------------------------------------------------------------
+
+    @property
+    def window(self) -> int:
+        """Messages each partition may have on its way and in the queue. With a queue of 0, one while somebody waits."""
+        options = self.options
+        if options.receiver_queue_size == 0:
+            return max(1 if self._waiting or self._futures else 0, self._bulk_window)
+        share = options.max_total_receiver_queue_size_across_partitions // max(1, len(self.partitions))
+        return max(1, min(options.receiver_queue_size, share), self._bulk_window)
+
+    def arrived(self, granted: list[Granted]) -> None:
+        """Called with the lock held: deliveries join the queue."""
+        self._queue.extend(granted)
+        self._arrived.notify_all()
+
+    def drop_queued(self, partition: PartitionConsumer) -> int:
+        """Called with the lock held: forget what is queued of one partition; how many messages that were."""
+        dropped = 0
+        kept: deque[Granted] = deque()
+        for granted in self._queue:
+            if granted.partition is partition:
+                dropped += count_rows(granted)
+            else:
+                kept.append(granted)
+        self._queue = kept
+        spans = [item for item in self._spans if item[1] is partition]
+        dropped += sum(end - first for (_, first, end), _ in spans)
+        self._spans = deque(item for item in self._spans if item[1] is not partition)
+        if self._partition is partition:
+            self._rows = iter(range(0))
+        return dropped
+
+    def queued_messages(self, partition: PartitionConsumer) -> int:
+        """Called with the lock held: messages of a partition that were delivered and not counted as consumed."""
+        queued = sum(count_rows(granted) for granted in self._queue if granted.partition is partition)
+        return queued + sum(end - first for (_, first, end), owner in self._spans if owner is partition)
+
+    def is_set(self) -> bool:
+        """Whether there is something to receive (the interface of what a link can wait for)."""
+        return bool(self._queue) or self._error is not None
+
+    def has_received(self) -> bool:
+        """Whether a message is here already."""
+        with self.lock:
+            return bool(self._queue or self._spans or operator.length_hint(self._rows))
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for an arrival."""
+        with self.lock:
+            return self._arrived.wait_for(self.is_set, timeout)
+
+    def fail(self, error: PulsarException) -> None:
+        """Every receive from now on raises `error`."""
+        with self.lock:
+            self._error = self._error or error
+            self._arrived.notify_all()
+            futures, self._futures = self._futures, deque()
+        for future in futures:
+            future.set_exception(error)
+
+    # --- one message -----------------------------------------------------------------------------------------------
+
+    def receive(self, deadline: float) -> Message:
+        """The next message. Raises Timeout, AlreadyClosed, or what reading its block raises."""
+        with self.lock:
+            row = next(self._rows, None)
+            if row is not None:
+                return Message(self._block, row)  # type: ignore[arg-type]
+        with self._taking:
+            while True:
+                with self.lock:
+                    row = next(self._rows, None)
+                    if row is not None:
+                        break
+                self._start_span(*self._next_span(deadline))
+            message = Message(self._block, row)  # type: ignore[arg-type]
+        if self._futures:
+            self.serve_waiting()
+        return message
+
+    def _start_span(self, span: RowSpan, partition: PartitionConsumer) -> None:
+        with self.lock:
+            self._block, first, end = span
+            self._rows = iter(range(first, end))
+            self._partition = partition
+
+    def _next_span(self, deadline: float) -> tuple[RowSpan, PartitionConsumer]:
+        """Called with `_taking` held: the next rows to hand out, counted as consumed."""
+        while True:
+            with self.lock:
+                if self._spans:
+                    span, partition = self._spans.popleft()
+                    partition.consumed += span[2] - span[1]
+                    break
+            self._fill_spans(deadline)
+        partition.send_credit()
+        return span, partition
+
+    def _put_back(self, span: RowSpan, partition: PartitionConsumer) -> None:
+        with self.lock:
+            self._spans.appendleft((span, partition))
+            partition.consumed -= span[2] - span[1]
+
+    def _fill_spans(self, deadline: float) -> None:
+        granted = self._take_granted(deadline)
+        partition = granted.partition
+        rows = granted.rows
+        try:
+            block = partition.decode(granted)
+        except PulsarException:
+            # It stays unacknowledged; what comes after it can still be received.
+            partition.consumed += count_rows(granted)
+            raise
+        with self.lock:
+            if granted.generation < partition.generation:
+                return
+            if block.is_batch:
+                if partition.skip is not None and partition.skip[:2] == (granted.ledger_id, granted.first_entry_id):
+                    skipped = ((0, partition.skip[2]),)
+                    partition.acks.add_rows(*partition.skip[:2], skipped, block.message_count)
+                outstanding = partition.acks.outstanding_rows(granted.ledger_id, granted.first_entry_id, rows)
+                partition.consumed += row_ranges.count(rows) - row_ranges.count(outstanding)
+                rows = outstanding
+            # Credit is given back a part of the window at a time, so that the next messages are on their way.
+            step = max(1, self.window // 2)
+            for first, end in rows:
+                for start in range(first, end, step):
+                    self._spans.append(((block, start, min(start + step, end)), partition))
+
+    def _take_granted(self, deadline: float) -> Granted:
+        while True:
+            with self.lock:
+                if self._error is not None:
+                    raise self._error
+                if self._queue:
+                    return self._queue.popleft()
+                self._waiting += 1
+            try:
+                self._wait(deadline)
+            finally:
+                with self.lock:
+                    self._waiting -= 1
+
+    def _wait(self, deadline: float) -> None:
+        if self.options.receiver_queue_size == 0:
+            for partition in self.partitions:
+                partition.send_credit()
+        remaining = deadline - time.monotonic()
+        if remaining > 0:
+            if len(self.partitions) == 1:
+                self.partitions[0].link.wait(self, deadline)
+            else:
+                self.wait(min(remaining, 3600.0))
+        if not self.is_set() and time.monotonic() >= deadline:
+            raise Timeout("no message arrived in time")
+
+    # --- many messages ---------------------------------------------------------------------------------------------
+
+    def widen(self, messages: int) -> None:
+        """Bulk receiving wants more on its way than the receiver queue holds."""
+        if messages > self._bulk_window:
+            self._bulk_window = messages
+            for partition in self.partitions:
+                partition.send_credit()
+
+    def take_spans(self, max_messages: int, max_bytes: int, deadline: float) -> list[RowSpan]:
+        """Spans of up to so many messages: what is there, after waiting until `deadline` for the first; empty if none came."""
+        spans: list[RowSpan] = []
+        with self._taking:
+            messages = size = 0
+            self._return_current()
+            while messages < max_messages and size < max_bytes:
+                if not self._spans and not self._queue and (spans or time.monotonic() >= deadline):
+                    break
+                try:
+                    (block, first, end), partition = self._next_span(deadline)
+                except Timeout:
+                    break
+                room = max_messages - messages
+                if end - first > room:
+                    self._put_back((block, first + room, end), partition)
+                    end = first + room
+                spans.append((block, first, end))
+                messages += end - first
+                size += block.decoded.header.uncompressed_length * (end - first) // max(1, block.message_count)
+        return spans
+
+    def _return_current(self) -> None:
+        """What is left of the span that single receives were handing out goes back to the front."""
+        with self.lock:
+            rest = list(self._rows)
+            self._rows = iter(range(0))
+        if rest and self._block is not None and self._partition is not None:
+            self._put_back((self._block, rest[0], rest[-1] + 1), self._partition)
+
+    # --- futures ---------------------------------------------------------------------------------------------------
+
+    def receive_async(self) -> Future[Message]:
+        """A future of the next message; cancel it to give up."""
+        future: Future[Message] = Future()
+        with self.lock:
+            self._futures.append(future)
+        for partition in self.partitions:
+            partition.send_credit()
+        self.serve_waiting()
+        return future
+
+    def serve_waiting(self) -> None:
+        """Give messages to futures that wait, in order; called after arrivals, without the lock."""
+        while self._futures:
+            if not self._taking.acquire(blocking=False):
+                return
+            try:
+                if not self._serve_one():
+                    return
+            finally:
+                self._taking.release()
+
+    def _serve_one(self) -> bool:
+        with self.lock:
+            row = next(self._rows, None)
+            ready = bool(self._queue or self._spans)
+        while row is None and ready:
+            self._start_span(*self._next_span(time.monotonic() + FOREVER_S))
+            with self.lock:
+                row = next(self._rows, None)
+        if row is None or self._block is None or self._partition is None:
+            return False
+        message = Message(self._block, row)
+        while self._futures:
+            future = self._futures.popleft()
+            if future.set_running_or_notify_cancel():
+                future.set_result(message)
+                return True
+        self._return_current()
+        self._put_back((self._block, row, row + 1), self._partition)
+        return False
+
+    def close(self) -> None:
+        """Nothing can be received any more."""
+        self.fail(AlreadyClosed("the consumer is closed"))
+

@@ -1,0 +1,85 @@
+"""What a consumer was given and has not acknowledged: what it declares when it attaches again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sortedcontainers import SortedDict
+
+from pulsar_ray.model.row_ranges import RowRanges, subtract, union
+
+Held = tuple[int, int, RowRanges]
+"""(ledger id, first entry id of the block, rows)."""
+
+
+class HeldRows:
+    """Blocks with rows in this consumer's hands; the consumer's lock guards it. Per block and range, never per message."""
+
+    def __init__(self) -> None:
+        # (ledger id, first entry id) -> [last entry id, rows are entries, rows, messages of the block]
+        self._blocks: SortedDict = SortedDict()
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def add(self, ledger_id: int, first_entry_id: int, entries: int, rows: RowRanges, messages: int) -> None:
+        """Rows of a block were delivered."""
+        held = self._blocks.get((ledger_id, first_entry_id))
+        if held is None:
+            self._blocks[(ledger_id, first_entry_id)] = [first_entry_id + entries - 1, entries > 1, rows, messages]
+        else:
+            held[2] = union(held[2], rows)
+
+    def batch_size(self, ledger_id: int, entry_id: int) -> int:
+        """Messages of a batch that is held, 0 if it is not."""
+        held = self._blocks.get((ledger_id, entry_id))
+        return 0 if held is None or held[1] else int(held[3])
+
+    def remove_entries(self, ranges: Iterable[tuple[int, int, int]]) -> None:
+        """Whole entries were acknowledged."""
+        for ledger_id, first, last in ranges:
+            for key in self._overlapping(ledger_id, first, last):
+                self._remove(key, first, last)
+
+    def remove_rows(self, ledger_id: int, entry_id: int, rows: RowRanges) -> None:
+        """Rows of a batch were acknowledged or given back; without rows, the entry."""
+        if not rows:
+            self.remove_entries([(ledger_id, entry_id, entry_id)])
+            return
+        held = self._blocks.get((ledger_id, entry_id))
+        if held is not None:
+            held[2] = subtract(held[2], rows)
+            if not held[2]:
+                del self._blocks[(ledger_id, entry_id)]
+
+    def remove_up_to(self, ledger_id: int, entry_id: int) -> None:
+        """Everything up to and including this entry was acknowledged."""
+        for key in list(self._blocks.irange(None, (ledger_id, entry_id))):
+            if key[0] < ledger_id:
+                del self._blocks[key]
+            else:
+                self._remove(key, key[1], entry_id)
+
+    def _overlapping(self, ledger_id: int, first: int, last: int) -> list[tuple[int, int]]:
+        found = list(self._blocks.irange((ledger_id, first), (ledger_id, last)))
+        before = next(self._blocks.irange(None, (ledger_id, first), inclusive=(True, False), reverse=True), None)
+        if before is not None and before[0] == ledger_id and self._blocks[before][0] >= first:
+            found.insert(0, before)
+        return found
+
+    def _remove(self, key: tuple[int, int], first: int, last: int) -> None:
+        held = self._blocks[key]
+        if held[0] <= last and key[1] >= first or not held[1]:
+            del self._blocks[key]
+            return
+        held[2] = subtract(held[2], ((max(first - key[1], 0), last - key[1] + 1),))
+        if not held[2]:
+            del self._blocks[key]
+
+    def all(self) -> list[Held]:
+        """Everything held, in order."""
+        return [(ledger_id, first, held[2]) for (ledger_id, first), held in self._blocks.items()]
+
+    def clear(self) -> None:
+        """Nothing is held any more: a seek, or all of it was given back."""
+        self._blocks.clear()

@@ -1,0 +1,316 @@
+"""The producer people use: one per topic, over one PartitionProducer per partition."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from pulsar_ray.client.bulk_send import BulkSend
+from pulsar_ray.client.message import Message
+from pulsar_ray.client.partition_producer import ErrorCallback, PartitionProducer, message_fields
+from pulsar_ray.client.producer_options import ProducerOptions
+from pulsar_ray.client.received_block import ReceivedBlock
+from pulsar_ray.client.routing import Router, new_router
+from pulsar_ray.client.send_arguments import check_send_arguments
+from pulsar_ray.errors import AlreadyClosed, NotAllowedError, ProducerQueueIsFull, PulsarException, Timeout
+from pulsar_ray.lane.io_thread import IoThread
+from pulsar_ray.model.message_id import MessageId
+
+if TYPE_CHECKING:
+    from pulsar_ray.client.client import Client
+
+FOREVER_S = 1e9
+
+
+class _SyncSend(ErrorCallback):
+    """Waits for one message's receipt."""
+
+    __slots__ = ("_done", "error", "message_id")
+
+    def __init__(self) -> None:
+        self._done = threading.Event()
+        self.error: PulsarException | None = None
+        self.message_id: MessageId | None = None
+
+    def __call__(self, result: Any, message_id: MessageId) -> None:
+        self.message_id = message_id
+        self._done.set()
+
+    def failed(self, error: PulsarException) -> None:
+        self.error = error
+        self._done.set()
+
+    def is_set(self) -> bool:
+        return self._done.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self._done.wait(timeout)
+
+
+class Producer:
+    """Publishes to a topic. Thread-safe. Made by `Client.create_producer`; pickled, it reconnects as a new
+    one.
+
+    A receipt (the return of `send`, a callback with Result.Ok) means: stored durably, and there after any
+    crash. Without one the outcome is unknown. Messages of one partition are stored in the order of the
+    calls.
+    """
+
+    def __init__(
+        self, client: Client, topic: str, options: ProducerOptions, partitions: list[PartitionProducer]
+    ) -> None:
+        self._client = client
+        self._topic = topic
+        self._options = options
+        self._partitions = partitions
+        self._schema = options.schema
+        self._router: Router = new_router(options, len(partitions))
+        self._route_lock = threading.Lock()
+        self._single = partitions[0] if len(partitions) == 1 and options.message_router is None else None
+        self._closed = False
+        self._io = IoThread.get()
+        for partition in partitions:
+            partition.on_batch_sealed = self._router.batch_sealed
+
+    # --- sending ---------------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        content: Any,
+        properties: dict[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool = False,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> MessageId:
+        """Publish one message and wait until it is stored durably; flushes an open batch. `content=None` is
+        a tombstone.
+
+        Raises Timeout after `send_timeout_millis` without a receipt (the outcome is then unknown),
+        MessageTooBig, ProducerQueueIsFull, DiskSpaceLow, AlreadyClosed; ValueError for wrong arguments,
+        TypeError for content of a type the schema does not take. Must not be called from a send callback,
+        which it would wait for.
+        """
+        fields = self._fields(
+            properties, partition_key, ordering_key, sequence_id, replication_clusters, disable_replication,
+            event_timestamp, deliver_at, deliver_after,
+        )  # fmt: skip
+        value = None if content is None else self._schema.encode(content)
+        if self._io.is_current:
+            raise NotAllowedError("send() in a callback would wait for itself: use send_async()")
+        partition = self._single or self._choose(
+            value, partition_key, ordering_key, properties, event_timestamp
+        )
+        sent = _SyncSend()
+        partition.enqueue(value, sent, fields)
+        if not sent.is_set():
+            if self._options.batching_enabled:
+                partition.seal()
+            timeout_s = self._options.send_timeout_millis / 1000 or FOREVER_S
+            if not partition.link.wait(sent, time.monotonic() + timeout_s):
+                raise Timeout(f"no receipt within {timeout_s} s; whether the message was stored is unknown")
+        if sent.error is not None:
+            raise sent.error
+        assert sent.message_id is not None
+        return sent.message_id
+
+    def send_async(
+        self,
+        content: Any,
+        callback: Callable[[Any, MessageId], None] | None,
+        properties: dict[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool = False,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> None:
+        """Publish one message; `callback(Result, MessageId)` follows on the client's I/O thread and must
+        not block.
+
+        A full queue (`max_pending_messages`) waits with `block_if_queue_full`, otherwise the callback gets
+        ProducerQueueIsFull. Raises what `send` raises for wrong arguments.
+        """
+        fields = None
+        if (
+            properties or partition_key or ordering_key or sequence_id is not None or event_timestamp is not None
+            or replication_clusters or disable_replication or deliver_at is not None or deliver_after is not None
+        ):  # fmt: skip
+            fields = self._fields(
+                properties, partition_key, ordering_key, sequence_id, replication_clusters, disable_replication,
+                event_timestamp, deliver_at, deliver_after,
+            )  # fmt: skip
+        value = None if content is None else self._schema.encode(content)
+        try:
+            partition = self._single or self._choose(
+                value, partition_key, ordering_key, properties, event_timestamp
+            )
+            partition.enqueue(value, callback, fields)
+        except (ProducerQueueIsFull, AlreadyClosed) as error:
+            if callback is not None:
+                callback(error.result, MessageId())
+
+    def _fields(self, properties: Any, partition_key: Any, ordering_key: Any, sequence_id: Any, clusters: Any,
+                disable_replication: Any, event_timestamp: Any, deliver_at: Any, deliver_after: Any) -> tuple[Any, ...] | None:  # fmt: skip
+        check_send_arguments(
+            properties, partition_key, ordering_key, sequence_id, clusters, disable_replication, event_timestamp,
+            deliver_at, deliver_after,
+        )  # fmt: skip
+        return message_fields(partition_key, ordering_key, properties, event_timestamp, sequence_id)
+
+    def _choose(
+        self,
+        value: bytes | None,
+        key: str | None,
+        ordering_key: str | None,
+        properties: dict[str, str] | None,
+        event_timestamp: int | None,
+    ) -> PartitionProducer:
+        message = None
+        if self._router.needs_message:
+            outgoing = ReceivedBlock.outgoing(
+                self._topic,
+                value,
+                key=key,
+                ordering_key=ordering_key,
+                properties=properties,
+                event_time=event_timestamp,
+            )
+            message = Message(outgoing, 0)
+        with self._route_lock:
+            return self._partitions[self._router.choose(key, message)]
+
+    # --- many at once ----------------------------------------------------------------------------------------------
+
+    def send_many(
+        self,
+        values: Sequence[bytes | None],
+        *,
+        partition_keys: Sequence[str | None] | None = None,
+        ordering_keys: Sequence[str | None] | None = None,
+        properties: Sequence[dict[str, str] | None] | None = None,
+        event_timestamps: Sequence[int | None] | None = None,
+    ) -> list[MessageId]:
+        """Publish a list and wait until all of it is durable; the last message's id per partition that got
+        any.
+
+        The list is encoded at once, no object is made per message. Other sequences are as long as `values`.
+        Raises what `send` raises; after an error a part may be stored.
+        """
+        return (
+            self._bulk().send_many(values, partition_keys, ordering_keys, properties, event_timestamps).wait()
+        )
+
+    def send_many_async(
+        self,
+        values: Sequence[bytes | None],
+        callback: Callable[[Any, list[MessageId]], None] | None,
+        *,
+        partition_keys: Sequence[str | None] | None = None,
+        ordering_keys: Sequence[str | None] | None = None,
+        properties: Sequence[dict[str, str] | None] | None = None,
+        event_timestamps: Sequence[int | None] | None = None,
+    ) -> None:
+        """As `send_many`, without waiting: `callback(Result, [MessageId])` once all is durable. Waits for
+        room by bytes.
+        """
+        bulk = self._bulk()
+        bulk.callback = callback
+        bulk.send_many(values, partition_keys, ordering_keys, properties, event_timestamps)
+
+    def send_arrow(
+        self, data: pa.Table | pa.RecordBatch, *, deliver_at: int | None = None
+    ) -> list[MessageId]:
+        """Publish a table, row by row a message, and wait until all is durable; the last id per partition.
+
+        Columns: value (binary) and, if wanted, key or partition_key, ordering_key, properties (map),
+        event_time or event_timestamp; those that received tables have besides are ignored. Rows are cut
+        into entries of at most 8,192 rows and 1 MiB; order within a partition is row order. Raises
+        ValueError for columns of wrong types.
+        """
+        return self._bulk().send_table(data, deliver_at).wait()
+
+    def send_arrow_async(
+        self,
+        data: pa.Table | pa.RecordBatch,
+        callback: Callable[[Any, list[MessageId]], None] | None,
+        *,
+        deliver_at: int | None = None,
+    ) -> None:
+        """As `send_arrow`, without waiting for receipts: `callback(Result, [MessageId])`. Blocks while 64
+        MiB are pending.
+        """
+        bulk = self._bulk()
+        bulk.callback = callback
+        bulk.send_table(data, deliver_at)
+
+    def _bulk(self) -> BulkSend:
+        if self._closed:
+            raise AlreadyClosed("the producer is closed")
+        return BulkSend(self._options, self._partitions, self._router, self._route_lock)
+
+    # --- the rest --------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Wait until everything sent before is stored durably or has failed. Raises Timeout, AlreadyClosed."""
+        if self._closed:
+            raise AlreadyClosed("the producer is closed")
+        timeout_s = self._options.send_timeout_millis / 1000 or FOREVER_S
+        deadline = time.monotonic() + timeout_s
+        for partition in self._partitions:
+            partition.seal()
+        for partition in self._partitions:
+            partition.flush(deadline)
+
+    def close(self) -> None:
+        """Store what is pending, then disconnect. A second call raises AlreadyClosed."""
+        if self._closed:
+            raise AlreadyClosed("the producer is closed already")
+        self._closed = True
+        self._client.forget(self)
+        deadline = time.monotonic() + self._client.operation_timeout_s
+        for partition in self._partitions:
+            partition.seal()
+        for partition in self._partitions:
+            partition.close(deadline)
+
+    def shut_down(self) -> None:
+        """End at once: pending messages fail with AlreadyClosed (part of `Client.shutdown`)."""
+        self._closed = True
+        for partition in self._partitions:
+            partition.fail(AlreadyClosed("the client was shut down"))
+
+    def topic(self) -> str:
+        """The full name of the topic."""
+        return self._topic
+
+    def producer_name(self) -> str:
+        """The given name, or the one made up by the broker."""
+        return self._partitions[0].name
+
+    def last_sequence_id(self) -> int:
+        """The highest sequence id stored so far, -1 before any."""
+        return max(partition.last_sequence_id for partition in self._partitions)
+
+    def is_connected(self) -> bool:
+        """True while every partition's connection stands."""
+        return not self._closed and all(partition.is_connected for partition in self._partitions)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _recreate, (self._client, self._options)
+
+
+def _recreate(client: Client, options: ProducerOptions) -> Producer:
+    return client.producer_from(options)

@@ -1,0 +1,310 @@
+"""Every request and reply of the session protocol, in one table.
+
+A packet's fields are the tuple's values in this order (msgpack); entry bytes follow as the packet's body. Each class says
+which end sends it and what makes it harmless when it comes twice or late. Types 1 to 3 open a lane and are the carrier's own
+(`session/packet.py`). Appending a field with a default keeps older peers working; anything else raises PROTOCOL_VERSION.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pulsar_ray.errors import ProtocolError
+from pulsar_ray.session.packet import Packet, encode_packet
+
+PROTOCOL_VERSION = 1
+
+EntryRange = tuple[int, int, int]
+"""(ledger id, first entry id, last entry id), inclusive."""
+Grant = tuple[int, int, int, int, int, int, tuple[tuple[int, int], ...], int, int]
+BatchRows = tuple[int, int, tuple[tuple[int, int], ...]]
+"""(ledger id, entry id, half-open row ranges of the batch)."""
+
+
+class OpenProducer(NamedTuple):
+    """Client to partition. Repeating it re-opens the same producer: incarnation and first pending entry_seq decide."""
+
+    request_id: int
+    producer_id: int
+    name: str | None
+    incarnation: int
+    replaces_incarnation: int
+    first_pending_seq: int
+    access_mode: int
+    user_named: bool
+
+
+class ProducerOpened(NamedTuple):
+    """Partition to client: what the log holds of this producer."""
+
+    request_id: int
+    name: str
+    last_entry_seq: int
+    last_sequence_id: int
+    max_message_size: int
+    epoch: int
+
+
+class CloseEndpoint(NamedTuple):
+    """Client to actor: the producer or consumer with this id is gone for good."""
+
+    request_id: int
+    endpoint_id: int
+
+
+class Done(NamedTuple):
+    """Actor to client: the request was carried out, durably where it promises durability."""
+
+    request_id: int
+    value: Any = None
+
+
+class Failed(NamedTuple):
+    """Actor to client: the request was refused and changed nothing."""
+
+    request_id: int
+    error: str
+    text: str
+    details: dict[str, Any] = {}
+
+
+class Publish(NamedTuple):
+    """Client to partition; the body is the blocks, one after the other. entry_seq in each block makes repeats harmless."""
+
+    producer_id: int
+
+
+class Receipt(NamedTuple):
+    """Partition to client: durable blocks as (producer id, entry_seq, entries, ledger id, first entry id)."""
+
+    blocks: Sequence[tuple[int, int, int, int, int]]
+
+
+class PublishFailed(NamedTuple):
+    """Partition to client: the block with this entry_seq was refused and will never be stored; later ones go on."""
+
+    producer_id: int
+    entry_seq: int
+    error: str
+    text: str
+    details: dict[str, Any] = {}
+
+
+class Follow(NamedTuple):
+    """Dispatcher to partition: tell me when the log moves (armed), and now where it is. Level-triggered: repeats are harmless."""
+
+    subscription_number: int
+    epoch: int
+    armed: bool
+
+
+class Advanced(NamedTuple):
+    """Partition to follower: the log is durable up to here.
+
+    `tail` is the newest segment with its durable end, given when no frames say it. `frames` are (ledger id, segment index, offset, frame header) of what became durable since the previous packet to this
+    follower; `segments` is given when their list changed: (ledger id, segment index, path, first entry id, end offset, last
+    entry id). A lost or repeated packet harms nothing: the position is absolute and frame headers can be read from the file.
+    """
+
+    epoch: int
+    ledger_id: int
+    entry_id: int
+    first_ledger_id: int
+    first_entry_id: int
+    segments: Sequence[tuple[int, int, str, int, int, int]] | None
+    tail: tuple[int, int, str, int, int, int] | None
+    frames: Sequence[tuple[int, int, int, bytes]]
+
+
+class MoveHold(NamedTuple):
+    """Dispatcher to partition: this durable mark-delete position is reached; nothing below it is needed any more."""
+
+    subscription_number: int
+    ledger_id: int
+    entry_id: int
+
+
+class OpenConsumer(NamedTuple):
+    """Client to dispatcher. A repeat with the same incarnation is a re-attach: `held` says what the consumer still has.
+
+    `dispatcher_epoch` and `received` name the last delivery that arrived; `credit` is the absolute number of messages the
+    dispatcher may have granted in all since the consumer's incarnation began. `received_messages` is where the
+    consumer's count stands that credit refers to. `start` is where a non-durable cursor begins (the arguments of a seek);
+    durable ones begin where their subscription is.
+    """
+
+    request_id: int
+    consumer_id: int
+    name: str
+    incarnation: int
+    consumer_type: int
+    priority_level: int
+    batch_index_ack: bool
+    reads_files: bool
+    dispatcher_epoch: int
+    received: int
+    held: Sequence[BatchRows]
+    start: dict[str, Any] | None
+    subscription: str
+    received_messages: int
+
+
+class ConsumerOpened(NamedTuple):
+    """Dispatcher to client. `resumed`: deliveries go on after `received`; otherwise numbering starts anew at 1."""
+
+    request_id: int
+    name: str
+    epoch: int
+    resumed: bool
+    generation: int
+
+
+class Credit(NamedTuple):
+    """Client to dispatcher: absolute credit in messages, last delivery received, messages handed to the application."""
+
+    consumer_id: int
+    credit: int
+    received: int
+    handed_over: int
+
+
+class Deliver(NamedTuple):
+    """Dispatcher to client. Numbered per consumer and epoch; a lower epoch, generation or a number seen before is dropped.
+
+    Each grant is (number, (ledger id, segment index, offset, length, first entry id, entries, row ranges, redelivery
+    count, messages of the whole block)). For consumers that cannot read the files the body holds the granted blocks' bytes in order.
+    """
+
+    consumer_id: int
+    epoch: int
+    generation: int
+    grants: Sequence[tuple[int, Grant]]
+
+
+class Acknowledge(NamedTuple):
+    """Client to dispatcher; with a request id it is answered once durable. `cumulative` is (ledger id, entry id, row | -1)."""
+
+    request_id: int
+    consumer_id: int
+    ranges: Sequence[EntryRange]
+    batch_rows: Sequence[BatchRows]
+    cumulative: tuple[int, int, int] | None
+
+
+class NegativeAcknowledge(NamedTuple):
+    """Client to dispatcher: redeliver now. Each item is (ledger id, entry id, row ranges, redelivery count it refers to)."""
+
+    consumer_id: int
+    items: Sequence[tuple[int, int, tuple[tuple[int, int], ...], int]]
+
+
+class RedeliverUnacknowledged(NamedTuple):
+    """Client to dispatcher: everything this consumer holds comes again; its own queue is dropped up to `received`."""
+
+    consumer_id: int
+    received: int
+
+
+class Reset(NamedTuple):
+    """Dispatcher to client: drop what is queued below this generation (a seek, or a rewind of an ordered subscription)."""
+
+    consumer_id: int
+    generation: int
+
+
+class Call(NamedTuple):
+    """Either way: a named control request with keyword arguments, answered by Done or Failed."""
+
+    request_id: int
+    endpoint_id: int
+    method: str
+    arguments: dict[str, Any]
+
+
+class Ping(NamedTuple):
+    """Client to actor, every few seconds: renews the lease and proves that the owner loop turns."""
+
+    number: int
+
+
+class Pong(NamedTuple):
+    """Actor to client."""
+
+    number: int
+
+
+class MovedNotice(NamedTuple):
+    """Actor to client: resolve and attach again."""
+
+    reason: str
+
+
+Request = (
+    OpenProducer
+    | ProducerOpened
+    | CloseEndpoint
+    | Done
+    | Failed
+    | Publish
+    | Receipt
+    | PublishFailed
+    | Follow
+    | Advanced
+    | MoveHold
+    | OpenConsumer
+    | ConsumerOpened
+    | Credit
+    | Deliver
+    | Acknowledge
+    | NegativeAcknowledge
+    | RedeliverUnacknowledged
+    | Reset
+    | Call
+    | Ping
+    | Pong
+    | MovedNotice
+)
+
+PACKET_TYPES: dict[int, type[Any]] = {
+    10: OpenProducer,
+    11: ProducerOpened,
+    12: CloseEndpoint,
+    13: Done,
+    14: Failed,
+    20: Publish,
+    21: Receipt,
+    22: PublishFailed,
+    30: Follow,
+    31: Advanced,
+    32: MoveHold,
+    40: OpenConsumer,
+    41: ConsumerOpened,
+    42: Credit,
+    43: Deliver,
+    44: Acknowledge,
+    45: NegativeAcknowledge,
+    46: RedeliverUnacknowledged,
+    47: Reset,
+    50: Call,
+    51: Ping,
+    52: Pong,
+    53: MovedNotice,
+}
+_TYPE_OF = {cls: number for number, cls in PACKET_TYPES.items()}
+
+
+def encode_request(request: Request, body: Sequence[Any] = ()) -> list[Any]:
+    """The packet's buffers, ready to be written; `body` buffers follow verbatim."""
+    return encode_packet(_TYPE_OF[type(request)], request, body)
+
+
+def decode_request(packet: Packet) -> Request:
+    """The typed request of a parsed packet. Raises ProtocolError for an unknown type or a wrong number of fields."""
+    cls = PACKET_TYPES.get(packet.type)
+    if cls is None:
+        raise ProtocolError(f"packet type {packet.type} is unknown to protocol version {PROTOCOL_VERSION}")
+    try:
+        return cls(*packet.fields)  # type: ignore[no-any-return]
+    except TypeError as error:
+        raise ProtocolError(f"{cls.__name__} with {len(packet.fields)} fields: {error}") from None

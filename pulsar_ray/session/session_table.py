@@ -1,0 +1,132 @@
+"""Who is attached to an actor: sessions, their attachments and how long a silent one is kept.
+
+Pure state: the owner loop calls it with `now_ms`, carriers ask it whether a hello may come in. One session belongs to one client
+process; it outlives its carrier for a grace period, so that a cut connection neither redelivers nor gives up exclusivity.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from pulsar_ray.errors import PulsarException, SessionLost
+
+TOKEN_BYTES = 32
+
+
+class Carrier(Protocol):
+    """What moves a session's packets at the moment: a lane or the Ray tunnel."""
+
+    @property
+    def kind(self) -> str: ...
+
+    def send(self, buffers: Sequence[Any]) -> None: ...
+
+    def close(self, error: PulsarException | None = None) -> None: ...
+
+    @property
+    def unsent_bytes(self) -> int: ...
+
+
+class Session:
+    """One client process attached to this actor. `endpoints` are its producers, consumers or followers by their own ids."""
+
+    __slots__ = ("attachment", "carrier", "client_id", "endpoints", "heard_ms", "id", "lost_ms", "token")
+
+    def __init__(self, session_id: int, client_id: str, now_ms: int) -> None:
+        self.id = session_id
+        self.client_id = client_id
+        self.attachment = 0
+        self.token = b""
+        self.carrier: Carrier | None = None
+        self.endpoints: dict[int, Any] = {}
+        self.heard_ms = now_ms
+        self.lost_ms: int | None = now_ms
+
+    def send(self, buffers: list[Any]) -> None:
+        """Hand packets to the carrier; without one they are dropped, because a re-attach says anew what is missing."""
+        if self.carrier is not None:
+            self.carrier.send(buffers)
+
+
+class SessionTable:
+    """Sessions of one actor. `on_ended(session, crashed)` is called once for each that will not come back."""
+
+    def __init__(
+        self, on_ended: Callable[[Session, bool], None], *, grace_ms: int, lease_ms: int, first_id: int = 1
+    ) -> None:
+        self._sessions: dict[int, Session] = {}
+        self._by_client: dict[str, Session] = {}
+        self._on_ended = on_ended
+        self._grace_ms = grace_ms
+        self._lease_ms = lease_ms
+        self._next_id = first_id
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._sessions.values()))
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def attach(self, client_id: str, now_ms: int) -> Session:
+        """A new attachment of this client's session: a higher number, a new token; whatever carried it before is closed."""
+        session = self._by_client.get(client_id)
+        if session is None:
+            session = Session(self._next_id, client_id, now_ms)
+            self._next_id += 1
+            self._sessions[session.id] = session
+            self._by_client[client_id] = session
+        session.attachment += 1
+        session.token = secrets.token_bytes(TOKEN_BYTES)
+        session.heard_ms = now_ms
+        session.lost_ms = now_ms
+        carrier, session.carrier = session.carrier, None
+        if carrier is not None:
+            carrier.close(SessionLost("a newer attachment of the same client took over"))
+        return session
+
+    def admit(self, session_id: int, token: bytes, attachment: int) -> Session:
+        """The session a hello belongs to. Raises SessionLost for an unknown session, an old attachment or a wrong token."""
+        session = self._sessions.get(session_id)
+        if session is None or not hmac.compare_digest(session.token, token):
+            raise SessionLost(f"session {session_id} is not known here with that token: attach again")
+        if attachment != session.attachment:
+            raise SessionLost(f"attachment {attachment} of session {session_id} is not the newest: attach again")
+        return session
+
+    def carry(self, session: Session, carrier: Carrier, now_ms: int) -> None:
+        """From now on `carrier` moves this session's packets."""
+        session.carrier = carrier
+        session.lost_ms = None
+        session.heard_ms = now_ms
+
+    def lost(self, session: Session, carrier: Carrier, now_ms: int, *, peer_died: bool) -> None:
+        """The carrier is gone. A dead peer ends the session at once, a lost lane starts its grace period."""
+        if session.carrier is not carrier:
+            return
+        session.carrier = None
+        session.lost_ms = now_ms
+        if peer_died:
+            self._end(session, crashed=True)
+
+    def end(self, session: Session) -> None:
+        """The client said goodbye."""
+        self._end(session, crashed=False)
+
+    def tick(self, now_ms: int) -> None:
+        """End sessions whose grace or lease ran out."""
+        for session in list(self._sessions.values()):
+            grace_over = session.lost_ms is not None and now_ms - session.lost_ms > self._grace_ms
+            if grace_over or now_ms - session.heard_ms > self._lease_ms:
+                self._end(session, crashed=True)
+
+    def _end(self, session: Session, *, crashed: bool) -> None:
+        if self._sessions.pop(session.id, None) is None:
+            return
+        del self._by_client[session.client_id]
+        carrier, session.carrier = session.carrier, None
+        if carrier is not None:
+            carrier.close(SessionLost("the session has ended: attach again"))
+        self._on_ended(session, crashed)

@@ -1,0 +1,62 @@
+"""Opening a carrier for an attached session: a lane where one can be had, the Ray tunnel otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from pulsar_ray.errors import ConnectError, PulsarException
+from pulsar_ray.lane.address import LaneAddress, TcpAddress, UnixAddress
+from pulsar_ray.lane.connection import Awaited, ConnectionHandler, LaneConnection
+from pulsar_ray.lane.hello import HelloFields
+from pulsar_ray.transport.cluster import AttachReply, Cluster
+from pulsar_ray.transport.ray_connection import RayConnection
+
+TRANSPORTS = ("auto", "socket", "tcp", "ray")
+
+
+class Connection(Protocol):
+    """A carrier's client end. `handler.on_packets` and `on_lost` as in LaneConnection."""
+
+    kind: str
+
+    @property
+    def is_lost(self) -> bool: ...
+
+    def send(self, buffers: Sequence[Any]) -> None: ...
+
+    def wait(self, awaited: Awaited, deadline: float) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+def open_connection(
+    cluster: Cluster, address: str, attached: AttachReply, transport: str, handler: ConnectionHandler, *, pushes: bool
+) -> Connection:
+    """The carrier `transport` names; with `auto` a lane, and the tunnel when none can be had.
+
+    `pushes` says that the actor sends of its own accord, so that the tunnel keeps a call waiting there. Raises ConnectError
+    or the actor's refusal when a forced carrier cannot be had.
+    """
+    hello = HelloFields(attached.protocol_version, attached.session_id, attached.token, attached.attachment)
+    if transport == "ray":
+        return RayConnection(cluster, address, attached, handler, pushes=pushes)
+    candidates = _lane_addresses(attached, transport)
+    for candidate in candidates:
+        try:
+            return LaneConnection.connect(candidate, hello, handler)
+        except (PulsarException, OSError) as error:
+            if transport != "auto":
+                raise ConnectError(f"no {transport} lane to {address} ({candidate}): {error}") from None
+    if transport != "auto":
+        raise ConnectError(f"{address} offers no {transport} lane here; transport='auto' takes what there is")
+    return RayConnection(cluster, address, attached, handler, pushes=pushes)
+
+
+def _lane_addresses(attached: AttachReply, transport: str) -> list[LaneAddress]:
+    lanes: list[LaneAddress] = []
+    if transport in ("auto", "socket") and attached.unix_path is not None:
+        lanes.append(UnixAddress(attached.unix_path))
+    if transport in ("auto", "tcp") and attached.tcp_address is not None:
+        lanes.append(TcpAddress(*attached.tcp_address))
+    return lanes

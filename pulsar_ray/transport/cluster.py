@@ -1,0 +1,72 @@
+"""What a client needs of the cluster, as a protocol: names to addresses, attaching, the tunnel's call, and telling who is silent.
+
+`ray_cluster.py` is the real one; `pulsar_ray.testing.stub_cluster` serves the same broker objects in one process without Ray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRoute:
+    """One partition: its full name, its index (-1 when the topic is not partitioned) and the name of its actor."""
+
+    topic: str
+    partition: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionRequest:
+    """Which dispatcher is wanted, and how to create the subscription if it is new."""
+
+    topic: str
+    subscription: str
+    durable: bool
+    initial_position: str
+    properties: dict[str, str] = field(default_factory=dict)
+    create: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class AttachReply:
+    """What an actor's `attach` answers: the session, where its lanes listen, and how to know whether its files can be read."""
+
+    session_id: int
+    attachment: int
+    token: bytes
+    epoch: int
+    unix_path: str | None
+    tcp_address: tuple[str, int] | None
+    reach: tuple[str, str]
+    directory: str
+    protocol_version: int
+    details: dict[str, Any]
+
+
+class Cluster(Protocol):
+    """Raises the typed errors of `pulsar_ray.errors`; every call has a deadline of its own."""
+
+    def resolve(self, topic: str, *, create: bool, timeout_s: float) -> list[PartitionRoute]: ...
+
+    def dispatcher(self, request: SubscriptionRequest, timeout_s: float) -> str: ...
+
+    def attach(self, address: str, client_id: str, *, want_tcp: bool, timeout_s: float) -> AttachReply: ...
+
+    def exchange(
+        self,
+        address: str,
+        session_id: int,
+        attachment: int,
+        token: bytes,
+        up: tuple[int, Sequence[tuple[int, Any]]],
+    ) -> Any:
+        """Start one tunnel call; returns a handle for `exchange_result`."""
+        ...
+
+    def exchange_result(self, handle: Any, timeout_s: float) -> tuple[int, list[tuple[int, bytes]]]: ...
+
+    def report_silent(self, address: str) -> None: ...

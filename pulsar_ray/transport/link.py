@@ -1,0 +1,332 @@
+"""A client process's tie to one actor: attach, carry, notice a loss, attach again, and tell its endpoints.
+
+Endpoints (producers, consumers, followers of this process at that actor) share the link. It never gives up by itself: whoever
+waits has a deadline of their own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from pulsar_ray.errors import AlreadyClosed, NotConnected, PulsarException, SessionLost, Timeout, error_from
+from pulsar_ray.lane.connection import Awaited
+from pulsar_ray.lane.io_thread import IoThread
+from pulsar_ray.session.packet import Packet
+from pulsar_ray.session.requests import (
+    ConsumerOpened,
+    Done,
+    Failed,
+    MovedNotice,
+    Ping,
+    Pong,
+    ProducerOpened,
+    Receipt,
+    Request,
+    decode_request,
+    encode_request,
+)
+from pulsar_ray.transport.carriers import Connection, open_connection
+from pulsar_ray.transport.cluster import AttachReply, Cluster
+
+logger = logging.getLogger(__name__)
+
+PING_INTERVAL_S = 2.0
+SILENCE_S = 5.0
+FIRST_BACKOFF_S = 0.05
+MAX_BACKOFF_S = 2.0
+ATTACH_TIMEOUT_S = 5.0
+FOLLOWER = 0
+"""The endpoint id of a follower, which is alone on its link."""
+
+Reply = Callable[[Any, PulsarException | None], None]
+
+
+class Endpoint(Protocol):
+    """A producer, consumer or follower on a link. All methods are called on the I/O thread or the thread that reads."""
+
+    def reopen(self, attached: AttachReply) -> None:
+        """A new attachment stands: open again and resend what is pending."""
+
+    def on_detached(self) -> None:
+        """The carrier is gone: write nothing until `reopen`."""
+
+    def on_request(self, request: Any, body: memoryview) -> None:
+        """A packet for this endpoint."""
+
+    def on_receipts(self, rows: list[tuple[int, int, int, int, int]]) -> None:
+        """Receipts for this endpoint's blocks (producers only)."""
+
+
+class ActorLink:
+    """One session with one actor. `find_address` is asked again whenever the actor may have moved."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        find_address: Callable[[], str],
+        client_id: str,
+        transport: str,
+        *,
+        pushes: bool,
+    ) -> None:
+        self._cluster = cluster
+        self._find_address = find_address
+        self._client_id = client_id
+        self._transport = transport
+        self._pushes = pushes
+        self._io = IoThread.get()
+        self._endpoints: dict[int, Endpoint] = {}
+        self._requests: dict[int, Reply] = {}
+        self._request_ids = itertools.count(1)
+        self._state = threading.Condition()
+        self._connection: Connection | None = None
+        self._attaching = False
+        self._closed = False
+        self._heard_at = 0.0
+        self.attached: AttachReply | None = None
+        self.last_error: PulsarException | None = None
+
+    # --- state -----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_attached(self) -> bool:
+        """True while a carrier stands."""
+        return self._connection is not None
+
+    @property
+    def carrier_kind(self) -> str:
+        """`unix`, `tcp`, `ray`, or `none` while detached."""
+        connection = self._connection
+        return connection.kind if connection is not None else "none"
+
+    def ensure_attached(self, deadline: float) -> AttachReply:
+        """Wait until attached; raises what attaching met last once `deadline` (time.monotonic) has passed."""
+        with self._state:
+            while self._connection is None:
+                if self._closed:
+                    raise AlreadyClosed("the client is closed")
+                self._start_attaching()
+                remaining = deadline - time.monotonic()
+                if remaining <= 0 or not self._state.wait(remaining):
+                    raise self.last_error or Timeout("the actor did not answer an attach in time; is the broker running?")
+                if not self.is_attached and self.last_error is not None and not self.last_error.retriable:
+                    raise self.last_error
+            assert self.attached is not None
+            return self.attached
+
+    def add_endpoint(self, endpoint_id: int, endpoint: Endpoint) -> None:
+        """From now on packets for this id go to `endpoint`, and it is re-opened after each re-attach."""
+        self._endpoints[endpoint_id] = endpoint
+
+    def remove_endpoint(self, endpoint_id: int) -> None:
+        """Forget an endpoint."""
+        self._endpoints.pop(endpoint_id, None)
+
+    @property
+    def is_closed(self) -> bool:
+        """True after `close`."""
+        return self._closed
+
+    @property
+    def has_endpoints(self) -> bool:
+        """True while anybody uses this link."""
+        return bool(self._endpoints)
+
+    # --- sending ---------------------------------------------------------------------------------------------------
+
+    def send(self, buffers: list[Any]) -> bool:
+        """Write packets to the carrier; False when detached (a re-attach resends what is pending)."""
+        connection = self._connection
+        if connection is None:
+            return False
+        try:
+            connection.send(buffers)
+        except (PulsarException, OSError) as error:
+            self._lost(connection, error)
+            return False
+        return True
+
+    def request_async(self, build: Callable[[int], Request], reply: Reply) -> None:
+        """Send a request with an id of its own; `reply(value, error)` follows, with SessionLost if the carrier is lost."""
+        request_id = next(self._request_ids)
+        self._requests[request_id] = reply
+        if not self.send(encode_request(build(request_id))) and request_id in self._requests:
+            del self._requests[request_id]
+            reply(None, NotConnected("not attached to the actor just now"))
+
+    def request(self, build: Callable[[int], Request], deadline: float) -> Any:
+        """Send a request and wait for its answer; attaches first, and again if the carrier is lost meanwhile."""
+        while True:
+            self.ensure_attached(deadline)
+            answered = threading.Event()
+            outcome: list[Any] = [None, None]
+
+            def reply(
+                value: Any, error: PulsarException | None, o: list[Any] = outcome, a: threading.Event = answered
+            ) -> None:
+                o[0], o[1] = value, error
+                a.set()
+
+            self.request_async(build, reply)
+            if not self.wait(answered, deadline):
+                raise self.last_error or Timeout("the actor did not answer in time")
+            value, error = outcome
+            if error is None:
+                return value
+            if not isinstance(error, (SessionLost, NotConnected)) or time.monotonic() > deadline:
+                raise error
+            time.sleep(FIRST_BACKOFF_S)
+
+    def wait(self, event: Awaited, deadline: float) -> bool:
+        """Wait for `event`, reading the carrier in this thread where that is possible. False at the deadline."""
+        while not event.is_set():
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                return False
+            connection = self._connection
+            if connection is not None:
+                connection.wait(event, deadline)
+            if self._connection is connection and not event.is_set():
+                event.wait(min(remaining, 0.02))
+        return True
+
+    # --- receiving -------------------------------------------------------------------------------------------------
+
+    def on_packets(self, connection: Connection, packets: list[Packet]) -> None:
+        """All packets of one read, in order (the connection's handler interface)."""
+        self._heard_at = time.monotonic()
+        for packet in packets:
+            request = decode_request(packet)
+            if type(request) is Receipt:
+                self._route_receipts(request)
+            elif isinstance(request, (Done, Failed, ProducerOpened, ConsumerOpened)):
+                self._answered(request)
+            elif type(request) is MovedNotice:
+                raise SessionLost(f"the actor moved: {request.reason}")
+            elif type(request) is not Pong:
+                # What actors send of their own accord begins with the endpoint's id; a follower has only one.
+                first: Any = request[0]
+                endpoint = self._endpoints.get(first) or self._endpoints.get(FOLLOWER)
+                if endpoint is not None:
+                    endpoint.on_request(request, packet.body)
+
+    def on_lost(self, connection: Connection, error: PulsarException) -> None:
+        """The connection ended by itself (the connection's handler interface)."""
+        self._lost(connection, error)
+
+    def _route_receipts(self, receipt: Receipt) -> None:
+        by_producer: dict[int, list[tuple[int, int, int, int, int]]] = {}
+        for row in receipt.blocks:
+            by_producer.setdefault(row[0], []).append(row)
+        for producer_id, rows in by_producer.items():
+            endpoint = self._endpoints.get(producer_id)
+            if endpoint is not None:
+                endpoint.on_receipts(rows)
+
+    def _answered(self, request: Done | Failed | ProducerOpened | ConsumerOpened) -> None:
+        reply = self._requests.pop(request.request_id, None)
+        if reply is None:
+            return
+        if type(request) is Failed:
+            reply(None, error_from(request.error, request.text, request.details))
+        elif type(request) is Done:
+            reply(request.value, None)
+        else:
+            reply(request, None)
+
+    # --- losing and attaching --------------------------------------------------------------------------------------
+
+    def _lost(self, connection: Connection | None, error: BaseException) -> None:
+        with self._state:
+            if connection is None or self._connection is not connection:
+                return
+            self._connection = None
+        connection.close()
+        logger.debug("link of %s lost: %s", self._client_id, error)
+        # Endpoints learn of it before anything can attach again, so that nobody writes to a carrier it is not open on.
+        for endpoint in list(self._endpoints.values()):
+            endpoint.on_detached()
+        requests, self._requests = self._requests, {}
+        for reply in requests.values():
+            reply(None, SessionLost(f"the connection to the actor was lost: {error}"))
+        with self._state:
+            self._start_attaching()
+
+    def _start_attaching(self) -> None:
+        """Called with the state lock held."""
+        if self._attaching or self._closed:
+            return
+        self._attaching = True
+        threading.Thread(target=self._attach_until_done, name="pulsar-ray-attach", daemon=True).start()
+
+    def _attach_until_done(self) -> None:
+        backoff = FIRST_BACKOFF_S
+        while not self._closed:
+            try:
+                self._attach_once()
+                return
+            except PulsarException as error:
+                self.last_error = error
+                logger.debug("attach failed: %s", error)
+            with self._state:
+                if not (self.last_error.retriable or self._endpoints):
+                    self._attaching = False
+                    self._state.notify_all()
+                    return
+                self._state.notify_all()
+            time.sleep(backoff)
+            backoff = min(2 * backoff, MAX_BACKOFF_S)
+        with self._state:
+            self._attaching = False
+
+    def _attach_once(self) -> None:
+        address = self._find_address()
+        try:
+            attached = self._cluster.attach(
+                address, self._client_id, want_tcp=self._transport == "tcp", timeout_s=ATTACH_TIMEOUT_S
+            )
+        except Timeout:
+            self._cluster.report_silent(address)
+            raise
+        connection = open_connection(self._cluster, address, attached, self._transport, self, pushes=self._pushes)
+        with self._state:
+            if self._closed:
+                connection.close()
+                return
+            self.attached = attached
+            self._connection = connection
+            self._attaching = False
+            self.last_error = None
+            self._heard_at = time.monotonic()
+            endpoints = list(self._endpoints.values())
+            self._state.notify_all()
+        self._io.call_later(PING_INTERVAL_S, lambda: self._keep_alive(connection, address))
+        for endpoint in endpoints:
+            endpoint.reopen(attached)
+        if connection.is_lost:
+            self._lost(connection, SessionLost("lost while attaching"))
+
+    def _keep_alive(self, connection: Connection, address: str) -> None:
+        if self._connection is not connection or self._closed:
+            return
+        if time.monotonic() - self._heard_at > SILENCE_S:
+            silent = SessionLost(f"{address} has been silent for {SILENCE_S} s")
+            threading.Thread(target=self._cluster.report_silent, args=(address,), daemon=True).start()
+            self._lost(connection, silent)
+            return
+        self.send(encode_request(Ping(0)))
+        self._io.call_later(PING_INTERVAL_S, lambda: self._keep_alive(connection, address))
+
+    def close(self) -> None:
+        """Drop the carrier; the actor's session ends with it."""
+        with self._state:
+            self._closed = True
+            connection, self._connection = self._connection, None
+            self._state.notify_all()
+        if connection is not None:
+            connection.close()

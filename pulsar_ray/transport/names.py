@@ -1,0 +1,22 @@
+"""Names of the broker's actors, as `ray list actors` and the dashboard show them."""
+
+from __future__ import annotations
+
+NAMESPACE = "pulsar_ray"
+CONTROLLER = "pulsar_ray-controller"
+_STORE_PREFIX = "pulsar_ray-store-"
+
+
+def store_name(store_id: str) -> str:
+    """The StoreActor of a data directory."""
+    return f"{_STORE_PREFIX}{store_id}"
+
+
+def partition_name(topic: str) -> str:
+    """A TopicPartition is named after its full topic name."""
+    return topic
+
+
+def dispatcher_name(topic: str, subscription: str, durable: bool) -> str:
+    """A durable subscription has a dispatcher of its own; all non-durable cursors of a partition share one."""
+    return f"{topic} -> {subscription}" if durable else f"{topic} => readers"

@@ -1,0 +1,115 @@
+"""The cluster as Ray shows it: actor handles by name, control calls with deadlines, the tunnel's `exchange`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+
+from pulsar_ray.transport.names import CONTROLLER, NAMESPACE
+from pulsar_ray.errors import Moved, NotConnected, PulsarException
+from pulsar_ray.session.requests import PROTOCOL_VERSION
+from pulsar_ray.transport.cluster import AttachReply, PartitionRoute, SubscriptionRequest
+from pulsar_ray.transport.ray_errors import translated
+from pulsar_ray.transport.retry import until
+
+CALL_TIMEOUT_S = 5.0
+
+
+class RayCluster:
+    """Talks to the broker of the Ray cluster this process is connected to."""
+
+    def __init__(self) -> None:
+        self._handles: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    def handle(self, name: str) -> Any:
+        """The actor's handle. Raises Moved when nobody has the name."""
+        handle = self._handles.get(name)
+        if handle is None:
+            with translated(name):
+                handle = ray.get_actor(name, namespace=NAMESPACE)
+            self._handles[name] = handle
+        return handle
+
+    def forget(self, name: str) -> None:
+        """Look the name up again next time."""
+        self._handles.pop(name, None)
+
+    def call(self, name: str, method: str, *args: Any, timeout_s: float = CALL_TIMEOUT_S) -> Any:
+        """One control call with a deadline. Raises our errors only; Moved drops the cached handle."""
+        try:
+            handle = self.handle(name)
+            with translated(f"{name}.{method}"):
+                return ray.get(getattr(handle, method).remote(*args), timeout=timeout_s)
+        except Moved:
+            self.forget(name)
+            raise
+
+    def controller(self, method: str, *args: Any, timeout_s: float = 30.0) -> Any:
+        """A call to the controller, repeated while it restarts. Every controller call may be repeated harmlessly."""
+        return until(
+            timeout_s,
+            lambda left: self.call(CONTROLLER, method, *args, timeout_s=left),
+            again=(Moved, NotConnected),
+        )
+
+    def resolve(self, topic: str, *, create: bool, timeout_s: float) -> list[PartitionRoute]:
+        """The topic's partitions. Raises TopicNotFound, InvalidTopicName."""
+        rows = self.controller("resolve", topic, create, timeout_s=timeout_s)
+        return [PartitionRoute(*row) for row in rows]
+
+    def dispatcher(self, request: SubscriptionRequest, timeout_s: float) -> str:
+        """The address of the subscription's dispatcher, started if it does not run."""
+        address: str = self.controller(
+            "dispatcher",
+            request.topic,
+            request.subscription,
+            request.durable,
+            request.initial_position,
+            request.properties,
+            request.create,
+            timeout_s=timeout_s,
+        )
+        return address
+
+    def attach(self, address: str, client_id: str, *, want_tcp: bool, timeout_s: float) -> AttachReply:
+        """Attach to an actor. Raises its typed refusal, Moved, NotConnected or Timeout."""
+        reply = self.call(address, "attach", client_id, PROTOCOL_VERSION, want_tcp, timeout_s=timeout_s)
+        return AttachReply(**reply)
+
+    def exchange(
+        self, address: str, session_id: int, attachment: int, token: bytes, up: tuple[int, Sequence[tuple[int, Any]]]
+    ) -> Any:
+        """Start one tunnel call."""
+        handle = self.handle(address)
+        with translated(f"{address}.exchange"):
+            return handle.exchange.remote(session_id, attachment, token, up[0], list(up[1]))
+
+    def exchange_result(self, handle: Any, timeout_s: float) -> tuple[int, list[tuple[int, bytes]]]:
+        """What a tunnel call brought down. Raises SessionLost, NotConnected, Moved, Timeout."""
+        with translated("exchange"):
+            result: tuple[int, list[tuple[int, bytes]]] = ray.get(handle, timeout=timeout_s)
+            return result
+
+    def report_silent(self, address: str) -> None:
+        """Ask the controller to look after an actor that does not answer; a silent controller is the stores' affair."""
+        try:
+            self.call(CONTROLLER, "probe", address, timeout_s=15.0)
+        except PulsarException:
+            self.forget(address)
+
+    def stats(self, address: str) -> dict[str, Any]:
+        """An actor's own counters."""
+        result: dict[str, Any] = self.call(address, "stats")
+        return result
+
+    def describe_broker(self) -> dict[str, Any] | None:
+        """What the controller says of itself; None if no broker runs here. Raises what is wrong with its data directory."""
+        try:
+            described: dict[str, Any] = self.call(CONTROLLER, "ready", timeout_s=60.0)
+        except Moved:
+            return None
+        return described

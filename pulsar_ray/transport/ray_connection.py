@@ -1,0 +1,146 @@
+"""The client's end of the Ray carrier: a session's packets through calls of the actor's `exchange` method.
+
+The same interface as a lane's connection. A sending thread makes its own call and takes what comes down with it; one thread
+per connection keeps a call waiting at the actor while something is expected from there.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pulsar_ray.errors import AlreadyClosed, NotConnected, PulsarException, SessionLost, Timeout
+from pulsar_ray.lane.connection import Awaited, ConnectionHandler
+from pulsar_ray.session.packet import decode_packet
+from pulsar_ray.session.tunnel import TunnelEnd
+from pulsar_ray.transport.cluster import AttachReply, Cluster
+
+MAX_UP_BYTES = 4 * 1024 * 1024
+CALL_TIMEOUT_S = 5.0
+IDLE_POLL_S = 0.5
+LOST_CALLS = 3
+
+
+class RayConnection:
+    """Thread-safe. Calls that fail are made again, with the same packets under the same numbers; a few in a row end it."""
+
+    kind = "ray"
+
+    def __init__(
+        self, cluster: Cluster, address: str, attached: AttachReply, handler: ConnectionHandler, *, pushes: bool
+    ) -> None:
+        self._cluster = cluster
+        self._address = address
+        self._attached = attached
+        self._handler = handler
+        self._pushes = pushes
+        self._end = TunnelEnd()
+        self._end_lock = threading.Lock()
+        self._deliver_lock = threading.RLock()
+        self._work = threading.Condition()
+        self._has_up = False
+        self._failures = 0
+        self._lost: PulsarException | None = None
+        self._thread = threading.Thread(target=self._run, name="pulsar-ray-tunnel", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_lost(self) -> bool:
+        """True once it cannot be used any more."""
+        return self._lost is not None
+
+    def send(self, buffers: Sequence[Any]) -> None:
+        """Queue packets; whoever waits, or the connection's thread, takes them up. Raises once the connection is lost."""
+        if self._lost is not None:
+            raise SessionLost(self._lost.text)
+        with self._end_lock:
+            self._end.send(b"".join(buffers))
+        with self._work:
+            self._has_up = True
+            self._work.notify()
+
+    def wait(self, awaited: Awaited, deadline: float) -> bool:
+        """Wait until `awaited` is set; False at the deadline or once lost."""
+        while not awaited.is_set():
+            remaining = deadline - time.monotonic()
+            if self._lost is not None or remaining <= 0:
+                return awaited.is_set()
+            if self._take_up_work():
+                self._exchange()
+            else:
+                awaited.wait(min(remaining, 0.05))
+        return True
+
+    def close(self) -> None:
+        """Make no more calls; `on_lost` is not called."""
+        if self._lost is None:
+            self._lost = AlreadyClosed("the connection was closed by its owner")
+        with self._work:
+            self._work.notify_all()
+
+    def _take_up_work(self) -> bool:
+        with self._work:
+            taken, self._has_up = self._has_up, False
+            return taken
+
+    def _run(self) -> None:
+        while self._lost is None:
+            if not self._pushes:
+                with self._work:
+                    if not self._has_up:
+                        self._work.wait(IDLE_POLL_S)
+            self._take_up_work()
+            if self._lost is None:
+                self._exchange()
+
+    def _exchange(self) -> None:
+        with self._end_lock:
+            last_received, packets = self._end.begin_call(MAX_UP_BYTES)
+            more = self._end.has_outgoing
+        if more:
+            with self._work:
+                self._has_up = True
+                self._work.notify()
+        attached = self._attached
+        try:
+            call = self._cluster.exchange(
+                self._address, attached.session_id, attached.attachment, attached.token, (last_received, packets)
+            )
+            received, down = self._cluster.exchange_result(call, CALL_TIMEOUT_S)
+        except (NotConnected, Timeout) as error:
+            self._failed(error)
+        except PulsarException as error:
+            self._lose(error)
+        else:
+            self._failures = 0
+            try:
+                self._received(received, down)
+            except PulsarException as error:
+                self._lose(error)
+
+    def _received(self, last_received: int, down: Sequence[tuple[int, bytes]]) -> None:
+        # Packets are taken out of the tunnel and handed on under one lock, or two threads could swap them.
+        with self._deliver_lock:
+            with self._end_lock:
+                packets = [decode_packet(packet) for packet in self._end.end_call(last_received, down)]
+            if packets and self._lost is None:
+                self._handler.on_packets(self, packets)  # type: ignore[arg-type]
+
+    def _failed(self, error: PulsarException) -> None:
+        with self._end_lock:
+            self._end.failed()
+        self._failures += 1
+        if self._failures >= LOST_CALLS or isinstance(error, SessionLost):
+            self._lose(error)
+            return
+        with self._work:
+            self._has_up = True
+
+    def _lose(self, error: PulsarException) -> None:
+        with self._work:
+            if self._lost is not None:
+                return
+            self._lost = error
+        self._handler.on_lost(self, error)  # type: ignore[arg-type]
