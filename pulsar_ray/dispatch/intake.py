@@ -14,7 +14,6 @@ from pulsar_ray.model import row_ranges
 from pulsar_ray.model.position import Position
 from pulsar_ray.model.row_ranges import RowRanges
 
-
 _NOTHING_READ = (-2, -1)
 
 

@@ -79,6 +79,10 @@ class PendingAcks:
                 return block
         return fresh[0] if fresh else None
 
+    def lowest_suspect(self) -> PendingBlock | None:
+        """The lowest block with suspects."""
+        return self.suspects.peekitem(0)[1] if self.suspects else None
+
     def first_suspect(self) -> PendingBlock | None:
         """The lowest block with a suspect that may go out: of a batch only while nobody has part of it."""
         for block in self.suspects.values():

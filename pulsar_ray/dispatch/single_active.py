@@ -46,7 +46,7 @@ class SingleActivePolicy:
         pending = source.pending
         while (room := source.room(consumer)) > 0:
             block = pending.head()
-            suspect = pending.first_suspect()
+            suspect = pending.lowest_suspect()
             if suspect is not None and _comes_first(suspect, block):
                 if consumer.unacked == 0:
                     grants.append(source.grant_suspect(consumer, suspect))

@@ -500,8 +500,11 @@ class World:
         back = [client for client in self.clients.values() if self.random.random() < 0.8]
         self.random.shuffle(back)
         for client in back:
-            self.offer() if self.random.random() < 0.5 else None
+            if self.random.random() < 0.5:
+                self.offer()
             self.reattach(client)
+        # Reading what they hold is the first thing its owner does.
+        self.offer()
         if self.random.random() < 0.5:
             assert len(back) == len(self.clients) or self.dispatcher.dispatch(self.now_ms) == []
         self.wait_for_the_missing()
