@@ -165,7 +165,7 @@ class PacketParser:
         return self._own is not None
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes belong; never empty. The view must not be kept after `received`."""
+        """Where the next bytes belong; never empty. Not to be released or kept."""
         if self._own is None:
             begun = len(self._begun)
             if begun:
