@@ -1,0 +1,33 @@
+"""Columns of the Arrow blocks a DataFrame is made of. Readers import this: without pyspark, it is slow.
+
+Spark reads blocks by position and physical layout, ignoring their own schema (Arrow Java 12, no
+dictionaries): so BLOCK_SCHEMA and schema.py's `block_struct()` have to agree field by field. Times are us
+since 1970, UTC.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+_MICROSECONDS = pa.timestamp("us", tz="UTC")
+
+BLOCK_SCHEMA = pa.schema(
+    [
+        pa.field("source", pa.int32(), nullable=False),
+        pa.field("key", pa.utf8()),
+        pa.field("value", pa.binary()),
+        pa.field("ordering_key", pa.utf8()),
+        pa.field(
+            "properties", pa.map_(pa.utf8(), pa.field("value", pa.utf8(), nullable=False)), nullable=False
+        ),
+        pa.field("ledger_id", pa.int64(), nullable=False),
+        pa.field("entry_id", pa.int64(), nullable=False),
+        pa.field("batch_index", pa.int32(), nullable=False),
+        pa.field("publish_time", _MICROSECONDS, nullable=False),
+        pa.field("event_time", _MICROSECONDS),
+        pa.field("sequence_id", pa.int64(), nullable=False),
+        pa.field("producer_name", pa.utf8(), nullable=False),
+        pa.field("schema_version", pa.binary()),
+    ]
+)
+"""`source` is the place of (topic, partition) in the list `as_messages` gets: a number for a name per row."""

@@ -1,0 +1,23 @@
+"""Errors of the Spark side; each also is one of the client's own."""
+
+from __future__ import annotations
+
+from pulsar_ray.errors import InvalidConfiguration, OperationNotSupported, PulsarException
+
+
+class JavaNotFound(InvalidConfiguration):
+    """No Java 17 here, or Ray was started where it saw none."""
+
+
+class SparkAlreadyRunning(PulsarException):
+    """This process has a Spark session already, and there can be only one."""
+
+
+class SparkNotStarted(PulsarException):
+    """Spark came up without executors; the text says what they asked for and what the cluster has."""
+
+    retriable = True
+
+
+class BlocksReleased(OperationNotSupported):
+    """A DataFrame was handed back with `release` and then used or asked for again."""

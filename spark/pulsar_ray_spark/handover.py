@@ -1,0 +1,111 @@
+"""Hand blocks in Ray's object store to Spark, and keep them there for as long as Spark may read them."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import ray
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+from ray import ObjectRef
+
+# Blocks whose DataFrames are gone wait for the JVM's garbage collector. It does not see how much they hold,
+# so it is asked to run when so many blocks (of some MiB) are kept.
+_COLLECT_FROM = 64
+
+
+class _Held(NamedTuple):
+    refs: tuple[ObjectRef[Any], ...]
+    rdd: Any
+    """The JVM's weak reference to the rows: gone when no DataFrame is built on them any more."""
+
+
+_held: dict[int, _Held] = {}
+_lock = threading.Lock()
+
+
+def hand_over(spark: SparkSession, refs: Sequence[ObjectRef[Any]], schema: StructType) -> DataFrame:
+    """A DataFrame over blocks: each reference is to `bytes`, an Arrow IPC stream, and becomes one partition.
+
+    Nothing is fetched here; executors read the object store when an action runs, at each one anew. Columns
+    must be laid out as `schema` says (timestamps in us): Spark does not look at the streams' own schemas. The
+    blocks stay until `release`, `stop`, or until nothing is built on the DataFrame any more.
+    """
+    worker: Any = ray._private.worker.global_worker  # noqa: SLF001
+    owners = [worker.core_worker.get_owner_address(ref) for ref in refs]
+    jvm: Any = spark._jvm  # noqa: SLF001
+    blocks = jvm.org.apache.spark.rdd.RayDatasetRDD(
+        spark._jsc,  # noqa: SLF001
+        [ref.binary() for ref in refs],
+        owners,
+    )
+    jdf = jvm.org.apache.spark.sql.raydp.ObjectStoreReader.RayDatasetToDataFrame(
+        spark._jsparkSession,  # noqa: SLF001
+        blocks,
+        schema.json(),
+    )
+    frame = DataFrame(jdf, spark)
+    release_unreachable(spark)
+    (rdd,) = _block_rdds(frame)
+    held = _Held(tuple(refs), jvm.java.lang.ref.WeakReference(rdd))
+    with _lock:
+        _held[rdd.id()] = held
+    return frame
+
+
+def release(frame: DataFrame) -> int:
+    """Give up the blocks under a DataFrame, and with it under every other one made from the same read.
+
+    An action on one of those fails afterwards. Returns how many blocks were given up; 0 if they were already.
+    """
+    ids = [rdd.id() for rdd in _block_rdds(frame)]
+    with _lock:
+        freed = [_held.pop(rdd_id, None) for rdd_id in ids]
+    return sum(len(held.refs) for held in freed if held is not None)
+
+
+@contextmanager
+def releasing(frame: DataFrame) -> Iterator[DataFrame]:
+    """`with releasing(read(...)) as frame:` releases the blocks at the end of the block."""
+    try:
+        yield frame
+    finally:
+        release(frame)
+
+
+def release_unreachable(spark: SparkSession) -> int:
+    """Give up blocks that no DataFrame is built on any more; returns how many reads that were."""
+    jvm: Any = spark._jvm  # noqa: SLF001
+    if held_blocks() >= _COLLECT_FROM:
+        # pyspark's objects are in cycles, and keep the JVM's; py4j gives those up a moment later, so that
+        # this may take effect at the next call only.
+        gc.collect()
+        jvm.System.gc()
+    with _lock:
+        held = dict(_held)
+    gone = [key for key, each in held.items() if each.rdd.get() is None]
+    with _lock:
+        return sum(_held.pop(key, None) is not None for key in gone)
+
+
+def release_all() -> None:
+    """Give up every block handed over in this process."""
+    with _lock:
+        _held.clear()
+
+
+def held_blocks() -> int:
+    """How many blocks are kept for Spark."""
+    with _lock:
+        return sum(len(held.refs) for held in _held.values())
+
+
+def _block_rdds(frame: DataFrame) -> list[Any]:
+    """The JVM's row sources at the bottom of a DataFrame's plan."""
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001
+    plans = [leaves.apply(index) for index in range(leaves.size())]
+    return [plan.rdd() for plan in plans if plan.getClass().getSimpleName() == "LogicalRDD"]

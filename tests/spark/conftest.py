@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+from pyspark.sql import SparkSession
+
+from pulsar_ray_spark import session
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # py4j leaves its connections to the garbage collector.
+    ignored = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(ignored)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One Ray and one Spark session for all tests; readers find the tests' modules as this process does."""
+    path = os.pathsep.join((str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")))
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=512 << 20,
+        runtime_env={"env_vars": {"PYTHONPATH": path}},
+    )
+    conf = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
+    for jvm in ("driver", "executor", "ray.raydp_app_master"):
+        # Three JVMs on two cores spend the tests' time compiling else.
+        conf[f"spark.{jvm}.extraJavaOptions"] = "-XX:TieredStopAtLevel=1"
+    yield session.start("tests", executor_memory="1g", conf=conf)
+    session.stop()
+    ray.shutdown()

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import pytest
+import ray
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from pulsar_ray.errors import InvalidConfiguration
+from pulsar_ray_spark import session
+from pulsar_ray_spark.errors import SparkAlreadyRunning
+
+
+def test_python_workers_run_on_this_interpreter(spark: SparkSession) -> None:
+    @F.udf("string")
+    def interpreter(_: int) -> str:
+        return sys.executable
+
+    assert spark.range(1).select(interpreter("id").alias("it")).collect() == [Row(it=sys.executable)]
+
+
+def test_python_workers_can_use_ray(spark: SparkSession) -> None:
+    address = ray.get_runtime_context().gcs_address
+
+    @F.udf("long")
+    def through_ray(number: int) -> int:
+        ray.init(address=address, ignore_reinit_error=True)
+        return int(ray.get(ray.put(number)))
+
+    assert [row[0] for row in spark.range(3).coalesce(1).select(through_ray("id")).collect()] == [0, 1, 2]
+
+
+def test_arrow_and_pandas_go_both_ways(spark: SparkSession) -> None:
+    frame = spark.range(5).mapInArrow(lambda batches: batches, "id long")
+    table: Any = frame.toPandas()
+    assert table["id"].tolist() == [0, 1, 2, 3, 4]
+    assert spark.createDataFrame(table).count() == 5
+
+
+def test_spark_leaves_a_cpu_for_others(spark: SparkSession) -> None:
+    # Of two: one executor has one, the master none.
+    assert ray.available_resources()["CPU"] == 1  # type: ignore[no-untyped-call]
+
+
+def test_the_environment_is_as_it_was(spark: SparkSession) -> None:
+    assert "PYSPARK_PYTHON" not in os.environ
+
+
+def test_one_session_at_a_time(spark: SparkSession) -> None:
+    with pytest.raises(SparkAlreadyRunning, match="stop it first"):
+        session.start("another")
+
+
+def test_a_misspelt_setting_is_refused() -> None:
+    with pytest.raises(InvalidConfiguration, match="'executor_core' is no Spark setting"):
+        session.start(conf={"executor_core": "2"})
