@@ -53,7 +53,9 @@ class Catalog:
         """Take back what the ledger directories say."""
         for row in rows:
             name = TopicName.parse(row.topic)
-            self._db.execute("INSERT OR IGNORE INTO namespace VALUES (?)", (f"{name.tenant}/{name.namespace}",))
+            self._db.execute(
+                "INSERT OR IGNORE INTO namespace VALUES (?)", (f"{name.tenant}/{name.namespace}",)
+            )
             count = max(row.partition_index + 1, self.partition_count(row.topic) or 0)
             self._db.execute("INSERT OR REPLACE INTO topic VALUES (?, ?)", (row.topic, count))
             self._db.execute(
@@ -79,7 +81,8 @@ class Catalog:
     def partition(self, name: str) -> PartitionRow | None:
         """A partition (or unpartitioned topic) by its own full name."""
         row = self._db.execute(
-            "SELECT name, number, topic, partition_index, store_id, has_ledger FROM partition WHERE name = ?", (name,)
+            "SELECT name, number, topic, partition_index, store_id, has_ledger FROM partition WHERE name = ?",
+            (name,),
         ).fetchone()
         return None if row is None else _partition_row(row)
 

@@ -12,6 +12,7 @@ from typing import Any
 import ray
 
 from pulsar_ray.actors.embedded import ClientMark, EmbeddedRecord, ensure_embedded, read_record
+from pulsar_ray.actors.local_ray import has_auth_token, share_auth_mode
 from pulsar_ray.actors.start import start_broker
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import ConnectError
@@ -50,7 +51,10 @@ def connect(
         return _on_this_ray(loaded)
     if ray.is_initialized():
         return _on_this_ray(loaded)
-    address = os.environ.get("RAY_ADDRESS") or _running_ray()
+    address = os.environ.get("RAY_ADDRESS")
+    if not address and (address := _running_ray()) and has_auth_token() and "RAY_AUTH_MODE" not in os.environ:
+        # As ray.init("auto") does: `ray start` took the token, if there was one.
+        share_auth_mode("token")
     if address:
         _init(address)
         return _on_this_ray(loaded)
@@ -61,7 +65,9 @@ def _on_this_ray(settings: Settings) -> Connected:
     """The broker of the Ray this process is connected to, started if none runs."""
     ray_client: Any = ray.util.client.ray
     if ray_client.is_connected():
-        raise ValueError("ray:// connections cannot carry lanes: run the program on a node of the cluster, or `ray job submit`")
+        raise ValueError(
+            "ray:// connections cannot carry lanes: run the program on a node of the cluster, or `ray job submit`"
+        )
     cluster = RayCluster()
     described = cluster.describe_broker()
     if described is None:
@@ -95,7 +101,7 @@ def _join_embedded(settings: Settings) -> Connected:
 
 def _join(record: EmbeddedRecord) -> None:
     if record.auth_mode:
-        os.environ.setdefault("RAY_AUTH_MODE", record.auth_mode)
+        share_auth_mode(record.auth_mode)
     _init(record.address)
 
 

@@ -6,6 +6,7 @@ It is the only creator of broker actors. Clients cache what it tells them and ke
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Callable
@@ -31,7 +32,13 @@ from pulsar_ray.errors import (
 )
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import SubscriptionRequest
-from pulsar_ray.transport.names import NAMESPACE, dispatcher_name, partition_name, store_name
+from pulsar_ray.transport.names import (
+    NAMESPACE,
+    dispatcher_name,
+    parse_dispatcher_name,
+    partition_name,
+    store_name,
+)
 from pulsar_ray.transport.ray_errors import translated
 
 logger = logging.getLogger(__name__)
@@ -39,6 +46,7 @@ logger = logging.getLogger(__name__)
 PROBE_DEADLINE_S = 2.0
 WATCH_INTERVAL_S = 5.0
 CALL_DEADLINE_S = 30.0
+NAME_POLL_S = 0.02
 
 
 class Controller:
@@ -75,6 +83,7 @@ class Controller:
         self._catalog = Catalog(path)
         if is_new:
             await self._rebuild_catalog()
+        self._find_running()
         if self._watcher is None:
             self._watcher = asyncio.get_running_loop().create_task(self._watch())
 
@@ -96,13 +105,25 @@ class Controller:
                 continue
             self._stores[described["store_id"]] = {**described, "handle": handle}
 
+    def _find_running(self) -> None:
+        """After a restart of this actor: the partitions and dispatchers that run already."""
+        for name in ray.util.list_named_actors():
+            found = parse_dispatcher_name(name)
+            if found is not None:
+                self._dispatchers[name] = found
+            elif "://" not in name:
+                continue
+            with contextlib.suppress(ValueError):
+                self._handles[name] = ray.get_actor(name, namespace=NAMESPACE)
+
     async def _rebuild_catalog(self) -> None:
         assert self._catalog is not None
         for store_id, store in self._stores.items():
             with translated("reading the ledger directories"):
                 found = await store["handle"].partitions.remote()
             self._catalog.restore(
-                PartitionRow(name, number, topic, index, store_id, has_ledger=True) for name, number, topic, index in found
+                PartitionRow(name, number, topic, index, store_id, has_ledger=True)
+                for name, number, topic, index in found
             )
 
     async def _serving(self) -> Catalog:
@@ -128,10 +149,16 @@ class Controller:
         if name.domain != "persistent":
             raise NotAllowedError(f"{name.full}: non-persistent topics are not served yet; use persistent://")
         if name.partition_index >= 0 and (count := catalog.partition_count(name.partitioned_full)):
-            raise NotAllowedError(f"{name.full} is no partition of {name.partitioned_full}, which has {count}")
+            raise NotAllowedError(
+                f"{name.full} is no partition of {name.partitioned_full}, which has {count}"
+            )
         if not (create and self._settings.allow_auto_topic_creation):
-            raise TopicNotFound(f"the topic {name.full} does not exist; create it with `pulsar-ray topics create`")
-        partitioned = self._settings.allow_auto_topic_creation_type == "partitioned" and name.partition_index < 0
+            raise TopicNotFound(
+                f"the topic {name.full} does not exist; create it with `pulsar-ray topics create`"
+            )
+        partitioned = (
+            self._settings.allow_auto_topic_creation_type == "partitioned" and name.partition_index < 0
+        )
         partitions = self._settings.default_num_partitions if partitioned else 0
         return catalog.create(name, partitions, self._stores_for_new(catalog))
 
@@ -170,9 +197,13 @@ class Controller:
         catalog = await self._serving()
         name = TopicName.parse(topic)
         if name.partition_index >= 0:
-            raise NotAllowedError(f"{topic}: a name that ends in -partition-<number> is reserved for partitions")
+            raise NotAllowedError(
+                f"{topic}: a name that ends in -partition-<number> is reserved for partitions"
+            )
         if partitions < 0:
-            raise InvalidConfiguration(f"{partitions} partitions: the number of partitions must be more than 0")
+            raise InvalidConfiguration(
+                f"{partitions} partitions: the number of partitions must be more than 0"
+            )
         catalog.create(name, partitions, self._stores_for_new(catalog))
 
     async def list_topics(self, namespace: str) -> list[tuple[str, int]]:
@@ -189,7 +220,9 @@ class Controller:
         if not force:
             connected = sum([await self._connected(row) for row in rows])
             if connected:
-                raise NotAllowedError(f"Topic has {connected} connected producers/consumers: close them, or force")
+                raise NotAllowedError(
+                    f"Topic has {connected} connected producers/consumers: close them, or force"
+                )
         catalog.delete(name.full)
         for row in rows:
             for address, (partition, _, _) in list(self._dispatchers.items()):
@@ -217,7 +250,13 @@ class Controller:
     # --- subscriptions ---------------------------------------------------------------------------------------------
 
     async def dispatcher(
-        self, topic: str, subscription: str, durable: bool, initial: str, properties: dict[str, str], create: bool
+        self,
+        topic: str,
+        subscription: str,
+        durable: bool,
+        initial: str,
+        properties: dict[str, str],
+        create: bool,
     ) -> str:
         """The actor name of a partition's dispatcher, started if it does not run. `topic` is a partition's own name."""
         catalog = await self._serving()
@@ -235,9 +274,12 @@ class Controller:
         return name
 
     async def dispatcher_gone(self, name: str) -> None:
-        """The dispatcher's subscription was removed; the actor leaves."""
+        """The dispatcher's subscription was removed; the actor leaves, and its name is free when this returns."""
         self._dispatchers.pop(name, None)
         self._kill(name)
+        deadline = asyncio.get_running_loop().time() + CALL_DEADLINE_S
+        while name in ray.util.list_named_actors() and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(NAME_POLL_S)
 
     # --- whoever is silent -----------------------------------------------------------------------------------------
 
@@ -304,7 +346,9 @@ class Controller:
     async def shutdown(self) -> None:
         """Let every actor write what is pending, then end them; the controller itself is killed by the caller."""
         await self._each([n for n in self._handles if n in self._dispatchers], lambda h: h.shutdown.remote())
-        await self._each([n for n in self._handles if n not in self._dispatchers], lambda h: h.shutdown.remote())
+        await self._each(
+            [n for n in self._handles if n not in self._dispatchers], lambda h: h.shutdown.remote()
+        )
         for name in list(self._handles):
             self._kill(name)
         if self._watcher is not None:

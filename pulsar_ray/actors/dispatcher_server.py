@@ -110,8 +110,10 @@ class DispatcherServer:
         subscription = Subscription(request.subscription, properties=dict(registered["properties"]))
         hold = Position(*registered["hold"])
         # `create` opens a cursor that is there; only a directory that is not there is made.
-        opening = (lambda: CursorStore.open(directory)) if directory.exists() else (
-            lambda: CursorStore.create(directory, subscription, hold)
+        opening = (
+            (lambda: CursorStore.open(directory))
+            if directory.exists()
+            else (lambda: CursorStore.create(directory, subscription, hold))
         )
         store = await self._cursor_disk.run(opening)
         self._epoch = store.epoch
@@ -182,7 +184,9 @@ class DispatcherServer:
         self, session: Session, request: Credit | Acknowledge | NegativeAcknowledge | RedeliverUnacknowledged
     ) -> None:
         endpoint = session.endpoints.get(request.consumer_id)
-        host = self._subscriptions.get(endpoint.subscription) if isinstance(endpoint, ConsumerEndpoint) else None
+        host = (
+            self._subscriptions.get(endpoint.subscription) if isinstance(endpoint, ConsumerEndpoint) else None
+        )
         if host is None or not isinstance(endpoint, ConsumerEndpoint):
             # Of a consumer that has left, or not opened yet here: it says all of it again when it opens.
             if isinstance(request, Acknowledge) and request.request_id:
@@ -214,7 +218,9 @@ class DispatcherServer:
         host = self._subscriptions.get(request.subscription)
         if host is None:
             if self._request.durable:
-                raise Moved(f"this dispatcher does not serve subscription {request.subscription!r}: resolve it again")
+                raise Moved(
+                    f"this dispatcher does not serve subscription {request.subscription!r}: resolve it again"
+                )
             host = await self._open_reader(request)
         return await host.open_consumer(session, request)
 
@@ -222,11 +228,15 @@ class DispatcherServer:
         start = request.start or {"target": "latest", "inclusive": False}
         mark = Position(*await self._follower.call("seek_position", **start))
         cursor = ManagedCursor(Subscription(request.subscription, is_durable=False), mark)
-        return self._subscriptions.get(request.subscription) or self._add_host(request.subscription, cursor, None)
+        return self._subscriptions.get(request.subscription) or self._add_host(
+            request.subscription, cursor, None
+        )
 
     async def _close_endpoint(self, session: Session, endpoint_id: int) -> None:
         endpoint = session.endpoints.get(endpoint_id)
-        if isinstance(endpoint, ConsumerEndpoint) and (host := self._subscriptions.get(endpoint.subscription)):
+        if isinstance(endpoint, ConsumerEndpoint) and (
+            host := self._subscriptions.get(endpoint.subscription)
+        ):
             await host.close_consumer(endpoint)
             self._forget_reader(host)
         self._update_arming()
@@ -238,7 +248,9 @@ class DispatcherServer:
     def on_session_ended(self, session: Session, crashed: bool) -> None:
         """What its consumers held waits for others."""
         for endpoint in list(session.endpoints.values()):
-            if isinstance(endpoint, ConsumerEndpoint) and (host := self._subscriptions.get(endpoint.subscription)):
+            if isinstance(endpoint, ConsumerEndpoint) and (
+                host := self._subscriptions.get(endpoint.subscription)
+            ):
                 host.detach(endpoint)
                 self._forget_reader(host)
         self._update_arming()
@@ -288,7 +300,9 @@ class DispatcherServer:
 
     async def _has_more(self, host: SubscriptionHost, _: ConsumerEndpoint) -> bool:
         last = await self._follower.call("last_message")
-        return host.core.pending.waiting_messages > 0 or host.core.read_position <= Position(*last["position"])
+        return host.core.pending.waiting_messages > 0 or host.core.read_position <= Position(
+            *last["position"]
+        )
 
     # --- stats, closing --------------------------------------------------------------------------------------------
 
@@ -336,4 +350,3 @@ async def start_dispatcher(
         follower.close()
         raise
     return server
-

@@ -85,7 +85,9 @@ def ensure_embedded(settings: Settings) -> EmbeddedRecord:
     try:
         _run(data_dir).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConnectError(f"data_dir {data_dir} cannot be made: {error.strerror}; give another one") from None
+        raise ConnectError(
+            f"data_dir {data_dir} cannot be made: {error.strerror}; give another one"
+        ) from None
     with _start_lock(data_dir):
         if (record := read_record(data_dir)) is not None:
             return record
@@ -120,12 +122,16 @@ def _start(data_dir: Path, settings: Settings) -> EmbeddedRecord:
             raise _failure(failure, data_dir)
         time.sleep(POLL_S)
     process.kill()
-    raise ConnectError(f"the embedded broker did not start within {START_TIMEOUT_S:.0f} s; see {_run(data_dir) / LOG}")
+    raise ConnectError(
+        f"the embedded broker did not start within {START_TIMEOUT_S:.0f} s; see {_run(data_dir) / LOG}"
+    )
 
 
 def record_failure(data_dir: Path, error: Any) -> None:
     """Leave a typed error for whoever started this process."""
-    text = json.dumps([type(error).__name__, getattr(error, "text", str(error)), getattr(error, "details", {})])
+    text = json.dumps(
+        [type(error).__name__, getattr(error, "text", str(error)), getattr(error, "details", {})]
+    )
     (_run(data_dir) / "standalone.failed").write_text(text)
 
 
@@ -134,7 +140,9 @@ def _failure(path: Path, data_dir: Path) -> Exception:
         return error_from(*json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
         lines = (_run(data_dir) / LOG).read_text(errors="replace").splitlines()[-5:]
-        return ConnectError(f"the embedded broker ended at its start; {_run(data_dir) / LOG} says: " + " | ".join(lines))
+        return ConnectError(
+            f"the embedded broker ended at its start; {_run(data_dir) / LOG} says: " + " | ".join(lines)
+        )
 
 
 class ClientMark:
@@ -162,4 +170,3 @@ def has_clients(data_dir: Path) -> bool:
         return False
     finally:
         os.close(fd)
-

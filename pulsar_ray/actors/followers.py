@@ -78,7 +78,14 @@ class Followers:
         elif not frames and (known := ledger.segments()):
             tail = _described(known[-1])
         packet = Advanced(
-            ledger.epoch, position.ledger_id, position.entry_id, first.ledger_id, first.entry_id, segments, tail, frames
+            ledger.epoch,
+            position.ledger_id,
+            position.entry_id,
+            first.ledger_id,
+            first.entry_id,
+            segments,
+            tail,
+            frames,
         )
         follower.session.send(encode_request(packet))
 

@@ -7,15 +7,17 @@ typed error; dying would only make Ray restart it for ever.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pulsar_ray.actors.owner_loop import OwnerLoop, prepare_broker_process
-from pulsar_ray.actors.local_ray import node_address, session_directory
+from pulsar_ray.actors.local_ray import allow_blocking_calls, node_address, session_directory
 from pulsar_ray.actors.session_host import SessionHost
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
+from pulsar_ray.managed_ledger.store_directory import hold_cluster_lock
 
 
 class LaneActor:
@@ -23,6 +25,7 @@ class LaneActor:
 
     def __init__(self, label: str) -> None:
         prepare_broker_process()
+        allow_blocking_calls()
         self._label = label
         self._clock = SystemClock()
         self._owner = OwnerLoop("owner")
@@ -31,6 +34,10 @@ class LaneActor:
 
     def __repr__(self) -> str:
         return self._label
+
+    def _hold_cluster(self, data_dir: str) -> None:
+        """Keep other clusters out of the data directory for as long as this process lives."""
+        self._cluster_lock = hold_cluster_lock(Path(data_dir))
 
     def _new_host(self, settings: Settings) -> SessionHost:
         node = node_address()
@@ -58,7 +65,12 @@ class LaneActor:
         return self._host
 
     async def exchange(
-        self, session_id: int, attachment: int, token: bytes, last_received: int, packets: list[tuple[int, Any]]
+        self,
+        session_id: int,
+        attachment: int,
+        token: bytes,
+        last_received: int,
+        packets: list[tuple[int, Any]],
     ) -> tuple[int, list[tuple[int, bytes]]]:
         """See SessionHost.exchange."""
         host = self._host

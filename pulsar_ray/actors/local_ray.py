@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,21 @@ def start_ray() -> tuple[str, str]:
     return context.address_info["gcs_address"], f"http://{context.dashboard_url}"
 
 
+def share_auth_mode(mode: str) -> None:
+    """Connect as the processes of a cluster with this RAY_AUTH_MODE do; before `ray.init`."""
+    if os.environ.get("RAY_AUTH_MODE") != mode:
+        os.environ["RAY_AUTH_MODE"] = mode
+        # Ray read the variable when it was imported.
+        raylet: Any = ray._raylet
+        raylet.Config.initialize("")
+
+
+def has_auth_token() -> bool:
+    """Whether this user has a token for Ray clusters, so that `ray start` asks for it."""
+    raylet: Any = ray._raylet
+    return bool(raylet.AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True))
+
+
 def stop_ray() -> None:
     """End it with everything on it."""
     ray.shutdown()
@@ -50,3 +66,16 @@ def alive_nodes() -> list[str]:
     """The ids of the nodes that are there."""
     nodes: Any = ray.nodes
     return [node["NodeID"] for node in nodes() if node["Alive"]]
+
+
+def was_restarted() -> bool:
+    """Whether Ray has restarted the actor of this process."""
+    with warnings.catch_warnings():
+        # The property calls a deprecated sibling of its own.
+        warnings.simplefilter("ignore")
+        return bool(ray.get_runtime_context().was_current_actor_reconstructed)
+
+
+def allow_blocking_calls() -> None:
+    """Broker actors call other actors from threads made for that; Ray's advice for callers on its loops is noise here."""
+    ray._private.worker.blocking_get_inside_async_warned = True

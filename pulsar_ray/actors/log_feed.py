@@ -86,7 +86,9 @@ class LogFeed:
         if self._tail:
             newest = self._tail[-1]
             follows = newest.ledger_id == ledger_id and newest.last_entry_id + 1 == frame.first_entry_id
-            if not follows and not (ledger_id > newest.ledger_id and frame.first_entry_id == 0 and offset > 0):
+            if not follows and not (
+                ledger_id > newest.ledger_id and frame.first_entry_id == 0 and offset > 0
+            ):
                 self._tail.clear()
                 self._tail_keys.clear()
         for ref in blocks_of(ledger_id, segment_index, offset, frame):
@@ -97,7 +99,9 @@ class LogFeed:
             self._tail_keys.popleft()
         end = offset + frame.total_length
         if self._segments and self._segments[-1][:2] == (ledger_id, segment_index):
-            self._segments[-1] = self._segments[-1]._replace(end_offset=end, last_entry_id=frame.last_entry_id)
+            self._segments[-1] = self._segments[-1]._replace(
+                end_offset=end, last_entry_id=frame.last_entry_id
+            )
 
     # --- reading ---------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Hashable
 from typing import Any
 
 import ray
@@ -18,8 +16,7 @@ _CTL_METHODS = ("probe", "stats", "call", "shutdown")
 _DATA_METHODS = ("attach", "exchange")
 
 
-@functools.cache
-def _remote(cls: Hashable) -> Any:
+def _remote(cls: type[Any]) -> Any:
     for group, names in (("ctl", _CTL_METHODS), ("data", _DATA_METHODS)):
         for name in names:
             if hasattr(cls, name):

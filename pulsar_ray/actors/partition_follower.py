@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,10 +18,15 @@ ATTACH_DEADLINE_S = 60.0
 
 
 class PartitionFollower:
-    """An endpoint on a link; `on_advanced` is called on the owner loop for each packet."""
+    """An endpoint on a link; made on the owner loop, on which `on_advanced` is called for each packet."""
 
     def __init__(
-        self, cluster: Cluster, topic: str, address: str, loop: asyncio.AbstractEventLoop, on_advanced: Callable[[Advanced], None]
+        self,
+        cluster: Cluster,
+        topic: str,
+        address: str,
+        loop: asyncio.AbstractEventLoop,
+        on_advanced: Callable[[Advanced], None],
     ) -> None:
         self._cluster = cluster
         self._topic = topic
@@ -28,9 +34,12 @@ class PartitionFollower:
         self._loop = loop
         self._on_advanced = on_advanced
         self._number = -1
+        self._loop_thread = threading.get_ident()
         self._armed = False
         self.epoch = -1
-        self.link = ActorLink(cluster, self._find, f"follower-{secrets.token_hex(8)}", "auto", pushes=True)
+        self.link = ActorLink(
+            cluster, self._find, f"follower-{secrets.token_hex(8)}", "auto", pushes=True, loop=loop
+        )
         self.link.add_endpoint(FOLLOWER, self)
 
     def _find(self) -> str:
@@ -62,7 +71,7 @@ class PartitionFollower:
         self.link.request_async(lambda request_id: Call(request_id, FOLLOWER, method, arguments), reply)
         return await future
 
-    # --- the endpoint, called on the I/O thread --------------------------------------------------------------------
+    # --- the endpoint, called on the owner loop or the I/O thread --------------------------------------------------------------------
 
     def reopen(self, attached: AttachReply) -> None:
         """Attached again: ask where the log is."""
@@ -74,8 +83,12 @@ class PartitionFollower:
         """What was missed is asked for after the next attach."""
 
     def on_request(self, request: Any, body: memoryview) -> None:
-        """An Advanced packet: hand it to the owner loop."""
-        if isinstance(request, Advanced):
+        """An Advanced packet: on the owner loop already when it came over a lane."""
+        if not isinstance(request, Advanced):
+            return
+        if threading.get_ident() == self._loop_thread:
+            self._on_advanced(request)
+        else:
             self._loop.call_soon_threadsafe(self._on_advanced, request)
 
     def on_receipts(self, rows: list[tuple[int, int, int, int, int]]) -> None:

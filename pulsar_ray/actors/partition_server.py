@@ -105,7 +105,9 @@ class PartitionServer:
             case MoveHold(number, ledger_id, entry_id):
                 self._hold_moved(number, Position(ledger_id, entry_id))
             case OpenProducer():
-                self._answer_now(session, request.request_id, lambda: self.intake.open_producer(session, request))
+                self._answer_now(
+                    session, request.request_id, lambda: self.intake.open_producer(session, request)
+                )
             case CloseEndpoint(request_id, endpoint_id):
                 self._close_endpoint(session, endpoint_id)
                 session.send(encode_request(Done(request_id)))
@@ -207,7 +209,9 @@ class PartitionServer:
         existing = self.ledger.find_subscription(name, durable)
         if existing is None:
             if not create:
-                raise SubscriptionNotFound(f"subscription {name!r} does not exist on {self.ledger.identity.topic}")
+                raise SubscriptionNotFound(
+                    f"subscription {name!r} does not exist on {self.ledger.identity.topic}"
+                )
             change = self.ledger.begin_register_subscription(name, durable, initial, properties)
             await self._durable(change)
             existing = self.ledger.find_subscription(name, durable)

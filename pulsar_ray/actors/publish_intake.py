@@ -40,7 +40,9 @@ class ProducerEndpoint:
 
     __slots__ = ("incarnation", "name", "next_seq", "producer_id", "session")
 
-    def __init__(self, session: Session, producer_id: int, name: str, incarnation: int, next_seq: int) -> None:
+    def __init__(
+        self, session: Session, producer_id: int, name: str, incarnation: int, next_seq: int
+    ) -> None:
         self.session = session
         self.producer_id = producer_id
         self.name = name
@@ -90,15 +92,21 @@ class PublishIntake:
         name = request.name or self._make_up_name()
         held = self.producers.get(name)
         if held is not None and held.incarnation not in (request.incarnation, request.replaces_incarnation):
-            raise ProducerBusy(f"a producer named {name!r} is already connected: close it, or choose another producer_name")
+            raise ProducerBusy(
+                f"a producer named {name!r} is already connected: close it, or choose another producer_name"
+            )
         incarnations = self._ledger.incarnations
         if request.replaces_incarnation:
             incarnations.retire(request.replaces_incarnation)
         last_seq = incarnations.last_entry_seq(request.incarnation)
         if request.first_pending_seq > 0 and not incarnations.knows(request.incarnation):
-            raise ProducerFenced(f"producer incarnation {request.incarnation} is not remembered any more: start a new one")
+            raise ProducerFenced(
+                f"producer incarnation {request.incarnation} is not remembered any more: start a new one"
+            )
         incarnations.open_session(request.incarnation, self._clock.now_ms())
-        queued = [b.entry_seq + b.entries for p, b, _ in self._waiting if p.incarnation == request.incarnation]
+        queued = [
+            b.entry_seq + b.entries for p, b, _ in self._waiting if p.incarnation == request.incarnation
+        ]
         in_flight = held.next_seq if held is not None and held.incarnation == request.incarnation else 0
         next_seq = max([last_seq + 1, request.first_pending_seq, in_flight, *queued])
         endpoint = ProducerEndpoint(session, request.producer_id, name, request.incarnation, next_seq)
@@ -131,7 +139,9 @@ class PublishIntake:
             header = parse_block_header(body, offset)
             end = offset + header.total_length
             if end > len(body):
-                raise ProtocolError(f"a block of {header.total_length} bytes in {len(body) - offset} bytes of packet")
+                raise ProtocolError(
+                    f"a block of {header.total_length} bytes in {len(body) - offset} bytes of packet"
+                )
             verify_block(body, offset, header)
             self._admit(producer, header, body[offset:end])
             offset = end
@@ -139,12 +149,16 @@ class PublishIntake:
     def _admit(self, producer: ProducerEndpoint, header: BlockHeader, block: memoryview) -> None:
         seq = header.entry_seq
         if header.incarnation != producer.incarnation:
-            raise ProtocolError(f"a block of incarnation {header.incarnation} on a producer of {producer.incarnation}")
+            raise ProtocolError(
+                f"a block of incarnation {header.incarnation} on a producer of {producer.incarnation}"
+            )
         if seq < producer.next_seq:
             self._answer_repeat(producer, header)
             return
         if seq > producer.next_seq:
-            raise SessionLost(f"entry_seq {producer.next_seq} is missing before {seq}: attach again and resend")
+            raise SessionLost(
+                f"entry_seq {producer.next_seq} is missing before {seq}: attach again and resend"
+            )
         producer.next_seq = seq + header.entries
         refusal = self._refusal(header)
         if refusal is not None:
@@ -175,7 +189,11 @@ class PublishIntake:
     def _answer_repeat(self, producer: ProducerEndpoint, header: BlockHeader) -> None:
         known = self._ledger.incarnations.classify(header.incarnation, header.entry_seq, header.entries)
         # A repeat that is not durable yet is in the group being written: its receipt follows from there.
-        if isinstance(known, Repeat) and known.position is not None and known.position <= self._ledger.last_position:
+        if (
+            isinstance(known, Repeat)
+            and known.position is not None
+            and known.position <= self._ledger.last_position
+        ):
             row = (producer.producer_id, header.entry_seq, header.entries, *known.position)
             producer.session.send(encode_request(Receipt([row])))
 
@@ -195,8 +213,12 @@ class PublishIntake:
         self._committing = True
         self._commit(group, retried=retried)
 
-    def _commit(self, group: list[tuple[ProducerEndpoint, BlockHeader, memoryview]], *, retried: bool) -> None:
-        commit = self._ledger.begin_append([(header, [block]) for _, header, block in group], self._clock.now_ms())
+    def _commit(
+        self, group: list[tuple[ProducerEndpoint, BlockHeader, memoryview]], *, retried: bool
+    ) -> None:
+        commit = self._ledger.begin_append(
+            [(header, [block]) for _, header, block in group], self._clock.now_ms()
+        )
 
         def done(_result: Any, error: BaseException | None) -> None:
             if error is None:
@@ -221,7 +243,9 @@ class PublishIntake:
         self._waiting_bytes -= size
         return group
 
-    def _finish(self, group: list[tuple[ProducerEndpoint, BlockHeader, memoryview]], result: AppendResult) -> None:
+    def _finish(
+        self, group: list[tuple[ProducerEndpoint, BlockHeader, memoryview]], result: AppendResult
+    ) -> None:
         rows: dict[Session, list[tuple[int, int, int, int, int]]] = {}
         for (producer, header, block), position in zip(group, result.positions, strict=True):
             self.published_messages += header.message_count
@@ -236,7 +260,11 @@ class PublishIntake:
         self._next()
 
     def _failed(
-        self, group: list[tuple[ProducerEndpoint, BlockHeader, memoryview]], error: BaseException, *, retried: bool
+        self,
+        group: list[tuple[ProducerEndpoint, BlockHeader, memoryview]],
+        error: BaseException,
+        *,
+        retried: bool,
     ) -> None:
         if isinstance(error, Fenced):
             self._on_fatal(error)

@@ -19,7 +19,16 @@ from pulsar_ray.lane.hello import HelloFields, SessionDecision
 from pulsar_ray.lane.server import LaneServer
 from pulsar_ray.lane.server_lane import ServerLane
 from pulsar_ray.session.packet import Packet
-from pulsar_ray.session.requests import PROTOCOL_VERSION, Done, Failed, Ping, Pong, Request, decode_request, encode_request
+from pulsar_ray.session.requests import (
+    PROTOCOL_VERSION,
+    Done,
+    Failed,
+    Ping,
+    Pong,
+    Request,
+    decode_request,
+    encode_request,
+)
 from pulsar_ray.session.session_table import Session, SessionTable
 
 logger = logging.getLogger(__name__)
@@ -128,7 +137,12 @@ class SessionHost:
     # --- the Ray carrier -------------------------------------------------------------------------------------------
 
     async def exchange(
-        self, session_id: int, attachment: int, token: bytes, last_received: int, packets: Sequence[tuple[int, Any]]
+        self,
+        session_id: int,
+        attachment: int,
+        token: bytes,
+        last_received: int,
+        packets: Sequence[tuple[int, Any]],
     ) -> tuple[int, list[tuple[int, bytes]]]:
         """One tunnel call: packets up at once, packets down as soon as there are any, after a second without."""
         session = self.sessions.admit(session_id, token, attachment)
@@ -136,7 +150,9 @@ class SessionHost:
         if not isinstance(carrier, TunnelCarrier):
             carrier = TunnelCarrier(self._loop)
             self.sessions.carry(session, carrier, self._clock.monotonic_ms())
-        return await carrier.exchange(last_received, packets, lambda received: self.receive(session, received))
+        return await carrier.exchange(
+            last_received, packets, lambda received: self.receive(session, received)
+        )
 
     # --- requests --------------------------------------------------------------------------------------------------
 
@@ -197,4 +213,3 @@ class SessionHost:
             if session.carrier is not None:
                 session.carrier.close(SessionLost("the actor is stopping"))
         await self.lanes.close()
-

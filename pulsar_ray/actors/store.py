@@ -11,7 +11,7 @@ from typing import Any
 
 import ray
 
-from pulsar_ray.actors.local_ray import node_address
+from pulsar_ray.actors.local_ray import node_address, session_directory
 from pulsar_ray.actors.owner_loop import prepare_broker_process
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
@@ -38,7 +38,9 @@ class StoreActor:
         self._watcher: asyncio.Task[None] | None = None
         try:
             owner = f"{node_address()} (ray {ray.get_runtime_context().gcs_address})"
-            self._store = StoreDirectory.open(self._path, address=owner, wait_s=5.0)
+            self._store = StoreDirectory.open(
+                self._path, address=owner, wait_s=5.0, cluster_id=session_directory().name
+            )
         except PulsarException as error:
             logger.error("data directory %s cannot be used: %s", self._path, error)
             self._refusal = error
@@ -71,7 +73,12 @@ class StoreActor:
     async def stats(self) -> dict[str, Any]:
         """Free and total bytes of the disk."""
         usage = shutil.disk_usage(self._path)
-        return {"path": str(self._path), "freeBytes": usage.free, "totalBytes": usage.total, "pid": os.getpid()}
+        return {
+            "path": str(self._path),
+            "freeBytes": usage.free,
+            "totalBytes": usage.total,
+            "pid": os.getpid(),
+        }
 
     async def probe(self) -> int:
         """Alive: the process id."""

@@ -7,10 +7,9 @@ import logging
 import os
 from typing import Any
 
-import ray
-
 from pulsar_ray.actors.dispatcher_server import DispatcherServer, start_dispatcher
 from pulsar_ray.actors.lane_actor import LaneActor
+from pulsar_ray.actors.local_ray import was_restarted
 from pulsar_ray.actors.session_host import SessionHost
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
@@ -29,11 +28,20 @@ class SubscriptionDispatcher(LaneActor):
         super().__init__(f"{request.topic} -> {what}")
         self._settings = settings
         self._server: DispatcherServer | None = None
-        if ray.get_runtime_context().was_current_actor_reconstructed:
+        if was_restarted():
             # Restarted: the subscription is there already, or was removed meanwhile and must not come back.
             request = SubscriptionRequest(
-                request.topic, request.subscription, request.durable, request.initial_position, {}, create=not request.durable
+                request.topic,
+                request.subscription,
+                request.durable,
+                request.initial_position,
+                {},
+                create=not request.durable,
             )
+        try:
+            self._hold_cluster(settings.data_dir)
+        except PulsarException as error:
+            self._refusal = error
         self._host = self._new_host(settings)
         self._starting = self._owner.submit(lambda: self._start(request))
 

@@ -16,6 +16,7 @@ from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Departure, Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue, Grant
 from pulsar_ray.errors import BrokerPersistenceError, ConsumerBusy, Fenced, PulsarException
+from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.managed_ledger.cursor_store import CursorFlush, CursorStore
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.position import Position
@@ -164,7 +165,9 @@ class SubscriptionHost:
             )
         except PulsarException as error:
             if request.request_id:
-                endpoint.session.send(encode_request(Failed(request.request_id, type(error).__name__, error.text)))
+                endpoint.session.send(
+                    encode_request(Failed(request.request_id, type(error).__name__, error.text))
+                )
             return
         self.schedule()
         if request.request_id:
@@ -269,7 +272,9 @@ class SubscriptionHost:
 
         self._reader.submit(read.run, done)
 
-    def _file_was_read(self, read: FileRead, blocks: list[BlockRef], generation: int, position: Position) -> None:
+    def _file_was_read(
+        self, read: FileRead, blocks: list[BlockRef], generation: int, position: Position
+    ) -> None:
         self._place = read.place
         if blocks:
             self._offer(blocks, generation)
@@ -279,6 +284,10 @@ class SubscriptionHost:
             self._loop.call_later(RETRY_READ_S, self.schedule)
 
     def _read_failed(self, position: Position, error: BaseException | None) -> None:
+        if isinstance(error, SegmentGone) and self._store is None and self._feed.first > position:
+            # Nothing holds entries for a non-durable cursor: it goes on at the first one that is left.
+            self._drop(self.core.seek(self._feed.first))
+            return
         self.problem = f"reading the log from {tuple(position)}: {error}"
         logger.error("subscription %s: %s", self.name, self.problem)
         self._loop.call_later(RETRY_READ_S, self.schedule)
@@ -379,7 +388,9 @@ class SubscriptionHost:
     def check_sole(self, endpoint: ConsumerEndpoint) -> None:
         """Raise ConsumerBusy unless this is the only connected consumer."""
         if len(self.endpoints) > 1:
-            raise ConsumerBusy("unsubscribe: other consumers are connected to the subscription; close them first")
+            raise ConsumerBusy(
+                "unsubscribe: other consumers are connected to the subscription; close them first"
+            )
 
     def stats(self) -> dict[str, Any]:
         """Pulsar's names where Pulsar has one."""

@@ -21,11 +21,14 @@ logger = logging.getLogger(__name__)
 class TopicPartition(LaneActor):
     """Owns one partition of a topic. `must_exist`: its ledger was there before, so a missing directory is a loss."""
 
-    def __init__(self, directory: str, number: int, topic: str, partition: int, settings: Settings, must_exist: bool) -> None:
+    def __init__(
+        self, directory: str, number: int, topic: str, partition: int, settings: Settings, must_exist: bool
+    ) -> None:
         super().__init__(topic)
         self._settings = settings
         self._server: PartitionServer | None = None
         try:
+            self._hold_cluster(settings.data_dir)
             ledger = ManagedLedger.open(
                 Path(directory),
                 TopicIdentity(number, topic, partition),
@@ -44,7 +47,9 @@ class TopicPartition(LaneActor):
         host = self._host
         assert host is not None
         await host.start()
-        self._server = PartitionServer(ledger, self._settings, self._clock, self._owner.loop, host, self._fatal)
+        self._server = PartitionServer(
+            ledger, self._settings, self._clock, self._owner.loop, host, self._fatal
+        )
 
     def _fatal(self, error: BaseException) -> None:
         logger.critical("%s stops: %s", self._label, error)

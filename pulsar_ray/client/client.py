@@ -304,6 +304,15 @@ class Client:
         name = TopicName.parse(topic)
         return [route.topic for route in self._resolve(name, time.monotonic() + self.operation_timeout_s)]
 
+    def forget_dispatchers(self, links: list[ActorLink]) -> None:
+        """A subscription was deleted: its dispatchers leave, and their names are free when this returns."""
+        with self._lock:
+            gone = [address for address, link in self._links.items() if link in links]
+            for address in gone:
+                self._links.pop(address).close()
+        for address in gone:
+            self.cluster.dispatcher_gone(address)
+
     # --- links -----------------------------------------------------------------------------------------------------
 
     def _resolve(self, name: TopicName, deadline: float) -> list[PartitionRoute]:

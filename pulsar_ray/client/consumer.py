@@ -307,6 +307,7 @@ class Consumer:
         for partition in self._core.partitions:
             partition.call("unsubscribe", self._deadline())
         self._leave(quietly=True)
+        self._client.forget_dispatchers([partition.link for partition in self._core.partitions])
 
     def get_last_message_id(self) -> MessageId:
         """The id of the newest message of the topic, (-1,-1,-1,-1) if it is empty. One partition only."""

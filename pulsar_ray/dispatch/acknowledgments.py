@@ -45,6 +45,7 @@ class Acknowledgments:
     def acknowledge_batch(self, ledger_id: int, entry_id: int, rows: RowRanges, is_durable: bool) -> None:
         """Messages of a batch entry, by batch index; rows of a block of entries are taken as entries."""
         position = Position(ledger_id, entry_id)
+        rows = row_ranges.union((), rows)  # a client may send them in any order
         block = self._pending.find(ledger_id, entry_id)
         if block is None:
             self._cursor.acknowledge_rows(position, rows, None, is_durable)

@@ -270,10 +270,11 @@ class Dispatcher:
         delivery = self.pending.deliver(consumer, block, rows, count, is_suspect)
         consumer.charge(delivery)
         if self._policy.limits_unacked:
-            limit = self.settings.max_unacked_messages_per_consumer
-            consumer.is_blocked = consumer.is_blocked or 0 < limit <= consumer.unacked
-            limit = self.settings.max_unacked_messages_per_subscription
-            self._is_blocked = self._is_blocked or 0 < limit <= self.pending.unacked_messages
+            settings = self.settings
+            if 0 < settings.max_unacked_messages_per_consumer <= consumer.unacked:
+                consumer.is_blocked = True
+            if 0 < settings.max_unacked_messages_per_subscription <= self.pending.unacked_messages:
+                self._is_blocked = True
         return self._grant_of(delivery)
 
     def _grant_of(self, delivery: Delivery) -> Grant:

@@ -36,17 +36,27 @@ class Intake:
 
     def take_in(self, blocks: Iterable[BlockRef]) -> None:
         """Blocks in the order of the log; those below the read position are known already."""
-        cursor, read_position = self._cursor, self.read_position
+        cursor, pending = self._cursor, self._pending
+        # Without holes, counts and claims every row of a block waits.
+        is_plain = not (cursor.has_marks or self._returning.claims)
+        read_position, last = self.read_position, None
         for ref in blocks:
-            last = Position(ref.ledger_id, ref.last_entry_id)
-            if last < read_position:
+            first = ref.first_entry_id
+            following = Position(ref.ledger_id, first + ref.entries)
+            if following <= read_position:
+                continue
+            if last is not None and last.ledger_id != ref.ledger_id:
+                cursor.extend(last)
+            read_position, last = following, Position(ref.ledger_id, ref.last_entry_id)
+            self._last_key = (ref.ledger_id, first)
+            if is_plain and self._last_key > cursor.mark_delete:
+                pending.add(PendingBlock(ref), [(0, ref.messages, 0)])
                 continue
             cursor.extend(last)
-            rows = self._unacknowledged(ref)
-            if rows:
+            if rows := self._unacknowledged(ref):
                 self._add(PendingBlock(ref), rows)
-            read_position = last.next()
-            self._last_key = (ref.ledger_id, ref.first_entry_id)
+        if last is not None:
+            cursor.extend(last)
         self.read_position = read_position
         if self._returning.claims:
             self._returning.drop_up_to(self._last_key)

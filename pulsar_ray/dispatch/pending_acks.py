@@ -98,7 +98,7 @@ class PendingAcks:
         self.blocks[block.key] = block
         if segments:
             block.waiting = segments
-            self.waiting_messages += sum(end - start for start, end, _ in segments)
+            self.waiting_messages += row_segments.size(segments)
             self.fresh.append(block)
 
     def take(self, block: PendingBlock, limit: int) -> tuple[RowRanges, int]:
@@ -198,7 +198,7 @@ class PendingAcks:
         for delivery in tuple(block.deliveries):
             self.end(delivery)
         if block.waiting:
-            self.waiting_messages -= sum(end - start for start, end, _ in block.waiting)
+            self.waiting_messages -= row_segments.size(block.waiting)
             block.waiting = []
             self.waiting.pop(block.key, None)
         if block.suspects:

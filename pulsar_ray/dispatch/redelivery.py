@@ -39,8 +39,8 @@ class Redelivery:
             block = self._pending.find(ledger_id, entry_id)
             if block is None:
                 continue
-            if block.ref.row_is_entry and (offset := entry_id - block.ref.first_entry_id):
-                rows = tuple((a + offset, b + offset) for a, b in rows)
+            offset = entry_id - block.ref.first_entry_id if block.ref.row_is_entry else 0
+            rows = row_ranges.union((), ((a + offset, b + offset) for a, b in rows))
             for delivery in tuple(block.deliveries):
                 if delivery.consumer is not consumer or delivery.count != count:
                     continue

@@ -48,9 +48,19 @@ def remove(segments: list[Segment], rows: RowRanges) -> int:
     return removed
 
 
+def size(segments: list[Segment]) -> int:
+    """How many rows they are."""
+    if len(segments) == 1:
+        return segments[0][1] - segments[0][0]
+    return sum(end - start for start, end, _ in segments)
+
+
 def take(segments: list[Segment], limit: int) -> tuple[RowRanges, int]:
     """Take the first rows that share one count, at most `limit` of them; returns them and the count."""
-    count = segments[0][2]
+    start, end, count = segments[0]
+    if len(segments) == 1 and end - start <= limit:
+        segments.clear()
+        return ((start, end),), count
     taken: list[tuple[int, int]] = []
     i = 0
     while i < len(segments) and limit > 0 and segments[i][2] == count:

@@ -15,6 +15,7 @@ from collections.abc import Collection
 
 from sortedcontainers import SortedDict
 
+from pulsar_ray.dispatch import row_segments
 from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.dispatch.policy import GrantSource, rows_that_fit
@@ -88,7 +89,7 @@ class SharedPolicy:
     def _take_turn(self, source: GrantSource, consumer: Consumer, turn: int, grants: list[Grant]) -> None:
         left = turn
         while (block := source.pending.head()) is not None and (room := source.room(consumer)) > 0:
-            wanted = sum(end - start for start, end, _ in block.waiting)
+            wanted = row_segments.size(block.waiting)
             if left == turn:
                 if wanted > 2 * turn and not block.ref.is_batch:
                     wanted = turn

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from pulsar_ray.dispatch import row_segments
 from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec, PendingBlock
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.dispatch.policy import GrantSource, rows_that_fit
@@ -69,6 +70,6 @@ def _comes_first(suspect: PendingBlock, block: PendingBlock | None) -> bool:
 def _rows_in_order(block: PendingBlock) -> int:
     """The waiting rows of a block before its first suspect."""
     if not block.suspects:
-        return sum(end - start for start, end, _ in block.waiting)
+        return row_segments.size(block.waiting)
     start, end, _ = block.waiting[0]
     return min(end, block.suspects[0][0]) - start

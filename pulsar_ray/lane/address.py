@@ -71,15 +71,14 @@ def set_kernel_timeout(sock: socket.socket, option: int, timeout_s: float) -> No
     sock.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(seconds, int((timeout_s - seconds) * 1e6)))
 
 
-def configure_socket(sock: socket.socket, buffer_bytes: int) -> None:
-    """Set what both ends of a lane want of their socket.
+def configure_socket(sock: socket.socket) -> None:
+    """Set what both ends of a TCP lane want; a Unix socket is left as it is.
 
-    TCP: no waiting for full segments, and a peer that vanished is noticed within 13 s, both idle
-    (keepalive) and while something waits to be acknowledged (user timeout). Unix sockets: buffers that take
-    a large packet in few turns.
+    Nothing waits for full segments, and a peer that vanished is noticed within 13 s, both idle (keepalive) and
+    while something waits to be acknowledged (user timeout). Larger buffers of a Unix socket would make large packets
+    four times slower: 550 instead of 2,100 MB/s at 256 KiB and more, against the kernel's own 208 KiB.
     """
     if sock.family == socket.AF_UNIX:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

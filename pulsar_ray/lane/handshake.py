@@ -23,7 +23,7 @@ def open_lane(
     sock = address.new_socket()
     try:
         _connect(sock, address, limits.connect_s)
-        configure_socket(sock, limits.socket_buffer_bytes)
+        configure_socket(sock)
         sock.settimeout(limits.hello_s)
         deadline = time.monotonic() + limits.hello_s
         sock.sendall(b"".join(encode_hello(hello)))

@@ -34,5 +34,3 @@ class LaneLimits:
     unsent_low_bytes: int = MIB
     unsent_bytes: int = 64 * MIB
     """A lane with more than this waiting to be written is closed."""
-    socket_buffer_bytes: int = 4 * MIB
-    """Asked of the kernel for each direction of a Unix socket; it gives what its own limit allows."""

@@ -131,7 +131,7 @@ class ServerLane(asyncio.BufferedProtocol):
         self._incomplete_since = self._loop.time()
         sock: socket.socket = transport.get_extra_info("socket")
         with socket.socket(fileno=sock.dup().detach()) as raw:
-            configure_socket(raw, self._limits.socket_buffer_bytes)
+            configure_socket(raw)
             peer = self._server.peer_credentials(raw)
         if peer is None:
             return

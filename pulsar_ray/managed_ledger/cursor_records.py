@@ -5,7 +5,7 @@ One record is applied as a whole or not at all. A record is a map; keys left out
     m   [ledger, entry]                     mark-delete (always there)
     g   generation (always there)
     r   true: forget holes, rows and counts first (the cursor was reset)
-    d   [ledger, [gap, length, ...], ...]   holes above mark-delete; a gap is the distance from the hole before
+    d   [ledger, [gap, length, ...], ...]   holes above mark-delete; a gap is the way from the hole before
     b   [ledger, entry, [start, end, ...], ...] acknowledged rows of batches
     c   [ledger, first, last, count, ...]   redelivery counts
     f   [ledger, entry, [start, end, failures, ...], ...] failures of a batch's messages

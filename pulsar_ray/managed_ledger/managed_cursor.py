@@ -157,6 +157,11 @@ class ManagedCursor:
         rows: RowRanges | None = self._session_acks.get(position) if self._session_acks else None
         return self.durable_rows(position) if rows is None else rows
 
+    @property
+    def has_marks(self) -> bool:
+        """Whether anything above mark-delete is acknowledged or has failed before."""
+        return bool(len(self.deleted) or self._batch_acks or self._session_acks or self.counts.has_any)
+
     def backlog(self) -> int:
         """How many entries are not acknowledged."""
         above = self.ledgers.count() - self.ledgers.count_up_to(self.mark_delete)

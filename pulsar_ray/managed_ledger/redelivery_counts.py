@@ -25,6 +25,11 @@ class RedeliveryCounts:
     def __len__(self) -> int:
         return len(self._runs)
 
+    @property
+    def has_any(self) -> bool:
+        """Whether anything has failed."""
+        return bool(self._runs or self._row_failures)
+
     def set(self, ledger_id: int, first: int, last: int, count: int) -> None:
         """Give entries first..last this count; 0 forgets them."""
         if self._runs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -9,6 +10,7 @@ from pulsar_ray.errors import ConnectError, PulsarException
 from pulsar_ray.lane.address import LaneAddress, TcpAddress, UnixAddress
 from pulsar_ray.lane.connection import Awaited, ConnectionHandler, LaneConnection
 from pulsar_ray.lane.hello import HelloFields
+from pulsar_ray.lane.loop_connection import LoopConnection
 from pulsar_ray.transport.cluster import AttachReply, Cluster
 from pulsar_ray.transport.ray_connection import RayConnection
 
@@ -31,12 +33,19 @@ class Connection(Protocol):
 
 
 def open_connection(
-    cluster: Cluster, address: str, attached: AttachReply, transport: str, handler: ConnectionHandler, *, pushes: bool
+    cluster: Cluster,
+    address: str,
+    attached: AttachReply,
+    transport: str,
+    handler: ConnectionHandler,
+    *,
+    pushes: bool,
+    loop: asyncio.AbstractEventLoop | None = None,
 ) -> Connection:
     """The carrier `transport` names; with `auto` a lane, and the tunnel when none can be had.
 
-    `pushes` says that the actor sends of its own accord, so that the tunnel keeps a call waiting there. Raises ConnectError
-    or the actor's refusal when a forced carrier cannot be had.
+    `pushes` says that the actor sends of its own accord, so that the tunnel keeps a call waiting there. With a
+    `loop` a lane lives on that. Raises ConnectError or the actor's refusal when a forced carrier cannot be had.
     """
     hello = HelloFields(attached.protocol_version, attached.session_id, attached.token, attached.attachment)
     if transport == "ray":
@@ -44,6 +53,8 @@ def open_connection(
     candidates = _lane_addresses(attached, transport)
     for candidate in candidates:
         try:
+            if loop is not None:
+                return LoopConnection.connect(candidate, hello, handler, loop)
             return LaneConnection.connect(candidate, hello, handler)
         except (PulsarException, OSError) as error:
             if transport != "auto":

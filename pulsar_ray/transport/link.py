@@ -6,14 +6,16 @@ waits has a deadline of their own.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import os
 import logging
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from pulsar_ray.errors import AlreadyClosed, NotConnected, PulsarException, SessionLost, Timeout, error_from
+from pulsar_ray.errors import AlreadyClosed, ForkedClient, NotConnected, PulsarException, SessionLost, Timeout, error_from
 from pulsar_ray.lane.connection import Awaited
 from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.session.packet import Packet
@@ -73,12 +75,16 @@ class ActorLink:
         transport: str,
         *,
         pushes: bool,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self._cluster = cluster
         self._find_address = find_address
         self._client_id = client_id
         self._transport = transport
         self._pushes = pushes
+        self._pid = os.getpid()
+        self._wants_tcp = transport == "tcp"
+        self._loop = loop
         self._io = IoThread.get()
         self._endpoints: dict[int, Endpoint] = {}
         self._requests: dict[int, Reply] = {}
@@ -106,6 +112,8 @@ class ActorLink:
 
     def ensure_attached(self, deadline: float) -> AttachReply:
         """Wait until attached; raises what attaching met last once `deadline` (time.monotonic) has passed."""
+        if os.getpid() != self._pid:
+            raise ForkedClient("this client belongs to the parent process: make a new Client after the fork")
         with self._state:
             while self._connection is None:
                 if self._closed:
@@ -113,7 +121,9 @@ class ActorLink:
                 self._start_attaching()
                 remaining = deadline - time.monotonic()
                 if remaining <= 0 or not self._state.wait(remaining):
-                    raise self.last_error or Timeout("the actor did not answer an attach in time; is the broker running?")
+                    raise self.last_error or Timeout(
+                        "the actor did not answer an attach in time; is the broker running?"
+                    )
                 if not self.is_attached and self.last_error is not None and not self.last_error.retriable:
                     raise self.last_error
             assert self.attached is not None
@@ -146,6 +156,8 @@ class ActorLink:
             return False
         try:
             connection.send(buffers)
+        except ForkedClient:
+            raise
         except (PulsarException, OSError) as error:
             self._lost(connection, error)
             return False
@@ -167,7 +179,10 @@ class ActorLink:
             outcome: list[Any] = [None, None]
 
             def reply(
-                value: Any, error: PulsarException | None, o: list[Any] = outcome, a: threading.Event = answered
+                value: Any,
+                error: PulsarException | None,
+                o: list[Any] = outcome,
+                a: threading.Event = answered,
             ) -> None:
                 o[0], o[1] = value, error
                 a.set()
@@ -288,12 +303,19 @@ class ActorLink:
         address = self._find_address()
         try:
             attached = self._cluster.attach(
-                address, self._client_id, want_tcp=self._transport == "tcp", timeout_s=ATTACH_TIMEOUT_S
+                address, self._client_id, want_tcp=self._wants_tcp, timeout_s=ATTACH_TIMEOUT_S
             )
         except Timeout:
             self._cluster.report_silent(address)
             raise
-        connection = open_connection(self._cluster, address, attached, self._transport, self, pushes=self._pushes)
+        if self._transport == "auto" and not self._wants_tcp and not os.path.exists(attached.unix_path or ""):
+            # Another node, or another mount namespace: its Unix socket is not here, so ask for a port.
+            self._wants_tcp = True
+            self._attach_once()
+            return
+        connection = open_connection(
+            self._cluster, address, attached, self._transport, self, pushes=self._pushes, loop=self._loop
+        )
         with self._state:
             if self._closed:
                 connection.close()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 NAMESPACE = "pulsar_ray"
 CONTROLLER = "pulsar_ray-controller"
+_DURABLE = " -> "
+_READERS = " => "
 _STORE_PREFIX = "pulsar_ray-store-"
 
 
@@ -17,6 +19,16 @@ def partition_name(topic: str) -> str:
     return topic
 
 
+def parse_dispatcher_name(name: str) -> tuple[str, str, bool] | None:
+    """(partition topic, subscription, durable) of a dispatcher's name; None for another actor's."""
+    for separator, durable in ((_DURABLE, True), (_READERS, False)):
+        # A subscription may contain the separator, a topic cannot begin with one.
+        topic, found, subscription = name.partition(separator)
+        if found and "://" in topic:
+            return topic, subscription, durable
+    return None
+
+
 def dispatcher_name(topic: str, subscription: str, durable: bool) -> str:
     """A durable subscription has a dispatcher of its own; all non-durable cursors of a partition share one."""
-    return f"{topic} -> {subscription}" if durable else f"{topic} => readers"
+    return f"{topic}{_DURABLE}{subscription}" if durable else f"{topic}{_READERS}readers"

@@ -81,7 +81,12 @@ class RayCluster:
         return AttachReply(**reply)
 
     def exchange(
-        self, address: str, session_id: int, attachment: int, token: bytes, up: tuple[int, Sequence[tuple[int, Any]]]
+        self,
+        address: str,
+        session_id: int,
+        attachment: int,
+        token: bytes,
+        up: tuple[int, Sequence[tuple[int, Any]]],
     ) -> Any:
         """Start one tunnel call."""
         handle = self.handle(address)
@@ -93,6 +98,11 @@ class RayCluster:
         with translated("exchange"):
             result: tuple[int, list[tuple[int, bytes]]] = ray.get(handle, timeout=timeout_s)
             return result
+
+    def dispatcher_gone(self, address: str) -> None:
+        """The subscription was deleted: its dispatcher leaves, so that a new one of that name starts afresh."""
+        self.controller("dispatcher_gone", address)
+        self.forget(address)
 
     def report_silent(self, address: str) -> None:
         """Ask the controller to look after an actor that does not answer; a silent controller is the stores' affair."""

@@ -29,7 +29,13 @@ class RayConnection:
     kind = "ray"
 
     def __init__(
-        self, cluster: Cluster, address: str, attached: AttachReply, handler: ConnectionHandler, *, pushes: bool
+        self,
+        cluster: Cluster,
+        address: str,
+        attached: AttachReply,
+        handler: ConnectionHandler,
+        *,
+        pushes: bool,
     ) -> None:
         self._cluster = cluster
         self._address = address
@@ -106,7 +112,11 @@ class RayConnection:
         attached = self._attached
         try:
             call = self._cluster.exchange(
-                self._address, attached.session_id, attached.attachment, attached.token, (last_received, packets)
+                self._address,
+                attached.session_id,
+                attached.attachment,
+                attached.token,
+                (last_received, packets),
             )
             received, down = self._cluster.exchange_result(call, CALL_TIMEOUT_S)
         except (NotConnected, Timeout) as error:

@@ -1,6 +1,6 @@
-"""A dispatcher as simple as possible: a dictionary of messages, and clients that lose packets, crash and return.
+"""A dispatcher as simple as can be: a dictionary of messages, and clients that lose packets and crash.
 
-Every grant of the real dispatcher is checked against it, and so are redelivery counts, the backlog and mark-delete.
+Every grant of the real dispatcher is checked against it, and so are counts, pending acks and mark-delete.
 """
 
 from __future__ import annotations
@@ -314,7 +314,7 @@ class World:
         self.offer()
         chosen = [m for m in sorted(client.handed) if self.random.random() < 0.4]
         items = []
-        failed = []
+        failed: list[Message] = []
         for message in chosen:
             grant, _ = client.handed.pop(message)
             row = message[1] - grant.block.first_entry_id if grant.block.row_is_entry else message[2]
@@ -383,7 +383,7 @@ class World:
         if attachment.resumed:
             if self.is_ordered:
                 # The rewind may have been lost on the way; the generation tells.
-                for message, grant, _ in list(client.queue):
+                for message, _, _ in list(client.queue):
                     if self.holder.get(message, (0,))[0] != client.consumer_id or message in {
                         m for g in attachment.again for m in messages_of(g.block, g.rows)
                     }:
@@ -536,7 +536,7 @@ class World:
             assert suspects == expected_suspects, f"suspects of {block.ref}"
 
     def drain(self) -> None:
-        """One consumer with plenty of credit gets and acknowledges everything that is left: nothing was lost."""
+        """One consumer with plenty of credit gets and acknowledges all that is left: nothing was lost."""
         for client in list(self.clients.values()):
             self.leave(client, self.random.choice(list(Departure)))
         self.wait_for_the_missing()

@@ -18,8 +18,8 @@ def run(seed: int, consumer_type: ConsumerType, index_acks: bool) -> None:
     world = World(seed, consumer_type, index_acks)
     history: list[str] = []
     weights = {
-        "publish": 6, "dispatch": 10, "arrive": 10, "receive": 10, "acknowledge": 7, "negative_acknowledge": 3,
-        "report": 5, "redeliver": 1, "add": 2, "close": 1, "crash": 1, "detach": 1, "reattach": 2, "wait": 1,
+        "publish": 6, "dispatch": 10, "arrive": 10, "receive": 10, "acknowledge": 7,
+        "negative_acknowledge": 3, "report": 5, "redeliver": 1, "add": 2, "close": 1, "crash": 1, "detach": 1, "reattach": 2, "wait": 1,
         "seek": 0.4, "flush": 2, "restart": 0.6,
     }  # fmt: skip
     try:
