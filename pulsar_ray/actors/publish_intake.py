@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from pulsar_ray.actors.owner_loop import DiskThread
 from pulsar_ray.clock import Clock
@@ -28,7 +28,7 @@ from pulsar_ray.format.block import BlockHeader, check_block_size, parse_block_h
 from pulsar_ray.managed_ledger.managed_ledger import AppendResult, ManagedLedger
 from pulsar_ray.managed_ledger.producer_incarnations import Repeat
 from pulsar_ray.session.requests import OpenProducer, ProducerOpened, PublishFailed, Receipt, encode_request
-from pulsar_ray.session.session_table import Session
+from pulsar_ray.session.session_table import Carrier, Session
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +48,15 @@ class ProducerEndpoint:
         self.name = name
         self.incarnation = incarnation
         self.next_seq = next_seq
+
+
+class Admitted(NamedTuple):
+    """A block on its way to the disk; its bytes count against what the actor may hold until it is answered."""
+
+    producer: ProducerEndpoint
+    header: BlockHeader
+    block: memoryview
+    carrier: Carrier | None
 
 
 class PublishIntake:
@@ -77,7 +86,7 @@ class PublishIntake:
         self._name_prefix = name_prefix
         self._made_up_names = 0
         self.producers: dict[str, ProducerEndpoint] = {}
-        self._waiting: list[tuple[ProducerEndpoint, BlockHeader, memoryview]] = []
+        self._waiting: list[Admitted] = []
         self._waiting_bytes = 0
         self._committing = False
         self._turn_scheduled = False
@@ -164,7 +173,10 @@ class PublishIntake:
         if refusal is not None:
             self._refuse(producer, seq, refusal)
             return
-        self._waiting.append((producer, header, block))
+        carrier = producer.session.carrier
+        if carrier is not None:
+            carrier.retain(len(block))
+        self._waiting.append(Admitted(producer, header, block, carrier))
         self._waiting_bytes += len(block)
         if not self._turn_scheduled:
             self._turn_scheduled = True
@@ -189,11 +201,7 @@ class PublishIntake:
     def _answer_repeat(self, producer: ProducerEndpoint, header: BlockHeader) -> None:
         known = self._ledger.incarnations.classify(header.incarnation, header.entry_seq, header.entries)
         # A repeat that is not durable yet is in the group being written: its receipt follows from there.
-        if (
-            isinstance(known, Repeat)
-            and known.position is not None
-            and known.position <= self._ledger.last_position
-        ):
+        if isinstance(known, Repeat) and known.position <= self._ledger.last_position:
             row = (producer.producer_id, header.entry_seq, header.entries, *known.position)
             producer.session.send(encode_request(Receipt([row])))
 
@@ -213,11 +221,9 @@ class PublishIntake:
         self._committing = True
         self._commit(group, retried=retried)
 
-    def _commit(
-        self, group: list[tuple[ProducerEndpoint, BlockHeader, memoryview]], *, retried: bool
-    ) -> None:
+    def _commit(self, group: list[Admitted], *, retried: bool) -> None:
         commit = self._ledger.begin_append(
-            [(header, [block]) for _, header, block in group], self._clock.now_ms()
+            [(admitted.header, [admitted.block]) for admitted in group], self._clock.now_ms()
         )
 
         def done(_result: Any, error: BaseException | None) -> None:
@@ -229,39 +235,45 @@ class PublishIntake:
 
         self._disk.submit(commit.run, done)
 
-    def _take_group(self) -> list[tuple[ProducerEndpoint, BlockHeader, memoryview]]:
+    def _take_group(self) -> list[Admitted]:
         if self._waiting_bytes <= MAX_GROUP_BYTES:
             group, self._waiting = self._waiting, []
             self._waiting_bytes = 0
             return group
         size = 0
-        for taken, (_, _, block) in enumerate(self._waiting):  # noqa: B007
-            size += len(block)
+        for taken, admitted in enumerate(self._waiting):  # noqa: B007
+            size += len(admitted.block)
             if size > MAX_GROUP_BYTES:
                 break
         group, self._waiting = self._waiting[: taken + 1], self._waiting[taken + 1 :]
         self._waiting_bytes -= size
         return group
 
-    def _finish(
-        self, group: list[tuple[ProducerEndpoint, BlockHeader, memoryview]], result: AppendResult
-    ) -> None:
+    def _finish(self, group: list[Admitted], result: AppendResult) -> None:
         rows: dict[Session, list[tuple[int, int, int, int, int]]] = {}
-        for (producer, header, block), position in zip(group, result.positions, strict=True):
+        for (producer, header, block, carrier), position in zip(group, result.positions, strict=True):
             self.published_messages += header.message_count
             self.published_bytes += len(block)
-            current = self.producers.get(producer.name, producer)
-            receipt = (current.producer_id, header.entry_seq, header.entries, position[0], position[1])
-            rows.setdefault(current.session, []).append(receipt)
+            if carrier is not None:
+                carrier.release(len(block))
+            current = self._current(producer)
+            if current is not None:
+                receipt = (current.producer_id, header.entry_seq, header.entries, position[0], position[1])
+                rows.setdefault(current.session, []).append(receipt)
         for session, blocks in rows.items():
             session.send(encode_request(Receipt(blocks)))
         self.commits += 1
         self._on_durable(result)
         self._next()
 
+    def _current(self, producer: ProducerEndpoint) -> ProducerEndpoint | None:
+        """Where this producer's answers go now; None if it has given the incarnation up."""
+        current = self.producers.get(producer.name, producer)
+        return current if current.incarnation == producer.incarnation else None
+
     def _failed(
         self,
-        group: list[tuple[ProducerEndpoint, BlockHeader, memoryview]],
+        group: list[Admitted],
         error: BaseException,
         *,
         retried: bool,
@@ -275,8 +287,12 @@ class PublishIntake:
             self._commit(group, retried=True)
             return
         refusal = BrokerPersistenceError(f"the partition could not store the message: {error}")
-        for producer, header, _ in group:
-            self._refuse(producer, header.entry_seq, refusal)
+        for producer, header, block, carrier in group:
+            if carrier is not None:
+                carrier.release(len(block))
+            current = self._current(producer)
+            if current is not None:
+                self._refuse(current, header.entry_seq, refusal)
         self._next()
 
     def _next(self) -> None:

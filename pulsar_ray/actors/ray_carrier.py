@@ -37,6 +37,12 @@ class TunnelCarrier:
             self._end.send(b"".join(buffers))
             self._release()
 
+    def retain(self, count: int) -> None:
+        """Calls bring at most what one client may have under way; there is nothing here to stop reading."""
+
+    def release(self, count: int) -> None:
+        """See `retain`."""
+
     def close(self, error: PulsarException | None = None) -> None:
         """Calls that wait or come later raise `error`."""
         self._error = error or SessionLost("the actor closed the session: attach again")

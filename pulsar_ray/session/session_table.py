@@ -29,6 +29,12 @@ class Carrier(Protocol):
     @property
     def unsent_bytes(self) -> int: ...
 
+    def retain(self, count: int) -> None:
+        """Count received bytes as kept; beyond the actor's budget the carrier is not read."""
+
+    def release(self, count: int) -> None:
+        """Give retained bytes back."""
+
 
 class Session:
     """One client process attached to this actor. `endpoints` are its producers, consumers or followers by their own ids."""
