@@ -112,9 +112,13 @@ class PublishIntake:
             raise ProducerFenced(
                 f"producer incarnation {request.incarnation} is not remembered any more: start a new one"
             )
-        incarnations.open_session(request.incarnation, self._clock.now_ms())
+        now_ms = self._clock.now_ms()
+        if held is None or held.incarnation != request.incarnation:
+            incarnations.open_session(request.incarnation, now_ms)
+            if held is not None:
+                incarnations.close_session(held.incarnation, now_ms)
         queued = [
-            b.entry_seq + b.entries for p, b, _ in self._waiting if p.incarnation == request.incarnation
+            b.entry_seq + b.entries for p, b, _, _ in self._waiting if p.incarnation == request.incarnation
         ]
         in_flight = held.next_seq if held is not None and held.incarnation == request.incarnation else 0
         next_seq = max([last_seq + 1, request.first_pending_seq, in_flight, *queued])

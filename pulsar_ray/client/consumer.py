@@ -111,7 +111,7 @@ class Consumer:
         """
         if self._listener is not None:
             raise InvalidConfiguration("this consumer has a message_listener: receive_arrow() cannot be used")
-        if not isinstance(max_messages, int) or max_messages < 1:
+        if max_messages < 1:
             raise ValueError(f"max_messages={max_messages!r}: give an int of at least 1")
         wait_s = FOREVER_S if timeout_millis is None else self._checked_timeout(timeout_millis) / 1000
         self._core.widen(2 * max_messages)

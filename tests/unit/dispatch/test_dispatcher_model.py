@@ -8,23 +8,37 @@ import pytest
 
 from pulsar_ray.dispatch.dispatcher import Departure
 from pulsar_ray.model.enums import ConsumerType
-from tests.unit.dispatch.naive_model import World
+from tests.unit.dispatch.world import World
 
 SEEDS = int(os.environ.get("PULSAR_RAY_TEST_SEEDS", "40"))
 STEPS = 250
+WEIGHTS = {
+    "publish": 6.0,
+    "dispatch": 10.0,
+    "arrive": 10.0,
+    "receive": 10.0,
+    "acknowledge": 7.0,
+    "negative_acknowledge": 3.0,
+    "report": 5.0,
+    "redeliver": 1.0,
+    "add": 2.0,
+    "close": 1.0,
+    "crash": 1.0,
+    "detach": 1.0,
+    "reattach": 2.0,
+    "wait": 1.0,
+    "seek": 0.4,
+    "flush": 2.0,
+    "restart": 0.6,
+}
 
 
 def run(seed: int, consumer_type: ConsumerType, index_acks: bool) -> None:
     world = World(seed, consumer_type, index_acks)
     history: list[str] = []
-    weights = {
-        "publish": 6, "dispatch": 10, "arrive": 10, "receive": 10, "acknowledge": 7,
-        "negative_acknowledge": 3, "report": 5, "redeliver": 1, "add": 2, "close": 1, "crash": 1, "detach": 1, "reattach": 2, "wait": 1,
-        "seek": 0.4, "flush": 2, "restart": 0.6,
-    }  # fmt: skip
     try:
         for _ in range(STEPS):
-            step = world.random.choices(list(weights), list(weights.values()))[0]
+            step = world.random.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
             history.append(step)
             take_step(world, step)
             world.validate()
