@@ -70,7 +70,7 @@ class Facts:
 
 
 class NaiveModel:
-    """Who has which message, as far as the answers of the dispatcher say; one entry of a dictionary for each."""
+    """Who has which message, as far as the dispatcher's answers say: a dictionary entry for each."""
 
     def __init__(self, seed: int, consumer_type: ConsumerType, index_acks: bool) -> None:
         self.random = random.Random(seed)

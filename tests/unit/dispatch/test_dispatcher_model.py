@@ -10,7 +10,7 @@ from pulsar_ray.dispatch.dispatcher import Departure
 from pulsar_ray.model.enums import ConsumerType
 from tests.unit.dispatch.world import World
 
-SEEDS = int(os.environ.get("PULSAR_RAY_TEST_SEEDS", "40"))
+SEEDS = int(os.environ.get("PULSAR_RAY_TEST_SEEDS", "25"))
 STEPS = 250
 WEIGHTS = {
     "publish": 6.0,

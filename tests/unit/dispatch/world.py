@@ -1,0 +1,347 @@
+"""A log, a dispatcher and clients that receive, fail, lose packets, leave, crash and return, step by step."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgpack
+
+from pulsar_ray.dispatch.block_ref import BlockRef
+from pulsar_ray.dispatch.consumer import ConsumerSpec
+from pulsar_ray.dispatch.dispatcher import Departure, Dispatcher
+from pulsar_ray.dispatch.grant import DropQueue, Grant
+from pulsar_ray.managed_ledger.cursor_changes import CursorChanges
+from pulsar_ray.managed_ledger.cursor_records import (
+    apply_changes,
+    changes_payload,
+    cursor_from_snapshot,
+    snapshot_payload,
+)
+from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.model.position import Position
+from tests.unit.dispatch.naive_model import GRACE_MS, Client, Facts, Message, NaiveModel, messages_of
+
+
+class World(NaiveModel):
+    """One subscription; each method but the checks is one step of a random run."""
+
+    def __init__(self, seed: int, consumer_type: ConsumerType, index_acks: bool) -> None:
+        super().__init__(seed, consumer_type, index_acks)
+        self.now_ms = 1_000
+        self.epoch = 1
+        self.next_id = 1
+        self.ledger = self.random.randint(1, 5)
+        self.next_entry = 0
+        self.clients: dict[int, Client] = {}
+        self.log: list[dict[str, object]] = [snapshot_payload(self.dispatcher.cursor)]
+        self.flush()
+
+    def publish(self) -> None:
+        if self.random.random() < 0.1:
+            self.ledger += self.random.randint(1, 3)
+            self.next_entry = 0
+        kind = self.random.choice(["single", "rows", "rows", "batch"])
+        messages = 1 if kind == "single" else self.random.randint(2, 9)
+        entries = messages if kind == "rows" else 1
+        ref = BlockRef(self.ledger, 0, 0, 100, self.next_entry, entries, messages, kind == "rows")
+        self.next_entry += entries
+        self.refs.append(ref)
+        for message in messages_of(ref, ref.all_rows):
+            self.entries.setdefault(message[:2], []).append(message)
+            self.ref_of[message[:2]] = ref
+
+    def offer(self) -> None:
+        wanted = self.dispatcher.blocks_wanted()
+        blocks = []
+        for ref in self.refs:
+            if (ref.ledger_id, ref.last_entry_id) >= self.dispatcher.read_position and wanted > 0:
+                blocks.append(ref)
+                wanted -= ref.messages
+        self.dispatcher.offer(blocks, self.dispatcher.seek_generation)
+        self.dispatcher.offer(blocks[:1], self.dispatcher.seek_generation)  # repeats are harmless
+        self.dispatcher.offer(self.refs, self.dispatcher.seek_generation - 1)  # so are stale ones
+
+    def dispatch(self) -> None:
+        self.offer()
+        before = {i: self.dispatcher.consumers[i].permits for i in self.dispatcher.consumers}
+        for grant in self.dispatcher.dispatch(self.now_ms):
+            client = self.clients[grant.consumer_id]
+            assert client.is_attached, "granted to a detached consumer"
+            permits = before[grant.consumer_id]
+            rows = messages_of(grant.block, grant.rows)
+            assert permits > 0, "granted without permits"
+            assert grant.block.is_batch or len(rows) <= permits, "a block of entries overdrew the permits"
+            before[grant.consumer_id] -= len(rows)
+            self.check_grant(grant, rows)
+            client.lane.append(grant)
+
+    def add_client(self) -> None:
+        if self.is_ordered and self.clients:
+            return
+        spec = ConsumerSpec(
+            self.next_id, f"c{self.next_id}", self.type, self.random.choice([0, 0, 1]), self.index_acks
+        )
+        if self.dispatcher.must_wait(spec):
+            self.now_ms += GRACE_MS
+            self.dispatcher.expire(self.now_ms)
+        self.next_id += 1
+        client = self.clients[spec.consumer_id] = Client(spec, self.random.choice([1, 3, 10, 50]))
+        attachment = self.dispatcher.attach_consumer(spec, self.now_ms)
+        assert not attachment.resumed
+        client.epoch = self.epoch
+        self.last_granted = None
+        self.report(client)
+        self.flush()
+
+    def some_client(self) -> Client | None:
+        attached = [client for client in self.clients.values() if client.is_attached]
+        return self.random.choice(attached) if attached else None
+
+    def report(self, client: Client) -> None:
+        client.reported_left = client.left_queue
+        self.dispatcher.set_credit(
+            client.consumer_id, client.left_queue + client.queue_size, client.received, client.left_queue
+        )
+
+    def arrive(self, client: Client) -> None:
+        for _ in range(self.random.randint(0, len(client.lane))):
+            packet = client.lane.popleft()
+            if isinstance(packet, DropQueue):
+                client.left_queue += len(client.queue)
+                client.queue.clear()
+                continue
+            client.received = packet.number
+            for message in messages_of(packet.block, packet.rows):
+                client.queue.append((message, packet, client.received_messages))
+                client.received_messages += 1
+
+    def receive(self, client: Client) -> None:
+        for _ in range(self.random.randint(1, 6)):
+            if not client.queue:
+                return
+            message, grant, index = client.queue.popleft()
+            client.left_queue += 1
+            client.handed[message] = (grant, index)
+            if grant.is_suspect or self.random.random() < 0.3:
+                self.report(client)
+
+    def acknowledge(self, client: Client) -> None:
+        mine = sorted(client.handed)
+        chosen = [m for m in mine if self.random.random() < 0.6]
+        if not chosen:
+            return
+        for message in chosen:
+            del client.handed[message]
+        sender = self.random.choice([client, client, self.some_client() or client])
+        if self.is_ordered and self.random.random() < 0.3:
+            self._acknowledge_cumulative(client, chosen[-1])
+            return
+        ranges: list[tuple[int, int, int]] = []
+        batch: list[tuple[int, int, tuple[tuple[int, int], ...]]] = []
+        for ledger, entry, row in chosen:
+            if self.ref_of[ledger, entry].is_batch:
+                batch.append((ledger, entry, ((row, row + 1),)))
+            elif ranges and ranges[-1][:1] == (ledger,) and ranges[-1][2] == entry - 1:
+                ranges[-1] = (ledger, ranges[-1][1], entry)
+            else:
+                ranges.append((ledger, entry, entry))
+        self.dispatcher.acknowledge(sender.consumer_id, ranges, batch)
+        for message in chosen:
+            self.acked(message)
+
+    def _acknowledge_cumulative(self, client: Client, last: Message) -> None:
+        ledger, entry, row = last
+        is_batch = self.ref_of[ledger, entry].is_batch
+        self.dispatcher.acknowledge(client.consumer_id, cumulative=(ledger, entry, row if is_batch else -1))
+        for messages in self.entries.values():
+            for message in messages:
+                if message <= last:
+                    self.acked(message, by_index=message[:2] == last[:2])
+
+    def negative_acknowledge(self, client: Client) -> None:
+        self.offer()
+        chosen = [m for m in sorted(client.handed) if self.random.random() < 0.4]
+        items = []
+        failed: list[Message] = []
+        for message in chosen:
+            grant, _ = client.handed.pop(message)
+            row = message[1] - grant.block.first_entry_id if grant.block.row_is_entry else message[2]
+            entry = grant.block.first_entry_id
+            items.append((grant.block.ledger_id, entry, ((row, row + 1),), grant.redelivery_count))
+            if (
+                self.holder.get(message, (0,))[0] == client.consumer_id
+                and self.facts.counts.get(message[:2], 0) == grant.redelivery_count
+                and not (grant.block.is_batch and message[:2] in {f[:2] for f in failed})
+            ):
+                failed.append(message)
+        repeats = 2 if self.random.random() < 0.2 else 1
+        answers = []
+        for _ in range(repeats):
+            answers += self.dispatcher.negative_acknowledge(client.consumer_id, items)
+        self.fail(client.consumer_id, failed)
+        if failed and self.is_ordered:
+            lowest = min(failed)
+            if self.ref_of[lowest[:2]].is_batch:
+                lowest = (*lowest[:2], 0)
+            self.holder = {m: h for m, h in self.holder.items() if m < lowest}
+        assert len(answers) == (1 if failed and self.is_ordered else 0)
+        client.lane.extend(answers)
+
+    def redeliver(self, client: Client) -> None:
+        """The client drops its queue, then asks for everything."""
+        self.offer()
+        client.left_queue += len(client.queue)
+        through = client.received
+        on_the_way = {m for g in client.lane if isinstance(g, Grant) for m in messages_of(g.block, g.rows)}
+        self.report(client)
+        client.queue.clear()
+        held = [m for m, (c, _) in self.holder.items() if c == client.consumer_id and m not in on_the_way]
+        client.handed.clear()
+        answers = self.dispatcher.redeliver_unacknowledged(client.consumer_id, through)
+        self.fail(client.consumer_id, held)
+        if self.is_ordered:
+            self.holder.clear()
+        client.lane.extend(answers)
+
+    def detach(self, client: Client) -> None:
+        client.is_attached = False
+        client.lane.clear()
+        self.dispatcher.detach_consumer(client.consumer_id, self.now_ms)
+
+    def reattach(self, client: Client) -> None:
+        held: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for message, grant in [(m, g) for m, g, _ in client.queue] + [
+            (m, g) for m, (g, _) in client.handed.items()
+        ]:
+            ref = grant.block
+            row = message[1] - ref.first_entry_id if ref.row_is_entry else message[2]
+            held.setdefault((ref.ledger_id, ref.first_entry_id), []).append((row, row + 1))
+        attachment = self.dispatcher.attach_consumer(
+            client.spec,
+            self.now_ms,
+            epoch=client.epoch,
+            received=client.received,
+            held=[(*key, rows) for key, rows in held.items()],
+            received_messages=client.received_messages,
+        )
+        assert attachment.resumed == (client.epoch == self.epoch)
+        client.is_attached = True
+        if attachment.resumed:
+            if self.is_ordered:
+                # The rewind may have been lost on the way; the generation tells.
+                for message, _, _ in list(client.queue):
+                    if self.holder.get(message, (0,))[0] != client.consumer_id or message in {
+                        m for g in attachment.again for m in messages_of(g.block, g.rows)
+                    }:
+                        client.queue = deque(q for q in client.queue if q[0] != message)
+                        client.left_queue += 1
+            client.lane.extend(attachment.again)
+        else:
+            client.epoch = self.epoch
+            client.received = 0
+            self.claim(client, held)
+        self.report(client)
+        self.flush()
+
+    def leave(self, client: Client, how: Departure) -> None:
+        del self.clients[client.consumer_id]
+        self.let_go(client, how)
+        self.dispatcher.remove_consumer(client.consumer_id, how)
+
+    def wait_for_the_missing(self) -> None:
+        self.now_ms += GRACE_MS
+        gone = self.dispatcher.expire(self.now_ms)
+        lost = [client for client in self.clients.values() if not client.is_attached]
+        assert set(gone) <= {client.consumer_id for client in lost}
+        for client in lost:
+            del self.clients[client.consumer_id]
+            if client.epoch == self.epoch:
+                self.let_go(client, Departure.CRASHED)
+
+    def seek(self) -> None:
+        if not self.refs:
+            return
+        ref = self.random.choice(self.refs)
+        position = Position(ref.ledger_id, ref.first_entry_id + self.random.randrange(ref.entries))
+        for drop in self.dispatcher.seek(position):
+            if self.clients[drop.consumer_id].is_attached:
+                self.clients[drop.consumer_id].lane.append(drop)
+        facts = self.facts = Facts()
+        facts.acked = {m for e, ms in self.entries.items() if e < position for m in ms}
+        self.holder.clear()
+        self.suspects.clear()
+        self.last_granted = None
+        self.flush()
+
+    def flush(self) -> None:
+        cursor = self.dispatcher.cursor
+        if self.random.random() < 0.1:
+            self.log = [snapshot_payload(cursor)]
+        else:
+            self.log.append(changes_payload(cursor))
+        cursor.changes = CursorChanges(is_recorded=True)
+        self.log = msgpack.unpackb(msgpack.packb(self.log), strict_map_key=False)
+        # That a batch which was not read yet is complete can only be known when it is.
+        read = self.dispatcher.read_position
+        self.facts.done |= {
+            entry
+            for entry in self.entries
+            if self.is_complete(entry) and (entry < read or not self.ref_of[entry].is_batch)
+        }
+        self.flushed = self.facts.copy()
+        self.flushed.acked = {
+            m for m in self.facts.acked if m[:2] in self.facts.done or m in self.facts.durable
+        }
+
+    def restart(self) -> None:
+        """The dispatcher dies: what was not flushed is forgotten, and all clients have lost their lanes."""
+        cursor = cursor_from_snapshot(self.log[0])
+        for payload in self.log[1:]:
+            apply_changes(cursor, payload)
+        spans: dict[int, int] = {}
+        for ref in self.refs:
+            spans[ref.ledger_id] = ref.last_entry_id
+        cursor.set_ledgers(sorted(spans.items()))
+        self.epoch += 1
+        self.facts = self.flushed.copy()
+        self.holder.clear()
+        self.suspects.clear()
+        self.last_granted = None
+        self.dispatcher = Dispatcher(cursor, self.dispatcher.settings, epoch=self.epoch, now_ms=self.now_ms)
+        for client in self.clients.values():
+            client.is_attached = False
+            client.lane.clear()
+        back = [client for client in self.clients.values() if self.random.random() < 0.8]
+        self.random.shuffle(back)
+        for client in back:
+            if self.random.random() < 0.5:
+                self.offer()
+            self.reattach(client)
+        # Reading what they hold is the first thing its owner does.
+        self.offer()
+        if self.random.random() < 0.5:
+            assert len(back) == len(self.clients) or self.dispatcher.dispatch(self.now_ms) == []
+        self.wait_for_the_missing()
+
+    def drain(self) -> None:
+        """One consumer with plenty of credit gets and acknowledges all that is left: nothing was lost."""
+        for client in list(self.clients.values()):
+            self.leave(client, self.random.choice(list(Departure)))
+        self.wait_for_the_missing()
+        self.max_unacked = 0
+        self.add_client()
+        (client,) = self.clients.values()
+        client.queue_size = 1_000
+        for _ in range(3 * len(self.entries) + 10):
+            self.report(client)
+            self.dispatch()
+            while client.lane:
+                self.arrive(client)
+            while client.queue:
+                self.receive(client)
+            while client.handed:
+                self.acknowledge(client)
+        self.validate()
+        assert all(self.is_complete(entry) for entry in self.entries), "messages were lost"
+        assert self.dispatcher.cursor.backlog() == 0
+        assert not self.dispatcher.pending.blocks
