@@ -16,6 +16,7 @@ from pulsar_ray.actors.local_ray import has_auth_token, share_auth_mode
 from pulsar_ray.actors.start import start_broker
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import ConnectError
+from pulsar_ray.transport.cluster import Cluster
 from pulsar_ray.transport.names import NAMESPACE
 from pulsar_ray.transport.ray_cluster import RayCluster
 
@@ -24,7 +25,7 @@ from pulsar_ray.transport.ray_cluster import RayCluster
 class Connected:
     """A cluster with a running broker. `address` finds it again from another process of the same cluster."""
 
-    cluster: RayCluster
+    cluster: Cluster
     address: str
     mark: ClientMark | None = None
 

@@ -56,6 +56,11 @@ def node_address() -> str:
     return str(get())
 
 
+def node_id() -> str:
+    """The Ray node this process runs on."""
+    return str(ray.get_runtime_context().get_node_id())
+
+
 def session_directory() -> Path:
     """Ray's directory for this session on this node: short enough for socket paths, gone with the session."""
     node: Any = ray._private.worker.global_worker.node

@@ -17,6 +17,7 @@ from pulsar_ray.actors.disk_space import DiskSpaceWatch
 from pulsar_ray.actors.followers import Followers
 from pulsar_ray.actors.owner_loop import DiskThread
 from pulsar_ray.actors.publish_intake import ProducerEndpoint, PublishIntake
+from pulsar_ray.actors.range_plan import cut_range
 from pulsar_ray.actors.session_host import SessionHost
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
@@ -196,6 +197,7 @@ class PartitionServer:
             "last_message": self.last_message,
             "grant_lease": self.grant_lease,
             "release_lease": self.release_lease,
+            "plan_range": self.plan_range,
         }
         method = methods.get(name)
         if method is None:
@@ -261,6 +263,32 @@ class PartitionServer:
         change = self.ledger.begin_grant_lease(Position(*first), Position(*last), expires_ms)
         lease_id = await self._durable(change)
         return {"lease_id": lease_id, **self.describe_log()}
+
+    async def plan_range(self, start: Any, end: Any, slice_bytes: int, lease_ms: int) -> dict[str, Any]:
+        """The files that hold a range, under a lease. `end` is exclusive; both bounds as `seek_position` takes them, or
+        {"subscription": name} for the entry behind that subscription's mark-delete position.
+        """
+        first, stop = await self._bound(start), await self._bound(end)
+        last = self.ledger.last_position
+        stop = min(stop, last.next())
+        groups = cut_range(self.ledger.segments(), self.ledger.index_points(), first, stop, slice_bytes)
+        if first >= stop:
+            groups = []
+        lease = self.ledger.begin_grant_lease(first, last, self._clock.now_ms() + lease_ms)
+        lease_id = await self._durable(lease)
+        return {"lease_id": lease_id, "first": list(first), "end": list(stop), "groups": groups}
+
+    async def _bound(self, bound: Any) -> Position:
+        if isinstance(bound, dict):
+            known = self.ledger.find_subscription(bound["subscription"], True)
+            if known is None:
+                raise SubscriptionNotFound(
+                    f"subscription {bound['subscription']!r} does not exist on {self.ledger.identity.topic}"
+                )
+            return known.hold.next()
+        if bound == "latest":
+            return self.ledger.last_position.next()
+        return Position(*await self.seek_position(bound, inclusive=True)).next()
 
     async def release_lease(self, lease_id: int) -> None:
         """Give a lease back before it expires."""

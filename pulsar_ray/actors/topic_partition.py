@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pulsar_ray.actors.lane_actor import LaneActor
+from pulsar_ray.actors.local_ray import node_id
 from pulsar_ray.actors.partition_server import PartitionServer
 from pulsar_ray.actors.session_host import SessionHost
 from pulsar_ray.config import Settings
@@ -79,7 +80,10 @@ class TopicPartition(LaneActor):
             assert self._server is not None
             return await self._server.call(method, arguments)
 
-        return await self._guarded(run)
+        result = await self._guarded(run)
+        if method == "plan_range":
+            result["node_id"] = node_id()
+        return result
 
     async def shutdown(self) -> None:
         """Write what is pending and release the directory; the actor is killed next."""

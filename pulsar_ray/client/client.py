@@ -47,7 +47,7 @@ from pulsar_ray.model.enums import (
 )
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.topic_name import TopicName
-from pulsar_ray.transport.cluster import PartitionRoute, SubscriptionRequest
+from pulsar_ray.transport.cluster import Cluster, PartitionRoute, SubscriptionRequest
 from pulsar_ray.actors.connect import Connected, connect
 from pulsar_ray.transport.link import ActorLink
 
@@ -101,6 +101,13 @@ class Client:
         self._closed = False
         self._connected_lock = threading.Lock()
         self._connected: Connected | None = None
+
+    @classmethod
+    def _on(cls, cluster: Cluster, **arguments: Any) -> Client:
+        """A client of a cluster that is there already (`pulsar_ray.testing`); it finds no other one."""
+        client = cls(**arguments)
+        client._connected = Connected(cluster, client._options.service_url)
+        return client
 
     @property
     def cluster(self) -> Any:

@@ -159,6 +159,10 @@ class ManagedLedger:
         """The start of a frame at or before a position, by at most 4 MiB or 4,000 entries."""
         return self._state.index.floor(position)
 
+    def index_points(self) -> list[IndexPoint]:
+        """Where frames start, one for every 4 MiB or 4,000 entries and for each segment, in order."""
+        return list(self._state.index.points)
+
     def last_message(self) -> dict[str, Any]:
         """Position and number of messages of the last durable entry; [-1, -1] and 0 if there is none."""
         messages = self._state.manifest.last_messages

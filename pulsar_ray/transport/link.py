@@ -15,7 +15,15 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from pulsar_ray.errors import AlreadyClosed, ForkedClient, NotConnected, PulsarException, SessionLost, Timeout, error_from
+from pulsar_ray.errors import (
+    AlreadyClosed,
+    ForkedClient,
+    NotConnected,
+    PulsarException,
+    SessionLost,
+    Timeout,
+    error_from,
+)
 from pulsar_ray.lane.connection import Awaited
 from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.session.packet import Packet

@@ -9,7 +9,7 @@ from typing import Any
 import ray
 
 from pulsar_ray.transport.names import CONTROLLER, NAMESPACE
-from pulsar_ray.errors import Moved, NotConnected, PulsarException
+from pulsar_ray.errors import Moved, NotConnected, PulsarException, ServiceUnitNotReady
 from pulsar_ray.session.requests import PROTOCOL_VERSION
 from pulsar_ray.transport.cluster import AttachReply, PartitionRoute, SubscriptionRequest
 from pulsar_ray.transport.ray_errors import translated
@@ -47,6 +47,14 @@ class RayCluster:
         except Moved:
             self.forget(name)
             raise
+
+    def call_again(self, name: str, method: str, *args: Any, timeout_s: float) -> Any:
+        """A harmless control call to an actor, repeated while it restarts."""
+        return until(
+            timeout_s,
+            lambda left: self.call(name, method, *args, timeout_s=left),
+            again=(Moved, NotConnected, ServiceUnitNotReady),
+        )
 
     def controller(self, method: str, *args: Any, timeout_s: float = 30.0) -> Any:
         """A call to the controller, repeated while it restarts. Every controller call may be repeated harmlessly."""
