@@ -16,9 +16,10 @@ from pulsar_ray.client.producer_options import ProducerOptions
 from pulsar_ray.client.routing import CustomRouter, Router
 from pulsar_ray.errors import OperationNotSupported, PulsarException, Result, Timeout
 from pulsar_ray.format.arrow_payload import encode_rows
+from pulsar_ray.format.block import MAX_ROWS
 from pulsar_ray.format.metadata import BlockMetadata
 from pulsar_ray.format.payload import encode_batch, encode_table
-from pulsar_ray.format.table import normalize_table, split_rows, split_table
+from pulsar_ray.format.table import MAX_BATCH_BYTES, normalize_table, split_rows, split_table
 from pulsar_ray.model.enums import BatchingType
 from pulsar_ray.model.message_id import MessageId
 
@@ -100,8 +101,10 @@ class BulkSend:
     ) -> BulkSend:
         """Encode and write a list."""
         encode = self._options.schema.encode
-        if any(type(value) is not bytes and value is not None for value in values):
+        if not _is_plain(values):
             values = [None if value is None else encode(value) for value in values]
+            if not _is_plain(values):
+                raise ValueError("values must be bytes or None, or what the producer's schema makes bytes of")
         columns = (keys, ordering_keys, properties, event_times)
         for name, column in zip(_COLUMN_NAMES, columns, strict=True):
             if column is not None and len(column) != len(values):
@@ -123,10 +126,7 @@ class BulkSend:
 
     def _add_rows(self, index: int | None, columns: list[Any]) -> None:
         values, keys, ordering_keys, properties, event_times = columns
-        if any(value is not None and type(value) is not bytes for value in values):
-            raise ValueError("values must be bytes or None")
-        sizes = [_ROW_OVERHEAD_BYTES + len(value) if value is not None else _ROW_OVERHEAD_BYTES for value in values]
-        for first, end in split_rows(sizes):
+        for first, end in _cut(values):
             part: list[Any] = [column if column is None else column[first:end] for column in columns]
             payload, bits = encode_rows(
                 part[0], keys=part[1], ordering_keys=part[2], properties=part[3], event_times=part[4]
@@ -149,6 +149,7 @@ class BulkSend:
         *,
         is_batch: bool,
     ) -> None:
+        partition.check_size(len(payload))
         now_ms = time.time_ns() // 1_000_000
         codec = int(self._options.compression_type)
 
@@ -239,6 +240,7 @@ class BulkSend:
         return self._ids()
 
 
+_PLAIN_TYPES = frozenset((bytes, type(None)))
 _COLUMN_NAMES = ("partition_keys", "ordering_keys", "properties", "event_timestamps")
 
 
@@ -246,3 +248,16 @@ def _pick(column: Sequence[Any] | None, rows: list[int] | None) -> Any:
     if column is None or rows is None:
         return column
     return [column[row] for row in rows]
+
+
+def _is_plain(values: Sequence[Any]) -> bool:
+    return set(map(type, values)) <= _PLAIN_TYPES
+
+
+def _cut(values: Sequence[bytes | None]) -> list[tuple[int, int]]:
+    """Half-open row ranges for one block each."""
+    count = len(values)
+    present = values if None not in values else [value or b"" for value in values]
+    if count <= MAX_ROWS and sum(map(len, present)) + count * _ROW_OVERHEAD_BYTES <= MAX_BATCH_BYTES:  # type: ignore[arg-type]
+        return [(0, count)]
+    return split_rows([_ROW_OVERHEAD_BYTES + len(value or b"") for value in values])

@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pulsar_ray.client.client_options import ClientOptions, Logger
+from pulsar_ray.actors.connect import Connected, connect
 from pulsar_ray.client.authentication import Authentication
+from pulsar_ray.client.client_options import ClientOptions, Logger
 from pulsar_ray.client.consumer import Consumer, seek_target, skipped_rows
 from pulsar_ray.client.consumer_core import ConsumerCore
 from pulsar_ray.client.consumer_options import ConsumerOptions, ReaderOptions
@@ -48,7 +49,6 @@ from pulsar_ray.model.enums import (
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import Cluster, PartitionRoute, SubscriptionRequest
-from pulsar_ray.actors.connect import Connected, connect
 from pulsar_ray.transport.link import ActorLink
 
 _ENDPOINT_IDS = itertools.count(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, repeat
+from itertools import accumulate, chain, repeat
 from typing import Any, overload
 
 from pulsar_ray.client.received_block import ReceivedBlock
@@ -94,6 +94,12 @@ class Message:
         """None: messages are not encrypted yet."""
         return None
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Message) and self.row == other.row and self.block is other.block
+
+    def __hash__(self) -> int:
+        return hash((id(self.block), self.row))
+
     def __repr__(self) -> str:
         return f"Message({self.message_id()} of {self.block.topic_name})"
 
@@ -103,18 +109,17 @@ RowSpan = tuple[ReceivedBlock, int, int]
 
 
 class MessageBatchView(Sequence[Message]):
-    """Messages in order, whose objects are made when looked at, each once.
+    """Messages in order, whose objects are made when looked at and not kept: thousands of live objects would be
+    work for the garbage collector at every step.
 
     `acknowledge` takes it whole by its `spans`, without making any object.
     """
 
-    __slots__ = ("_all", "_ends", "_made", "spans")
+    __slots__ = ("_ends", "spans")
 
     def __init__(self, spans: Sequence[RowSpan]) -> None:
         self.spans = [span for span in spans if span[1] < span[2]]
         self._ends = list(accumulate(end - first for _, first, end in self.spans))
-        self._made: dict[int, Message] = {}
-        self._all: list[Message] | None = None
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -126,33 +131,20 @@ class MessageBatchView(Sequence[Message]):
     def __getitem__(self, index: slice) -> list[Message]: ...
 
     def __getitem__(self, index: int | slice) -> Message | list[Message]:
+        count = len(self)
         if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        if self._all is not None:
-            return self._all[index]
-        if index < 0:
-            index += len(self)
-        message = self._made.get(index)
-        if message is None:
-            message = self._made[index] = self._make(index)
-        return message
-
-    def _make(self, index: int) -> Message:
-        if not 0 <= index < len(self):
-            raise IndexError(f"message {index} of {len(self)}")
-        place = bisect_right(self._ends, index)
-        block, _, end = self.spans[place]
-        return Message(block, end - (self._ends[place] - index))
+            return [self[i] for i in range(*index.indices(count))]
+        place = index + count if index < 0 else index
+        if not 0 <= place < count:
+            raise IndexError(f"message {index} of {count}")
+        span = bisect_right(self._ends, place)
+        block, _, end = self.spans[span]
+        return Message(block, end - (self._ends[span] - place))
 
     def __iter__(self) -> Iterator[Message]:
-        if self._all is None:
-            messages: list[Message] = []
-            for block, first, end in self.spans:
-                messages.extend(map(Message, repeat(block), range(first, end)))
-            for index, message in self._made.items():
-                messages[index] = message
-            self._all = messages
-        return iter(self._all)
+        return chain.from_iterable(
+            map(Message, repeat(block), range(first, end)) for block, first, end in self.spans
+        )
 
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, (MessageBatchView, list)) else NotImplemented

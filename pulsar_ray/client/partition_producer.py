@@ -21,6 +21,7 @@ from pulsar_ray.client.sealed_batch import SealedBatch, SendCallback
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.errors import (
     AlreadyClosed,
+    MessageTooBig,
     ProducerFenced,
     ProducerQueueIsFull,
     PulsarException,
@@ -28,6 +29,7 @@ from pulsar_ray.errors import (
     Timeout,
     error_from,
 )
+from pulsar_ray.format.block import check_block_size
 from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.model.enums import BatchingType
 from pulsar_ray.model.message_id import MessageId
@@ -75,6 +77,7 @@ class PartitionProducer:
         self._builder: BatchBuilder | None = None
         self._batching = options.batching_enabled
         self._max_pending = options.max_pending_messages
+        self._max_message_size = 0
         self._batch_timer_armed = False
         self._send_timeout_s = options.send_timeout_millis / 1000
         self.on_batch_sealed: Callable[[int], None] | None = None
@@ -96,6 +99,7 @@ class PartitionProducer:
     def _make_builder(self, opened: ProducerOpened) -> None:
         options = self._options
         self.name = opened.name
+        self._max_message_size = opened.max_message_size
         limits = BatchLimits(
             options.batching_enabled,
             options.batching_max_messages,
@@ -216,6 +220,13 @@ class PartitionProducer:
         if builder is not None and builder.message_count:
             builder.seal()
             self._io.call_soon(self._pump)
+
+    def check_size(self, payload_bytes: int) -> None:
+        """Raise MessageTooBig for a payload above what the partition takes; compression may only make it smaller."""
+        if not self._options.compression_type:
+            check_block_size(payload_bytes, payload_bytes, self._max_message_size)
+        elif payload_bytes > MAX_PENDING_BYTES:
+            raise MessageTooBig(f"a message of {payload_bytes} bytes; at most {MAX_PENDING_BYTES} uncompressed")
 
     def add_block(
         self,
