@@ -45,21 +45,29 @@ def connect(
     """Connect as `Client` describes. Raises ConnectError, InvalidConfiguration, or what is wrong with the data directory."""
     given = dict(settings) if data_dir is None else {**settings, "data_dir": os.fspath(data_dir)}
     loaded = Settings.load(config_file, **given)
-    if service_url == "local":
-        return _join_embedded(loaded)
+    if service_url != "local" and join_ray(service_url):
+        return _on_this_ray(loaded)
+    return _join_embedded(loaded)
+
+
+def join_ray(service_url: str) -> bool:
+    """Connect this process to the Ray that is meant; False if "auto" finds none running here.
+
+    Raises ConnectError if it does not answer.
+    """
     if service_url != "auto":
         _init(service_url)
-        return _on_this_ray(loaded)
+        return True
     if ray.is_initialized():
-        return _on_this_ray(loaded)
+        return True
     address = os.environ.get("RAY_ADDRESS")
     if not address and (address := _running_ray()) and has_auth_token() and "RAY_AUTH_MODE" not in os.environ:
         # As ray.init("auto") does: `ray start` took the token, if there was one.
         share_auth_mode("token")
-    if address:
-        _init(address)
-        return _on_this_ray(loaded)
-    return _join_embedded(loaded)
+    if not address:
+        return False
+    _init(address)
+    return True
 
 
 def _on_this_ray(settings: Settings) -> Connected:

@@ -17,13 +17,15 @@ from typing import Any
 import psutil
 
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import ConnectError, error_from
+from pulsar_ray.errors import BrokerPersistenceError, ConnectError, Timeout, error_from
+from pulsar_ray.managed_ledger.store_directory import check_store_directory
 
 RECORD = "standalone.json"
 CLIENTS_LOCK = "clients.lock"
 START_LOCK = "standalone.start"
 LOG = "standalone.log"
 START_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 90.0
 POLL_S = 0.02
 
 
@@ -69,6 +71,15 @@ def write_record(data_dir: Path, address: str, dashboard_url: str) -> None:
     os.replace(staged, _run(data_dir) / RECORD)
 
 
+def prepare_run_directory(data_dir: Path) -> None:
+    """Make the place of these files. Raises what is wrong with the data directory, before anything is written."""
+    check_store_directory(data_dir)
+    try:
+        _run(data_dir).mkdir(0o700, exist_ok=True)
+    except OSError as error:
+        raise BrokerPersistenceError(f"{data_dir} cannot be used as data directory: {error}") from None
+
+
 def remove_record(data_dir: Path) -> None:
     """The broker of this process is ending."""
     (_run(data_dir) / RECORD).unlink(missing_ok=True)
@@ -82,12 +93,7 @@ def ensure_embedded(settings: Settings) -> EmbeddedRecord:
     data_dir = Path(settings.data_dir)
     if (record := read_record(data_dir)) is not None:
         return record
-    try:
-        _run(data_dir).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConnectError(
-            f"data_dir {data_dir} cannot be made: {error.strerror}; give another one"
-        ) from None
+    prepare_run_directory(data_dir)
     with _start_lock(data_dir):
         if (record := read_record(data_dir)) is not None:
             return record
@@ -157,6 +163,25 @@ class ClientMark:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+
+def stop_embedded(data_dir: Path) -> EmbeddedRecord | None:
+    """End the embedded broker of a data directory and wait for it; None if none runs.
+
+    It makes everything durable first. Raises Timeout if it does not end.
+    """
+    record = read_record(data_dir)
+    if record is None:
+        return None
+    try:
+        process = psutil.Process(record.pid)
+        process.terminate()
+        process.wait(STOP_TIMEOUT_S)
+    except psutil.NoSuchProcess:
+        pass
+    except psutil.TimeoutExpired:
+        raise Timeout(f"process {record.pid} did not end within {STOP_TIMEOUT_S:.0f} s") from None
+    return record
 
 
 def has_clients(data_dir: Path) -> bool:

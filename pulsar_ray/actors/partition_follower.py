@@ -9,12 +9,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pulsar_ray.errors import PulsarException
+from pulsar_ray.errors import NotConnected, PulsarException, SessionLost
 from pulsar_ray.session.requests import Advanced, Call, Follow, MoveHold, encode_request
 from pulsar_ray.transport.cluster import AttachReply, Cluster
 from pulsar_ray.transport.link import FOLLOWER, ActorLink
 
 ATTACH_DEADLINE_S = 60.0
+CALL_DEADLINE_S = 30.0
+RETRY_S = 0.02
 
 
 class PartitionFollower:
@@ -62,7 +64,17 @@ class PartitionFollower:
         self.link.send(encode_request(MoveHold(self._number, ledger_id, entry_id)))
 
     async def call(self, method: str, **arguments: Any) -> Any:
-        """A control call of the partition, repeated over re-attachments by whoever asked this dispatcher."""
+        """A control call of the partition; they may all be repeated, and are when the carrier is lost meanwhile."""
+        deadline = self._loop.time() + CALL_DEADLINE_S
+        while True:
+            try:
+                return await self._call_once(method, arguments)
+            except (NotConnected, SessionLost):
+                if self.link.is_closed or self._loop.time() > deadline:
+                    raise
+            await asyncio.sleep(RETRY_S)
+
+    async def _call_once(self, method: str, arguments: dict[str, Any]) -> Any:
         future: asyncio.Future[Any] = self._loop.create_future()
 
         def reply(value: Any, error: PulsarException | None) -> None:

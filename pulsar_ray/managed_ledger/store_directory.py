@@ -84,6 +84,19 @@ class StoreDirectory:
             lock.release()
 
 
+def check_store_directory(path: Path) -> None:
+    """Look at a directory before anything is put into it; a missing or empty one is fine.
+
+    Raises NotOurDataDirectory, NetworkFileSystem, BrokerPersistenceError if it cannot be made or read.
+    """
+    try:
+        path.mkdir(0o700, parents=True, exist_ok=True)
+        require_local_file_system(path)
+        _refuse_foreign(path)
+    except OSError as error:
+        raise BrokerPersistenceError(f"{path} cannot be used as data directory: {error}") from error
+
+
 def hold_cluster_lock(path: Path) -> FileLock:
     """Keep other clusters out while this process lives; for every process that works in a data directory.
 

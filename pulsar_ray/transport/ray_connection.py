@@ -1,7 +1,8 @@
 """The client's end of the Ray carrier: a session's packets through calls of the actor's `exchange` method.
 
-The same interface as a lane's connection. A sending thread makes its own call and takes what comes down with it; one thread
-per connection keeps a call waiting at the actor while something is expected from there.
+The same interface as a lane's connection. A thread that waits makes its own call and takes what comes down
+with it; for the others one thread per connection takes packets up. A second one keeps a call waiting at an
+actor that sends of its own accord; a newer call releases it, so that nothing queues behind it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ LOST_CALLS = 3
 
 
 class RayConnection:
-    """Thread-safe. Calls that fail are made again, with the same packets under the same numbers; a few in a row end it."""
+    """Thread-safe. Calls that fail are made again, with the same packets; a few failures in a row end it."""
 
     kind = "ray"
 
@@ -41,7 +42,6 @@ class RayConnection:
         self._address = address
         self._attached = attached
         self._handler = handler
-        self._pushes = pushes
         self._end = TunnelEnd()
         self._end_lock = threading.Lock()
         self._deliver_lock = threading.RLock()
@@ -49,8 +49,9 @@ class RayConnection:
         self._has_up = False
         self._failures = 0
         self._lost: PulsarException | None = None
-        self._thread = threading.Thread(target=self._run, name="pulsar-ray-tunnel", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._take_up, name="pulsar-ray-tunnel-up", daemon=True).start()
+        if pushes:
+            threading.Thread(target=self._poll, name="pulsar-ray-tunnel-down", daemon=True).start()
 
     @property
     def is_lost(self) -> bool:
@@ -58,7 +59,7 @@ class RayConnection:
         return self._lost is not None
 
     def send(self, buffers: Sequence[Any]) -> None:
-        """Queue packets; whoever waits, or the connection's thread, takes them up. Raises once the connection is lost."""
+        """Queue packets; whoever waits, or the connection's thread, takes them up. Raises once it is lost."""
         if self._lost is not None:
             raise SessionLost(self._lost.text)
         with self._end_lock:
@@ -91,15 +92,17 @@ class RayConnection:
             taken, self._has_up = self._has_up, False
             return taken
 
-    def _run(self) -> None:
+    def _take_up(self) -> None:
         while self._lost is None:
-            if not self._pushes:
-                with self._work:
-                    if not self._has_up:
-                        self._work.wait(IDLE_POLL_S)
-            self._take_up_work()
-            if self._lost is None:
+            with self._work:
+                if not self._has_up:
+                    self._work.wait(IDLE_POLL_S)
+            if self._take_up_work() and not self.is_lost:
                 self._exchange()
+
+    def _poll(self) -> None:
+        while self._lost is None:
+            self._exchange()
 
     def _exchange(self) -> None:
         with self._end_lock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from pulsar_ray.actors.connect import connect
 from pulsar_ray.errors import PulsarException
@@ -36,7 +36,7 @@ class BrokerPlanner:
 
     @property
     def _cluster(self) -> RayCluster:
-        return self._connected.cluster
+        return cast(RayCluster, self._connected.cluster)
 
     @contextmanager
     def plan(self, topics: Sequence[str], start: Bound, end: Bound) -> Iterator[RangePlan]:

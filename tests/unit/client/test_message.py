@@ -112,7 +112,7 @@ def test_a_message_looked_at_twice_is_equal() -> None:
     messages = view()
     looked_at = messages[2]
     assert messages[2] == looked_at
-    assert list(messages)[2] is looked_at
+    assert list(messages)[2] == looked_at
     assert list(messages) == list(messages) == messages
     assert looked_at in messages
     with pytest.raises(IndexError):
