@@ -1,0 +1,68 @@
+"""`python -m benchmarks [names...]`: run groups, print their tables, keep them as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import tempfile
+import traceback
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks import machine
+from benchmarks.environment import Environment, Skipped
+from benchmarks.results import Report
+
+GROUPS = (
+    "latency",
+    "async_publish",
+    "consume",
+    "arrow",
+    "concurrency",
+)
+
+
+def main() -> int:
+    """0 when every row that must reach something did."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="name", help=f"of: {', '.join(GROUPS)}; all without any")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the results there")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables there")
+    parser.add_argument(
+        "--disk",
+        type=Path,
+        default=Path(tempfile.gettempdir()),
+        metavar="DIR",
+        help="a directory on the disk to measure (default: %(default)s)",
+    )
+    parser.add_argument("--scale", type=float, default=1.0, help="shorten every run to this part")
+    given = parser.parse_args()
+    if unknown := set(given.names) - set(GROUPS):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}")
+    console = Console(width=200)
+    report = Report(machine.describe(given.disk))
+    console.print(report.machine)
+    env = Environment(given.disk, given.scale)
+    failed = False
+    for name in given.names or GROUPS:
+        try:
+            report.groups[name] = importlib.import_module(f"benchmarks.{name}").run(env)
+            report.print_group(console, name)
+        except Skipped as reason:
+            report.skipped[name] = str(reason)
+            console.print(f"{name}: not run, {reason}")
+        except Exception as error:  # noqa: BLE001 - the other groups go on
+            failed = True
+            report.skipped[name] = f"{type(error).__name__}: {error}"
+            traceback.print_exc()
+    if given.json:
+        report.write_json(given.json)
+    if given.markdown:
+        report.write_markdown(given.markdown)
+    rows = [row for rows in report.groups.values() for row in rows]
+    return 1 if failed or any(row.is_reached is False for row in rows) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

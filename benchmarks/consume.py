@@ -1,0 +1,173 @@
+"""What consuming costs the client: one by one, in batches, and as Arrow against reading the same bytes."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import ray
+
+import pulsar_ray
+from benchmarks.environment import Broker, Environment
+from benchmarks.measure import megabytes_per_s, p50, rate
+from benchmarks.results import Row
+from pulsar_ray.format.checksum import checksum
+
+MESSAGE = b"x" * 100
+ROUNDS = 5
+SLICE_BYTES = 1 << 20
+
+
+def run(env: Environment) -> list[Row]:
+    """Everything is published first and then consumed, so that nothing waits for the disk."""
+    with env.broker() as broker:
+        return [
+            _one_by_one(broker, env.count(100_000, 10_000)),
+            _one_by_one(broker, env.count(100_000, 10_000), batched=False),
+            _in_batches(broker, env.count(200_000, 10_000)),
+            _as_arrow(broker, env.count(512, 64)),
+        ]
+
+
+class _Stored:
+    """A topic with messages, and a consumer at its begin."""
+
+    def __init__(self, broker: Broker, messages: int, *, batched: bool = True, **options: Any) -> None:
+        self.topic = broker.topic()
+        self.messages = messages
+        producer = broker.client.create_producer(self.topic, batching_enabled=batched)
+        values = [MESSAGE] * 1000
+        for _ in range(messages // 1000):
+            producer.send_many_async(values, None)
+        producer.flush()
+        producer.close()
+        self.consumer = broker.client.subscribe(
+            self.topic, "bench", initial_position=pulsar_ray.InitialPosition.Earliest, **options
+        )
+        self.meter = broker.meter(self.topic, "bench")
+
+
+def _measure(stored: _Stored, work: Callable[[Any, int], None]) -> tuple[dict[str, float], float]:
+    """CPU per message and rate, the median of parts."""
+    cpu: list[dict[str, float]] = []
+    walls: list[float] = []
+    part = stored.messages // (ROUNDS + 1)
+    work(stored.consumer, part)
+    for _ in range(ROUNDS):
+        gc.collect()
+        stored.meter.start()
+        began = time.perf_counter()
+        work(stored.consumer, part)
+        walls.append((time.perf_counter() - began) / part)
+        cpu.append(stored.meter.per_message(part))
+    return {name: p50([one[name] for one in cpu]) for name in cpu[0]}, p50(walls)
+
+
+def _one_by_one(broker: Broker, messages: int, *, batched: bool = True) -> Row:
+    stored = _Stored(broker, messages * (ROUNDS + 1), batched=batched)
+
+    def work(consumer: Any, count: int) -> None:
+        for _ in range(count):
+            consumer.acknowledge(consumer.receive())
+
+    cpu, wall = _measure(stored, work)
+    stored.consumer.close()
+    stored_as = "1,000 per entry" if batched else "an entry each"
+    return _cpu_row(f"receive + acknowledge one by one, 100 B, stored {stored_as}", cpu, wall, 3.0)
+
+
+def _in_batches(broker: Broker, messages: int) -> Row:
+    stored = _Stored(broker, messages * (ROUNDS + 1))
+
+    def work(consumer: Any, count: int) -> None:
+        left = count
+        while left > 0:
+            batch = consumer.batch_receive()
+            for message in batch:
+                message.data()
+            if len(batch):
+                consumer.acknowledge_cumulative(batch[-1])
+            left -= len(batch)
+
+    cpu, wall = _measure(stored, work)
+    stored.consumer.close()
+    return _cpu_row("batch_receive, .data() of each, one cumulative ack", cpu, wall, 1.0)
+
+
+def _cpu_row(what: str, cpu: dict[str, float], wall: float, limit_us: float) -> Row:
+    ours = cpu["client"]
+    return Row(
+        what, f"{ours:.2f} us", ratio=ours, limit=limit_us, at_most=True, cpu_us=cpu, note=rate(1, wall)
+    )
+
+
+def _as_arrow(broker: Broker, slices: int) -> Row:
+    topic = broker.topic()
+    subscription = "bench"
+    batch = pa.table({"value": [os.urandom(1024)] * 1000})
+    consumer = broker.client.subscribe(topic, subscription)
+    producer = broker.client.create_producer(topic)
+    for _ in range(slices):
+        producer.send_arrow_async(batch, None)
+    producer.flush()
+    segments = ray.get(
+        broker.partition(topic).call.remote(
+            "grant_lease",
+            {"first": [0, 0], "last": [2**62, 0], "expires_ms": int(time.time() * 1000) + 600_000},
+        )
+    )["segments"]
+    floor = _Reader([segment[2] for segment in segments])
+    meter = broker.meter(topic, subscription)
+    speeds: list[tuple[float, float]] = []
+    received = 0
+    while received < slices * 1000:
+        began = time.perf_counter()
+        table = consumer.receive_arrow(16_000, 5000)
+        consumer.acknowledge_arrow(table)
+        middle = time.perf_counter()
+        size = table.num_rows * 1024
+        got = floor.read(size)
+        ended = time.perf_counter()
+        speeds.append((size / (middle - began), got / (ended - middle)))
+        received += table.num_rows
+    cpu = meter.per_message(received)
+    consumer.close()
+    producer.close()
+    ours, read = p50([a for a, _ in speeds]), p50([b for _, b in speeds])
+    return Row(
+        "receive_arrow catch-up, 1 KiB rows, 1 MiB entries",
+        megabytes_per_s(ours, 1),
+        f"pread + checksum {megabytes_per_s(read, 1)}",
+        p50([a / b for a, b in speeds]),
+        0.5,
+        cpu_us=cpu,
+        note=f"{len(speeds)} slices; the floor's CPU is in the client's",
+    )
+
+
+class _Reader:
+    """Reads the same segment files in slices and checksums them."""
+
+    def __init__(self, paths: list[str]) -> None:
+        self._fds = [os.open(path, os.O_RDONLY) for path in paths]
+        self._buffer = np.empty(SLICE_BYTES, dtype=np.uint8)
+        self._offset = 0
+
+    def read(self, size: int) -> int:
+        """Read so many bytes on; how many it were."""
+        done = 0
+        while done < size and self._fds:
+            data = os.pread(self._fds[0], SLICE_BYTES, self._offset)
+            if not data:
+                os.close(self._fds.pop(0))
+                self._offset = 0
+                continue
+            checksum(data)
+            self._offset += len(data)
+            done += len(data)
+        return done

@@ -1,0 +1,128 @@
+"""How long one message takes: sync send, and publish to receive, less the disk's own time."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+
+from benchmarks.environment import Broker, Environment, run_inside
+from benchmarks.floors import DurableFile, empty_actor
+from benchmarks.inside import Busy, start_computing, stop_computing
+from benchmarks.measure import alternate, p50, percentile, us
+from benchmarks.results import Row
+
+MESSAGE = b"x" * 1024
+SUBSCRIPTION = "bench"
+
+
+def run(env: Environment) -> list[Row]:
+    """All rows; ours, an empty Ray call and an append + fdatasync take turns."""
+    rows: list[Row] = []
+    with env.broker() as broker:
+        setup = _Setup(broker)
+        rounds = env.count(1500, 100)
+        rows += _send_row(setup, rounds, "sync send p50", 0.25)
+        rows += _receive_row(setup, rounds, "publish to receive p50", 0.3)
+        few = env.count(300, 50)
+        for where, computing in (
+            ("at the client", _client_computes),
+            ("in the partition", setup.partition_computes),
+            ("in the dispatcher", setup.dispatcher_computes),
+        ):
+            with computing():
+                rows += _send_row(setup, few, f"sync send p50, a thread computing {where}", None)
+                rows += _receive_row(setup, few, f"publish to receive p50, a thread computing {where}", None)
+        setup.close()
+    return rows
+
+
+class _Setup:
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.topic = broker.topic()
+        self.producer = broker.client.create_producer(self.topic)
+        self.sender_only = broker.topic()
+        self.sender = broker.client.create_producer(self.sender_only)
+        self.consumer = broker.client.subscribe(self.topic, SUBSCRIPTION)
+        self.actor = empty_actor()
+        self.file = DurableFile(broker.directory / "floor")
+        self._block = b"f" * 4096
+
+    def send(self) -> None:
+        self.sender.send(MESSAGE)
+
+    def publish_and_receive(self) -> None:
+        self.producer.send_async(MESSAGE, None)
+        self.consumer.acknowledge(self.consumer.receive())
+
+    def call(self) -> None:
+        ray.get(self.actor.nothing.remote())
+
+    def append(self) -> None:
+        self.file.append(self._block)
+
+    @contextmanager
+    def partition_computes(self) -> Iterator[None]:
+        with (
+            _computing_inside(self.broker.partition(self.topic)),
+            _computing_inside(self.broker.partition(self.sender_only)),
+        ):
+            yield
+
+    @contextmanager
+    def dispatcher_computes(self) -> Iterator[None]:
+        with _computing_inside(self.broker.dispatcher(self.topic, SUBSCRIPTION)):
+            yield
+
+    def close(self) -> None:
+        self.producer.close()
+        self.sender.close()
+        self.consumer.close()
+        self.file.close()
+
+
+@contextmanager
+def _computing_inside(actor: Any) -> Iterator[None]:
+    run_inside(actor, start_computing)
+    try:
+        yield
+    finally:
+        run_inside(actor, stop_computing)
+
+
+@contextmanager
+def _client_computes() -> Iterator[None]:
+    busy = Busy()
+    try:
+        yield
+    finally:
+        busy.stop()
+
+
+def _send_row(setup: _Setup, rounds: int, what: str, limit: float | None) -> list[Row]:
+    return _row(setup, setup.send, rounds, what, limit)
+
+
+def _receive_row(setup: _Setup, rounds: int, what: str, limit: float | None) -> list[Row]:
+    return _row(setup, setup.publish_and_receive, rounds, what, limit)
+
+
+def _row(setup: _Setup, ours: Callable[[], None], rounds: int, what: str, limit: float | None) -> list[Row]:
+    gc.collect()
+    times = alternate({"ours": ours, "call": setup.call, "append": setup.append}, rounds, warm_up=30)
+    mine, call, append = p50(times["ours"]), p50(times["call"]), p50(times["append"])
+    return [
+        Row(
+            what,
+            f"{us(mine)} - {us(append)}",
+            f"empty Ray call {us(call)}",
+            (mine - append) / call,
+            limit,
+            at_most=True,
+            note=f"p99 {us(percentile(times['ours'], 99))}, floor {us(percentile(times['append'], 99))}",
+        )
+    ]
