@@ -1,0 +1,55 @@
+"""Faults of tunnel calls, drawn from a seed: calls and replies get lost, repeated, delayed and reordered."""
+
+from __future__ import annotations
+
+import random
+import threading
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TunnelFaults:
+    """Probabilities per call; `delay_s` bounds how late a delayed call is made, after ones that follow it."""
+
+    lose_call: float = 0.0
+    lose_reply: float = 0.0
+    repeat: float = 0.0
+    delay: float = 0.0
+    delay_s: float = 0.02
+
+
+LOSSY = TunnelFaults(lose_call=0.1, lose_reply=0.1, repeat=0.15, delay=0.1)
+PERFECT = TunnelFaults()
+
+
+@dataclass(frozen=True)
+class CallFate:
+    """What becomes of one call: when it is made (None: never), how often, and whether its reply arrives."""
+
+    after_s: float | None
+    times: int
+    has_reply: bool
+
+
+class FateSource:
+    """Draws the fate of each call; thread-safe. Which thread draws next is not up to the seed."""
+
+    def __init__(self, faults: TunnelFaults, seed: int) -> None:
+        self.faults = faults
+        self._random = random.Random(seed)
+        self._lock = threading.Lock()
+
+    def draw(self) -> CallFate:
+        """The fate of the next call."""
+        faults = self.faults
+        if faults is PERFECT:
+            return CallFate(0.0, 1, has_reply=True)
+        with self._lock:
+            lost, unanswered, repeated, delayed, late = (self._random.random() for _ in range(5))
+        if lost < faults.lose_call:
+            return CallFate(None, 0, has_reply=False)
+        times = 2 if repeated < faults.repeat else 1
+        if delayed < faults.delay:
+            # The caller has given up on it before it arrives.
+            return CallFate(late * faults.delay_s, times, has_reply=False)
+        return CallFate(0.0, times, has_reply=unanswered >= faults.lose_reply)

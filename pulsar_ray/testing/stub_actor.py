@@ -1,0 +1,291 @@
+"""One life of a broker actor in this process: the real server and session host on an owner loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pulsar_ray.actors.dispatcher_server import DispatcherServer, start_dispatcher
+from pulsar_ray.actors.owner_loop import DiskThread, OwnerLoop
+from pulsar_ray.actors.partition_server import PartitionServer
+from pulsar_ray.actors.session_host import SessionHost
+from pulsar_ray.clock import SystemClock
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import NotConnected, PulsarException, SubscriptionNotFound, Timeout
+from pulsar_ray.ledger.disk import Disk
+from pulsar_ray.ledger.owner_lock import HeldLock, take_lock
+from pulsar_ray.managed_ledger.identity import TopicIdentity
+from pulsar_ray.managed_ledger.managed_ledger import ManagedLedger
+from pulsar_ray.transport.cluster import Cluster, SubscriptionRequest
+from pulsar_ray.transport.names import partition_name
+
+T = TypeVar("T")
+NODE_ADDRESS = "127.0.0.1"
+_START_TIMEOUT_S = 30.0
+
+
+class StubActor:
+    """Base of both kinds. `kill` is a SIGKILL: nothing is flushed, answered or closed in order."""
+
+    def __init__(
+        self,
+        address: str,
+        settings: Settings,
+        lane_directory: Path,
+        on_fatal: Callable[[StubActor, BaseException], None],
+    ) -> None:
+        self.address = address
+        self.settings = settings
+        self.clock = SystemClock()
+        self.owner = OwnerLoop(f"owner {address}", on_fatal=self._fatal)
+        self.is_dead = False
+        self._on_fatal = on_fatal
+        self._calls: set[Future[Any]] = set()
+        self._lock = threading.Lock()
+        self._frozen = threading.Event()
+        self._ended = threading.Event()
+        # As in a broker actor: sessions of a former life must not be mistaken for new ones.
+        first_id = int.from_bytes(os.urandom(5), "little") << 20 | 1
+        self.host = SessionHost(self.owner.loop, lane_directory, NODE_ADDRESS, settings, self.clock, first_id)
+        self._starting: Future[None] = self.owner.submit(self._start)
+
+    async def _start(self) -> None:
+        raise NotImplementedError
+
+    def _fatal(self, error: BaseException) -> None:
+        if not self.is_dead:
+            self._on_fatal(self, error)
+
+    def _disks(self) -> list[DiskThread]:
+        raise NotImplementedError
+
+    def _let_go(self) -> None:
+        """Drop locks and files, which the kernel would do for a dead process."""
+        raise NotImplementedError
+
+    # --- calls ---------------------------------------------------------------------------------------------
+
+    def submit(self, work: Callable[[], Awaitable[Any]]) -> Future[Any]:
+        """Start a call on the owner loop. Raises NotConnected once dead."""
+        with self._lock:
+            if self.is_dead:
+                raise NotConnected(f"{self.address}: the actor is restarting")
+            future: Future[Any] = self.owner.submit(work)
+            self._calls.add(future)
+        future.add_done_callback(self._calls.discard)
+        return future
+
+    def result(self, future: Future[Any], timeout_s: float) -> Any:
+        """What a call answers. Raises its error, Timeout, or NotConnected if the actor died meanwhile."""
+        try:
+            return future.result(timeout_s)
+        except CancelledError:
+            raise NotConnected(f"{self.address}: the actor died") from None
+        except (FutureTimeout, TimeoutError):
+            raise Timeout(f"{self.address}: no answer in time") from None
+
+    def serving(self, timeout_s: float) -> SessionHost:
+        """The host, once started. Raises what starting was refused with."""
+        self.result(self._starting, timeout_s)
+        return self.host
+
+    def attach(
+        self, client_id: str, protocol_version: int, want_tcp: bool, timeout_s: float
+    ) -> dict[str, Any]:
+        """See SessionHost.attach."""
+        host = self.serving(timeout_s)
+        call = self.submit(lambda: host.attach(client_id, protocol_version, want_tcp))
+        reply: dict[str, Any] = self.result(call, timeout_s)
+        return reply
+
+    # --- ending --------------------------------------------------------------------------------------------
+
+    def freeze(self) -> None:
+        """The owner loop stands still from now on, as after SIGSTOP, until `thaw`."""
+        self.owner.loop.call_soon_threadsafe(self._frozen.wait)
+
+    def thaw(self) -> None:
+        """Go on after `freeze`."""
+        self._frozen.set()
+
+    def kill(self) -> None:
+        """End without any shutdown: connections break, what was not written is lost, calls fail."""
+        with self._lock:
+            if self.is_dead:
+                return
+            self.is_dead = True
+        self.thaw()
+        self._starting.cancel()
+        self.owner.submit(self._drop).result(_START_TIMEOUT_S)
+        self._end_disks()
+        self.owner.stop()
+        self._let_go()
+        self._ended.set()
+
+    def wait_ended(self) -> None:
+        """Return when a dead actor has let go of everything."""
+        self._ended.wait(_START_TIMEOUT_S)
+
+    async def _drop(self) -> None:
+        for lane in self.host.lanes.lanes:
+            lane._abort()  # noqa: SLF001 - a dying process sends nothing more
+        for disk in self._disks():
+            _forget_jobs(disk)
+        for call in list(self._calls):
+            call.cancel()
+        current = asyncio.current_task()
+        for task in asyncio.all_tasks():
+            if task is not current:
+                task.cancel()
+        await self.host.lanes.close()
+        await self.host.close()
+
+    def _end_disks(self) -> None:
+        for disk in self._disks():
+            disk.stop()
+
+    def stop(self) -> None:
+        """End in order, as the controller's shutdown does."""
+        with self._lock:
+            if self.is_dead:
+                return
+            self.is_dead = True
+        self.thaw()
+        try:
+            self._starting.result(_START_TIMEOUT_S)
+            self.owner.submit(self._close).result(_START_TIMEOUT_S)
+        except (PulsarException, CancelledError):
+            self._let_go()
+        self._end_disks()
+        self.owner.stop()
+        self._ended.set()
+
+    async def _close(self) -> None:
+        raise NotImplementedError
+
+
+class StubPartition(StubActor):
+    """A TopicPartition."""
+
+    def __init__(
+        self,
+        directory: Path,
+        identity: TopicIdentity,
+        settings: Settings,
+        lane_directory: Path,
+        disk: Disk,
+        on_fatal: Callable[[StubActor, BaseException], None],
+        *,
+        must_exist: bool,
+    ) -> None:
+        self._directory = directory
+        self._identity = identity
+        self._must_exist = must_exist
+        self._disk = disk
+        self._held: HeldLock | None = None
+        self.ledger: ManagedLedger | None = None
+        self.server: PartitionServer | None = None
+        super().__init__(partition_name(identity.topic), settings, lane_directory, on_fatal)
+
+    def _acquire_lock(self, path: Path) -> HeldLock:
+        self._held = take_lock(path)
+        return self._held
+
+    async def _start(self) -> None:
+        self.ledger = ManagedLedger.open(
+            self._directory,
+            self._identity,
+            self.settings,
+            self.clock.now_ms(),
+            must_exist=self._must_exist,
+            acquire_lock=self._acquire_lock,
+            disk=self._disk,
+        )
+        await self.host.start()
+        self.server = PartitionServer(
+            self.ledger, self.settings, self.clock, self.owner.loop, self.host, self._fatal
+        )
+
+    def _disks(self) -> list[DiskThread]:
+        return [self.server._disk] if self.server is not None else []  # noqa: SLF001
+
+    def _let_go(self) -> None:
+        if self._held is not None:
+            self._held.release()
+
+    async def _close(self) -> None:
+        await self.host.close()
+        assert self.server is not None
+        await self.server.close()
+
+
+class StubDispatcher(StubActor):
+    """A SubscriptionDispatcher."""
+
+    def __init__(
+        self,
+        address: str,
+        request: SubscriptionRequest,
+        cluster: Cluster,
+        settings: Settings,
+        lane_directory: Path,
+        on_fatal: Callable[[StubActor, BaseException], None],
+    ) -> None:
+        self.request = request
+        self._cluster = cluster
+        self.server: DispatcherServer | None = None
+        super().__init__(address, settings, lane_directory, on_fatal)
+
+    async def _start(self) -> None:
+        self.server = await start_dispatcher(
+            self.request,
+            self._cluster,
+            partition_name(self.request.topic),
+            self.settings,
+            self.clock,
+            self.host,
+            self._fatal,
+        )
+
+    @property
+    def is_missing(self) -> bool:
+        """The subscription was not there and might not be created."""
+        return self._starting.done() and isinstance(self._starting.exception(), SubscriptionNotFound)
+
+    def _disks(self) -> list[DiskThread]:
+        server = self.server
+        return [] if server is None else [server._reader, server._cursor_disk]  # noqa: SLF001
+
+    async def _drop(self) -> None:
+        if self.server is not None:
+            self.server._follower.close()  # noqa: SLF001
+        await super()._drop()
+
+    def _let_go(self) -> None:
+        if self.server is None:
+            return
+        for host in self.server._subscriptions.values():  # noqa: SLF001
+            if host._store is not None:  # noqa: SLF001
+                host._store.close()  # noqa: SLF001 - gives the directory up without a flush
+
+    async def _close(self) -> None:
+        await self.host.close()
+        assert self.server is not None
+        await self.server.close()
+
+
+def _forget_jobs(disk: DiskThread) -> None:
+    """What the disk thread has not begun yet will never be done."""
+    jobs = disk._jobs  # noqa: SLF001
+    while True:
+        try:
+            jobs.get_nowait()
+        except queue.Empty:
+            return

@@ -1,0 +1,300 @@
+"""A broker in this process without Ray: the real servers, lanes and files behind the `Cluster` protocol.
+
+Partitions and dispatchers are the broker's own objects, each on an owner loop of its own; only naming,
+placement and restarting are imitated. Hooks kill actors as a SIGKILL would, keep them down, and spoil the
+tunnel.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pulsar_ray.actors.catalog import Catalog, PartitionRow
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import NotAllowedError, NotConnected, PulsarException, TopicNotFound
+from pulsar_ray.managed_ledger.identity import TopicIdentity
+from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.session.requests import PROTOCOL_VERSION
+from pulsar_ray.testing.faulty_disk import FaultyDisk
+from pulsar_ray.testing.lossy_tunnel import PERFECT, FateSource, TunnelFaults
+from pulsar_ray.testing.stub_actor import StubActor, StubDispatcher, StubPartition
+from pulsar_ray.transport.cluster import AttachReply, PartitionRoute, SubscriptionRequest
+from pulsar_ray.transport.names import dispatcher_name, partition_name
+
+STORE = "stub"
+ATTACH_TIMEOUT_S = 5.0
+
+
+class _TunnelCall(NamedTuple):
+    actor: StubActor
+    future: Future[Any] | None
+    has_reply: bool
+
+
+class StubCluster:
+    """Serves `data_dir`; a new one on the same directory finds what an earlier one stored.
+
+    `reads_files=False` makes every client one of another node: it is sent bytes. `lanes=False` leaves only
+    the tunnel, for the dispatchers that follow partitions too. `edit_attach` may change what an attach
+    answers.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        settings: Settings | None = None,
+        *,
+        reads_files: bool = True,
+        lanes: bool = True,
+        faults: TunnelFaults = PERFECT,
+        seed: int = 0,
+    ) -> None:
+        self.settings = settings or Settings(data_dir=str(data_dir))
+        self.disk = FaultyDisk()
+        self.fatal_errors: list[BaseException] = []
+        self.silent: list[str] = []
+        self.edit_attach: Callable[[AttachReply], AttachReply] = _unchanged
+        self._data_dir = data_dir
+        self._reads_files = reads_files
+        self._lanes = lanes
+        self._fates = FateSource(faults, seed)
+        self._lane_directory = Path(tempfile.mkdtemp(prefix="pr-"))
+        data_dir.mkdir(parents=True, exist_ok=True)
+        self._catalog = Catalog(data_dir / "meta.sqlite")
+        self._lock = threading.RLock()
+        self._actors: dict[str, StubActor] = {}
+        self._kept_down: set[str] = set()
+        self._ended = False
+
+    # --- the Cluster protocol ------------------------------------------------------------------------------
+
+    def resolve(self, topic: str, *, create: bool, timeout_s: float) -> list[PartitionRoute]:
+        """As Controller.resolve."""
+        name = TopicName.parse(topic)
+        with self._lock:
+            own = self._catalog.partition(name.full)
+            rows = [own] if own is not None else self._catalog.partitions(name.full)
+            if not rows:
+                if not (create and self.settings.allow_auto_topic_creation):
+                    raise TopicNotFound(f"the topic {name.full} does not exist")
+                if name.partition_index >= 0 and self._catalog.partition_count(name.partitioned_full):
+                    raise NotAllowedError(f"{name.full} is no partition of {name.partitioned_full}")
+                rows = self._catalog.create(name, 0, [STORE])
+            for row in rows:
+                with suppress(NotConnected):
+                    self._partition(row)
+        return [PartitionRoute(row.name, row.partition_index, partition_name(row.name)) for row in rows]
+
+    def dispatcher(self, request: SubscriptionRequest, timeout_s: float) -> str:
+        """As Controller.dispatcher."""
+        with self._lock:
+            if self._catalog.partition(request.topic) is None:
+                raise TopicNotFound(f"the topic {request.topic} does not exist")
+            address = dispatcher_name(request.topic, request.subscription, request.durable)
+            running = self._actors.get(address)
+            if isinstance(running, StubDispatcher) and not running.is_dead and not running.is_missing:
+                return address
+            with suppress(NotConnected):
+                self._start_dispatcher(address, request)
+            return address
+
+    def attach(self, address: str, client_id: str, *, want_tcp: bool, timeout_s: float) -> AttachReply:
+        """Attach, restarting the actor first if it was killed."""
+        reply = AttachReply(**self._running(address).attach(client_id, PROTOCOL_VERSION, want_tcp, timeout_s))
+        if not self._reads_files:
+            reply = dataclasses.replace(reply, reach=("", ""))
+        if not self._lanes:
+            reply = dataclasses.replace(reply, unix_path=None, tcp_address=None)
+        return self.edit_attach(reply)
+
+    def exchange(
+        self,
+        address: str,
+        session_id: int,
+        attachment: int,
+        token: bytes,
+        up: tuple[int, Sequence[tuple[int, Any]]],
+    ) -> _TunnelCall:
+        """Start one tunnel call, with the fate that is drawn for it."""
+        actor = self._actors[address]
+        fate = self._fates.draw()
+        # What crosses a process boundary is a copy.
+        packets = [(number, bytes(packet)) for number, packet in up[1]]
+
+        def call() -> Future[Any]:
+            return actor.submit(lambda: actor.host.exchange(session_id, attachment, token, up[0], packets))
+
+        future = None
+        if fate.after_s == 0.0:
+            for _ in range(fate.times):
+                future = call()
+        elif fate.after_s is not None:
+            threading.Timer(fate.after_s, _made_late, (call, fate.times)).start()
+        return _TunnelCall(actor, future, fate.has_reply)
+
+    def exchange_result(self, handle: _TunnelCall, timeout_s: float) -> tuple[int, list[tuple[int, bytes]]]:
+        """What the call brought down. Raises NotConnected for a lost call or reply."""
+        if handle.future is None or not handle.has_reply:
+            raise NotConnected(f"{handle.actor.address}: the call or its reply was lost")
+        last_received, packets = handle.actor.result(handle.future, timeout_s)
+        return last_received, [(number, bytes(packet)) for number, packet in packets]
+
+    def dispatcher_gone(self, address: str) -> None:
+        """As Controller.dispatcher_gone: the actor ends, and a later subscribe starts a new one."""
+        with self._lock:
+            actor = self._actors.pop(address, None)
+        if actor is not None:
+            actor.kill()
+
+    def report_silent(self, address: str) -> None:
+        """As the controller's probe: what does not answer is killed, and starts again."""
+        self.silent.append(address)
+        actor = self._actors.get(address)
+        if actor is not None:
+            actor.kill()
+
+    # --- running actors ------------------------------------------------------------------------------------
+
+    def _running(self, address: str) -> StubActor:
+        with self._lock:
+            actor = self._actors.get(address)
+            if actor is None:
+                raise NotConnected(f"{address}: no such actor")
+            if not actor.is_dead:
+                return actor
+            if isinstance(actor, StubDispatcher):
+                # Restarted: the subscription is there already, or was removed and must not come back.
+                again = actor.request
+                request = SubscriptionRequest(
+                    again.topic,
+                    again.subscription,
+                    again.durable,
+                    again.initial_position,
+                    {},
+                    not again.durable,
+                )
+                return self._start_dispatcher(address, request)
+            row = self._catalog.partition(address)
+            if row is None:
+                raise TopicNotFound(f"the topic {address} does not exist")
+            return self._partition(row)
+
+    def _partition(self, row: PartitionRow) -> StubActor:
+        address = partition_name(row.name)
+        actor = self._actors.get(address)
+        if actor is not None and not actor.is_dead:
+            return actor
+        self._check_may_start(address)
+        if actor is not None:
+            actor.wait_ended()
+        actor = StubPartition(
+            self._data_dir / "p" / str(row.number),
+            TopicIdentity(row.number, row.name, row.partition_index),
+            self.settings,
+            self._lane_directory,
+            self.disk,
+            self._fatal,
+            must_exist=row.has_ledger,
+        )
+        self._actors[address] = actor
+        self._catalog.opened(row.name)
+        return actor
+
+    def _start_dispatcher(self, address: str, request: SubscriptionRequest) -> StubActor:
+        self._check_may_start(address)
+        old = self._actors.get(address)
+        if old is not None:
+            old.kill()
+            old.wait_ended()
+        actor = StubDispatcher(address, request, self, self.settings, self._lane_directory, self._fatal)
+        self._actors[address] = actor
+        return actor
+
+    def _check_may_start(self, address: str) -> None:
+        if self._ended or address in self._kept_down:
+            raise NotConnected(f"{address}: the actor is restarting")
+
+    def _fatal(self, actor: StubActor, error: BaseException) -> None:
+        """The actor's process would have ended itself."""
+        self.fatal_errors.append(error)
+        threading.Thread(target=actor.kill, daemon=True).start()
+
+    # --- hooks ---------------------------------------------------------------------------------------------
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        """As Controller.create_topic."""
+        with self._lock:
+            self._catalog.create(TopicName.parse(topic), partitions, [STORE])
+
+    def partition(self, topic: str) -> StubPartition:
+        """The running actor of a partition, started if it does not run."""
+        address = TopicName.parse(topic).full
+        actor = self._running(address)
+        assert isinstance(actor, StubPartition)
+        actor.serving(ATTACH_TIMEOUT_S)
+        return actor
+
+    def dispatcher_of(self, topic: str, subscription: str, *, durable: bool = True) -> StubDispatcher:
+        """The running actor of a subscription on a partition."""
+        actor = self._running(dispatcher_name(TopicName.parse(topic).full, subscription, durable))
+        assert isinstance(actor, StubDispatcher)
+        actor.serving(ATTACH_TIMEOUT_S)
+        return actor
+
+    @property
+    def addresses(self) -> list[str]:
+        """Everything that runs or ran."""
+        return list(self._actors)
+
+    def kill(self, address: str, *, keep_down: bool = False) -> None:
+        """End an actor without any shutdown; it starts again from disk when asked for, unless kept down."""
+        with self._lock:
+            if keep_down:
+                self._kept_down.add(address)
+            actor = self._actors.get(address)
+        if actor is not None:
+            actor.kill()
+
+    def allow(self, address: str) -> None:
+        """An actor that was kept down may start again."""
+        self._kept_down.discard(address)
+
+    def cut_lanes(self, address: str) -> None:
+        """Break every connection of an actor; the actor lives."""
+        actor = self._actors[address]
+
+        async def cut() -> None:
+            for lane in actor.host.lanes.lanes:
+                lane._abort()  # noqa: SLF001 - as a network would: no farewell
+
+        with suppress(PulsarException):
+            actor.result(actor.submit(cut), ATTACH_TIMEOUT_S)
+
+    def close(self, *, kill: bool = False) -> None:
+        """End all actors, in order or by killing them; the directory can be served again."""
+        with self._lock:
+            self._ended = True
+        for kind in (StubDispatcher, StubPartition):
+            for actor in list(self._actors.values()):
+                if isinstance(actor, kind):
+                    actor.kill() if kill else actor.stop()
+        self._catalog.close()
+        shutil.rmtree(self._lane_directory, ignore_errors=True)
+
+
+def _made_late(call: Callable[[], Future[Any]], times: int) -> None:
+    with suppress(PulsarException):
+        for _ in range(times):
+            call()
+
+
+def _unchanged(reply: AttachReply) -> AttachReply:
+    return reply
