@@ -1,4 +1,4 @@
-"""A dispatcher's tie to its partition: it attaches as any client does, follows the log, and asks for what the partition owns."""
+"""A dispatcher's tie to its partition: it attaches as a client, follows the log, asks for the rest."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class PartitionFollower:
         self.link.send(encode_request(MoveHold(self._number, ledger_id, entry_id)))
 
     async def call(self, method: str, **arguments: Any) -> Any:
-        """A control call of the partition; they may all be repeated, and are when the carrier is lost meanwhile."""
+        """A control call of the partition; all may be repeated, and are when the carrier is lost."""
         deadline = self._loop.time() + CALL_DEADLINE_S
         while True:
             try:
@@ -83,7 +83,7 @@ class PartitionFollower:
         self.link.request_async(lambda request_id: Call(request_id, FOLLOWER, method, arguments), reply)
         return await future
 
-    # --- the endpoint, called on the owner loop or the I/O thread --------------------------------------------------------------------
+    # --- the endpoint, called on the owner loop or the I/O thread ------------------------------------------
 
     def reopen(self, attached: AttachReply) -> None:
         """Attached again: ask where the log is."""
