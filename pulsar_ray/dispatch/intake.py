@@ -14,8 +14,6 @@ from pulsar_ray.model import row_ranges
 from pulsar_ray.model.position import Position
 from pulsar_ray.model.row_ranges import RowRanges
 
-_NOTHING_READ = (-2, -1)
-
 
 class Intake:
     """Takes blocks in from the read position on, once each."""
@@ -28,7 +26,7 @@ class Intake:
         consumers: Mapping[int, Consumer],
     ) -> None:
         self.read_position = cursor.mark_delete.next()
-        self._last_key = _NOTHING_READ
+        self._has_read = False
         self._cursor = cursor
         self._pending = pending
         self._returning = returning
@@ -48,8 +46,7 @@ class Intake:
             if last is not None and last.ledger_id != ref.ledger_id:
                 cursor.extend(last)
             read_position, last = following, Position(ref.ledger_id, ref.last_entry_id)
-            self._last_key = (ref.ledger_id, first)
-            if is_plain and self._last_key > cursor.mark_delete:
+            if is_plain and (ref.ledger_id, first) > cursor.mark_delete:
                 pending.add(PendingBlock(ref), [(0, ref.messages, 0)])
                 continue
             cursor.extend(last)
@@ -57,14 +54,15 @@ class Intake:
                 self._add(PendingBlock(ref), rows)
         if last is not None:
             cursor.extend(last)
+            self._has_read = True
         self.read_position = read_position
-        if self._returning.claims:
-            self._returning.drop_up_to(self._last_key)
+        if self._has_read and self._returning.claims:
+            self._returning.drop_below(read_position)
 
     def seek(self, position: Position) -> None:
         """Read on from another position; it may lie within a block."""
         self.read_position = position
-        self._last_key = _NOTHING_READ
+        self._has_read = False
 
     def restore(self, consumer: Consumer, held: Sequence[HeldRows]) -> None:
         """A consumer says what it holds; blocks that were not read yet are settled when they are."""
@@ -78,7 +76,7 @@ class Intake:
         for key, held_rows in by_block.items():
             if (block := self._pending.blocks.get(key)) is not None:
                 self._restore_in(consumer, block, held_rows)
-            elif key > self._last_key:
+            elif key >= self.read_position or (not self._has_read and end >= self.read_position):
                 self._returning.claim(consumer.spec.consumer_id, key, held_rows)
 
     def _unacknowledged(self, ref: BlockRef) -> RowRanges:

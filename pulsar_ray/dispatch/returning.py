@@ -61,9 +61,9 @@ class ReturningConsumers:
         """Whether blocks this consumer holds are still to be read."""
         return any(consumer_id == claimant for claims in self.claims.values() for claimant, _ in claims)
 
-    def drop_up_to(self, key: tuple[int, int]) -> None:
-        """Blocks up to this one were read: claims there name nothing that is unacknowledged."""
-        for stale in [claimed for claimed in self.claims if claimed <= key]:
+    def drop_below(self, position: tuple[int, int]) -> None:
+        """Everything below was read: claims there name nothing that is unacknowledged."""
+        for stale in [claimed for claimed in self.claims if claimed < position]:
             del self.claims[stale]
 
     def forget(self, consumer_id: int) -> None:

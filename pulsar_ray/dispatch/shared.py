@@ -1,11 +1,11 @@
 """Shared: round robin over the consumers with permits, better priority levels first.
 
 The rule of turns. A turn of a consumer is `max(20, waiting messages / eligible consumers)` messages,
-computed once per round of dispatching. A block stays whole if it has at most twice that many rows; a
-larger one is cut at the turn (unless it is a batch, which is never cut). After its first block a turn
-takes further blocks as long as they fit whole. So where the backlog is deep blocks stay whole (Arrow
-batches are worth much more whole), where few messages wait they are spread in runs of 20, and one large
-block that arrives alone is split evenly.
+computed once per round of dispatching. A block stays whole if it has at most twice that many rows; a larger
+one is cut at the turn (unless it is a batch, which is never cut), and so is the rest of one that was cut.
+After its first block a turn takes further blocks as long as they fit whole. So where the backlog is deep
+blocks stay whole (Arrow batches are worth much more whole), where few messages wait they are spread in runs
+of 20, and one large block that arrives alone is split evenly.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ class SharedPolicy:
         while (block := source.pending.head()) is not None and (room := source.room(consumer)) > 0:
             wanted = row_segments.size(block.waiting)
             if left == turn:
-                if wanted > 2 * turn and not block.ref.is_batch:
+                is_whole = wanted == block.ref.messages
+                if wanted > (2 * turn if is_whole else turn) and not block.ref.is_batch:
                     wanted = turn
             elif wanted > left:
                 return

@@ -1,0 +1,69 @@
+"""A dispatcher over a log of blocks, and short ways to say what it should have granted."""
+
+from __future__ import annotations
+
+from pulsar_ray.dispatch.block_ref import BlockRef
+from pulsar_ray.dispatch.consumer import ConsumerSpec
+from pulsar_ray.dispatch.dispatcher import Dispatcher, DispatchSettings
+from pulsar_ray.dispatch.grant import Grant
+from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor, Subscription
+from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.model.position import Position
+
+Told = tuple[int, int, tuple[tuple[int, int], ...]]
+"""(consumer id, first entry id, rows) of a grant."""
+
+
+class Rig:
+    """Ledger 1 with `blocks` of so many rows each, positive for blocks of entries, negative for batches."""
+
+    def __init__(
+        self, blocks: list[int], settings: DispatchSettings | None = None, cursor: ManagedCursor | None = None
+    ) -> None:
+        self.refs: list[BlockRef] = []
+        entry = 0
+        for rows in blocks:
+            entries = rows if rows > 0 else 1
+            self.refs.append(BlockRef(1, 0, 0, 100, entry, entries, abs(rows), rows > 1))
+            entry += entries
+        self.cursor = cursor or ManagedCursor(Subscription("s"), Position(1, -1))
+        self.cursor.set_ledgers([(1, entry - 1)])
+        self.dispatcher = Dispatcher(self.cursor, settings or DispatchSettings(), epoch=7, now_ms=0)
+        self.now_ms = 0
+
+    def add(
+        self,
+        consumer_id: int,
+        credit: int = 0,
+        consumer_type: ConsumerType = ConsumerType.Shared,
+        priority_level: int = 0,
+        batch_index_ack: bool = False,
+    ) -> ConsumerSpec:
+        spec = ConsumerSpec(consumer_id, f"c{consumer_id}", consumer_type, priority_level, batch_index_ack)
+        self.dispatcher.attach_consumer(spec, self.now_ms)
+        self.report(consumer_id, credit)
+        return spec
+
+    def report(self, consumer_id: int, credit: int, received: int = 0, handed_over: int = 0) -> None:
+        self.dispatcher.set_credit(consumer_id, credit, received, handed_over)
+
+    def offer(self) -> None:
+        position = self.dispatcher.read_position
+        blocks = [ref for ref in self.refs if (1, ref.last_entry_id) >= position]
+        self.dispatcher.offer(blocks, self.dispatcher.seek_generation)
+
+    def grants(self) -> list[Grant]:
+        self.offer()
+        grants = self.dispatcher.dispatch(self.now_ms)
+        self.dispatcher.validate()
+        return grants
+
+    def told(self) -> list[Told]:
+        return [(g.consumer_id, g.block.first_entry_id, g.rows) for g in self.grants()]
+
+    def shares(self) -> dict[int, int]:
+        """How many messages each consumer is granted."""
+        shares: dict[int, int] = {}
+        for consumer_id, _, rows in self.told():
+            shares[consumer_id] = shares.get(consumer_id, 0) + sum(b - a for a, b in rows)
+        return shares

@@ -1,0 +1,151 @@
+"""Lost connections and restarted dispatchers: nobody sees a duplicate, nobody's place is taken."""
+
+from __future__ import annotations
+
+import pytest
+
+from pulsar_ray.dispatch.consumer import ConsumerSpec
+from pulsar_ray.dispatch.dispatcher import Dispatcher, DispatchSettings
+from pulsar_ray.dispatch.grant import DropQueue
+from pulsar_ray.errors import ConsumerBusy
+from pulsar_ray.model.enums import ConsumerType
+from tests.unit.dispatch.rig import Rig
+
+EXCLUSIVE = ConsumerType.Exclusive
+GRACE_MS = DispatchSettings().reattach_grace_ms
+
+
+def restarted(rig: Rig, now_ms: int = 0) -> Rig:
+    """The same log and cursor with a dispatcher that knows nothing else."""
+    again = Rig([], cursor=rig.cursor)
+    again.refs = rig.refs
+    again.cursor.set_ledgers([(1, rig.refs[-1].last_entry_id)])
+    again.dispatcher = Dispatcher(rig.cursor, DispatchSettings(), epoch=8, now_ms=now_ms)
+    again.now_ms = now_ms
+    return again
+
+
+def test_what_did_not_arrive_is_sent_again_and_nothing_is_charged_twice() -> None:
+    rig = Rig([3, 3, 3, 3])
+    spec = rig.add(1, credit=12)
+    numbers = [grant.number for grant in rig.grants()]
+    assert numbers == [1, 2, 3, 4]
+    rig.dispatcher.detach_consumer(1, now_ms=0)
+    rig.dispatcher.acknowledge(2, [(1, 6, 8), (1, 9, 9)])
+    attachment = rig.dispatcher.attach_consumer(spec, 10, epoch=7, received=1)
+    assert attachment.resumed
+    assert [(g.number, g.rows) for g in attachment.again] == [(2, ((0, 3),)), (4, ((1, 3),))]
+    assert rig.dispatcher.consumers[1].granted == 3 + 3 + 2
+    repeated = rig.dispatcher.attach_consumer(spec, 11, epoch=7, received=1)
+    assert repeated == attachment
+    assert rig.dispatcher.attach_consumer(spec, 12, epoch=7, received=4).again == []
+
+
+def test_a_detached_consumer_gets_nothing_and_is_taken_for_crashed_after_its_grace() -> None:
+    rig = Rig([4])
+    rig.add(1, credit=2)
+    rig.grants()
+    rig.report(1, 100)
+    rig.dispatcher.detach_consumer(1, now_ms=100)
+    assert rig.grants() == []
+    assert rig.dispatcher.next_deadline() == 100 + GRACE_MS
+    assert rig.dispatcher.expire(99 + GRACE_MS) == []
+    assert rig.dispatcher.expire(100 + GRACE_MS) == [1]
+    assert rig.dispatcher.next_deadline() is None
+    rig.add(2, credit=100)
+    (suspect,) = rig.grants()
+    assert suspect.is_suspect
+
+
+def test_after_a_restart_consumers_keep_what_they_hold() -> None:
+    rig = Rig([4, -3, 4])
+    specs = [rig.add(1, credit=4), rig.add(2, credit=3), rig.add(3, credit=4)]
+    assert [consumer_id for consumer_id, _, _ in rig.told()] == [1, 2, 3]
+    rig.dispatcher.acknowledge(2, batch=[(1, 4, ((0, 1),))])
+    rig = restarted(rig)
+    dispatcher = rig.dispatcher
+    assert rig.grants() == [], "three may still come"
+    first = dispatcher.attach_consumer(specs[0], 1, held=[(1, 0, ((0, 2), (3, 4)))], received_messages=4)
+    assert not first.resumed
+    dispatcher.attach_consumer(specs[1], 1, held=[(1, 4, ((1, 3),))], received_messages=3)
+    rig.report(1, 100)
+    rig.report(2, 100)
+    assert rig.grants() == [], "the third may still come"
+    assert dispatcher.next_deadline() == GRACE_MS
+    assert dispatcher.expire(GRACE_MS) == []
+    rig.now_ms = GRACE_MS
+    free = [(g.block.first_entry_id, g.rows) for g in rig.grants()]
+    assert free == [(0, ((2, 3),)), (5, ((0, 4),))], "what nobody held"
+    assert dispatcher.consumers[1].permits + dispatcher.consumers[2].permits == 100 - 4 + 100 - 3 - 5
+    dispatcher.acknowledge(2, batch=[(1, 4, ((1, 3),))])
+    assert rig.cursor.is_acknowledged(rig.cursor.mark_delete.next()) is False
+    assert list(rig.cursor.deleted) == [(1, 4, 4)], "the first message had been acknowledged before"
+
+
+def test_late_ones_get_what_nobody_else_has() -> None:
+    rig = Rig([4, 4])
+    spec = rig.add(1, credit=8)
+    rig.grants()
+    rig = restarted(rig)
+    rig.dispatcher.expire(GRACE_MS)
+    rig.now_ms = GRACE_MS
+    rig.add(2, credit=2)
+    assert rig.told() == [(2, 0, ((0, 2),))]
+    rig.dispatcher.attach_consumer(spec, GRACE_MS, held=[(1, 0, ((0, 4),)), (1, 4, ((1, 2),))])
+    rig.dispatcher.validate()
+    assert rig.dispatcher.consumers[1].unacked == 3
+    rig.report(2, 100)
+    assert rig.told() == [(2, 4, ((0, 1), (2, 4)))]
+
+
+def test_an_exclusive_place_is_kept_for_the_one_from_before() -> None:
+    rig = Rig([4])
+    spec = rig.add(1, credit=4, consumer_type=EXCLUSIVE)
+    rig.grants()
+    rig = restarted(rig)
+    other = ConsumerSpec(2, "c2", EXCLUSIVE)
+    assert rig.dispatcher.must_wait(other)
+    with pytest.raises(ConsumerBusy, match="come back"):
+        rig.dispatcher.attach_consumer(other, 1)
+    assert not rig.dispatcher.must_wait(spec)
+    rig.dispatcher.expire(GRACE_MS)
+    assert not rig.dispatcher.must_wait(other)
+    rig.dispatcher.attach_consumer(other, GRACE_MS)
+    assert set(rig.cursor.consumers) == {2}
+
+
+def test_redelivery_asked_for_before_the_blocks_were_read_happens_when_they_are() -> None:
+    rig = Rig([4])
+    spec = rig.add(1, credit=4, consumer_type=EXCLUSIVE)
+    rig.grants()
+    rig = restarted(rig)
+    dispatcher = rig.dispatcher
+    dispatcher.attach_consumer(spec, 1, held=[(1, 0, ((0, 4),))], received_messages=4)
+    assert dispatcher.negative_acknowledge(1, [(1, 0, ((2, 3),), 0)]) == []
+    assert dispatcher.offer(rig.refs, dispatcher.seek_generation) == [DropQueue(1, dispatcher.generation)]
+    rig.report(1, 100)
+    assert [(g.rows, g.redelivery_count) for g in rig.grants()] == [(((2, 3),), 1), (((3, 4),), 0)]
+
+
+def test_what_never_existed_cannot_be_held() -> None:
+    rig = Rig([4])
+    spec = rig.add(1)
+    rig = restarted(rig)
+    held = [(1, 2, ((0, 1),)), (1, 400, ((0, 1),)), (9, 0, ((0, 9),))]
+    rig.dispatcher.attach_consumer(spec, 1, held=held)
+    assert rig.dispatcher.blocks_wanted() > 0
+    rig.offer()
+    assert rig.dispatcher.blocks_wanted() == 0
+    rig.report(1, 100)
+    assert rig.told() == [(1, 0, ((0, 4),))]
+
+
+def test_reading_ahead_is_bounded_by_what_consumers_can_take() -> None:
+    rig = Rig([100] * 50)
+    assert rig.dispatcher.blocks_wanted() == 0
+    rig.add(1, credit=300)
+    assert rig.dispatcher.blocks_wanted() == 600
+    rig.dispatcher.offer(rig.refs[:2], rig.dispatcher.seek_generation)
+    assert rig.dispatcher.blocks_wanted() == 400
+    rig.dispatcher.detach_consumer(1, 0)
+    assert rig.dispatcher.blocks_wanted() == 0

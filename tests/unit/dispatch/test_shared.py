@@ -1,0 +1,265 @@
+"""Shared: turns, priorities, permits, limits, suspects."""
+
+from __future__ import annotations
+
+import pytest
+
+from pulsar_ray.dispatch.dispatcher import Departure, DispatchSettings
+from pulsar_ray.errors import ConsumerBusy, CumulativeAcknowledgementNotAllowedError
+from pulsar_ray.model.enums import ConsumerType
+from tests.unit.dispatch.rig import Rig
+
+
+def test_few_messages_go_in_runs_of_twenty() -> None:
+    rig = Rig([1] * 50)
+    for consumer_id in (1, 2, 3):
+        rig.add(consumer_id, credit=1000)
+    assert rig.shares() == {1: 20, 2: 20, 3: 10}
+
+
+def test_one_large_block_is_split_evenly() -> None:
+    rig = Rig([300])
+    for consumer_id in (1, 2, 3):
+        rig.add(consumer_id, credit=1000)
+    assert rig.told() == [(1, 0, ((0, 100),)), (2, 0, ((100, 200),)), (3, 0, ((200, 300),))]
+
+
+def test_blocks_stay_whole_where_the_backlog_is_deep() -> None:
+    rig = Rig([1000] * 12)
+    for consumer_id in (1, 2, 3):
+        rig.add(consumer_id, credit=4000)
+    told = rig.told()
+    assert all(rows == ((0, 1000),) for _, _, rows in told)
+    assert sorted(consumer_id for consumer_id, _, _ in told) == [1] * 4 + [2] * 4 + [3] * 4
+
+
+def test_batches_are_never_cut_and_may_overdraw_permits() -> None:
+    rig = Rig([-8, -8, -8])
+    rig.add(1, credit=10)
+    assert rig.told() == [(1, 0, ((0, 8),)), (1, 1, ((0, 8),))]
+    assert rig.dispatcher.consumers[1].permits == -6
+    rig.report(1, 16)
+    assert rig.told() == []
+    rig.report(1, 17)
+    assert rig.told() == [(1, 2, ((0, 8),))]
+
+
+def test_a_block_waits_for_credit_rather_than_be_cut_where_the_queue_can_hold_it_twice() -> None:
+    rig = Rig([400, 400, 400])
+    rig.add(1, credit=1000)
+    assert rig.told() == [(1, 0, ((0, 400),)), (1, 400, ((0, 400),))]
+    rig.report(1, 1500, handed_over=500)
+    assert rig.told() == [(1, 800, ((0, 400),))]
+
+
+def test_a_block_larger_than_half_of_the_queue_is_cut() -> None:
+    rig = Rig([800])
+    rig.add(1, credit=500)
+    assert rig.told() == [(1, 0, ((0, 500),))]
+    rig.report(1, 800, handed_over=300)
+    assert rig.told() == [(1, 0, ((500, 800),))]
+
+
+def test_another_consumer_gets_the_block_somebody_holds_back_from() -> None:
+    rig = Rig([400, 400, 400])
+    rig.add(1, credit=1000)
+    assert len(rig.told()) == 2
+    rig.add(2, credit=1000)
+    assert rig.told() == [(2, 800, ((0, 400),))]
+
+
+def test_better_priority_levels_come_first() -> None:
+    rig = Rig([1] * 25)
+    rig.add(1, credit=10)
+    rig.add(2, credit=10, priority_level=1)
+    rig.add(3, credit=10)
+    assert rig.shares() == {1: 10, 3: 10, 2: 5}
+
+
+def test_the_documented_order_of_five_consumers() -> None:
+    permits = {1: (0, 2), 2: (0, 1), 3: (0, 1), 4: (1, 2), 5: (1, 1)}
+    rig = Rig([])
+    for consumer_id, (level, credit) in permits.items():
+        rig.add(consumer_id, credit, priority_level=level)
+    order = []
+    all_refs = Rig([1] * 7).refs
+    for ref in all_refs:
+        rig.refs.append(ref)
+        order += [consumer_id for consumer_id, _, _ in rig.told()]
+    assert order == [1, 2, 3, 1, 4, 5, 4]
+
+
+def test_a_nack_brings_back_only_that_message_counted_and_first() -> None:
+    rig = Rig([10, 10])
+    rig.add(1, credit=10)
+    assert rig.told() == [(1, 0, ((0, 10),))]
+    rig.report(1, 100)
+    assert rig.dispatcher.negative_acknowledge(1, [(1, 0, ((3, 4), (7, 8)), 0)]) == []
+    again, fresh = rig.grants()
+    assert (again.rows, again.redelivery_count) == (((3, 4), (7, 8)), 1)
+    assert (fresh.block.first_entry_id, fresh.redelivery_count) == (10, 0)
+    rig.dispatcher.negative_acknowledge(1, [(1, 0, ((3, 4),), 0)])
+    assert rig.grants() == [], "a stale nack"
+    rig.dispatcher.negative_acknowledge(1, [(1, 3, ((0, 1),), 1)])
+    (third,) = rig.grants()
+    assert (third.rows, third.redelivery_count) == (((3, 4),), 2)
+
+
+def test_one_failed_message_of_a_batch_brings_the_entry_and_is_counted_alone() -> None:
+    rig = Rig([-5])
+    rig.add(1, credit=10)
+    rig.grants()
+    rig.dispatcher.acknowledge(1, batch=[(1, 0, ((0, 1),))])
+    rig.dispatcher.negative_acknowledge(1, [(1, 0, ((2, 3),), 0)])
+    (again,) = rig.grants()
+    assert (again.rows, again.redelivery_count, again.row_failures) == (((0, 5),), 1, ((2, 3, 1),))
+    rig.dispatcher.acknowledge(1, batch=[(1, 0, ((1, 5),))])
+    assert rig.cursor.is_acknowledged(rig.cursor.mark_delete)
+    assert rig.cursor.backlog() == 0, "the first message was acknowledged in this session"
+
+
+def test_with_index_acks_acknowledged_messages_stay_away() -> None:
+    rig = Rig([-5], DispatchSettings(acknowledgment_at_batch_index_level_enabled=True))
+    rig.add(1, credit=10, batch_index_ack=True)
+    rig.grants()
+    rig.dispatcher.acknowledge(1, batch=[(1, 0, ((1, 2), (3, 4)))])
+    assert rig.dispatcher.consumers[1].unacked == 3
+    rig.dispatcher.remove_consumer(1, Departure.CLOSED)
+    rig.add(2, credit=10)
+    assert rig.told() == [(2, 0, ((0, 1), (2, 3), (4, 5)))]
+
+
+def test_max_unacked_stops_a_consumer_until_half_is_acknowledged() -> None:
+    rig = Rig([30], DispatchSettings(max_unacked_messages_per_consumer=10))
+    rig.add(1, credit=1000)
+    assert rig.shares() == {1: 10}
+    rig.dispatcher.acknowledge(1, [(1, 0, 3)])
+    assert rig.shares() == {}
+    rig.dispatcher.acknowledge(1, [(1, 4, 4)])
+    assert rig.shares() == {1: 5}
+
+
+def test_max_unacked_stops_a_subscription_until_half_is_acknowledged() -> None:
+    rig = Rig([1] * 60, DispatchSettings(max_unacked_messages_per_subscription=15))
+    rig.add(1, credit=1000)
+    rig.add(2, credit=1000)
+    assert sum(rig.shares().values()) == 15
+    rig.dispatcher.acknowledge(1, [(1, 0, 7)])
+    assert rig.shares() == {}, "7 are left, half of 15"
+    rig.dispatcher.acknowledge(2, [(1, 8, 8)])
+    assert sum(rig.shares().values()) == 9
+
+
+def test_after_a_crash_messages_come_one_at_a_time_and_one_is_blamed() -> None:
+    rig = Rig([3, 1])
+    rig.add(1, credit=3)
+    rig.grants()
+    rig.dispatcher.remove_consumer(1, Departure.CRASHED)
+    rig.add(2, credit=100)
+    (first,) = rig.grants()
+    assert (first.rows, first.is_suspect, first.redelivery_count) == (((0, 1),), True, 0)
+    assert rig.grants() == []
+    rig.dispatcher.acknowledge(2, [(1, 0, 0)])
+    (second,) = rig.grants()
+    assert second.rows == ((1, 2),)
+    rig.report(2, 100, received=2, handed_over=2)
+    rig.dispatcher.remove_consumer(2, Departure.CRASHED)
+    rig.add(3, credit=100)
+    (blamed,) = rig.grants()
+    assert (blamed.rows, blamed.redelivery_count) == (((1, 2),), 1)
+    rig.dispatcher.acknowledge(3, [(1, 1, 1)])
+    (innocent,) = rig.grants()
+    assert (innocent.rows, innocent.redelivery_count) == (((2, 3),), 0)
+    rig.dispatcher.acknowledge(3, [(1, 2, 2)])
+    (fresh,) = rig.grants()
+    assert (fresh.block.first_entry_id, fresh.is_suspect) == (3, False)
+
+
+def test_a_suspect_that_was_not_handed_over_is_not_blamed() -> None:
+    rig = Rig([2])
+    rig.add(1, credit=2)
+    rig.grants()
+    rig.dispatcher.remove_consumer(1, Departure.CRASHED)
+    rig.add(2, credit=100)
+    rig.grants()
+    rig.dispatcher.remove_consumer(2, Departure.CRASHED)
+    rig.add(3, credit=100)
+    (again,) = rig.grants()
+    assert (again.is_suspect, again.redelivery_count) == (True, 0)
+
+
+def test_others_go_on_while_one_consumer_becomes_free_for_suspects() -> None:
+    rig = Rig([1] * 100)
+    rig.add(1, credit=10)
+    rig.grants()
+    rig.add(2, credit=10)
+    rig.add(3, credit=20)
+    rig.grants()
+    rig.dispatcher.remove_consumer(1, Departure.CRASHED)
+    rig.report(2, 100)
+    rig.report(3, 100)
+    assert set(rig.shares()) == {3}, "the one with the fewest unacknowledged messages is kept free"
+    rig.dispatcher.acknowledge(2, [(1, 10, 19)])
+    (suspect,) = rig.grants()
+    assert (suspect.consumer_id, suspect.is_suspect) == (2, True)
+
+
+def test_close_counts_nothing_and_order_is_by_position() -> None:
+    rig = Rig([1] * 4)
+    rig.add(1, credit=4)
+    rig.grants()
+    rig.dispatcher.acknowledge(1, [(1, 1, 1)])
+    rig.dispatcher.remove_consumer(1, Departure.CLOSED)
+    rig.add(2, credit=10)
+    grants = rig.grants()
+    assert [(g.block.first_entry_id, g.redelivery_count, g.is_suspect) for g in grants] == [
+        (0, 0, False),
+        (2, 0, False),
+        (3, 0, False),
+    ]
+
+
+def test_redeliver_unacknowledged_fails_what_was_handed_over() -> None:
+    rig = Rig([6])
+    rig.add(1, credit=6)
+    rig.grants()
+    rig.report(1, 8, received=1, handed_over=2)
+    assert rig.dispatcher.redeliver_unacknowledged(1, through=1) == []
+    rig.report(1, 12, received=1, handed_over=6)
+    grants = rig.grants()
+    assert [(g.rows, g.redelivery_count) for g in grants] == [(((0, 2),), 1), (((2, 6),), 0)]
+    rig.dispatcher.redeliver_unacknowledged(1, through=1)
+    assert rig.grants() == [], "a repeat is harmless"
+
+
+def test_acknowledgments_may_cut_across_blocks_and_come_from_anybody() -> None:
+    rig = Rig([10, -3, 1, 10])
+    rig.add(1, credit=100)
+    rig.add(2)
+    rig.grants()
+    rig.dispatcher.acknowledge(2, [(1, 5, 14), (1, 2, 2), (1, 500, 900)])
+    rig.dispatcher.validate()
+    assert list(rig.cursor.deleted) == [(1, 2, 2), (1, 5, 14)]
+    assert rig.dispatcher.consumers[1].unacked == 4 + 7
+    rig.dispatcher.acknowledge(99, [(1, 0, 10_000)])
+    assert (rig.cursor.backlog(), len(rig.dispatcher.pending.blocks)) == (0, 0)
+    rig.dispatcher.validate()
+
+
+def test_cumulative_acknowledgment_is_an_error_and_changes_nothing() -> None:
+    rig = Rig([10])
+    rig.add(1, credit=100)
+    rig.grants()
+    with pytest.raises(CumulativeAcknowledgementNotAllowedError):
+        rig.dispatcher.acknowledge(1, [(1, 0, 0)], cumulative=(1, 5, -1))
+    assert rig.cursor.backlog() == 10
+
+
+def test_another_type_is_refused_until_all_have_left() -> None:
+    rig = Rig([1])
+    rig.add(1, credit=10)
+    with pytest.raises(ConsumerBusy, match="Shared"):
+        rig.add(2, consumer_type=ConsumerType.Exclusive)
+    rig.dispatcher.remove_consumer(1, Departure.CLOSED)
+    rig.add(2, credit=10, consumer_type=ConsumerType.Exclusive)
+    assert rig.told() == [(2, 0, ((0, 1),))]

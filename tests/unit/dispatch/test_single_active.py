@@ -1,0 +1,96 @@
+"""Exclusive: one consumer, order, rewinding."""
+
+from __future__ import annotations
+
+import pytest
+
+from pulsar_ray.dispatch.dispatcher import Departure
+from pulsar_ray.dispatch.grant import DropQueue
+from pulsar_ray.errors import ConsumerBusy, OperationNotSupported
+from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.model.position import EARLIEST, Position
+from tests.unit.dispatch.rig import Rig
+
+EXCLUSIVE = ConsumerType.Exclusive
+
+
+def test_a_second_consumer_is_refused() -> None:
+    rig = Rig([])
+    rig.add(1, consumer_type=EXCLUSIVE)
+    with pytest.raises(ConsumerBusy, match="already connected"):
+        rig.add(2, consumer_type=EXCLUSIVE)
+    rig.dispatcher.remove_consumer(1, Departure.CLOSED)
+    rig.add(2, consumer_type=EXCLUSIVE)
+
+
+def test_types_that_are_not_there_yet_are_named() -> None:
+    with pytest.raises(OperationNotSupported, match="KeyShared"):
+        Rig([]).add(1, consumer_type=ConsumerType.KeyShared)
+
+
+def test_a_nack_repeats_everything_from_the_oldest_on_in_order() -> None:
+    rig = Rig([4, -3, 4])
+    rig.add(1, credit=9, consumer_type=EXCLUSIVE)
+    assert rig.told() == [(1, 0, ((0, 4),)), (1, 4, ((0, 3),)), (1, 5, ((0, 2),))]
+    rig.dispatcher.acknowledge(1, [(1, 0, 0), (1, 3, 3)])
+    actions = rig.dispatcher.negative_acknowledge(1, [(1, 4, ((1, 2),), 0), (1, 0, ((2, 3),), 0)])
+    assert actions == [DropQueue(1, rig.dispatcher.generation)]
+    rig.report(1, 100)
+    again = [(g.block.first_entry_id, g.rows, g.redelivery_count) for g in rig.grants()]
+    assert again == [(0, ((2, 3),), 1), (4, ((0, 3),), 1), (5, ((0, 4),), 0)]
+    assert rig.dispatcher.consumers[1].unacked == 9, "the message before stays where it is"
+
+
+def test_cumulative_acknowledgment_may_end_within_blocks_and_batches() -> None:
+    rig = Rig([4, -3, 4])
+    rig.add(1, credit=100, consumer_type=EXCLUSIVE)
+    rig.grants()
+    rig.dispatcher.acknowledge(1, cumulative=(1, 2, -1))
+    assert (rig.cursor.mark_delete, rig.dispatcher.consumers[1].unacked) == ((1, 2), 1 + 3 + 4)
+    rig.dispatcher.acknowledge(1, cumulative=(1, 4, 1))
+    assert (rig.cursor.mark_delete, rig.dispatcher.consumers[1].unacked) == ((1, 3), 1 + 4)
+    rig.dispatcher.acknowledge(1, cumulative=(1, 4, 2))
+    assert rig.cursor.mark_delete == (1, 4)
+    for useless in [(1, 3, -1), (1, 900, -1), (-1, -1, -1), (2**63 - 1, 2**63 - 1, -1)]:
+        rig.dispatcher.acknowledge(1, cumulative=useless)
+    assert rig.cursor.mark_delete == (1, 4)
+    rig.dispatcher.validate()
+
+
+def test_unacknowledged_messages_are_not_limited() -> None:
+    rig = Rig([1000] * 60)
+    rig.add(1, credit=60_000, consumer_type=EXCLUSIVE)
+    assert rig.shares() == {1: 60_000}
+
+
+@pytest.mark.parametrize("position", [EARLIEST, Position(1, 0), Position(1, 5)])
+def test_seek_starts_over_and_old_offers_are_ignored(position: Position) -> None:
+    rig = Rig([10, 10])
+    rig.add(1, credit=1000, consumer_type=EXCLUSIVE)
+    rig.grants()
+    rig.dispatcher.acknowledge(1, [(1, 0, 14)])
+    rig.dispatcher.negative_acknowledge(1, [(1, 10, ((5, 6),), 0)])
+    generation, seeks = rig.dispatcher.generation, rig.dispatcher.seek_generation
+    assert rig.dispatcher.seek(position) == [DropQueue(1, generation + 1)]
+    rig.dispatcher.offer(rig.refs, seeks)
+    assert rig.dispatcher.dispatch(0) == [], "read before the seek"
+    first = max(position.entry_id, 0)
+    assert rig.told() == [(1, 0, ((first, 10),)), (1, 10, ((0, 10),))]
+    assert rig.cursor.backlog() == 20 - first
+    assert [g.redelivery_count for g in rig.grants()] == []
+
+
+def test_after_a_crash_suspects_keep_their_place_in_the_order() -> None:
+    rig = Rig([4, 4])
+    rig.add(1, credit=6, consumer_type=EXCLUSIVE)
+    rig.grants()
+    rig.dispatcher.acknowledge(1, [(1, 1, 1)])
+    rig.dispatcher.remove_consumer(1, Departure.CRASHED)
+    rig.add(2, credit=100, consumer_type=EXCLUSIVE)
+    order: list[int] = []
+    for _ in range(8):
+        for grant in rig.grants():
+            entries = [grant.block.first_entry_id + row for a, b in grant.rows for row in range(a, b)]
+            order += entries
+            rig.dispatcher.acknowledge(2, [(1, entry, entry) for entry in entries])
+    assert order == [0, 2, 3, 4, 5, 6, 7]
