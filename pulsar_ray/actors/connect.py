@@ -11,7 +11,7 @@ from typing import Any
 
 import ray
 
-from pulsar_ray.actors.embedded import ClientMark, EmbeddedRecord, ensure_embedded, read_record
+from pulsar_ray.actors.embedded import ClientMark, EmbeddedRecord, join_embedded, read_record
 from pulsar_ray.actors.local_ray import has_auth_token, share_auth_mode
 from pulsar_ray.actors.start import start_broker
 from pulsar_ray.config import Settings
@@ -42,7 +42,10 @@ def connect(
     config_file: str | os.PathLike[str] | None,
     settings: dict[str, Any],
 ) -> Connected:
-    """Connect as `Client` describes. Raises ConnectError, InvalidConfiguration, or what is wrong with the data directory."""
+    """Connect as `Client` describes.
+
+    Raises ConnectError, InvalidConfiguration, or what is wrong with the data directory.
+    """
     given = dict(settings) if data_dir is None else {**settings, "data_dir": os.fspath(data_dir)}
     loaded = Settings.load(config_file, **given)
     if service_url != "local" and join_ray(service_url):
@@ -75,7 +78,8 @@ def _on_this_ray(settings: Settings) -> Connected:
     ray_client: Any = ray.util.client.ray
     if ray_client.is_connected():
         raise ValueError(
-            "ray:// connections cannot carry lanes: run the program on a node of the cluster, or `ray job submit`"
+            "ray:// connections cannot carry lanes: run the program on a node of the cluster, or with "
+            "`ray job submit`"
         )
     cluster = RayCluster()
     described = cluster.describe_broker()
@@ -91,14 +95,13 @@ def _on_this_ray(settings: Settings) -> Connected:
 
 
 def _join_embedded(settings: Settings) -> Connected:
-    data_dir = Path(settings.data_dir)
-    record = ensure_embedded(settings)
-    mark = ClientMark(data_dir)
+    record, mark = join_embedded(settings)
     try:
         if ray.is_initialized():
             if ray.get_runtime_context().gcs_address != record.address:
                 raise ConnectError(
-                    "this process is connected to another Ray cluster already; use Client('auto') for its broker, or ray.shutdown()"
+                    "this process is connected to another Ray cluster already; use Client('auto') for its "
+                    "broker, or ray.shutdown()"
                 )
         else:
             _join(record)

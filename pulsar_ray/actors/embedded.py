@@ -1,4 +1,4 @@
-"""The embedded broker of a data directory: one background process, found by every client through a record beside the data."""
+"""The embedded broker of a data directory: one background process, found through a record beside the data."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedRecord:
-    """Where an embedded broker is reached. `auth_mode` is Ray's token authentication, which joining processes must share."""
+    """Where an embedded broker is reached, and the RAY_AUTH_MODE that joining processes must share."""
 
     address: str
     pid: int
@@ -72,7 +71,7 @@ def write_record(data_dir: Path, address: str, dashboard_url: str) -> None:
 
 
 def prepare_run_directory(data_dir: Path) -> None:
-    """Make the place of these files. Raises what is wrong with the data directory, before anything is written."""
+    """Make the place of these files. Raises what is wrong with the data directory, with nothing written."""
     check_store_directory(data_dir)
     try:
         _run(data_dir).mkdir(0o700, exist_ok=True)
@@ -86,7 +85,7 @@ def remove_record(data_dir: Path) -> None:
 
 
 def ensure_embedded(settings: Settings) -> EmbeddedRecord:
-    """Find the embedded broker of the data directory, or start one in the background and wait until it serves.
+    """Find the embedded broker of the data directory, or start one in the background and wait for it.
 
     Raises what is wrong with the directory, typed, or ConnectError with the end of its log.
     """
@@ -94,20 +93,41 @@ def ensure_embedded(settings: Settings) -> EmbeddedRecord:
     if (record := read_record(data_dir)) is not None:
         return record
     prepare_run_directory(data_dir)
-    with _start_lock(data_dir):
+    with StartLock(data_dir):
         if (record := read_record(data_dir)) is not None:
             return record
         return _start(data_dir, settings)
 
 
-@contextmanager
-def _start_lock(data_dir: Path) -> Iterator[None]:
-    fd = os.open(_run(data_dir) / START_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
+class StartLock:
+    """Held by whoever starts the embedded broker of a directory, and by a broker from its end's beginning on.
+
+    So nobody starts a second one beside a broker that is still writing its last. The kernel drops it with the
+    process.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self._path = _run(data_dir) / START_LOCK
+        self._fd = -1
+
+    def acquire(self) -> None:
+        """Wait for it; nothing happens if it is held already."""
+        if self._fd < 0:
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+
+    def release(self) -> None:
+        """Let others start a broker."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __enter__(self) -> StartLock:
+        self.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
 def _start(data_dir: Path, settings: Settings) -> EmbeddedRecord:
@@ -152,7 +172,7 @@ def _failure(path: Path, data_dir: Path) -> Exception:
 
 
 class ClientMark:
-    """Says that a client of the embedded broker is alive: a shared lock that the kernel drops with the process."""
+    """Says that a client of the embedded broker is alive: a shared lock that goes with the process."""
 
     def __init__(self, data_dir: Path) -> None:
         self._fd = os.open(_run(data_dir) / CLIENTS_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -186,12 +206,37 @@ def stop_embedded(data_dir: Path) -> EmbeddedRecord | None:
 
 def has_clients(data_dir: Path) -> bool:
     """Whether any process holds a ClientMark."""
+    return not _without_clients(data_dir, lambda: None)
+
+
+def withdraw_record(data_dir: Path) -> bool:
+    """Take back the record unless there are clients: nobody joins any more. True if it is gone."""
+    return _without_clients(data_dir, lambda: remove_record(data_dir))
+
+
+def _without_clients(data_dir: Path, act: Callable[[], None]) -> bool:
     fd = os.open(_run(data_dir) / CLIENTS_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        return True
-    else:
         return False
+    else:
+        act()
+        return True
     finally:
         os.close(fd)
+
+
+def join_embedded(settings: Settings) -> tuple[EmbeddedRecord, ClientMark]:
+    """Find or start the embedded broker, and mark this process as its client before it can end.
+
+    Raises what `ensure_embedded` raises.
+    """
+    data_dir = Path(settings.data_dir)
+    while True:
+        ensure_embedded(settings)
+        mark = ClientMark(data_dir)
+        # It may have ended of idleness just before; once marked, it stays.
+        if (record := read_record(data_dir)) is not None:
+            return record, mark
+        mark.release()

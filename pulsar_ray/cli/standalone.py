@@ -10,58 +10,92 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
-from pulsar_ray.actors.embedded import has_clients, record_failure, remove_record, write_record
+from pulsar_ray.actors.embedded import (
+    StartLock,
+    has_clients,
+    prepare_run_directory,
+    record_failure,
+    remove_record,
+    withdraw_record,
+    write_record,
+)
 from pulsar_ray.actors.local_ray import start_ray, stop_ray
 from pulsar_ray.actors.start import start_broker, stop_broker
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
 
 LOOK_INTERVAL_S = 0.5
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class _Stop(BaseException):
     """Raised by the signal handler."""
 
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
-def _on_signal(_number: int, _frame: FrameType | None) -> None:
-    raise _Stop
+
+def _on_signal(number: int, _frame: FrameType | None) -> None:
+    raise _Stop(number)
 
 
-def serve(settings: Settings, *, idle_seconds: float, on_ready: Callable[[str, str], None]) -> None:
-    """Serve until a signal, or until nobody has used the broker for `idle_seconds` (0: for ever).
+def serve(settings: Settings, *, idle_seconds: float, on_ready: Callable[[str, str], None]) -> int:
+    """Serve until a signal, whose number it returns, or (0) nobody has used the broker for `idle_seconds`.
 
-    `on_ready(address, dashboard url)` is called once it serves. Raises what is wrong with the data directory.
+    0 idle seconds stand for ever. `on_ready(address, dashboard url)` is called once it serves. Raises what
+    is wrong with the data directory.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _SIGNALS:
         signal.signal(number, _on_signal)
     data_dir = Path(settings.data_dir)
+    undo = ExitStack()
     try:
+        prepare_run_directory(data_dir)
+        undo.callback(stop_ray)
         address, dashboard_url = start_ray()
+        undo.callback(stop_broker)
         start_broker(settings)
+        starts = StartLock(data_dir)
+        undo.callback(_withdraw, data_dir, starts)
         write_record(data_dir, address, dashboard_url)
         on_ready(address, dashboard_url)
-        _wait_until_idle(data_dir, idle_seconds)
-    except _Stop:
-        pass
+        _wait_until_idle(data_dir, idle_seconds, starts)
+    except _Stop as stop:
+        return stop.number
+    else:
+        return 0
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _SIGNALS:
             signal.signal(number, signal.SIG_IGN)
-        remove_record(data_dir)
-        try:
-            stop_broker()
-        finally:
-            stop_ray()
+        undo.close()
 
 
-def _wait_until_idle(data_dir: Path, idle_seconds: float) -> None:
+def _withdraw(data_dir: Path, starts: StartLock) -> None:
+    starts.acquire()
+    remove_record(data_dir)
+
+
+def _wait_until_idle(data_dir: Path, idle_seconds: float, starts: StartLock) -> None:
     used_at = time.monotonic()
-    while not idle_seconds or time.monotonic() - used_at < idle_seconds:
+    while True:
         time.sleep(LOOK_INTERVAL_S)
         if has_clients(data_dir):
             used_at = time.monotonic()
+        elif idle_seconds and time.monotonic() - used_at >= idle_seconds:
+            starts.acquire()
+            if withdraw_record(data_dir):
+                return
+            starts.release()
+
+
+def _log(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
 
 
 def main() -> int:
@@ -71,11 +105,11 @@ def main() -> int:
         serve(
             settings,
             idle_seconds=settings.embedded_idle_shutdown_seconds,
-            on_ready=lambda address, _: print(f"serving {settings.data_dir} at {address}", flush=True),
+            on_ready=lambda address, _: _log(f"serving {settings.data_dir} at {address}"),
         )
     except PulsarException as error:
         record_failure(Path(settings.data_dir), error)
-        print(error, file=sys.stderr, flush=True)
+        _log(str(error))
         return 1
     return 0
 
