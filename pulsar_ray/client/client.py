@@ -168,7 +168,7 @@ class Client:
     def producer_from(self, options: ProducerOptions) -> Producer:
         """A producer with checked options (also what unpickling one does)."""
         name = TopicName.parse(options.topic)
-        deadline = time.monotonic() + self.operation_timeout_s
+        deadline = self._deadline()
         routes = self._resolve(name, deadline)
         partitions: list[PartitionProducer] = []
         try:
@@ -250,7 +250,7 @@ class Client:
     ) -> tuple[Consumer, ConsumerCore]:
         assert isinstance(options.topic, str)
         name = TopicName.parse(options.topic)
-        deadline = time.monotonic() + self.operation_timeout_s
+        deadline = self._deadline()
         routes = self._resolve(name, deadline)
         if options.receiver_queue_size == 0 and len(routes) > 1:
             raise InvalidConfiguration("receiver_queue_size=0 needs a topic without partitions: give at least 1")
@@ -321,6 +321,11 @@ class Client:
             self.cluster.dispatcher_gone(address)
 
     # --- links -----------------------------------------------------------------------------------------------------
+
+    def _deadline(self) -> float:
+        # Connecting may start a Ray and a broker, which has deadlines of its own.
+        _ = self.cluster
+        return time.monotonic() + self.operation_timeout_s
 
     def _resolve(self, name: TopicName, deadline: float) -> list[PartitionRoute]:
         left = max(0.1, deadline - time.monotonic())
