@@ -6,6 +6,7 @@ It is the only creator of broker actors. Clients cache what it tells them and ke
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import contextlib
 import logging
 import os
@@ -74,7 +75,12 @@ class Controller:
         if self._start is None or (self._start.done() and self._start.exception() is not None):
             self._start = asyncio.get_running_loop().create_task(self._open())
         await asyncio.shield(self._start)
-        return {"pid": os.getpid(), "data_dir": str(self._data_dir), "stores": sorted(self._stores)}
+        return {
+            "pid": os.getpid(),
+            "data_dir": str(self._data_dir),
+            "stores": sorted(self._stores),
+            "settings": dataclasses.asdict(self._settings),
+        }
 
     async def _open(self) -> None:
         await self._find_stores(required=True)

@@ -1,0 +1,86 @@
+"""The administrator's entry: connects as a client does and asks the controller."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+from pulsar_ray.actors.connect import Connected, connect
+from pulsar_ray.admin.topics import Topics
+from pulsar_ray.client.client_options import check_service_url
+from pulsar_ray.errors import AlreadyClosed, ForkedClient
+
+
+class Admin:
+    """Creates, lists, describes and deletes what a broker holds.
+
+    `service_url`, `data_dir`, `config_file` and further settings mean what they mean to `Client`; a broker is
+    started if none runs. Thread-safe. Every method raises the typed errors of `pulsar_ray.errors`.
+    """
+
+    def __init__(
+        self,
+        service_url: str = "auto",
+        *,
+        data_dir: str | os.PathLike[str] | None = None,
+        config_file: str | os.PathLike[str] | None = None,
+        operation_timeout_seconds: float = 30.0,
+        **settings: Any,
+    ) -> None:
+        check_service_url(service_url)
+        if not operation_timeout_seconds > 0:
+            raise ValueError(f"operation_timeout_seconds={operation_timeout_seconds!r}: give more than 0")
+        self.operation_timeout_s = float(operation_timeout_seconds)
+        self._arguments = (service_url, data_dir, config_file, settings)
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._connected: Connected | None = None
+        self._closed = False
+        self.topics = Topics(self)
+
+    @property
+    def cluster(self) -> Any:
+        """The cluster it talks to; connects at the first use. Raises AlreadyClosed, ForkedClient."""
+        if self._closed:
+            raise AlreadyClosed("the admin is closed")
+        if os.getpid() != self._pid:
+            raise ForkedClient("this Admin belongs to the parent process: make a new one after the fork")
+        with self._lock:
+            if self._connected is None:
+                service_url, data_dir, config_file, settings = self._arguments
+                self._connected = connect(
+                    service_url, data_dir=data_dir, config_file=config_file, settings=settings
+                )
+            return self._connected.cluster
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """A call to the controller, repeated while it restarts."""
+        return self.cluster.controller(method, *arguments, timeout_s=self.operation_timeout_s)
+
+    def broker(self) -> dict[str, Any]:
+        """What the controller says of itself: pid, data_dir, stores and settings."""
+        described: dict[str, Any] = self.ask("ready")
+        return described
+
+    def stats(self) -> dict[str, Any]:
+        """`stores`: path, free and total bytes of every data directory; `actors`: counters by actor name."""
+        actors: dict[str, Any] = self.ask("stats")
+        return {"stores": actors.pop("stores"), "actors": actors}
+
+    def close(self) -> None:
+        """Leave; the broker goes on. A second call raises AlreadyClosed."""
+        if self._closed:
+            raise AlreadyClosed("the admin is closed already")
+        self._closed = True
+        with self._lock:
+            connected, self._connected = self._connected, None
+        if connected is not None:
+            connected.release()
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._closed:
+            self.close()
