@@ -9,6 +9,7 @@ from pulsar_ray.dispatch.dispatcher import Dispatcher, DispatchSettings
 from pulsar_ray.dispatch.grant import DropQueue
 from pulsar_ray.errors import ConsumerBusy
 from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.model.position import Position
 from tests.unit.dispatch.rig import Rig
 
 EXCLUSIVE = ConsumerType.Exclusive
@@ -149,3 +150,30 @@ def test_reading_ahead_is_bounded_by_what_consumers_can_take() -> None:
     assert rig.dispatcher.blocks_wanted() == 400
     rig.dispatcher.detach_consumer(1, 0)
     assert rig.dispatcher.blocks_wanted() == 0
+
+
+def test_handing_over_is_counted_right_after_a_shortened_resend() -> None:
+    rig = Rig([3, 3])
+    spec = rig.add(1, credit=6)
+    rig.grants()
+    rig.dispatcher.detach_consumer(1, now_ms=0)
+    rig.dispatcher.acknowledge(2, [(1, 0, 1)])
+    again = rig.dispatcher.attach_consumer(spec, 10, epoch=7, received=0).again
+    assert [g.rows for g in again] == [((2, 3),), ((0, 3),)]
+    rig.report(1, 6, received=2, handed_over=2)
+    rig.dispatcher.redeliver_unacknowledged(1, through=2)
+    rig.report(1, 100, received=2, handed_over=4)
+    counts = [(g.block.first_entry_id, g.rows, g.redelivery_count) for g in rig.grants()]
+    assert counts == [(0, ((2, 3),), 1), (3, ((0, 1),), 1), (3, ((1, 3),), 0)]
+
+
+def test_a_seek_voids_what_consumers_held_before_it() -> None:
+    rig = Rig([4, 4])
+    spec = rig.add(1, credit=8)
+    rig.grants()
+    rig = restarted(rig)
+    rig.dispatcher.attach_consumer(spec, 1, held=[(1, 4, ((0, 4),))], received_messages=8)
+    rig.dispatcher.negative_acknowledge(1, [(1, 4, ((0, 1),), 0)])
+    rig.dispatcher.seek(Position(1, 2))
+    rig.report(1, 100)
+    assert rig.told() == [(1, 0, ((2, 4),)), (1, 4, ((0, 4),))]

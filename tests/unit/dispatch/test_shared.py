@@ -105,6 +105,16 @@ def test_a_nack_brings_back_only_that_message_counted_and_first() -> None:
     assert (third.rows, third.redelivery_count) == (((3, 4),), 2)
 
 
+def test_a_nack_of_what_another_consumer_has_changes_nothing() -> None:
+    rig = Rig([1])
+    rig.add(1, credit=1)
+    rig.add(2, credit=10)
+    (grant,) = rig.grants()
+    other = 3 - grant.consumer_id
+    assert rig.dispatcher.negative_acknowledge(other, [(1, 0, ((0, 1),), 0)]) == []
+    assert rig.grants() == []
+
+
 def test_one_failed_message_of_a_batch_brings_the_entry_and_is_counted_alone() -> None:
     rig = Rig([-5])
     rig.add(1, credit=10)
