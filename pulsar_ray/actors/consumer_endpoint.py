@@ -49,12 +49,30 @@ class ConsumerEndpoint:
         self.reads_files = reads_files
         self._waiting: deque[tuple[int, Grant]] = deque()
         self._is_sending = False
+        self._is_retired = False
+        self._early: list[tuple[int, Sequence[Grant]]] | None = []
+        self._single_parts = 0
         self.messages_out = 0
         self.bytes_out = 0
         self.subscription = ""
 
+    def open(self, again: Sequence[Grant], generation: int) -> None:
+        """The client was told that it is open: send what it must get once more, then what was granted meanwhile."""
+        early, self._early = self._early or [], None
+        self.deliver(again, generation)
+        for generation, grants in early:
+            self.deliver(grants, generation)
+
+    def retire(self) -> None:
+        """The same consumer attached again: what waits here is sent by its new endpoint."""
+        self._is_retired = True
+        self._waiting.clear()
+
     def deliver(self, grants: Sequence[Grant], generation: int) -> None:
-        """Send grants after all sent before."""
+        """Send grants after all sent before; until `open` they wait, for a client takes numbers in order only."""
+        if self._early is not None:
+            self._early.append((generation, grants))
+            return
         for grant in grants:
             self.messages_out += sum(end - start for start, end in grant.rows)
             self.bytes_out += grant.block.length
@@ -73,6 +91,8 @@ class ConsumerEndpoint:
     def drop_queue(self, generation: int) -> None:
         """Tell the consumer to drop what it has of lower generations; what still waits here goes too."""
         self._waiting.clear()
+        if self._early is not None:
+            self._early.clear()
         self.session.send(encode_request(Reset(self.consumer_id, generation)))
 
     def _sent(self, task: asyncio.Task[None]) -> None:
@@ -83,7 +103,7 @@ class ConsumerEndpoint:
     async def _send_bytes(self) -> None:
         while self._waiting:
             carrier = self.session.carrier
-            if carrier is None:
+            if carrier is None or self._is_retired:
                 self._waiting.clear()
                 return
             if carrier.unsent_bytes > MAX_UNSENT_BYTES:
@@ -93,16 +113,24 @@ class ConsumerEndpoint:
             try:
                 body = await self._disk.run(lambda part=part: _read(self._directory, part))  # type: ignore[misc]
             except PulsarException:
-                # The file is unreadable there: the consumer is told the place and meets the same error, typed, itself.
+                if len(part) > 1:
+                    # One of them cannot be read: each goes alone, so that the others arrive.
+                    self._single_parts = len(part)
+                    self._waiting.extendleft((generation, grant) for grant in reversed(part))
+                    continue
+                # The consumer is told the place and meets the same error, typed, itself.
                 body = []
             packet = Deliver(self.consumer_id, self._epoch, generation, [_described(grant) for grant in part])
-            if self.session.carrier is carrier:
+            if self.session.carrier is carrier and not self._is_retired:
                 self.session.send(encode_request(packet, body))
 
     def _next_part(self) -> tuple[int, list[Grant]]:
         generation, first = self._waiting.popleft()
         part = [first]
         size = first.block.length
+        if self._single_parts:
+            self._single_parts -= 1
+            return generation, part
         while self._waiting and len(part) < MAX_GRANTS_PER_PACKET:
             following_generation, grant = self._waiting[0]
             size += grant.block.length

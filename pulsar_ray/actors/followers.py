@@ -15,10 +15,11 @@ Frames = Sequence[tuple[int, int, int, bytes]]
 
 
 class _Follower:
-    __slots__ = ("armed", "behind", "segments_version", "session")
+    __slots__ = ("armed", "attachment", "behind", "segments_version", "session")
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        self.attachment = session.attachment
         self.armed = False
         self.behind = False
         self.segments_version = -1
@@ -37,7 +38,8 @@ class Followers:
     def follow(self, session: Session, request: Follow) -> None:
         """Arm or disarm, and answer with where the log is now."""
         follower = self._followers.get(request.subscription_number)
-        if follower is None or follower.session is not session:
+        if follower is None or follower.session is not session or follower.attachment != session.attachment:
+            # What was told over a carrier that is gone may not have arrived: it is told everything again.
             follower = self._followers[request.subscription_number] = _Follower(session)
         follower.armed = request.armed
         follower.behind = False

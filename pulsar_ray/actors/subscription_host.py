@@ -13,7 +13,7 @@ from pulsar_ray.actors.owner_loop import DiskThread
 from pulsar_ray.clock import Clock
 from pulsar_ray.dispatch.block_ref import BlockRef
 from pulsar_ray.dispatch.consumer import ConsumerSpec
-from pulsar_ray.dispatch.dispatcher import Departure, Dispatcher
+from pulsar_ray.dispatch.dispatcher import Attachment, Departure, Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue, Grant
 from pulsar_ray.errors import BrokerPersistenceError, ConsumerBusy, Fenced, PulsarException
 from pulsar_ray.ledger.reader import SegmentGone
@@ -112,19 +112,23 @@ class SubscriptionHost:
             held=request.held,
             received_messages=request.received_messages,
         )
+        old = self.endpoints.get(request.incarnation)
+        if old is not None:
+            old.retire()
         self.endpoints[request.incarnation] = endpoint
         session.endpoints[request.consumer_id] = endpoint
         await self.flushed(self.core.cursor.version)
         opened = ConsumerOpened(
             request.request_id, request.name, self.core.epoch, attachment.resumed, attachment.generation
         )
-        # The answer goes first: deliveries of a number it does not expect yet would be dropped by the client.
-        self._loop.call_soon(self._resend, endpoint, attachment.again)
+        # The answer goes first: what comes before it the client drops, for it does not know what it is yet.
+        self._loop.call_soon(self._opened, endpoint, attachment)
         return opened
 
-    def _resend(self, endpoint: ConsumerEndpoint, again: list[Grant]) -> None:
-        if again:
-            endpoint.deliver(again, self.core.generation)
+    def _opened(self, endpoint: ConsumerEndpoint, attachment: Attachment) -> None:
+        # After a seek in between, what was granted before it is not wanted any more.
+        again = attachment.again if attachment.generation == self.core.generation else []
+        endpoint.open(again, attachment.generation)
         self.schedule()
 
     async def _until_deadline(self) -> None:

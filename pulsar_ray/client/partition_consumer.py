@@ -178,7 +178,8 @@ class PartitionConsumer:
     def _delivered(self, request: Deliver, body: memoryview) -> None:
         granted: list[Granted] = []
         with self._core.lock:
-            if request.epoch < self._epoch or request.generation < self.generation:
+            if request.epoch < self._epoch or request.generation < self.generation or not self._is_open:
+                # Until it is open again, numbers may have holes: what was lost with the carrier comes after that.
                 return
             self._drop_older(request.generation)
             offset = 0
