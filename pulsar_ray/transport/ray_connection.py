@@ -21,6 +21,7 @@ from pulsar_ray.transport.cluster import AttachReply, Cluster
 MAX_UP_BYTES = 4 * 1024 * 1024
 CALL_TIMEOUT_S = 5.0
 IDLE_POLL_S = 0.5
+WAIT_SLICE_S = 0.05
 LOST_CALLS = 3
 
 
@@ -47,6 +48,7 @@ class RayConnection:
         self._deliver_lock = threading.RLock()
         self._work = threading.Condition()
         self._has_up = False
+        self._open_calls = 0
         self._failures = 0
         self._lost: PulsarException | None = None
         threading.Thread(target=self._take_up, name="pulsar-ray-tunnel-up", daemon=True).start()
@@ -64,9 +66,7 @@ class RayConnection:
             raise SessionLost(self._lost.text)
         with self._end_lock:
             self._end.send(b"".join(buffers))
-        with self._work:
-            self._has_up = True
-            self._work.notify()
+        self._tell_work()
 
     def wait(self, awaited: Awaited, deadline: float) -> bool:
         """Wait until `awaited` is set; False at the deadline or once lost."""
@@ -74,10 +74,11 @@ class RayConnection:
             remaining = deadline - time.monotonic()
             if self._lost is not None or remaining <= 0:
                 return awaited.is_set()
-            if self._take_up_work():
+            if self._take_up_work() or not self._open_calls:
+                # With nothing to take up, this call waits at the actor for what comes down.
                 self._exchange()
             else:
-                awaited.wait(min(remaining, 0.05))
+                awaited.wait(min(remaining, WAIT_SLICE_S))
         return True
 
     def close(self) -> None:
@@ -95,23 +96,32 @@ class RayConnection:
     def _take_up(self) -> None:
         while self._lost is None:
             with self._work:
-                if not self._has_up:
-                    self._work.wait(IDLE_POLL_S)
-            if self._take_up_work() and not self.is_lost:
+                is_idle = not self._has_up and not self._work.wait(IDLE_POLL_S)
+            # Nobody else fetches receipts that came too late for the call that asked for them.
+            if self._take_up_work() or (is_idle and not self._open_calls):
                 self._exchange()
 
     def _poll(self) -> None:
         while self._lost is None:
-            self._exchange()
+            self._exchange(polls=True)
 
-    def _exchange(self) -> None:
+    def _exchange(self, *, polls: bool = False) -> None:
         with self._end_lock:
+            if self._open_calls and not polls and not self._end.has_outgoing:
+                # Another call took the packets up; one that waits at the actor is enough.
+                return
             last_received, packets = self._end.begin_call(MAX_UP_BYTES)
             more = self._end.has_outgoing
+            self._open_calls += 1
         if more:
-            with self._work:
-                self._has_up = True
-                self._work.notify()
+            self._tell_work()
+        try:
+            self._call(last_received, packets)
+        finally:
+            with self._end_lock:
+                self._open_calls -= 1
+
+    def _call(self, last_received: int, packets: Sequence[tuple[int, Any]]) -> None:
         attached = self._attached
         try:
             call = self._cluster.exchange(
@@ -148,8 +158,12 @@ class RayConnection:
         if self._failures >= LOST_CALLS or isinstance(error, SessionLost):
             self._lose(error)
             return
+        self._tell_work()
+
+    def _tell_work(self) -> None:
         with self._work:
             self._has_up = True
+            self._work.notify()
 
     def _lose(self, error: PulsarException) -> None:
         with self._work:
