@@ -6,9 +6,18 @@ import asyncio
 import socket
 import threading
 from collections.abc import Sequence
+from concurrent.futures import CancelledError
+from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, cast
 
-from pulsar_ray.errors import AlreadyClosed, ProtocolError, PulsarException, SessionLost, error_from
+from pulsar_ray.errors import (
+    AlreadyClosed,
+    ConnectError,
+    ProtocolError,
+    PulsarException,
+    SessionLost,
+    error_from,
+)
 from pulsar_ray.lane.address import LaneAddress
 from pulsar_ray.lane.connection import Awaited, ConnectionHandler
 from pulsar_ray.lane.handshake import open_lane
@@ -50,8 +59,13 @@ class LoopConnection(asyncio.BufferedProtocol):
         limits = LaneLimits()
         sock, _ = open_lane(address, hello, limits)
         connection = cls(address, loop, handler, limits)
+        adopting = connection._adopt(sock)
         try:
-            asyncio.run_coroutine_threadsafe(connection._adopt(sock), loop).result(CONNECT_DEADLINE_S)
+            asyncio.run_coroutine_threadsafe(adopting, loop).result(CONNECT_DEADLINE_S)
+        except (RuntimeError, CancelledError, FutureTimeout):
+            adopting.close()
+            sock.close()
+            raise ConnectError(f"{address}: the loop of this connection has ended or stands still") from None
         except BaseException:
             sock.close()
             raise
