@@ -39,7 +39,7 @@ class ManagedCursor:
 
     Everything at or below `mark_delete` is acknowledged, `deleted` holds the entries above it that are,
     without a limit. Acknowledging a range costs a few microseconds whatever its length, also among 100,000
-    holes; a hole costs 80 bytes of memory and, where holes lie within 128 entries of each other, 2 bytes in
+    holes; a hole costs 48 to 80 bytes of memory and, where holes lie within 128 entries of each other, 2 bytes in
     a snapshot (at most 18). Entries beyond the end of the log (`ledgers`) cannot be acknowledged.
     """
 
