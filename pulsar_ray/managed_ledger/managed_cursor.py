@@ -38,9 +38,9 @@ class ManagedCursor:
     """Pure state; `cursor_store` makes it durable. All acknowledgments are idempotent facts.
 
     Everything at or below `mark_delete` is acknowledged, `deleted` holds the entries above it that are,
-    without a limit. Acknowledging a range costs the same whatever its length: a few microseconds in order, some
-    50 among 100,000 holes. A hole costs 48 to 80 bytes of memory and, where holes lie within 128 entries of
-    each other, 2 bytes in a snapshot (at most 18). Entries beyond the end of the log cannot be acknowledged.
+    without a limit. Acknowledging a range costs the same whatever its length: a few microseconds in order,
+    about 50 among 100,000 holes. A hole costs 48 to 80 bytes of memory and, where holes lie close together,
+    2 bytes in a snapshot (at most 18). Entries beyond the end of the log cannot be acknowledged.
     """
 
     def __init__(self, subscription: Subscription, mark_delete: Position = EARLIEST) -> None:
