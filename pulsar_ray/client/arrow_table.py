@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from pulsar_ray.client.described_columns import TIME, described_rows, described_span
 from pulsar_ray.client.message import RowSpan
 from pulsar_ray.format.arrow_payload import BLOCK_SCHEMA
 from pulsar_ray.format.payload import DecodedBlock
 
-_TIME = pa.timestamp("ms", tz="UTC")
 TABLE_SCHEMA = pa.schema(
     [
         ("key", pa.utf8()),
@@ -25,8 +23,8 @@ TABLE_SCHEMA = pa.schema(
         ("ledger_id", pa.int64()),
         ("entry_id", pa.int64()),
         ("batch_index", pa.int32()),
-        ("publish_time", _TIME),
-        ("event_time", _TIME),
+        ("publish_time", TIME),
+        ("event_time", TIME),
         ("sequence_id", pa.int64()),
         ("producer_name", pa.utf8()),
         ("schema_version", pa.binary()),
@@ -39,7 +37,6 @@ batch index" and "no partition", as in MessageId.
 
 # Below this many rows a block's own arrays and chunks cost more than a copy of the rows.
 _SHORT_BLOCK = 128
-_Int64s = npt.NDArray[np.int64]
 
 
 def received_table(spans: Sequence[RowSpan]) -> pa.Table:
@@ -48,37 +45,31 @@ def received_table(spans: Sequence[RowSpan]) -> pa.Table:
     Values, keys, properties and times of batches are views of the decoded blocks, which therefore stay in
     memory as long as the table; only short blocks are copied.
     """
-    spans = [span for span in spans if span[1] < span[2]]
-    if not spans:
-        return TABLE_SCHEMA.empty_table()
-    stored = _stored_columns(spans)
-    described = _described_columns(spans)
-    return pa.table(
-        [stored[field.name] if field.name in stored else described[field.name] for field in TABLE_SCHEMA],
-        schema=TABLE_SCHEMA,
-    )
-
-
-def _stored_columns(spans: Sequence[RowSpan]) -> dict[str, pa.ChunkedArray]:
-    """The columns that producers wrote: one chunk per long block, one per run of short ones."""
     batches: list[pa.RecordBatch] = []
     short: list[RowSpan] = []
     for span in spans:
         block, first, end = span
+        if first >= end:
+            continue
         if block.message_count < _SHORT_BLOCK:
             short.append(span)
             continue
         if short:
-            batches.append(_gathered(short))
+            batches.append(_batch(_gathered(short), described_rows(short)))
             short = []
-        batch = block.decoded.record_batch()
-        batches.append(batch if end - first == block.message_count else batch.slice(first, end - first))
+        stored = block.decoded.record_batch()
+        if end - first < block.message_count:
+            stored = stored.slice(first, end - first)
+        batches.append(_batch(stored, described_span(span)))
     if short:
-        batches.append(_gathered(short))
-    table = pa.Table.from_batches(batches, BLOCK_SCHEMA)
-    columns = {name: table.column(name) for name in table.column_names}
-    times = [chunk.view(_TIME) for chunk in columns["event_time"].chunks]
-    return columns | {"event_time": pa.chunked_array(times, _TIME)}
+        batches.append(_batch(_gathered(short), described_rows(short)))
+    return pa.Table.from_batches(batches, TABLE_SCHEMA)
+
+
+def _batch(stored: pa.RecordBatch, described: dict[str, pa.Array]) -> pa.RecordBatch:
+    columns = dict(zip(BLOCK_SCHEMA.names, stored.columns, strict=True)) | described
+    columns["event_time"] = columns["event_time"].view(TIME)
+    return pa.RecordBatch.from_arrays([columns[name] for name in TABLE_SCHEMA.names], schema=TABLE_SCHEMA)
 
 
 def _gathered(spans: Sequence[RowSpan]) -> pa.RecordBatch:
@@ -123,41 +114,3 @@ def _gathered_column(
 def _property_pairs(decoded: DecodedBlock) -> list[list[tuple[str, str]] | None] | None:
     column = decoded.properties()
     return None if column is None else [list(row.items()) if row else None for row in column]
-
-
-def _described_columns(spans: Sequence[RowSpan]) -> dict[str, pa.Array]:
-    """The columns that say where a message stands, all rows at once."""
-    blocks = [span[0] for span in spans]
-    firsts = _int64s([first for _, first, _ in spans])
-    counts = _int64s([end for _, _, end in spans]) - firsts
-    starts = np.cumsum(counts) - counts
-    rows = np.arange(int(counts.sum()), dtype=np.int64) + np.repeat(firsts - starts, counts)
-    in_batch = np.repeat(np.array([block.is_batch for block in blocks], dtype=bool), counts)
-    entry_ids = np.repeat(_int64s([block.first_entry_id for block in blocks]), counts)
-    publish_times = np.repeat(_int64s([block.publish_time_ms for block in blocks]), counts)
-    partitions = np.repeat(np.array([block.partition for block in blocks], dtype=np.int32), counts)
-    redeliveries = np.repeat(np.array([block.redelivery_count for block in blocks], dtype=np.int32), counts)
-    return {
-        "topic": _repeated([block.topic_name for block in blocks], counts, pa.utf8()),
-        "partition": pa.array(partitions),
-        "ledger_id": pa.array(np.repeat(_int64s([block.ledger_id for block in blocks]), counts)),
-        "entry_id": pa.array(entry_ids + np.where(in_batch, 0, rows)),
-        "batch_index": pa.array(np.where(in_batch, rows, -1).astype(np.int32)),
-        "publish_time": pa.array(publish_times).view(_TIME),
-        "producer_name": _repeated([block.producer_name for block in blocks], counts, pa.utf8()),
-        "schema_version": _repeated([block.schema_version or None for block in blocks], counts, pa.binary()),
-        "redelivery_count": pa.array(redeliveries),
-    }
-
-
-def _int64s(numbers: Sequence[int]) -> _Int64s:
-    return np.array(numbers, dtype=np.int64)
-
-
-def _repeated(items: Sequence[Any], counts: _Int64s, kind: pa.DataType) -> pa.Array:
-    """Each item as often as its count says."""
-    places: dict[Any, int] = {}
-    indices = [places.setdefault(item, len(places)) for item in items]
-    if len(places) == 1:
-        return pa.repeat(pa.scalar(items[0], kind), int(counts.sum()))
-    return pa.array(list(places), kind).take(pa.array(np.repeat(_int64s(indices), counts)))

@@ -120,6 +120,17 @@ class Consumer:
             raise Timeout(f"no message arrived in {timeout_millis} ms")
         return received_table(spans)
 
+    def has_message_available(self) -> bool:
+        """Whether a message that is stored by now is waiting here, or will come to this subscription.
+
+        What other consumers of a shared subscription hold does not count. Not part of the official client.
+        """
+        if self._core.has_received():
+            return True
+        # Deliveries under way arrive before these answers do, on the same carrier.
+        available = [partition.call("has_more", self._deadline()) for partition in self._core.partitions]
+        return any(available) or self._core.has_received()
+
     # --- acknowledging ---------------------------------------------------------------------------------------------
 
     def acknowledge(self, message: Message | MessageId | MessageBatchView | Iterable[Message]) -> None:

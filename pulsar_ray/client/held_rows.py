@@ -69,7 +69,7 @@ class HeldRows:
 
     def _remove(self, key: tuple[int, int], first: int, last: int) -> None:
         held = self._blocks[key]
-        if held[0] <= last and key[1] >= first or not held[1]:
+        if (held[0] <= last and key[1] >= first) or not held[1]:
             del self._blocks[key]
             return
         held[2] = subtract(held[2], ((max(first - key[1], 0), last - key[1] + 1),))

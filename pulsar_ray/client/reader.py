@@ -38,12 +38,7 @@ class Reader:
 
     def has_message_available(self) -> bool:
         """Whether `read_next` would find a message that is stored by now."""
-        if self._core.has_received():
-            return True
-        deadline = time.monotonic() + self._client.operation_timeout_s
-        # Deliveries under way arrive before these answers do, on the same carrier.
-        available = [partition.call("has_more", deadline) for partition in self._core.partitions]
-        return any(available) or self._core.has_received()
+        return self._consumer.has_message_available()
 
     def seek(self, messageid: MessageId | int) -> None:
         """Go on behind this message (at it with `start_message_id_inclusive`), or at a publish time in ms."""
