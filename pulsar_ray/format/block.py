@@ -215,10 +215,15 @@ def verify_block(buf: Buffer, offset: int, header: BlockHeader, path: str = "blo
     _verify(buf, offset, header.total_length, header.checksum, path)
 
 
+_COPIED_BYTES = 2048  # up to here a copy is quicker than a view
+
+
 def _verify(buf: Buffer, offset: int, total_length: int, expected: int, path: str) -> None:
     end = offset + total_length
     if end > len(buf):
         raise CorruptData(path, offset, f"block is cut off {end - len(buf)} bytes before its end")
+    if total_length > _COPIED_BYTES:
+        buf = memoryview(buf)  # a slice of bytes would copy it
     fixed = buf[offset : offset + _CHECKSUM_AT]
     if checksum(fixed, buf[offset + BLOCK_HEADER_SIZE : end]) != expected:
         raise CorruptData(path, offset, "checksum of the block does not match")
