@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pulsar_ray.errors import InvalidConfiguration, OperationNotSupported, PulsarException
+from pulsar_ray.errors import InvalidConfiguration, PulsarException
 
 
 class JavaNotFound(InvalidConfiguration):
@@ -17,7 +17,3 @@ class SparkNotStarted(PulsarException):
     """Spark came up without executors; the text says what they asked for and what the cluster has."""
 
     retriable = True
-
-
-class BlocksReleased(OperationNotSupported):
-    """A DataFrame was handed back with `release` and then used or asked for again."""

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ray.autoscaler._private.util import prepare_config, validate_config
+
+_FILE = Path(__file__).parents[2] / "cluster.yaml"
+_COMMANDS = ("setup_commands", "head_start_ray_commands", "worker_start_ray_commands")
+
+
+@pytest.fixture
+def cluster() -> dict[str, Any]:
+    config: dict[str, Any] = yaml.safe_load(_FILE.read_text())
+    return config
+
+
+def test_it_is_what_ray_up_takes(cluster: dict[str, Any]) -> None:
+    workers = len(cluster["provider"]["worker_ips"])
+    assert cluster["min_workers"] == cluster["max_workers"] == workers
+    prepared = prepare_config(cluster)
+    validate_config(prepared)
+    assert sum(kind["max_workers"] for kind in prepared["available_node_types"].values()) == workers
+
+
+def test_a_single_machine_is_a_cluster_too(cluster: dict[str, Any]) -> None:
+    cluster["provider"]["worker_ips"] = []
+    cluster["min_workers"] = cluster["max_workers"] = 0
+    validate_config(prepare_config(cluster))
+
+
+def test_the_broker_starts_when_ray_has(cluster: dict[str, Any]) -> None:
+    commands = cluster["head_start_ray_commands"]
+    (ray_start,) = [place for place, command in enumerate(commands) if "ray start --head" in command]
+    assert commands[ray_start + 1 :] == ["pulsar-ray start"]
+
+
+@pytest.mark.parametrize("kind", _COMMANDS)
+def test_every_command_is_one_that_bash_reads(cluster: dict[str, Any], kind: str) -> None:
+    for command in cluster[kind]:
+        subprocess.run(["bash", "-n", "-c", command], check=True)
+
+
+def test_setting_up_twice_changes_the_shell_once(cluster: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / ".bashrc").write_text("case $- in *i*) ;; *) return;; esac\n")
+    (command,) = [command for command in cluster["setup_commands"] if ".bashrc" in command]
+    for _ in range(2):
+        subprocess.run(
+            ["bash", "-c", command], check=True, env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+        )
+    found = subprocess.run(
+        ["bash", "-c", ". ~/.bashrc; echo $PATH"],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+    )
+    venv = tmp_path / "pulsar-ray-venv"
+    assert found.stdout.strip() == f"{venv}/bin:{venv}/jdk/bin:/usr/bin:/bin"
