@@ -37,7 +37,7 @@ class Topics:
 
         Raises NotAllowedError if it exists, InvalidTopicName, InvalidConfiguration for fewer than one.
         """
-        if isinstance(partitions, bool) or not isinstance(partitions, int) or partitions < 1:
+        if type(partitions) is not int or partitions < 1:
             raise InvalidConfiguration(f"partitions={partitions!r}: give an int of at least 1")
         self._admin.ask("create_topic", TopicName.parse(topic).full, partitions)
 

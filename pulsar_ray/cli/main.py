@@ -2,12 +2,106 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 import click
 
 from pulsar_ray import __version__
+from pulsar_ray.cli.console import INTERRUPTED
+from pulsar_ray.cli.target import Target
+from pulsar_ray.errors import PulsarException
+
+EPILOG = """\b
+Examples:
+  pulsar-ray standalone                          a broker of its own, in the foreground
+  pulsar-ray topics create orders --partitions 4
+  pulsar-ray consume orders -s audit --no-follow create a subscription, show what it holds
+  cat orders.txt | pulsar-ray produce orders --key-separator :
+  pulsar-ray stats orders
+
+Without --service-url the commands use the broker of the Ray cluster that runs on this machine. If none runs
+they start an embedded broker in the background, which ends a minute after its last client. What is stored
+stays in --data-dir (PULSAR_RAY_DATA_DIR, ~/.pulsar-ray).
+
+Exit codes: 0 done, 1 failed (one line says why and what to do), 2 wrong usage, 130 stopped by Ctrl-C.
+"""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+_COMMANDS = {
+    "standalone": ("broker", "Run an embedded broker in the foreground."),
+    "start": ("broker", "Start the broker on the Ray cluster that runs here."),
+    "status": ("broker", "Say whether a broker runs, and where it stores."),
+    "stop": ("broker", "End the broker; what it stores stays."),
+    "produce": ("produce", "Send lines to a topic."),
+    "consume": ("consume", "Show the messages of a subscription."),
+    "perf": ("perf", "Measure rates and latencies."),
+    "topics": ("topics", "List, create and delete topics."),
+    "stats": ("stats", "Show counters of a topic, or of the broker."),
+    "demo": ("demo", "Send real text through everything, to Spark, and check every line."),
+}
+"""Module and one line of help of each command, in the order of `--help`."""
+
+
+class Commands(click.Group):
+    """Imports a command when it is run, for most bring Ray; turns errors into one line and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in order."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command, imported; None if there is none of that name."""
+        if cmd_name not in _COMMANDS:
+            return None
+        module = importlib.import_module(f"pulsar_ray.cli.{_COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list in `--help`, with nothing imported."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except PulsarException as error:
+            raise click.ClickException(str(error)) from None
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(INTERRUPTED) from None
+
+
+def _check_url(_: click.Context, __: click.Parameter, url: str) -> str:
+    if url not in ("auto", "local") and ("://" in url or ":" not in url):
+        raise click.BadParameter('give "auto", "local" or the host:port of a Ray cluster')
+    return url
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
 @click.version_option(__version__, prog_name="pulsar-ray")
-def main() -> None:
+@click.option(
+    "--service-url",
+    default="auto",
+    show_default=True,
+    callback=_check_url,
+    help='"auto", "local" (always an embedded broker) or the host:port of a Ray cluster.',
+)
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False),
+    help="Where a broker that is started keeps everything.  [default: ~/.pulsar-ray]",
+)
+@click.option(
+    "--transport",
+    type=click.Choice(["auto", "socket", "tcp", "ray"]),
+    default="auto",
+    show_default=True,
+    help="How packets travel; all but auto force one way.",
+)
+@click.pass_context
+def main(ctx: click.Context, service_url: str, data_dir: str | None, transport: str) -> None:
     """Run and use a durable broker inside a Ray cluster."""
+    if ctx.obj is None:
+        ctx.obj = Target(service_url, data_dir, transport)

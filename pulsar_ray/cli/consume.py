@@ -1,0 +1,135 @@
+"""`pulsar-ray consume`: messages to lines."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pulsar_ray.cli.console import interrupted, say
+from pulsar_ray.cli.target import Target, pass_target
+from pulsar_ray.model.enums import ConsumerType, InitialPosition
+
+if TYPE_CHECKING:
+    from pulsar_ray.client.consumer import Consumer
+    from pulsar_ray.client.message import Message
+
+TYPES = {"exclusive": ConsumerType.Exclusive, "shared": ConsumerType.Shared}
+POSITIONS = {"earliest": InitialPosition.Earliest, "latest": InitialPosition.Latest}
+
+
+@click.command()
+@click.argument("topic")
+@click.option("-s", "--subscription", required=True, help="Created if it does not exist.")
+@click.option(
+    "--from",
+    "start",
+    type=click.Choice(list(POSITIONS)),
+    default="earliest",
+    show_default=True,
+    help="Where a new subscription starts; one that exists goes on where it was.",
+)
+@click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after so many messages.")
+@click.option(
+    "--follow/--no-follow", default=True, show_default=True, help="Wait for more, or stop at the end."
+)
+@click.option("--type", "kind", type=click.Choice(list(TYPES)), default="exclusive", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per message, with all its fields.")
+@click.option("--key-separator", metavar="TEXT", help="Print each key and this before the value.")
+@pass_target
+def consume(
+    target: Target,
+    topic: str,
+    subscription: str,
+    start: str,
+    count: int | None,
+    follow: bool,
+    kind: str,
+    as_json: bool,
+    key_separator: str | None,
+) -> None:
+    """Print the messages of a subscription, one line each, and acknowledge them once they are printed.
+
+    \b
+    Examples:
+      pulsar-ray consume orders -s audit
+      pulsar-ray consume orders -s audit --no-follow --json | jq .value
+      pulsar-ray consume orders -s workers --type shared -n 10
+    """
+    if as_json and key_separator is not None:
+        raise click.UsageError("--json shows keys already: leave --key-separator out")
+    text = _as_json if as_json else _plain(key_separator)
+    done = 0
+    with ExitStack() as stack:
+        client = stack.enter_context(target.client())
+        try:
+            consumer = client.subscribe(topic, subscription, TYPES[kind], initial_position=POSITIONS[start])
+            for messages in _batches(consumer, count, follow):
+                _write(messages, text)
+                consumer.acknowledge(messages)
+                done += len(messages)
+        except KeyboardInterrupt:
+            # Closing makes the acknowledgments durable.
+            stack.close()
+            interrupted(f"{done:,} messages acknowledged")
+    if sys.stderr.isatty():
+        say(f"{done:,} messages acknowledged")
+
+
+def _batches(consumer: Consumer, count: int | None, follow: bool) -> Iterator[Sequence[Message]]:
+    """Messages as they come, `count` in all, or until the end of what is stored."""
+    left = count
+    while left is None or left > 0:
+        messages: Sequence[Message] = consumer.batch_receive()
+        if left is not None and left < len(messages):
+            messages = messages[:left]
+        if messages:
+            left = None if left is None else left - len(messages)
+            yield messages
+        elif not follow and not consumer.has_message_available():
+            return
+
+
+def _write(messages: Sequence[Message], text: Callable[[Message], bytes]) -> None:
+    """Print whole lines and see them leave: what is acknowledged next does not come again."""
+    output = sys.stdout.buffer
+    output.write(b"".join([text(message) for message in messages]))
+    output.flush()
+
+
+def _plain(key_separator: str | None) -> Callable[[Message], bytes]:
+    if key_separator is None:
+        return lambda message: message.data() + b"\n"
+    separator = key_separator.encode()
+    return lambda message: message.partition_key().encode() + separator + message.data() + b"\n"
+
+
+def _as_json(message: Message) -> bytes:
+    fields: dict[str, Any] = {
+        "topic": message.topic_name(),
+        "message_id": str(message.message_id()),
+        "key": message.partition_key() or None,
+        "ordering_key": message.ordering_key() or None,
+        "properties": message.properties(),
+        "publish_time": message.publish_timestamp(),
+        "event_time": message.event_timestamp() or None,
+        "redelivery_count": message.redelivery_count(),
+        "producer_name": message.producer_name(),
+        **_value(message),
+    }
+    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+
+
+def _value(message: Message) -> dict[str, Any]:
+    """The value as text, or in base64 if it is none; null for a tombstone."""
+    if message.has_null_value():
+        return {"value": None}
+    try:
+        return {"value": message.data().decode()}
+    except UnicodeDecodeError:
+        return {"value_base64": base64.b64encode(message.data()).decode()}

@@ -1,0 +1,131 @@
+"""Threads that produce or consume as fast as they may, and the figures they leave."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pulsar_ray.cli.latency import Latencies
+from pulsar_ray.client.partition_producer import ErrorCallback
+from pulsar_ray.errors import PulsarException, Result, error_from
+
+if TYPE_CHECKING:
+    from pulsar_ray.client.consumer import Consumer
+    from pulsar_ray.client.producer import Producer
+    from pulsar_ray.model.message_id import MessageId
+
+_PAUSE_S = 0.01
+
+
+class Meter:
+    """What one thread has done. Written by one thread, read by others."""
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.bytes = 0
+        self.latencies = Latencies()
+
+
+class Load:
+    """Runs `work(meter, quota)` in threads until each is done, `stop` is set, or one fails."""
+
+    def __init__(self, threads: int, count: int | None) -> None:
+        self.meters = [Meter() for _ in range(threads)]
+        self.stop = threading.Event()
+        self.error: BaseException | None = None
+        self._quotas = _shares(count, threads)
+        self._threads: list[threading.Thread] = []
+
+    def start(self, work: Callable[[Meter, int | None], None]) -> None:
+        """Begin."""
+        for meter, quota in zip(self.meters, self._quotas, strict=True):
+            thread = threading.Thread(target=self._run, args=(work, meter, quota), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _run(self, work: Callable[[Meter, int | None], None], meter: Meter, quota: int | None) -> None:
+        try:
+            work(meter, quota)
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
+            self.error = self.error or error
+            self.stop.set()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether any thread is still at work."""
+        return any(thread.is_alive() for thread in self._threads)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait so long, or until every thread has ended."""
+        deadline = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def finish(self) -> None:
+        """Let every thread end, and raise what one of them raised."""
+        self.stop.set()
+        for thread in self._threads:
+            thread.join()
+        if self.error is not None:
+            raise self.error
+
+
+def _shares(count: int | None, threads: int) -> list[int | None]:
+    if count is None:
+        return [None] * threads
+    return [count // threads + (index < count % threads) for index in range(threads)]
+
+
+class _TimedReceipt(ErrorCallback):
+    """The callback of one message."""
+
+    __slots__ = ("_meter", "_sent_ns", "_size", "_store")
+
+    def __init__(self, meter: Meter, size: int, store: Callable[[PulsarException], None]) -> None:
+        self._meter = meter
+        self._size = size
+        self._store = store
+        self._sent_ns = time.perf_counter_ns()
+
+    def __call__(self, result: Any, message_id: MessageId) -> None:
+        if result != Result.Ok:
+            self.failed(error_from(int(result), ""))
+            return
+        meter = self._meter
+        meter.latencies.add(time.perf_counter_ns() - self._sent_ns)
+        meter.messages += 1
+        meter.bytes += self._size
+
+    def failed(self, error: PulsarException) -> None:
+        self._store(error)
+
+
+def produce(
+    producer: Producer, payload: bytes, rate: float, load: Load, meter: Meter, quota: int | None
+) -> None:
+    """Send `quota` messages, or until the load stops, at most `rate` a second (0: as fast as it goes)."""
+    failures: list[PulsarException] = []
+    started, sent, size = time.perf_counter(), 0, len(payload)
+    while (quota is None or sent < quota) and not load.stop.is_set() and not failures:
+        if rate and sent > (time.perf_counter() - started) * rate:
+            load.stop.wait(min(1 / rate, _PAUSE_S))
+            continue
+        producer.send_async(payload, _TimedReceipt(meter, size, failures.append))
+        sent += 1
+    producer.flush()
+    if failures:
+        raise failures[0]
+
+
+def consume(consumer: Consumer, load: Load, meter: Meter, quota: int | None) -> None:
+    """Receive and acknowledge `quota` messages, or until the load stops; latency is since publishing."""
+    while (quota is None or meter.messages < quota) and not load.stop.is_set():
+        messages = consumer.batch_receive()
+        now_ms = time.time() * 1000
+        for block, first, end in messages.spans:
+            meter.latencies.add(int((now_ms - block.publish_time_ms) * 1e6), end - first)
+            meter.bytes += sum(len(value or b"") for value in block.values[first:end])
+        consumer.acknowledge(messages)
+        meter.messages += len(messages)

@@ -1,0 +1,162 @@
+"""`pulsar-ray perf`: rates and latencies."""
+
+from __future__ import annotations
+
+import random
+import time
+from functools import partial
+
+import click
+
+from pulsar_ray.cli import load as work
+from pulsar_ray.cli.console import INTERRUPTED, rate, say, size
+from pulsar_ray.cli.latency import Latencies
+from pulsar_ray.cli.load import Load
+from pulsar_ray.cli.produce import COMPRESSIONS
+from pulsar_ray.cli.target import Target, pass_target
+from pulsar_ray.model.enums import ConsumerType, InitialPosition
+
+REPORT_INTERVAL_S = 1.0
+
+count_option = click.option("--count", type=click.IntRange(min=1), help="Stop after so many messages.")
+seconds_option = click.option(
+    "--seconds", type=click.FloatRange(min=0, min_open=True), help="Stop after so long."
+)
+threads_option = click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
+
+
+@click.group()
+def perf() -> None:
+    """Measure rates and latencies, live, until --count, --seconds or Ctrl-C.
+
+    \b
+    Example, in two terminals:
+      pulsar-ray perf consume speed
+      pulsar-ray perf produce speed --size 100 --seconds 10
+    """
+
+
+@perf.command()
+@click.argument("topic")
+@click.option("--size", "size_", type=click.IntRange(min=0), default=1024, show_default=True, help="Bytes.")
+@click.option(
+    "--rate", "rate_", type=click.FloatRange(min=0), default=0, help="Messages a second; 0: no limit."
+)
+@click.option("--batching/--no-batching", default=True, show_default=True)
+@click.option("--compression", type=click.Choice(sorted(COMPRESSIONS)), default="none", show_default=True)
+@click.option("--max-pending", type=click.IntRange(min=1), default=1000, show_default=True)
+@threads_option
+@count_option
+@seconds_option
+@pass_target
+def produce(
+    target: Target,
+    topic: str,
+    size_: int,
+    rate_: float,
+    batching: bool,
+    compression: str,
+    max_pending: int,
+    threads: int,
+    count: int | None,
+    seconds: float | None,
+) -> None:
+    """Send to TOPIC. Latency is from send_async to the receipt: stored durably.
+
+    --threads makes as many producers in one process, with one connection.
+    """
+    payload = random.Random(size_).randbytes(size_)
+    load = Load(threads, count)
+    with target.client() as client:
+        producers = [
+            client.create_producer(
+                topic,
+                batching_enabled=batching,
+                compression_type=COMPRESSIONS[compression],
+                max_pending_messages=max_pending,
+                block_if_queue_full=True,
+            )
+            for _ in range(threads)
+        ]
+        each = iter(producers)
+        load.start(
+            lambda meter, quota: work.produce(next(each), payload, rate_ / threads, load, meter, quota)
+        )
+        _watch(load, seconds)
+
+
+@perf.command()
+@click.argument("topic")
+@click.option("-s", "--subscription", default="perf", show_default=True)
+@click.option(
+    "--from", "start", type=click.Choice(["earliest", "latest"]), default="latest", show_default=True
+)
+@threads_option
+@count_option
+@seconds_option
+@pass_target
+def consume(
+    target: Target,
+    topic: str,
+    subscription: str,
+    start: str,
+    threads: int,
+    count: int | None,
+    seconds: float | None,
+) -> None:
+    """Receive from TOPIC and acknowledge. Latency is from publishing to receiving, by this machine's clock.
+
+    --threads makes as many consumers of a Shared subscription; one is Exclusive.
+    """
+    load = Load(threads, count)
+    with target.client() as client:
+        consumers = [
+            client.subscribe(
+                topic,
+                subscription,
+                ConsumerType.Exclusive if threads == 1 else ConsumerType.Shared,
+                initial_position=InitialPosition[start.capitalize()],
+            )
+            for _ in range(threads)
+        ]
+        each = iter(consumers)
+        load.start(lambda meter, quota: work.consume(next(each), load, meter, quota))
+        _watch(load, seconds)
+
+
+def _watch(load: Load, seconds: float | None) -> None:
+    """Report until the load is done, time is up or Ctrl-C; then the whole."""
+    started = time.perf_counter()
+    was_interrupted = False
+    report = partial(_Report, load)
+    last = first = report()
+    try:
+        while load.is_running and (seconds is None or time.perf_counter() - started < seconds):
+            load.wait(REPORT_INTERVAL_S if seconds is None else min(REPORT_INTERVAL_S, seconds))
+            now = report()
+            say(now.since(last))
+            last = now
+    except KeyboardInterrupt:
+        was_interrupted = True
+    load.finish()
+    click.echo(report().since(first))
+    if was_interrupted:
+        raise click.exceptions.Exit(INTERRUPTED)
+
+
+class _Report:
+    """The figures of all threads at one moment."""
+
+    def __init__(self, load: Load) -> None:
+        self._at = time.perf_counter()
+        self._messages = sum(meter.messages for meter in load.meters)
+        self._bytes = sum(meter.bytes for meter in load.meters)
+        self._latencies = Latencies.total([meter.latencies.copy() for meter in load.meters])
+
+    def since(self, earlier: _Report) -> str:
+        """What happened between two reports, as a line."""
+        seconds = self._at - earlier._at
+        messages = self._messages - earlier._messages
+        transferred = size((self._bytes - earlier._bytes) / seconds if seconds > 0 else 0)
+        latencies = self._latencies.since(earlier._latencies)
+        return f"{messages:>12,} messages  {rate(messages, seconds)}  {transferred}/s  {latencies.summary()}"

@@ -1,0 +1,155 @@
+"""`pulsar-ray produce`: lines to messages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import click
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from pulsar_ray.cli.console import err, interrupted, rate, say, warn
+from pulsar_ray.cli.lines import key_rule, without_newline
+from pulsar_ray.cli.receipts import Receipts
+from pulsar_ray.cli.target import Target, pass_target
+from pulsar_ray.errors import PulsarException
+from pulsar_ray.model.enums import CompressionType
+
+COMPRESSIONS = {kind.name.lower(): kind for kind in CompressionType}
+_PROGRESS_LINES = 1000
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option("--key-separator", metavar="TEXT", help="What stands before it in a line is the key.")
+@click.option(
+    "--key-regex",
+    metavar="REGEX",
+    help="Its first group (or all it matches) is the key; the line is sent as it is.",
+)
+@click.option("--compression", type=click.Choice(sorted(COMPRESSIONS)), default="none", show_default=True)
+@click.option("--batching/--no-batching", default=True, show_default=True, help="Store lines in batches.")
+@click.option("--name", help="The producer's name.  [default: made up]")
+@pass_target
+def produce(
+    target: Target,
+    topic: str,
+    files: tuple[str, ...],
+    key_separator: str | None,
+    key_regex: str | None,
+    compression: str,
+    batching: bool,
+    name: str | None,
+) -> None:
+    """Send every line of FILES, or of standard input, to TOPIC.
+
+    A line is confirmed once it is stored durably; the count of those is printed at the end, also after Ctrl-C
+    and after an error.
+
+    \b
+    Examples:
+      pulsar-ray produce orders < orders.txt
+      tail -f app.log | pulsar-ray produce logs --key-regex '"user": "(\\w+)"'
+      pulsar-ray produce orders a.csv b.csv --key-separator , --compression zstd
+    """
+    key_of = key_rule(key_regex, key_separator)
+    receipts = Receipts()
+    source = _Source(files or ("-",))
+    with target.client() as client:
+        producer = client.create_producer(
+            topic,
+            producer_name=name,
+            compression_type=COMPRESSIONS[compression],
+            batching_enabled=batching,
+            block_if_queue_full=True,
+            max_pending_messages=10_000,
+        )
+        _warn_if_nothing_keeps(target, producer.topic())
+        try:
+            with source.progress(receipts):
+                for line in source:
+                    key, value = key_of(without_newline(line))
+                    receipts.sent += 1
+                    producer.send_async(value, receipts, partition_key=key)
+                    if receipts.error is not None:
+                        break
+            producer.flush()
+        except KeyboardInterrupt:
+            source.end()
+            producer.flush()
+            interrupted(f"stopped at {source.place}: {_summary(receipts)}")
+        except PulsarException:
+            say(f"stopped at {source.place}: {_summary(receipts)}")
+            raise
+    if receipts.error is not None:
+        say(f"stopped at {source.place}: {_summary(receipts)}")
+        raise receipts.error
+    say(f"{_summary(receipts)} ({rate(receipts.confirmed, receipts.seconds)})")
+
+
+def _summary(receipts: Receipts) -> str:
+    if receipts.confirmed == receipts.sent:
+        return f"{receipts.confirmed:,} lines sent, all confirmed"
+    return f"{receipts.confirmed:,} of {receipts.sent:,} lines sent were confirmed"
+
+
+def _warn_if_nothing_keeps(target: Target, topic: str) -> None:
+    with target.admin() as admin:
+        settings = admin.broker()["settings"]
+        if settings["default_retention_time_in_minutes"] and settings["default_retention_size_in_mb"]:
+            return
+        subscriptions = admin.topics.stats(topic)["subscriptions"].values()
+    if not any(subscription["isDurable"] for subscription in subscriptions):
+        warn(
+            f"{topic} has no subscription and no retention, so nothing keeps these lines. "
+            f"Create one first: pulsar-ray consume {topic} -s NAME --no-follow"
+        )
+
+
+class _Source:
+    """The lines of several files in turn, and where it is."""
+
+    def __init__(self, files: tuple[str, ...]) -> None:
+        self._files = files
+        self._name = files[0]
+        self._line = 0
+        self._bytes = 0
+        self._lines = 0
+        self._bar: Any = None
+
+    @property
+    def place(self) -> str:
+        """The file and line that was read last."""
+        return f"{'standard input' if self._name == '-' else self._name}, line {self._line}"
+
+    def __iter__(self) -> Iterator[bytes]:
+        for name in self._files:
+            self._name, self._line = name, 0
+            stream: IO[bytes] = click.open_file(name, "rb")
+            with stream:
+                for line in stream:
+                    self._line += 1
+                    self._lines += 1
+                    self._bytes += len(line)
+                    if self._bar is not None and self._lines % _PROGRESS_LINES == 0:
+                        self._bar()
+                    yield line
+
+    def progress(self, receipts: Receipts) -> Any:
+        """A bar on a terminal, over bytes if they can be known, else counting lines."""
+        known = all(name != "-" and Path(name).is_file() for name in self._files)
+        total = sum(os.stat(name).st_size for name in self._files) if known else None
+        columns = [TextColumn("{task.fields[confirmed]:,} confirmed"), BarColumn(), DownloadColumn()]
+        if known:
+            columns.append(TimeRemainingColumn())
+        bar = Progress(*columns, console=err(), transient=True, disable=not err().is_terminal)
+        task = bar.add_task("", total=total, confirmed=0)
+        self._bar = lambda: bar.update(task, completed=self._bytes, confirmed=receipts.confirmed)
+        return bar
+
+    def end(self) -> None:
+        """Show nothing more."""
+        self._bar = None

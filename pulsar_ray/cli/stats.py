@@ -1,0 +1,76 @@
+"""`pulsar-ray stats`: counters of a topic, or of the broker."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+from rich.table import Table
+
+from pulsar_ray.cli.console import out, size
+from pulsar_ray.cli.target import Target, pass_target
+
+
+@click.command()
+@click.argument("topic", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Everything, with Pulsar's field names.")
+@pass_target
+def stats(target: Target, topic: str | None, as_json: bool) -> None:
+    """Show what TOPIC holds and who uses it; without a TOPIC the whole broker.
+
+    Counters start at 0 with the actor that counts; a backlog counts entries, of which a batch is one.
+    """
+    with target.admin() as admin:
+        found = admin.stats() if topic is None else admin.topics.stats(topic)
+        partitions = admin.topics.partitions() if topic is None else {}
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+    elif topic is None:
+        _show_broker(found, partitions)
+    else:
+        _show_topic(topic, found)
+
+
+def _show_broker(found: dict[str, Any], partitions: dict[str, int]) -> None:
+    stores = Table("data directory", "free", "of", title="stores")
+    for store in found["stores"]:
+        stores.add_row(store["path"], size(store["freeBytes"]), size(store["totalBytes"]))
+    actors = Table("actor", "process", "state", title="running actors")
+    for name, counters in sorted(found["actors"].items()):
+        state = counters.get("refused") or counters.get("error") or "serves"
+        actors.add_row(name, str(counters.get("pid", "")), state)
+    out().print(stores)
+    out().print(actors)
+    click.echo(f"{len(partitions)} topics in public/default")
+
+
+def _show_topic(topic: str, found: dict[str, Any]) -> None:
+    parts = Table("", "messages in", "bytes in", "stored", "producers", title=topic)
+    for name, partition in found.get("partitions", {}).items():
+        parts.add_row(name.rsplit("-", 1)[-1], *_traffic(partition))
+    parts.add_row("all" if "partitions" in found else "", *_traffic(found))
+    out().print(parts)
+    subscriptions = Table("subscription", "backlog", "unacked", "messages out", "consumers")
+    for name, one in sorted(found["subscriptions"].items()):
+        subscriptions.add_row(
+            name if one["isDurable"] else f"{name} (not durable)",
+            f"{one['msgBacklog']:,}",
+            f"{one['unackedMessages']:,}",
+            f"{one['msgOutCounter']:,}",
+            ", ".join(sorted({consumer["consumerName"] for consumer in one["consumers"]})),
+        )
+    out().print(subscriptions)
+    for name, partition in found.get("partitions", {topic: found}).items():
+        for problem in [partition.get("refused"), *partition.get("corruptions", ())]:
+            if problem:
+                click.secho(f"{name}: {problem}", fg="red", err=True)
+
+
+def _traffic(counters: dict[str, Any]) -> tuple[str, str, str, str]:
+    return (
+        f"{counters['msgInCounter']:,}",
+        size(counters["bytesInCounter"]),
+        size(counters["storageSize"]),
+        str(len(counters["publishers"])),
+    )

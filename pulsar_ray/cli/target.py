@@ -1,0 +1,36 @@
+"""Which broker a command talks to. Clients are imported when they are made: `--help` must not pay for Ray."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from pulsar_ray.admin.admin import Admin
+    from pulsar_ray.client.client import Client
+
+
+@dataclass(frozen=True)
+class Target:
+    """The global options. Tests put a stand-in for it into the context."""
+
+    service_url: str = "auto"
+    data_dir: str | None = None
+    transport: str = "auto"
+
+    def client(self) -> Client:
+        """A client of the broker; it connects at its first use."""
+        from pulsar_ray.client.client import Client  # noqa: PLC0415
+
+        return Client(self.service_url, data_dir=self.data_dir, transport=self.transport)
+
+    def admin(self) -> Admin:
+        """An administrator of the broker; it connects at its first use."""
+        from pulsar_ray.admin.admin import Admin  # noqa: PLC0415
+
+        return Admin(self.service_url, data_dir=self.data_dir)
+
+
+pass_target = click.make_pass_decorator(Target)

@@ -1,0 +1,69 @@
+"""`pulsar-ray topics`: list, create and delete."""
+
+from __future__ import annotations
+
+import json
+
+import click
+from rich.table import Table
+
+from pulsar_ray.cli.console import out
+from pulsar_ray.cli.target import Target, pass_target
+
+
+@click.group()
+def topics() -> None:
+    """List, create and delete topics."""
+
+
+@topics.command(name="list")
+@click.option("--namespace", default="public/default", show_default=True, metavar="TENANT/NAMESPACE")
+@click.option("--json", "as_json", is_flag=True, help="An object of names and partitions.")
+@pass_target
+def list_topics(target: Target, namespace: str, as_json: bool) -> None:
+    """Show the topics of a namespace and how many partitions they have.
+
+    One name per line when it is not a terminal that reads them.
+    """
+    with target.admin() as admin:
+        found = admin.topics.partitions(namespace)
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+    elif not out().is_terminal:
+        for name in found:
+            click.echo(name)
+    else:
+        table = Table("topic", "partitions", title=namespace)
+        for name, partitions in found.items():
+            table.add_row(name, str(partitions or "none"))
+        out().print(table)
+
+
+@topics.command()
+@click.argument("topic")
+@click.option("--partitions", type=click.IntRange(min=1), help="How many.  [default: not partitioned]")
+@pass_target
+def create(target: Target, topic: str, partitions: int | None) -> None:
+    """Create TOPIC.
+
+    \b
+    Example:
+      pulsar-ray topics create orders --partitions 4
+    """
+    with target.admin() as admin:
+        if partitions is None:
+            admin.topics.create_topic(topic)
+        else:
+            admin.topics.create_partitioned_topic(topic, partitions)
+    click.echo(f"created {topic}" + (f" with {partitions} partitions" if partitions else ""))
+
+
+@topics.command()
+@click.argument("topic")
+@click.option("--force", is_flag=True, help="Also while producers or consumers are connected.")
+@pass_target
+def delete(target: Target, topic: str, force: bool) -> None:
+    """Delete TOPIC with its subscriptions and all its messages."""
+    with target.admin() as admin:
+        admin.topics.delete(topic, force)
+    click.echo(f"deleted {topic}")
