@@ -70,6 +70,8 @@ class DispatcherServer:
             max_unacked_messages_per_subscription=settings.max_unacked_messages_per_subscription,
             acknowledgment_at_batch_index_level_enabled=settings.acknowledgment_at_batch_index_level_enabled,
             reattach_grace_ms=int(settings.reattach_grace_seconds * 1000),
+            # Needs clients that report a suspect before they hand it out; until then a crash blames nobody.
+            isolates_suspects=False,
         )
         self._subscriptions: dict[str, SubscriptionHost] = {}
         self._number = next(_FOLLOWER_NUMBERS)

@@ -257,7 +257,9 @@ class SubscriptionHost:
 
     def _offer(self, blocks: list[BlockRef], seek_generation: int) -> None:
         self.core.cursor.extend(self._feed.last)
-        self.core.offer(blocks, seek_generation)
+        dropped = self.core.offer(blocks, seek_generation)
+        if dropped:
+            self._drop(dropped)
 
     def _read_file(self, position: Position, wanted: int) -> None:
         read = self._feed.reader_from(position, self._place, wanted)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pulsar_ray.client.ack_tracker import AckTracker, PendingAcks
@@ -82,6 +83,7 @@ class PartitionConsumer:
         self._is_open = False
         self._ack_timer_armed = False
         self._nack_timer_armed = False
+        self._unproven: deque[tuple[int, list[Any]]] = deque()
         self._decoded: list[tuple[tuple[int, int], ReceivedBlock]] = []
         self.start: dict[str, Any] | None = None
         self.skip: tuple[int, int, int] | None = None
@@ -127,6 +129,7 @@ class PartitionConsumer:
     def _reopened(self, opened: ConsumerOpened | None, error: PulsarException | None) -> None:
         if opened is not None:
             self._opened(opened)
+            self._send_again()
             self.flush_acks()
         elif error is not None and not error.retriable:
             self._core.fail(error)
@@ -272,7 +275,25 @@ class PartitionConsumer:
                 return
             pending = self._take_acks()
         if pending is not None:
-            self.link.send(encode_request(Acknowledge(0, self.consumer_id, *pending)))
+            self._send_lasting(encode_request(Acknowledge(0, self.consumer_id, *pending)))
+
+    def _send_lasting(self, packet: list[Any]) -> None:
+        """Send what must not be lost with the carrier: kept, and sent again after a re-attach, until it has arrived."""
+        with self._core.lock:
+            self._unproven.append((self.link.ping_number, packet))
+        self.link.send(packet)
+
+    def on_pong(self, number: int) -> None:
+        """What was sent before the ping that this answers has arrived (one older, because sending is not one step)."""
+        with self._core.lock:
+            while self._unproven and self._unproven[0][0] < number - 1:
+                self._unproven.popleft()
+
+    def _send_again(self) -> None:
+        with self._core.lock:
+            packets = [packet for _, packet in self._unproven]
+        for packet in packets:
+            self.link.send(packet)
 
     def _take_acks(self) -> PendingAcks | None:
         pending = self.acks.drain()
@@ -314,7 +335,7 @@ class PartitionConsumer:
                     self.held.remove_entries([(ledger_id, entry_id, entry_id)])
                     items.append((ledger_id, entry_id, rows, count))
         if items:
-            self.link.send(encode_request(NegativeAcknowledge(self.consumer_id, items)))
+            self._send_lasting(encode_request(NegativeAcknowledge(self.consumer_id, items)))
         if self._is_open:
             self.nacks_added()
         elif len(self.nacks):
@@ -327,7 +348,7 @@ class PartitionConsumer:
         with self._core.lock:
             received = self._received
             self._drop_queue()
-        self.link.send(encode_request(RedeliverUnacknowledged(self.consumer_id, received)))
+        self._send_lasting(encode_request(RedeliverUnacknowledged(self.consumer_id, received)))
         self.send_credit()
 
     # --- control ---------------------------------------------------------------------------------------------------

@@ -369,6 +369,9 @@ class PartitionProducer:
                 self._holding = False
         self._pump()
 
+    def on_pong(self, number: int) -> None:
+        """Receipts say what arrived."""
+
     def on_request(self, request: Any, body: memoryview) -> None:
         """A refusal of one block."""
         if isinstance(request, PublishFailed):

@@ -51,6 +51,8 @@ class DispatchSettings:
     max_unacked_messages_per_subscription: int = 200_000
     acknowledgment_at_batch_index_level_enabled: bool = False
     reattach_grace_ms: int = 5_000
+    isolates_suspects: bool = True
+    """After a crash: what its consumer held comes back one message at a time, so that a poisonous one is found."""
 
 
 class Departure(Enum):
@@ -165,7 +167,7 @@ class Dispatcher:
         if consumer is None:
             return
         self._policy.leave(consumer)
-        self._redelivery.give_up(consumer, is_crash=how is Departure.CRASHED)
+        self._redelivery.give_up(consumer, is_crash=how is Departure.CRASHED and self.settings.isolates_suspects)
         self._returning.forget(consumer_id)
         self.cursor.forget_consumer(consumer_id)
 

@@ -98,6 +98,8 @@ class LaneConnection:
         self._reader_ident: int | None = 0
         self._caller_reads = False
         self._wants_write = False
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLIN)
         self._outgoing = Outgoing(sock, limits, io, self._want_write, self.lose)
 
     @classmethod
@@ -211,8 +213,7 @@ class LaneConnection:
     def on_events(self, mask: int) -> None:
         """Called by the I/O thread: the socket is ready."""
         if mask & select.EPOLLOUT:
-            self._wants_write = False
-            self._outgoing.flush()
+            self._outgoing.flush_writable()
             self._apply_interest()
         if mask & ~select.EPOLLOUT and self._reader_role.acquire(blocking=False):
             self._reader_ident = self._io.ident
@@ -240,8 +241,13 @@ class LaneConnection:
             self._apply_interest()
             if request:
                 self._outgoing.queue(request)
-            while not awaited.is_set() and self._lost is None and time.monotonic() < deadline:
-                self._read(0)
+            while not awaited.is_set() and self._lost is None:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    break
+                # The socket's own timeout saves a system call but is a fixed one: too long at the end.
+                if remaining > _WAIT_SLICE_S or self._poll.poll(remaining * 1000):
+                    self._read(0)
         except BaseException:
             self.lose(SessionLost("interrupted while a packet was being read or written"))
             raise
@@ -294,9 +300,10 @@ class LaneConnection:
         if last.type in CARRIER_TYPES:
             raise ProtocolError(f"packet of type {last.type} on an open lane")
 
-    def _want_write(self) -> None:
-        self._wants_write = True
-        self._apply_interest()
+    def _want_write(self, wanted: bool) -> None:
+        if wanted != self._wants_write:
+            self._wants_write = wanted
+            self._apply_interest()
 
     def _apply_interest(self) -> None:
         """Tell the I/O thread's epoll what this connection wants it to do now."""

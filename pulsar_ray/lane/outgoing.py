@@ -21,8 +21,8 @@ class Outgoing:
     """Writes to a blocking socket, for threads that may block (`write`) and for others (`queue`).
 
     What the latter could not write goes out before anything later: by the next writer, or by `flush` when
-    the socket is writable again, for which `want_write` asks. `lose` is called when writing fails or makes
-    no progress in time.
+    the socket is writable again, for which `want_write(True)` asks. `lose` is called when writing fails or
+    makes no progress in time.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Outgoing:
         sock: socket.socket,
         limits: LaneLimits,
         io: IoThread,
-        want_write: Callable[[], None],
+        want_write: Callable[[bool], None],
         lose: Callable[[PulsarException], None],
     ) -> None:
         self._sock = sock
@@ -88,6 +88,15 @@ class Outgoing:
             finally:
                 self._lock.release()
 
+    def flush_writable(self) -> None:
+        """The socket, for which `want_write` asked, has room."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._flush_locked()
+            finally:
+                self._lock.release()
+            self.flush()
+
     def close_if_idle(self) -> bool:
         """Close the socket and return True, unless a writer is in it."""
         if not self._lock.acquire(blocking=False):
@@ -128,7 +137,10 @@ class Outgoing:
         return ()
 
     def _flush_locked(self) -> bool:
-        """False when the socket takes no more; it is asked for again then."""
+        """False when the socket takes no more;
+
+        `want_write` is told either way, and only here, under the lock.
+        """
         try:
             while self._packets:
                 packet = self._packets.popleft()
@@ -137,13 +149,13 @@ class Outgoing:
                     self._flushes += 1
                 if rest:
                     self._packets.appendleft(rest)
-                    self._want_write()
+                    self._want_write(True)
                     self._watch_progress()
                     return False
         except (OSError, PulsarException) as error:
             self._packets.clear()
             self._fail(error)
-            return False
+        self._want_write(False)
         return True
 
     def _watch_progress(self) -> None:

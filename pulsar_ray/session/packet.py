@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import msgpack
+import numpy as np
 
 from pulsar_ray.errors import ProtocolError
 
@@ -43,6 +44,9 @@ MAX_FIELDS_ITEMS = 65_536
 STAGING_BYTES = 256 * 1024
 OWN_BUFFER_BYTES = 64 * 1024
 """Packets longer than this are received into a buffer of their own instead of through the staging buffer."""
+WHOLE_BUFFER_BYTES = 1536 * 1024
+"""Up to here such a buffer is made at once, uninitialised: what has not arrived yet takes no memory. Larger
+ones would get huge pages, so they grow."""
 _GROWTH = 4
 _NO_BODY = memoryview(b"")
 
@@ -150,14 +154,14 @@ class PacketParser:
         self.max_packet_bytes = max_packet_bytes
         self._staging = memoryview(bytearray(STAGING_BYTES) if staging is None else staging)
         self._begun = b""
-        self._own: bytearray | None = None
+        self._own: memoryview | None = None
         self._own_filled = 0
         self._own_total = 0
 
     @property
     def buffered_bytes(self) -> int:
-        """Memory held for a packet that is not complete yet; 0 between packets."""
-        return len(self._begun) if self._own is None else len(self._own)
+        """What has arrived of a packet that is not complete yet; 0 between packets."""
+        return len(self._begun) if self._own is None else self._own_filled
 
     @property
     def receives_large(self) -> bool:
@@ -174,10 +178,10 @@ class PacketParser:
             return self._staging
         if self._own_filled == len(self._own):
             # A new buffer and not a resize: the carrier may still hold a view of the old one.
-            larger = bytearray(min(self._own_total, _GROWTH * self._own_filled))
+            larger = _own_buffer(self._own_total, self._own_filled)
             larger[: self._own_filled] = self._own
             self._own = larger
-        return memoryview(self._own)[self._own_filled :]
+        return self._own[self._own_filled :]
 
     def received(self, count: int) -> list[Packet]:
         """Packets that `count` more bytes, put into the last buffer given out, have completed, in order."""
@@ -209,13 +213,20 @@ class PacketParser:
         return packets
 
     def _begin_own(self, begun: memoryview, total: int) -> None:
-        self._own = bytearray(min(total, max(OWN_BUFFER_BYTES, _GROWTH * begun.nbytes)))
+        self._own = _own_buffer(total, begun.nbytes)
         self._own[: begun.nbytes] = begun
         self._own_filled = begun.nbytes
         self._own_total = total
 
-    def _take_own(self, own: bytearray) -> Packet:
+    def _take_own(self, own: memoryview) -> Packet:
         packet = decode_packet(own)
         self._own = None
         self._own_filled = self._own_total = 0
         return packet
+
+
+def _own_buffer(total: int, filled: int) -> memoryview:
+    """For a packet of `total` bytes of which so many have arrived."""
+    size = total if total <= WHOLE_BUFFER_BYTES else min(total, max(OWN_BUFFER_BYTES, _GROWTH * filled))
+    # Zeroing and then overwriting a bytearray cost three times what receiving did.
+    return memoryview(np.empty(size, dtype=np.uint8))
