@@ -83,7 +83,7 @@ class PartitionConsumer:
         self._is_open = False
         self._ack_timer_armed = False
         self._nack_timer_armed = False
-        self._unproven: deque[tuple[int, list[Any]]] = deque()
+        self._unproven: deque[tuple[int, list[Any], PendingAcks | None]] = deque()
         self._decoded: list[tuple[tuple[int, int], ReceivedBlock]] = []
         self.start: dict[str, Any] | None = None
         self.skip: tuple[int, int, int] | None = None
@@ -129,7 +129,6 @@ class PartitionConsumer:
     def _reopened(self, opened: ConsumerOpened | None, error: PulsarException | None) -> None:
         if opened is not None:
             self._opened(opened)
-            self._send_again()
             self.flush_acks()
         elif error is not None and not error.retriable:
             self._core.fail(error)
@@ -143,6 +142,10 @@ class PartitionConsumer:
             self._drop_older(opened.generation)
             self._is_open = True
             self._credit_sent = -1
+            again = [packet for _, packet, _ in self._unproven]
+        # Before any credit: a dispatcher that has not heard of them must not deliver these messages again.
+        for packet in again:
+            self.link.send(packet)
         self.send_credit()
 
     def on_detached(self) -> None:
@@ -273,32 +276,29 @@ class PartitionConsumer:
         with self._core.lock:
             if not self._is_open:
                 return
-            pending = self._take_acks()
+            pending = self.acks.drain()
         if pending is not None:
-            self._send_lasting(encode_request(Acknowledge(0, self.consumer_id, *pending)))
+            self._send_lasting(encode_request(Acknowledge(0, self.consumer_id, *pending)), pending)
 
-    def _send_lasting(self, packet: list[Any]) -> None:
-        """Send what must not be lost with the carrier: kept, and sent again after a re-attach, until it has arrived."""
+    def _send_lasting(self, packet: list[Any], acks: PendingAcks | None = None) -> None:
+        """Send what must not be lost with the carrier: kept, and sent again after a re-attach, until it has arrived.
+
+        What is acknowledged counts as held until then, so that nobody else is given it meanwhile.
+        """
         with self._core.lock:
-            self._unproven.append((self.link.ping_number, packet))
+            self._unproven.append((self.link.ping_number, packet, acks))
         self.link.send(packet)
 
     def on_pong(self, number: int) -> None:
         """What was sent before the ping that this answers has arrived (one older, because sending is not one step)."""
         with self._core.lock:
             while self._unproven and self._unproven[0][0] < number - 1:
-                self._unproven.popleft()
+                _, _, acks = self._unproven.popleft()
+                if acks is not None:
+                    self._let_go(acks)
 
-    def _send_again(self) -> None:
-        with self._core.lock:
-            packets = [packet for _, packet in self._unproven]
-        for packet in packets:
-            self.link.send(packet)
-
-    def _take_acks(self) -> PendingAcks | None:
-        pending = self.acks.drain()
-        if pending is None:
-            return None
+    def _let_go(self, pending: PendingAcks) -> None:
+        """Called with the lock held: what was acknowledged is not held any more."""
         self.held.remove_entries(pending.ranges)
         for ledger_id, entry_id, rows in pending.batch_rows:
             self.held.remove_rows(ledger_id, entry_id, rows)
@@ -308,14 +308,15 @@ class PartitionConsumer:
                 self.held.remove_rows(ledger_id, entry_id, ((0, row + 1),))
                 entry_id -= 1
             self.held.remove_up_to(ledger_id, entry_id)
-        return pending
 
     def acknowledge_durably(self, deadline: float) -> None:
         """Send what was gathered and wait until the dispatcher has made it durable."""
         with self._core.lock:
-            pending = self._take_acks()
+            pending = self.acks.drain()
         if pending is not None:
             self.link.request(lambda rid: Acknowledge(rid, self.consumer_id, *pending), deadline)
+            with self._core.lock:
+                self._let_go(pending)
 
     def nacks_added(self) -> None:
         """Something was put into `nacks`: a timer sends it when it is due."""
@@ -362,6 +363,8 @@ class PartitionConsumer:
         """A seek was carried out: what is queued is dropped. `skip` are (ledger id, entry id, rows) not to be handed out."""
         with self._core.lock:
             self._drop_older(generation)
+            # Told once more, acknowledgments from before would hide what the seek brings back.
+            self._unproven.clear()
             self.skip = skip
         self.send_credit()
 
