@@ -410,15 +410,22 @@ class PartitionProducer:
         if self._error is not None:
             return
         with self._state:
+            if not self._is_open and not self._batching:
+                # What gathers while detached gets its time from here on.
+                self._take_sealed(seal=True)
             first = self._pending.first
             expired = first is not None and time.monotonic() - first.sealed_s > self._send_timeout_s
         if expired:
-            self._start_incarnation(
-                Timeout(f"no receipt within {self._send_timeout_s} s; whether it was stored is unknown")
-            )
-            if self.link.is_attached:
-                self.link.request_async(self._open_request, self._reopened)
+            self.give_up()
         self._io.call_later(min(1.0, self._send_timeout_s), self._check_timeouts)
+
+    def give_up(self) -> None:
+        """A message got no receipt in time: everything pending fails, and nothing of it is written any more."""
+        self._start_incarnation(
+            Timeout(f"no receipt within {self._send_timeout_s} s; whether it was stored is unknown")
+        )
+        if self.link.is_attached:
+            self.link.request_async(self._open_request, self._reopened)
 
     def _start_incarnation(self, error: PulsarException) -> None:
         """Fail everything pending and number anew; the partition then refuses what is left of the old

@@ -117,6 +117,8 @@ class Producer:
                 partition.seal()
             timeout_s = self._options.send_timeout_millis / 1000 or FOREVER_S
             if not partition.link.wait(sent, time.monotonic() + timeout_s):
+                partition.give_up()
+            if not sent.is_set():
                 raise Timeout(f"no receipt within {timeout_s} s; whether the message was stored is unknown")
         if sent.error is not None:
             raise sent.error
