@@ -80,6 +80,7 @@ class StubCluster:
         """As Controller.resolve."""
         name = TopicName.parse(topic)
         with self._lock:
+            self._check_runs()
             own = self._catalog.partition(name.full)
             rows = [own] if own is not None else self._catalog.partitions(name.full)
             if not rows:
@@ -96,6 +97,7 @@ class StubCluster:
     def dispatcher(self, request: SubscriptionRequest, timeout_s: float) -> str:
         """As Controller.dispatcher."""
         with self._lock:
+            self._check_runs()
             if self._catalog.partition(request.topic) is None:
                 raise TopicNotFound(f"the topic {request.topic} does not exist")
             address = dispatcher_name(request.topic, request.subscription, request.durable)
@@ -218,8 +220,13 @@ class StubCluster:
         self._actors[address] = actor
         return actor
 
+    def _check_runs(self) -> None:
+        if self._ended:
+            raise NotConnected("the broker has ended")
+
     def _check_may_start(self, address: str) -> None:
-        if self._ended or address in self._kept_down:
+        self._check_runs()
+        if address in self._kept_down:
             raise NotConnected(f"{address}: the actor is restarting")
 
     def _fatal(self, actor: StubActor, error: BaseException) -> None:
