@@ -15,15 +15,16 @@ def translated(what: str) -> Iterator[None]:
     """Raise our typed errors for whatever Ray raises inside; `what` begins the text."""
     try:
         yield
-    except PulsarException:
-        raise
     except ray_errors.GetTimeoutError:
         raise Timeout(f"{what}: no answer in time") from None
     except ray_errors.RayTaskError as error:
+        # Before PulsarException: Ray raises a class of both, whose text is the actor's traceback.
         cause = error.cause
         if isinstance(cause, PulsarException):
             raise cause from None
         raise UnknownError(f"{what}: {type(cause).__name__}: {cause}") from None
+    except PulsarException:
+        raise
     except (ray_errors.ActorDiedError, ray_errors.ActorUnschedulableError) as error:
         # Never final: the actor may have moved, been replaced or been stopped for a moment. The controller knows.
         raise Moved(f"{what}: the actor is gone ({type(error).__name__}); resolve it again") from None
