@@ -80,8 +80,8 @@ class ConsumerEndpoint:
             self._waiting.extend((generation, grant) for grant in grants)
             if not self._is_sending:
                 self._is_sending = True
-                task = self._loop.create_task(self._send_bytes())
-                task.add_done_callback(self._sent)
+                task = self._loop.create_task(self._send_waiting())
+                task.add_done_callback(self._raise_uncaught)
             return
         for start in range(0, len(grants), MAX_GRANTS_PER_PACKET):
             part = grants[start : start + MAX_GRANTS_PER_PACKET]
@@ -95,10 +95,15 @@ class ConsumerEndpoint:
             self._early.clear()
         self.session.send(encode_request(Reset(self.consumer_id, generation)))
 
-    def _sent(self, task: asyncio.Task[None]) -> None:
-        self._is_sending = False
+    def _raise_uncaught(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._loop.call_exception_handler({"message": "sending deliveries failed", "exception": error})
+
+    async def _send_waiting(self) -> None:
+        try:
+            await self._send_bytes()
+        finally:
+            self._is_sending = False
 
     async def _send_bytes(self) -> None:
         while self._waiting:

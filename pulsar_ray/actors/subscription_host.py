@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -35,6 +36,7 @@ from pulsar_ray.session.session_table import Session
 logger = logging.getLogger(__name__)
 
 FLUSH_INTERVAL_S = 0.1
+NUMBERING_BITS = 20
 RETRY_READ_S = 1.0
 
 
@@ -68,6 +70,10 @@ class SubscriptionHost:
         self._on_mark_delete = on_mark_delete
         self._on_fatal = on_fatal
         self.endpoints: dict[int, ConsumerEndpoint] = {}
+        # Deliveries of a consumer are numbered anew whenever it was not known; each numbering has an id, so that a
+        # consumer which missed the answer to its attach is not believed to have what it had of an earlier one.
+        self._numbering_ids = itertools.count(core.epoch << NUMBERING_BITS)
+        self._numberings: dict[int, int] = {}
         self._place: Place | None = None
         self._is_reading = False
         self._turn_scheduled = False
@@ -91,13 +97,18 @@ class SubscriptionHost:
         )
         while self.core.must_wait(spec):
             await self._until_deadline()
+        self.core.expire(self._now())
+        if request.incarnation not in self.core.consumers:
+            self._numberings[request.incarnation] = next(self._numbering_ids)
+        numbering = self._numberings[request.incarnation]
+        is_same = request.dispatcher_epoch == numbering
         endpoint = ConsumerEndpoint(
             session,
             request.consumer_id,
             request.incarnation,
             request.name,
             self._directory,
-            self.core.epoch,
+            numbering,
             self._loop,
             self._reader,
             reads_files=request.reads_files,
@@ -107,8 +118,8 @@ class SubscriptionHost:
         attachment = self.core.attach_consumer(
             spec,
             self._now(),
-            epoch=request.dispatcher_epoch,
-            received=request.received,
+            epoch=self.core.epoch,
+            received=request.received if is_same else 0,
             held=request.held,
             received_messages=request.received_messages,
         )
@@ -118,9 +129,8 @@ class SubscriptionHost:
         self.endpoints[request.incarnation] = endpoint
         session.endpoints[request.consumer_id] = endpoint
         await self.flushed(self.core.cursor.version)
-        opened = ConsumerOpened(
-            request.request_id, request.name, self.core.epoch, attachment.resumed, attachment.generation
-        )
+        resumed = attachment.resumed and is_same
+        opened = ConsumerOpened(request.request_id, request.name, numbering, resumed, attachment.generation)
         # The answer goes first: what comes before it the client drops, for it does not know what it is yet.
         self._loop.call_soon(self._opened, endpoint, attachment)
         return opened
@@ -141,6 +151,7 @@ class SubscriptionHost:
         """Its session ended with a crash: what it holds waits again, after the session's own grace."""
         if self.endpoints.get(endpoint.incarnation) is endpoint:
             del self.endpoints[endpoint.incarnation]
+            self._numberings.pop(endpoint.incarnation, None)
             self.core.remove_consumer(endpoint.incarnation, Departure.CRASHED)
             self.schedule()
             self._flush_soon()
@@ -149,6 +160,7 @@ class SubscriptionHost:
         """It left by itself; durable when this returns."""
         if self.endpoints.get(endpoint.incarnation) is endpoint:
             del self.endpoints[endpoint.incarnation]
+            self._numberings.pop(endpoint.incarnation, None)
         self.core.remove_consumer(endpoint.incarnation, Departure.CLOSED)
         endpoint.session.endpoints.pop(endpoint.consumer_id, None)
         self.schedule()
