@@ -165,8 +165,8 @@ class Client:
         arguments = {name: value for name, value in locals().items() if name != "self"}
         return self.producer_from(ProducerOptions.from_arguments(**arguments))
 
-    def producer_from(self, options: ProducerOptions) -> Producer:
-        """A producer with checked options (also what unpickling one does)."""
+    def producer_from(self, options: ProducerOptions, producer: Producer | None = None) -> Producer:
+        """A producer with checked options; `producer` is one that was unpickled and is opened now."""
         name = TopicName.parse(options.topic)
         deadline = self._deadline()
         routes = self._resolve(name, deadline)
@@ -181,7 +181,8 @@ class Client:
             for opened in partitions:
                 opened.close(time.monotonic() + self.operation_timeout_s)
             raise
-        producer = Producer(self, name.full, options, partitions)
+        producer = Producer.__new__(Producer) if producer is None else producer
+        Producer.__init__(producer, self, name.full, options, partitions)
         self._remember(producer)
         return producer
 
@@ -239,15 +240,17 @@ class Client:
         arguments = {name: value for name, value in locals().items() if name != "self"}
         return self.consumer_from(ConsumerOptions.from_arguments(**arguments))
 
-    def consumer_from(self, options: ConsumerOptions) -> Consumer:
-        """A consumer with checked options (also what unpickling one does)."""
-        consumer, _ = self._new_consumer(options, options.subscription_name, None)
+    def consumer_from(self, options: ConsumerOptions, consumer: Consumer | None = None) -> Consumer:
+        """A consumer with checked options; `consumer` is one that was unpickled and is opened now."""
+        topic, core = self._open_core(options, options.subscription_name, None)
+        consumer = Consumer.__new__(Consumer) if consumer is None else consumer
+        Consumer.__init__(consumer, self, topic, core)
         self._remember(consumer)
         return consumer
 
-    def _new_consumer(
+    def _open_core(
         self, options: ConsumerOptions, subscription: str, start: dict[str, Any] | None, skip: Skip = None
-    ) -> tuple[Consumer, ConsumerCore]:
+    ) -> tuple[str, ConsumerCore]:
         assert isinstance(options.topic, str)
         name = TopicName.parse(options.topic)
         deadline = self._deadline()
@@ -271,7 +274,7 @@ class Client:
             for partition in opened:
                 partition.close(time.monotonic() + self.operation_timeout_s)
             raise
-        return Consumer(self, name.full, core), core
+        return name.full, core
 
     def create_reader(
         self,
@@ -288,15 +291,19 @@ class Client:
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
     ) -> Reader:
         """A reader that starts behind a message id (at it with `start_message_id_inclusive`), or at earliest or latest."""
-        arguments = {name: value for name, value in locals().items() if name != "self"}
+        return self.reader_from({name: value for name, value in locals().items() if name != "self"})
+
+    def reader_from(self, arguments: dict[str, Any], reader: Reader | None = None) -> Reader:
+        """A reader with the arguments of `create_reader`; `reader` is one that was unpickled and is opened now."""
         options = ReaderOptions.from_arguments(**arguments)
         prefix = f"{options.subscription_role_prefix}-" if options.subscription_role_prefix else ""
         subscription = f"{prefix}reader-{secrets.token_hex(5)}"
         place = (options.start_message_id, options.start_message_id_inclusive)
-        consumer, core = self._new_consumer(
+        topic, core = self._open_core(
             options.consumer_options(subscription), subscription, seek_target(*place), skipped_rows(*place)
         )
-        reader = Reader(self, consumer, core, arguments)
+        reader = Reader.__new__(Reader) if reader is None else reader
+        Reader.__init__(reader, self, Consumer(self, topic, core), core, arguments)
         self._remember(reader)
         return reader
 

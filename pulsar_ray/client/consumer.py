@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import Future
@@ -15,6 +16,7 @@ from pulsar_ray.client.arrow_table import received_table
 from pulsar_ray.client.consumer_core import FOREVER_S, ConsumerCore
 from pulsar_ray.client.listener import ListenerThread
 from pulsar_ray.client.message import Message, MessageBatchView
+from pulsar_ray.client.opened_later import OpenedLater
 from pulsar_ray.client.partition_consumer import PartitionConsumer
 from pulsar_ray.errors import (
     AlreadyClosed,
@@ -28,12 +30,13 @@ from pulsar_ray.model.message_id import MessageId
 
 if TYPE_CHECKING:
     from pulsar_ray.client.client import Client
+    from pulsar_ray.client.consumer_options import ConsumerOptions
 
 DEFAULT_BATCH_BYTES = 10 * 1024 * 1024
 DEFAULT_BATCH_TIMEOUT_MS = 100
 
 
-class Consumer:
+class Consumer(OpenedLater):
     """Receives from a topic through a subscription. Thread-safe. Made by `Client.subscribe`.
 
     Delivery is at least once: what was not acknowledged durably when something crashed comes again.
@@ -415,5 +418,12 @@ def skipped_rows(messageid: MessageId | int, inclusive: bool) -> tuple[int, int,
     return messageid.ledger_id(), messageid.entry_id(), rows
 
 
-def _resubscribe(client: Client, options: Any) -> Consumer:
-    return client.consumer_from(options)
+def _resubscribe(client: Client, options: ConsumerOptions) -> Consumer:
+    consumer = Consumer.__new__(Consumer)
+    opening = consumer.open_later(
+        lambda: client.consumer_from(options, consumer), _client=client, _options=options
+    )
+    if options.message_listener is not None:
+        # Nobody needs to call a consumer that has a listener.
+        threading.Thread(target=opening.run, name="pulsar-ray-resubscribe", daemon=True).start()
+    return consumer

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from pulsar_ray.client.bulk_send import BulkSend
 from pulsar_ray.client.message import Message
+from pulsar_ray.client.opened_later import OpenedLater
 from pulsar_ray.client.partition_producer import ErrorCallback, PartitionProducer, message_fields
 from pulsar_ray.client.producer_options import ProducerOptions
 from pulsar_ray.client.received_block import ReceivedBlock
@@ -52,7 +53,7 @@ class _SyncSend(ErrorCallback):
         return self._done.wait(timeout)
 
 
-class Producer:
+class Producer(OpenedLater):
     """Publishes to a topic. Thread-safe. Made by `Client.create_producer`; pickled, it reconnects as a new
     one.
 
@@ -315,4 +316,6 @@ class Producer:
 
 
 def _recreate(client: Client, options: ProducerOptions) -> Producer:
-    return client.producer_from(options)
+    producer = Producer.__new__(Producer)
+    producer.open_later(lambda: client.producer_from(options, producer), _client=client, _options=options)
+    return producer

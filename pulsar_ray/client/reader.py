@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 from pulsar_ray.client.consumer import Consumer
 from pulsar_ray.client.consumer_core import ConsumerCore
 from pulsar_ray.client.message import Message
+from pulsar_ray.client.opened_later import OpenedLater
 from pulsar_ray.model.message_id import MessageId
 
 if TYPE_CHECKING:
     from pulsar_ray.client.client import Client
 
 
-class Reader:
+class Reader(OpenedLater):
     """Reads a topic from a message id on; holds nothing back and leaves no subscription behind. Thread-safe.
 
     After a crash of its dispatcher it goes on behind what it had received; messages that retention trimmed are skipped.
@@ -61,5 +62,6 @@ class Reader:
 
 
 def _recreate(client: Client, arguments: dict[str, Any]) -> Reader:
-    return client.create_reader(**arguments)
-
+    reader = Reader.__new__(Reader)
+    reader.open_later(lambda: client.reader_from(arguments, reader), _client=client, _arguments=arguments)
+    return reader
