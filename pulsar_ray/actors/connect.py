@@ -132,7 +132,9 @@ def _init(address: str) -> None:
 
 def _running_ray() -> str:
     """The address of a Ray cluster that `ray start` began on this machine, "" if there is none."""
+    # Where Ray itself looks.
+    directory = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"  # noqa: S108
     try:
-        return (Path("/tmp/ray") / "ray_current_cluster").read_text().strip()  # noqa: S108
+        return (Path(directory) / "ray" / "ray_current_cluster").read_text().strip()
     except OSError:
         return ""
