@@ -20,6 +20,12 @@ GROUPS = (
     "consume",
     "arrow",
     "concurrency",
+    "fan_out",
+    "ray_carrier",
+    "memory",
+    "recovery",
+    "startup",
+    "peers",
 )
 
 

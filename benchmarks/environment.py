@@ -93,13 +93,14 @@ class Broker:
 
     def meter(self, topic: str, subscription: str | None = None) -> CpuMeter:
         """CPU of the client, the partition and, if there is one, the dispatcher, from now on."""
-        pids = {"partition": self._pid(self.partition(topic))}
+        pids = {"partition": self.pid(self.partition(topic))}
         if subscription is not None:
-            pids["dispatcher"] = self._pid(self.dispatcher(topic, subscription))
+            pids["dispatcher"] = self.pid(self.dispatcher(topic, subscription))
         return CpuMeter(pids)
 
     @staticmethod
-    def _pid(actor: Any) -> int:
+    def pid(actor: Any) -> int:
+        """The process an actor of the broker runs in."""
         stats: dict[str, Any] = ray.get(actor.stats.remote())
         return int(stats["pid"])
 

@@ -52,6 +52,14 @@ def empty_actor() -> Any:
     return actor
 
 
+def restarting_actor() -> Any:
+    """A bare actor that Ray starts again whenever it dies."""
+    decorate: Any = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=0)
+    actor = decorate(_Echo).remote()
+    ray.get(actor.nothing.remote())
+    return actor
+
+
 _SINK = """
 import socket, struct, sys
 listener = socket.socket(socket.AF_UNIX)

@@ -1,0 +1,65 @@
+"""The carrier that always works: a sync send through Ray calls, against one call and one durable append."""
+
+from __future__ import annotations
+
+import gc
+
+import ray
+
+import pulsar_ray
+from benchmarks.environment import Environment
+from benchmarks.floors import DurableFile, empty_actor
+from benchmarks.measure import alternate, p50, us
+from benchmarks.results import Row
+
+MESSAGE = b"x" * 1024
+
+
+def run(env: Environment) -> list[Row]:
+    """Ours, the empty call and the append take turns."""
+    with env.broker() as broker, pulsar_ray.Client(transport="ray") as client:
+        topic = broker.topic()
+        producer = client.create_producer(topic)
+        lane = broker.client.create_producer(topic)
+        actor = empty_actor()
+        file = DurableFile(broker.directory / "floor")
+        block = b"f" * 4096
+
+        def publish_and_receive() -> None:
+            producer.send_async(MESSAGE, None)
+            consumer.acknowledge(consumer.receive())
+
+        gc.collect()
+        times = alternate(
+            {
+                "ours": lambda: producer.send(MESSAGE),
+                "call": lambda: ray.get(actor.nothing.remote()),
+                "append": lambda: file.append(block),
+                "lane": lambda: lane.send(MESSAGE),
+            },
+            env.count(500, 50),
+            warm_up=20,
+        )
+        consumer = client.subscribe(topic, "bench")
+        received = alternate(
+            {"ours": publish_and_receive, "call": lambda: ray.get(actor.nothing.remote())}, env.count(200, 20)
+        )
+        file.close()
+        floor = p50(times["call"]) + p50(times["append"])
+        return [
+            Row(
+                "sync send p50 over the Ray carrier",
+                us(p50(times["ours"])),
+                f"empty Ray call + append + fdatasync {us(floor)}",
+                p50(times["ours"]) / floor,
+                1.3,
+                at_most=True,
+                note=f"over the lane {us(p50(times['lane']))}",
+            ),
+            Row(
+                "publish to receive p50 over the Ray carrier",
+                us(p50(received["ours"])),
+                f"empty Ray call {us(p50(received['call']))}",
+                p50(received["ours"]) / p50(received["call"]),
+            ),
+        ]

@@ -1,0 +1,111 @@
+"""From nothing to the first message, against bare Ray and bare actors; each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.environment import Environment
+from benchmarks.measure import p50
+from benchmarks.results import Row
+
+ROUNDS = 3
+PARTITIONS = 4
+
+
+def run(env: Environment) -> list[Row]:
+    """Ours and the floor take turns; imports are not counted on either side."""
+    times: dict[str, list[float]] = {}
+    for _ in range(env.count(ROUNDS)):
+        with env.directory() as path:
+            for script in (_OURS, _FLOOR):
+                for name, seconds in _run(script, path).items():
+                    times.setdefault(name, []).append(seconds)
+    middle = {name: p50(values) for name, values in times.items()}
+    return [
+        Row(
+            "embedded Client() to the first message received on a new topic",
+            f"{middle['first']:.2f} s",
+            f"bare Ray, connecting, 3 bare actors one after the other {middle['bare']:.2f} s",
+            middle["first"] / middle["bare"],
+            1.5,
+            at_most=True,
+        ),
+        Row(
+            f"new topic of {PARTITIONS} partitions, one subscription, first message received",
+            f"{middle['partitioned']:.2f} s",
+            f"its {2 * PARTITIONS} actors bare, in parallel {middle['parallel']:.2f} s",
+            middle["partitioned"] / middle["parallel"],
+            1.5,
+            at_most=True,
+        ),
+    ]
+
+
+def _run(script: str, directory: Path) -> dict[str, Any]:
+    command = [sys.executable, "-c", script, str(directory / "data"), str(PARTITIONS)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=300)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+_OURS = """
+import json, sys, time
+import ray, pulsar_ray
+from pulsar_ray import Admin, Client
+began = time.perf_counter()
+client = Client("local", data_dir=sys.argv[1])
+consumer = client.subscribe("first", "sub")
+producer = client.create_producer("first")
+producer.send(b"x")
+consumer.acknowledge(consumer.receive())
+first = time.perf_counter() - began
+admin = Admin(data_dir=sys.argv[1])
+began = time.perf_counter()
+admin.topics.create_partitioned_topic("many", int(sys.argv[2]))
+consumer = client.subscribe("many", "sub")
+producer = client.create_producer("many")
+producer.send(b"x")
+consumer.acknowledge(consumer.receive())
+many = time.perf_counter() - began
+client.close()
+admin.close()
+print(json.dumps({"first": first, "partitioned": many}))
+"""
+
+_BARE_RAY = """
+import logging, sys, ray
+context = ray.init(address="local", include_dashboard=True, dashboard_host="127.0.0.1", log_to_driver=False,
+                   logging_level=logging.ERROR)
+print(context.address_info["gcs_address"], flush=True)
+sys.stdin.read()
+"""
+
+_FLOOR = f"""
+import json, logging, subprocess, sys, time
+import ray
+began = time.perf_counter()
+command = [sys.executable, "-c", {_BARE_RAY!r}]
+bare = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+ray.init(address=bare.stdout.readline().strip(), log_to_driver=False, logging_level=logging.ERROR)
+@ray.remote(num_cpus=0)
+class Bare:
+    def nothing(self):
+        pass
+kept = []
+for _ in range(3):
+    kept.append(Bare.remote())
+    ray.get(kept[-1].nothing.remote())
+one_by_one = time.perf_counter() - began
+began = time.perf_counter()
+kept += [Bare.remote() for _ in range(2 * int(sys.argv[2]))]
+ray.get([actor.nothing.remote() for actor in kept])
+parallel = time.perf_counter() - began
+bare.stdin.close()
+ray.shutdown()
+bare.wait()
+print(json.dumps({{"bare": one_by_one, "parallel": parallel}}))
+"""
