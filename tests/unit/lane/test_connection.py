@@ -1,0 +1,375 @@
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pulsar_ray.errors import (
+    AlreadyClosed,
+    ConnectError,
+    ForkedClient,
+    Moved,
+    ProtocolError,
+    PulsarException,
+    SessionLost,
+    Timeout,
+)
+from pulsar_ray.lane.address import LaneAddress, TcpAddress, UnixAddress
+from pulsar_ray.lane.completion import Completion
+from pulsar_ray.lane.connection import LaneConnection
+from pulsar_ray.lane.io_thread import IoThread
+from pulsar_ray.lane.limits import LaneLimits
+from pulsar_ray.session.packet import Packet, encode_packet
+from pulsar_ray.testing.faults import DOWN, UP, LaneCutter
+from tests.unit.lane.server_thread import (
+    DEADLINE_S,
+    ECHO,
+    HELLO_FIELDS,
+    SWALLOW,
+    Receiver,
+    ServerThread,
+)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerThread]:
+    with ServerThread(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+def receiver() -> Receiver:
+    return Receiver()
+
+
+@pytest.fixture(params=["unix", "tcp"])
+def connection(
+    request: pytest.FixtureRequest, server: ServerThread, receiver: Receiver
+) -> Iterator[LaneConnection]:
+    connection = LaneConnection.connect(getattr(server, request.param), HELLO_FIELDS, receiver)
+    yield connection
+    connection.close()
+
+
+def soon() -> float:
+    return time.monotonic() + DEADLINE_S
+
+
+def echo(connection: LaneConnection, receiver: Receiver, number: int, body: bytes = b"") -> None:
+    """One round trip in this thread."""
+    done = receiver.awaited[number] = Completion()
+    assert connection.request(encode_packet(ECHO, (number,), [body]), done, soon())
+
+
+def test_welcome(connection: LaneConnection) -> None:
+    assert connection.welcome == (4711, "welcome")
+    assert connection.kind == ("socket" if isinstance(connection.address, UnixAddress) else "tcp")
+
+
+def test_requests_and_sends_come_back_in_order(connection: LaneConnection, receiver: Receiver) -> None:
+    for number in range(0, 200, 2):
+        connection.send(encode_packet(ECHO, (number,), [b"x" * number]))
+        echo(connection, receiver, number + 1, b"y" * 3 * number)
+    packets = receiver.journal.wait_for(lambda events: len(events) == 200)
+    assert [packet.fields[0] for packet in packets] == list(range(200))
+
+
+def test_the_io_thread_reads_when_nobody_waits(connection: LaneConnection, receiver: Receiver) -> None:
+    connection.send(encode_packet(ECHO, (1,), [b"unasked"]))
+    (packet,) = receiver.journal.wait_for(lambda events: len(events) == 1)
+    assert packet.body.tobytes() == b"unasked"
+    echo(connection, receiver, 2)
+    connection.send(encode_packet(ECHO, (3,)))
+    receiver.journal.wait_for(lambda events: len(events) == 3)
+
+
+@pytest.mark.parametrize("size", [0, 1000, 64 * 1024, 1024 * 1024, 8 * 1024 * 1024 - 100])
+def test_bodies_of_all_sizes(connection: LaneConnection, receiver: Receiver, size: int) -> None:
+    body = random.Random(size).randbytes(size)
+    for number in range(3):
+        echo(connection, receiver, number, body)
+    assert all(packet.body.tobytes() == body for packet in receiver.journal.events())
+
+
+def test_many_threads_share_it(connection: LaneConnection, receiver: Receiver) -> None:
+    failures: list[BaseException] = []
+
+    def work(worker: int) -> None:
+        rng = random.Random(worker)
+        try:
+            for number in range(60):
+                echo(
+                    connection,
+                    receiver,
+                    worker * 1000 + number,
+                    rng.randbytes(rng.choice([10, 1000, 200_000])),
+                )
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    numbers = [packet.fields[0] for packet in receiver.journal.events()]
+    for worker in range(8):
+        own = [number for number in numbers if number // 1000 == worker]
+        assert own == [worker * 1000 + number for number in range(60)]
+
+
+def test_both_sides_sending_as_much_as_they_can_do_not_block_each_other(
+    connection: LaneConnection, receiver: Receiver
+) -> None:
+    for number in range(60):
+        connection.send(encode_packet(ECHO, (number,), [bytes(1_000_000)]))
+    receiver.journal.wait_for(lambda events: len(events) == 60)
+
+
+def test_sends_from_the_handler_never_block(server: ServerThread) -> None:
+    class Amplifier(Receiver):
+        def on_packets(self, connection: LaneConnection, packets: list[Packet]) -> None:
+            super().on_packets(connection, packets)
+            for packet in packets:
+                if packet.fields[0] == 0:
+                    for number in range(1, 41):
+                        connection.send(encode_packet(ECHO, (number,), [bytes(500_000)]))
+
+    receiver = Amplifier()
+    connection = LaneConnection.connect(server.unix, HELLO_FIELDS, receiver)
+    connection.send(encode_packet(ECHO, (0,)))
+    packets = receiver.journal.wait_for(lambda events: len(events) == 41)
+    assert [packet.fields[0] for packet in packets] == list(range(41))
+    assert connection.unsent_bytes == 0
+    connection.close()
+
+
+def test_wait_ends_at_its_deadline(connection: LaneConnection, receiver: Receiver) -> None:
+    never = Completion()
+    assert not connection.wait(never, time.monotonic() + 0.01)
+    assert not connection.request(encode_packet(SWALLOW, ()), never, time.monotonic() + 0.01)
+    echo(connection, receiver, 1)
+
+
+def test_what_another_thread_sets_ends_a_wait(connection: LaneConnection) -> None:
+    done = Completion()
+    threading.Timer(0.01, done.set).start()
+    assert connection.wait(done, soon())
+
+
+@pytest.mark.parametrize("missing", ["socket", "listener", "port"])
+def test_nobody_there(tmp_path: Path, missing: str) -> None:
+    address: LaneAddress = UnixAddress(str(tmp_path / "lane"))
+    if missing == "listener":
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.bind(address.target())
+    if missing == "port":
+        with socket.create_server(("127.0.0.1", 0)) as sock:
+            address = TcpAddress("127.0.0.1", sock.getsockname()[1])
+    with pytest.raises(ConnectError):
+        LaneConnection.connect(address, HELLO_FIELDS, Receiver())
+
+
+@pytest.mark.parametrize("full", [True, False], ids=["nobody accepts", "nobody answers"])
+def test_silence_instead_of_a_welcome(tmp_path: Path, full: bool) -> None:
+    address = UnixAddress(str(tmp_path / "lane"))
+    limits = LaneLimits(connect_s=0.05, hello_s=0.05)
+    with address.new_socket() as listener, address.new_socket() as first:
+        listener.bind(address.path)
+        listener.listen(0)
+        if full:
+            first.connect(address.path)
+        with pytest.raises(ConnectError):
+            LaneConnection.connect(address, HELLO_FIELDS, Receiver(), limits=limits)
+
+
+def test_a_server_that_is_none(tmp_path: Path) -> None:
+    address = UnixAddress(str(tmp_path / "lane"))
+    with address.new_socket() as listener:
+        listener.bind(address.path)
+        listener.listen()
+
+        def answer() -> None:
+            with listener.accept()[0] as sock:
+                sock.recv(1000)
+                sock.sendall(b"HTTP/1.1 400 Bad Request\r\n")
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        with pytest.raises(ProtocolError):
+            LaneConnection.connect(address, HELLO_FIELDS, Receiver())
+        thread.join()
+
+
+def test_a_refusal_is_the_servers_own_error(server: ServerThread) -> None:
+    with pytest.raises(SessionLost, match="not known here with that token"):
+        LaneConnection.connect(server.unix, HELLO_FIELDS._replace(token=bytes(32)), Receiver())
+
+
+def test_the_servers_reason_for_closing_is_told_once(
+    connection: LaneConnection, receiver: Receiver, server: ServerThread
+) -> None:
+    server.call(lambda: server.server.lanes[0].close(Moved("resolve again")))
+    error = receiver.wait_lost()
+    assert type(error) is Moved
+    assert error.text == "resolve again"
+    assert connection.is_lost
+    with pytest.raises(Moved):
+        connection.send(encode_packet(ECHO, (1,)))
+    assert not connection.wait(Completion(), soon())
+
+
+def test_a_waiting_thread_notices_the_loss(
+    connection: LaneConnection, receiver: Receiver, server: ServerThread
+) -> None:
+    threading.Timer(0.02, lambda: server.call(server.server.lanes[0].close)).start()
+    assert not connection.request(encode_packet(SWALLOW, ()), Completion(), soon())
+    assert type(receiver.wait_lost()) is SessionLost
+
+
+def test_closing_it_is_no_loss(connection: LaneConnection, receiver: Receiver, server: ServerThread) -> None:
+    connection.close()
+    connection.close()
+    server.journal.wait_for(lambda events: len(events) == 2)
+    with pytest.raises(AlreadyClosed):
+        connection.send(encode_packet(ECHO, (1,)))
+    drained = threading.Event()
+    IoThread.get().call_soon(drained.set)
+    assert drained.wait(DEADLINE_S)
+    assert receiver.journal.events() == []
+
+
+def test_closing_wakes_a_waiting_thread(connection: LaneConnection) -> None:
+    threading.Timer(0.02, connection.close).start()
+    assert not connection.wait(Completion(), soon())
+
+
+def test_a_handler_that_fails_loses_the_connection(server: ServerThread) -> None:
+    class Failing(Receiver):
+        def on_packets(self, connection: LaneConnection, packets: list[Packet]) -> None:
+            raise KeyError("no such consumer")
+
+    receiver = Failing()
+    connection = LaneConnection.connect(server.unix, HELLO_FIELDS, receiver)
+    connection.send(encode_packet(ECHO, (1,)))
+    assert isinstance(receiver.wait_lost(), ProtocolError)
+
+
+def test_a_server_that_stops_reading_is_given_up(tmp_path: Path) -> None:
+    limits = LaneLimits(write_s=0.2)
+    receiver = Receiver()
+    with ServerThread(tmp_path) as server, LaneCutter(server.unix, tmp_path) as cutter:
+        connection = LaneConnection.connect(cutter.address, HELLO_FIELDS, receiver, limits=limits)
+        cutter.stall()
+        with pytest.raises(Timeout):
+            connection.send(encode_packet(SWALLOW, (), [bytes(4_000_000)]))
+        assert isinstance(receiver.wait_lost(), Timeout)
+
+
+def test_queued_packets_that_do_not_leave_are_given_up_too(tmp_path: Path) -> None:
+    limits = LaneLimits(write_s=0.2)
+    receiver = Receiver()
+    with ServerThread(tmp_path) as server, LaneCutter(server.unix, tmp_path) as cutter:
+        connection = LaneConnection.connect(cutter.address, HELLO_FIELDS, receiver, limits=limits)
+        cutter.stall()
+        packet = encode_packet(SWALLOW, (), [bytes(4_000_000)])
+        IoThread.get().call_soon(lambda: connection.send(packet))
+        assert isinstance(receiver.wait_lost(), Timeout)
+
+
+def test_more_queued_than_allowed_is_given_up(tmp_path: Path) -> None:
+    limits = LaneLimits(unsent_bytes=2_000_000)
+    receiver = Receiver()
+    with ServerThread(tmp_path) as server, LaneCutter(server.unix, tmp_path) as cutter:
+        connection = LaneConnection.connect(cutter.address, HELLO_FIELDS, receiver, limits=limits)
+        cutter.stall()
+        packet = encode_packet(SWALLOW, (), [bytes(4_000_000)])
+        IoThread.get().call_soon(lambda: connection.send(packet))
+        assert isinstance(receiver.wait_lost(), SessionLost)
+
+
+@pytest.mark.parametrize("direction", [UP, DOWN])
+@pytest.mark.parametrize("count", [1, 11, 12, 13, 5000, 200_000])
+def test_cut_in_the_middle_of_packets(tmp_path: Path, direction: str, count: int) -> None:
+    receiver = Receiver()
+    with ServerThread(tmp_path) as server, LaneCutter(server.unix, tmp_path) as cutter:
+        connection = LaneConnection.connect(cutter.address, HELLO_FIELDS, receiver)
+        cutter.cut_after(direction, count)
+        sent = 0
+        try:
+            for number in range(50):
+                connection.send(encode_packet(ECHO, (number,), [bytes([number]) * 30_000]))
+                sent += 1
+        except PulsarException:
+            pass
+        assert isinstance(receiver.wait_lost(), SessionLost)
+        packets = [event for event in receiver.journal.events() if isinstance(event, Packet)]
+        assert [packet.fields[0] for packet in packets] == list(range(len(packets)))
+        assert len(packets) <= min(sent + 1, count // 30_000)
+        assert all(packet.body.tobytes() == bytes([packet.fields[0]]) * 30_000 for packet in packets)
+
+
+def test_bytes_one_by_one(tmp_path: Path, receiver: Receiver) -> None:
+    with ServerThread(tmp_path) as server, LaneCutter(server.unix, tmp_path) as cutter:
+        cutter.slice(1)
+        connection = LaneConnection.connect(cutter.address, HELLO_FIELDS, receiver)
+        for number in range(10):
+            echo(connection, receiver, number, b"body")
+        connection.close()
+
+
+def test_an_interrupted_write_loses_the_connection(tmp_path: Path) -> None:
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(_signal: int, _frame: Any) -> None:
+        raise Interrupted
+
+    receiver = Receiver()
+    with ServerThread(tmp_path) as server, LaneCutter(server.unix, tmp_path) as cutter:
+        connection = LaneConnection.connect(cutter.address, HELLO_FIELDS, receiver)
+        cutter.stall()
+        before = signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        try:
+            with pytest.raises(Interrupted):
+                connection.send(encode_packet(SWALLOW, (), [bytes(4_000_000)]))
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        assert isinstance(receiver.wait_lost(), SessionLost)
+
+
+def test_a_forked_child_cannot_use_it_and_the_parent_can(
+    connection: LaneConnection, receiver: Receiver, server: ServerThread
+) -> None:
+    echo(connection, receiver, 1)
+    parents_io = IoThread.get()
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            verdict = b"wrong"
+            try:
+                connection.send(encode_packet(ECHO, (2,)))
+            except ForkedClient:
+                connection.close()
+                if not connection.wait(Completion(), soon()) and IoThread.get() is not parents_io:
+                    verdict = b"ok"
+            os.write(write_end, verdict)
+        finally:
+            os._exit(0)
+    os.close(write_end)
+    os.waitpid(child, 0)
+    assert os.read(read_end, 10) == b"ok"
+    os.close(read_end)
+    echo(connection, receiver, 3)
