@@ -47,6 +47,7 @@ logger = logging.getLogger(__name__)
 PROBE_DEADLINE_S = 2.0
 WATCH_INTERVAL_S = 5.0
 CALL_DEADLINE_S = 30.0
+ACTOR_START_DEADLINE_S = 60.0
 NAME_POLL_S = 0.02
 
 
@@ -62,6 +63,7 @@ class Controller:
         self._handles: dict[str, Any] = {}
         self._dispatchers: dict[str, tuple[str, str, bool]] = {}
         self._probing: dict[str, asyncio.Task[bool]] = {}
+        self._starting: dict[str, asyncio.Task[None]] = {}
         self._start: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
 
@@ -196,6 +198,7 @@ class Controller:
     def _create(self, cls: type[Any], name: str, store: dict[str, Any], *args: Any) -> Any:
         handle = create(cls, name, store["node_id"], *args)
         self._handles[name] = handle
+        self._starting[name] = asyncio.get_running_loop().create_task(_first_answer(handle))
         return handle
 
     async def create_topic(self, topic: str, partitions: int) -> None:
@@ -250,6 +253,7 @@ class Controller:
 
     def _kill(self, name: str) -> None:
         handle = self._handles.pop(name, None)
+        self._starting.pop(name, None)
         if handle is not None:
             ray.kill(handle)
 
@@ -305,6 +309,10 @@ class Controller:
                 handle = ray.get_actor(name, namespace=NAMESPACE)
             except ValueError:
                 return False
+        starting = self._starting.get(name)
+        if starting is not None and not starting.done():
+            # A process that is still coming up, on a busy machine, must not be taken for a frozen one.
+            return False
         try:
             await asyncio.wait_for(handle.probe.remote(), PROBE_DEADLINE_S)
         except asyncio.TimeoutError:
@@ -372,3 +380,9 @@ class Controller:
                 logger.warning("%s did not stop by itself: %s", name, error)
 
         await asyncio.gather(*(one(name) for name in names))
+
+
+async def _first_answer(handle: Any) -> None:
+    """Until a new actor has answered once, has failed, or has had long enough to start."""
+    with contextlib.suppress(ray.exceptions.RayError, asyncio.TimeoutError):
+        await asyncio.wait_for(handle.probe.remote(), ACTOR_START_DEADLINE_S)
