@@ -39,6 +39,7 @@ from pulsar_ray.session.requests import (
 from pulsar_ray.session.session_table import Session
 from pulsar_ray.transport.cluster import Cluster, SubscriptionRequest
 
+LOOK_DEADLINE_S = 2.0
 _FOLLOWER_NUMBERS = itertools.count(1 << 40)
 
 
@@ -307,6 +308,16 @@ class DispatcherServer:
         )
 
     # --- stats, closing --------------------------------------------------------------------------------------------
+
+    async def look_around(self) -> None:
+        """Learn where the log is now, also with nobody connected, when the partition says nothing by itself."""
+        if not self._is_armed:
+            self._follower.follow(self._number, armed=False)
+            # Its answer comes behind what following is answered with.
+            with contextlib.suppress(PulsarException, asyncio.TimeoutError):
+                await asyncio.wait_for(self._follower.call("last_message"), LOOK_DEADLINE_S)
+        for host in self._subscriptions.values():
+            host.core.cursor.set_ledgers(self._feed.ledgers)
 
     def stats(self) -> dict[str, Any]:
         """Per subscription; `consumers` counts all."""

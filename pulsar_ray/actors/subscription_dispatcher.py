@@ -80,7 +80,10 @@ class SubscriptionDispatcher(LaneActor):
 
         async def collect() -> dict[str, Any]:
             assert self._host is not None
-            server = {} if self._server is None else self._server.stats()
+            server: dict[str, Any] = {}
+            if self._server is not None:
+                await self._server.look_around()
+                server = self._server.stats()
             return {**server, "sessions": self._host.describe(), "pid": os.getpid()}
 
         result: dict[str, Any] = await self._owner.run(collect)
