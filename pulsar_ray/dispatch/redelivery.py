@@ -17,7 +17,10 @@ from pulsar_ray.model.position import Position
 from pulsar_ray.model.row_ranges import RowRanges
 
 NackItem = tuple[int, int, RowRanges, int]
-"""(ledger id, first entry id of the block or an entry in it, rows counted from there, redelivery count)."""
+"""(ledger id, first entry id of the block or an entry in it, rows counted from there, redelivery count).
+
+No rows are the whole entry; a redelivery count below 0 is whatever the consumer has.
+"""
 
 
 class Redelivery:
@@ -40,9 +43,10 @@ class Redelivery:
             if block is None:
                 continue
             offset = entry_id - block.ref.first_entry_id if block.ref.row_is_entry else 0
+            rows = rows or ((0, 1 if block.ref.row_is_entry else block.ref.messages),)
             rows = row_ranges.union((), ((a + offset, b + offset) for a, b in rows))
             for delivery in tuple(block.deliveries):
-                if delivery.consumer is not consumer or delivery.count != count:
+                if delivery.consumer is not consumer or 0 <= count != delivery.count:
                     continue
                 failed = row_ranges.intersect(delivery.rows, rows)
                 if failed:

@@ -105,6 +105,23 @@ def test_a_nack_brings_back_only_that_message_counted_and_first() -> None:
     assert (third.rows, third.redelivery_count) == (((3, 4),), 2)
 
 
+def test_a_nack_without_rows_is_of_the_whole_entry() -> None:
+    rig = Rig([1, 10, -5])
+    rig.add(1, credit=100)
+    rig.grants()
+    rig.dispatcher.negative_acknowledge(1, [(1, 0, (), 0), (1, 4, (), 0), (1, 11, (), 0)])
+    assert rig.told() == [(1, 0, ((0, 1),)), (1, 1, ((3, 4),)), (1, 11, ((0, 5),))]
+
+
+def test_a_nack_by_id_knows_no_redelivery_count() -> None:
+    rig = Rig([1])
+    rig.add(1, credit=10)
+    for count in (0, 1):
+        (grant,) = rig.grants()
+        assert grant.redelivery_count == count
+        rig.dispatcher.negative_acknowledge(1, [(1, 0, (), -1)])
+
+
 def test_a_nack_of_what_another_consumer_has_changes_nothing() -> None:
     rig = Rig([1])
     rig.add(1, credit=1)
