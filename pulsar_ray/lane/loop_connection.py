@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 from collections.abc import Sequence
@@ -105,7 +106,8 @@ class LoopConnection(asyncio.BufferedProtocol):
         """Close; `on_lost` is not called."""
         if self._lost is None:
             self._lost = AlreadyClosed("the connection was closed by its owner")
-            self._loop.call_soon_threadsafe(self._close_transport)
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and its sockets with it
+                self._loop.call_soon_threadsafe(self._close_transport)
 
     def _close_transport(self) -> None:
         if self._transport is not None:
