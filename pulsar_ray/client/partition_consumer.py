@@ -34,6 +34,7 @@ from pulsar_ray.session.requests import (
     Reset,
     encode_request,
 )
+from pulsar_ray.transport.carriers import Connection
 from pulsar_ray.transport.cluster import AttachReply, PartitionRoute
 from pulsar_ray.transport.link import ActorLink
 
@@ -124,10 +125,18 @@ class PartitionConsumer:
 
     def reopen(self, attached: AttachReply) -> None:
         """A new attachment: open again, declaring what is held; then credit and pending acknowledgments go out."""
-        self.link.request_async(lambda rid: self._open_request(rid, attached), self._reopened)
+        carrier = self.link.carrier
+        self.link.request_async(
+            lambda rid: self._open_request(rid, attached),
+            lambda opened, error: self._reopened(carrier, opened, error),
+        )
 
-    def _reopened(self, opened: ConsumerOpened | None, error: PulsarException | None) -> None:
+    def _reopened(
+        self, carrier: Connection | None, opened: ConsumerOpened | None, error: PulsarException | None
+    ) -> None:
         if opened is not None:
+            if self.link.carrier is not carrier:
+                return
             self._opened(opened)
             self.flush_acks()
         elif error is not None and not error.retriable:

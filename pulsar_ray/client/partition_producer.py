@@ -11,6 +11,7 @@ import logging
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -41,6 +42,7 @@ from pulsar_ray.session.requests import (
     PublishFailed,
     encode_request,
 )
+from pulsar_ray.transport.carriers import Connection
 from pulsar_ray.transport.cluster import AttachReply, PartitionRoute
 from pulsar_ray.transport.link import ActorLink
 
@@ -67,11 +69,14 @@ class PartitionProducer:
         self._state = threading.Lock()
         self._room = threading.Condition(self._state)
         self._write_role = threading.Lock()
+        self._callback_role = threading.Lock()
+        self._completed: deque[PendingBlock] = deque()
         self._pending = PendingBlocks()
         self._incarnation = secrets.randbits(63) | 1
         self._replaces = 0
         self._next_seq = 0
         self._is_open = False
+        self._carrier: Connection | None = None
         self._holding = False
         self._error: PulsarException | None = None
         self._builder: BatchBuilder | None = None
@@ -90,9 +95,10 @@ class PartitionProducer:
         self.link.ensure_attached(deadline)
         opened = self.link.request(self._open_request, deadline)
         self._make_builder(opened)
-        with self._state:
-            self._is_open = True
         self.link.add_endpoint(self.producer_id, self)
+        with self._state:
+            self._carrier = self.link.carrier
+            self._is_open = self._carrier is not None
         if self._send_timeout_s:
             self._io.call_later(min(1.0, self._send_timeout_s), self._check_timeouts)
 
@@ -134,17 +140,28 @@ class PartitionProducer:
 
     def reopen(self, attached: AttachReply) -> None:
         """A new attachment: open again, then everything pending is written again in order."""
-        self.link.request_async(self._open_request, self._reopened)
+        self._request_open()
 
-    def _reopened(self, opened: ProducerOpened | None, error: PulsarException | None) -> None:
+    def _request_open(self) -> None:
+        carrier = self.link.carrier
+        self.link.request_async(
+            self._open_request, lambda opened, error: self._reopened(carrier, opened, error)
+        )
+
+    def _reopened(
+        self, carrier: Connection | None, opened: ProducerOpened | None, error: PulsarException | None
+    ) -> None:
         if error is None:
             with self._state:
+                if self.link.carrier is not carrier:
+                    return
+                self._carrier = carrier
                 self._is_open = True
                 self._replaces = 0
             self._pump()
         elif isinstance(error, ProducerFenced):
             self._start_incarnation(error)
-            self.link.request_async(self._open_request, self._reopened)
+            self._request_open()
         elif not error.retriable:
             self.fail(error)
 
@@ -315,15 +332,18 @@ class PartitionProducer:
             if self._batching and self.on_batch_sealed is not None:
                 self.on_batch_sealed(self.route.partition)
 
-    def _next_block(self) -> PendingBlock | None:
+    def _next_block(self) -> tuple[PendingBlock, Connection] | None:
+        """The next block to write and the carrier on which it is next."""
         with self._state:
-            if not self._is_open:
+            carrier = self._carrier
+            if not self._is_open or carrier is None:
                 return None
             unbatched_turn = (
                 not self._batching and not self._holding and self._pending.sent < IN_FLIGHT_UNBATCHED
             )
             self._take_sealed(seal=unbatched_turn)
-            return self._pending.next_unsent()
+            block = self._pending.next_unsent()
+            return None if block is None else (block, carrier)
 
     def _has_work(self) -> bool:
         with self._state:
@@ -342,8 +362,11 @@ class PartitionProducer:
         """
         while self._write_role.acquire(blocking=False):
             try:
-                while (block := self._next_block()) is not None:
-                    self.link.send(encode_request(Publish(self.producer_id), block.buffers))
+                while (work := self._next_block()) is not None:
+                    block, carrier = work
+                    packet = encode_request(Publish(self.producer_id), block.buffers)
+                    if not self.link.send(packet, only_on=carrier):
+                        break
             finally:
                 self._write_role.release()
             if not self._has_work():
@@ -352,22 +375,38 @@ class PartitionProducer:
     # --- receipts --------------------------------------------------------------------------------------------------
 
     def on_receipts(self, rows: list[tuple[int, int, int, int, int]]) -> None:
-        """Complete blocks; what callbacks send meanwhile goes out together afterwards."""
-        done: list[tuple[BlockDone, int, int]] = []
+        """Complete blocks."""
         with self._state:
+            pending = self._pending
             for _, entry_seq, _, ledger_id, entry_id in rows:
-                block = self._pending.confirm(entry_seq)
-                if block is not None:
-                    done.append((block.done, ledger_id, entry_id))
-            self._holding = True
+                pending.answer(entry_seq, (ledger_id, entry_id, None))
+            self._completed.extend(pending.take_settled())
             self._room.notify_all()
-        try:
-            for complete, ledger_id, entry_id in done:
-                complete(ledger_id, entry_id, None)
-        finally:
-            with self._state:
-                self._holding = False
+        self._call_back()
         self._pump()
+
+    def _call_back(self) -> None:
+        """Run callbacks in the order of completion: one thread at a time, the others leave theirs to it.
+
+        What callbacks send meanwhile goes out together afterwards.
+        """
+        while self._completed and self._callback_role.acquire(blocking=False):
+            try:
+                self._holding = True
+                while self._completed:
+                    block = self._completed.popleft()
+                    assert block.outcome is not None
+                    block.done(*block.outcome)
+            finally:
+                self._holding = False
+                self._callback_role.release()
+
+    def _fail_pending(self, error: PulsarException) -> None:
+        """Called with the state lock held; `_call_back` must follow."""
+        for block in self._pending.take_all():
+            block.outcome = block.outcome or (-1, -1, error)
+            self._completed.append(block)
+        self._room.notify_all()
 
     def on_pong(self, number: int) -> None:
         """Receipts say what arrived."""
@@ -376,10 +415,11 @@ class PartitionProducer:
         """A refusal of one block."""
         if isinstance(request, PublishFailed):
             with self._state:
-                block = self._pending.confirm(request.entry_seq)
+                error = error_from(request.error, request.text, request.details)
+                self._pending.answer(request.entry_seq, (-1, -1, error))
+                self._completed.extend(self._pending.take_settled())
                 self._room.notify_all()
-            if block is not None:
-                block.done(-1, -1, error_from(request.error, request.text, request.details))
+            self._call_back()
             self._pump()
 
     def _completion(self, batch: SealedBatch) -> BlockDone:
@@ -425,7 +465,7 @@ class PartitionProducer:
             Timeout(f"no receipt within {self._send_timeout_s} s; whether it was stored is unknown")
         )
         if self.link.is_attached:
-            self.link.request_async(self._open_request, self._reopened)
+            self._request_open()
 
     def _start_incarnation(self, error: PulsarException) -> None:
         """Fail everything pending and number anew; the partition then refuses what is left of the old
@@ -434,13 +474,11 @@ class PartitionProducer:
         with self._state:
             self._is_open = False
             self._take_sealed(seal=True)
-            blocks = self._pending.take_all()
+            self._fail_pending(error)
             self._replaces = self._incarnation
             self._incarnation = secrets.randbits(63) | 1
             self._next_seq = 0
-            self._room.notify_all()
-        for block in blocks:
-            block.done(-1, -1, error)
+        self._call_back()
 
     def fail(self, error: PulsarException) -> None:
         """End this producer: pending messages and later calls get `error`."""
@@ -449,25 +487,25 @@ class PartitionProducer:
             self._error = error
             if self._builder is not None:
                 self._take_sealed(seal=True)
-            blocks = self._pending.take_all()
-            self._room.notify_all()
-        for block in blocks:
-            block.done(-1, -1, error)
+            self._fail_pending(error)
+        self._call_back()
 
     def flush(self, deadline: float) -> None:
         """Wait until everything enqueued so far is confirmed or failed. Raises Timeout."""
         self.seal()
         with self._state:
             last = max((block.entry_seq for block in self._pending), default=-1)
-        flushed = _Flushed(self, last)
+            flushed = _Flushed(self, self._incarnation, last)
         if not self.link.wait(flushed, deadline):
             raise Timeout("flush: messages are still unconfirmed")
 
-    def is_confirmed_up_to(self, entry_seq: int) -> bool:
-        """True when no block up to this entry_seq is pending any more."""
+    def is_settled_up_to(self, incarnation: int, entry_seq: int) -> bool:
+        """True when no block up to this entry_seq is pending any more and every callback of them has run."""
         with self._state:
+            if self._completed or self._callback_role.locked():
+                return False
             first = self._pending.first
-            return first is None or first.entry_seq > entry_seq
+            return first is None or first.entry_seq > entry_seq or self._incarnation != incarnation
 
     def close(self, deadline: float) -> None:
         """Write and confirm what is pending, then give the name back."""
@@ -488,14 +526,15 @@ class PartitionProducer:
 
 
 class _Flushed:
-    """Looks like an event that is set once everything up to an entry_seq is confirmed."""
+    """Looks like an event that is set once everything up to an entry_seq is confirmed or has failed."""
 
-    def __init__(self, producer: PartitionProducer, entry_seq: int) -> None:
+    def __init__(self, producer: PartitionProducer, incarnation: int, entry_seq: int) -> None:
         self._producer = producer
+        self._incarnation = incarnation
         self._entry_seq = entry_seq
 
     def is_set(self) -> bool:
-        return self._producer.is_confirmed_up_to(self._entry_seq)
+        return self._producer.is_settled_up_to(self._incarnation, self._entry_seq)
 
     def wait(self, timeout: float | None = None) -> bool:
         time.sleep(min(timeout or 0.001, 0.001))

@@ -10,12 +10,13 @@ from pulsar_ray.errors import PulsarException
 
 BlockDone = Callable[[int, int, PulsarException | None], None]
 """done(ledger id, first entry id, None) once durable, or done(-1, -1, error)."""
+Outcome = tuple[int, int, PulsarException | None]
 
 
 class PendingBlock:
     """One encoded block, kept until its receipt: a re-attach may have to send it again."""
 
-    __slots__ = ("buffers", "done", "entries", "entry_seq", "messages", "sealed_s", "size")
+    __slots__ = ("buffers", "done", "entries", "entry_seq", "messages", "outcome", "sealed_s", "size")
 
     def __init__(
         self,
@@ -34,6 +35,7 @@ class PendingBlock:
         self.size = size
         self.sealed_s = sealed_s
         self.done = done
+        self.outcome: Outcome | None = None
 
 
 class PendingBlocks:
@@ -79,31 +81,37 @@ class PendingBlocks:
         """The oldest block."""
         return self._blocks[0] if self._blocks else None
 
-    def confirm(self, entry_seq: int) -> PendingBlock | None:
-        """Take out the block with this entry_seq; None for a receipt that came before (repeats are
-        harmless).
+    def answer(self, entry_seq: int, outcome: Outcome) -> None:
+        """A receipt or refusal came; one that came before is harmless."""
+        for block in self._blocks:
+            if block.entry_seq == entry_seq:
+                block.outcome = outcome
+                return
+            if block.entry_seq > entry_seq:
+                return
+
+    def take_settled(self) -> list[PendingBlock]:
+        """Take out the answered blocks at the front.
+
+        After a cut an answer may overtake the one of an earlier block; it waits, so that callbacks come in order.
         """
+        settled: list[PendingBlock] = []
         blocks = self._blocks
-        if blocks and blocks[0].entry_seq == entry_seq:
+        while blocks and blocks[0].outcome is not None:
             block = blocks.popleft()
             self.sent = max(0, self.sent - 1)
-        else:
-            # Blocks refused by the broker are answered out of turn.
-            for index, block in enumerate(blocks):
-                if block.entry_seq == entry_seq:
-                    break
-            else:
-                return None
-            del blocks[index]
-            if index < self.sent:
-                self.sent -= 1
-        self.messages -= block.messages
-        self.size -= block.size
-        return block
+            self.messages -= block.messages
+            self.size -= block.size
+            settled.append(block)
+        return settled
 
     def resend(self) -> None:
-        """The carrier is gone: everything pending has to be written again."""
+        """The carrier is gone: everything pending has to be written again, also what was refused out of turn, or
+        its entry_seq would be missed.
+        """
         self.sent = 0
+        for block in self._blocks:
+            block.outcome = None
 
     def take_all(self) -> list[PendingBlock]:
         """Give up: empty the queue."""

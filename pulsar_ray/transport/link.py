@@ -162,10 +162,19 @@ class ActorLink:
 
     # --- sending ---------------------------------------------------------------------------------------------------
 
-    def send(self, buffers: list[Any]) -> bool:
-        """Write packets to the carrier; False when detached (a re-attach resends what is pending)."""
+    @property
+    def carrier(self) -> Connection | None:
+        """What carries packets now; another one after each attach."""
+        return self._connection
+
+    def send(self, buffers: list[Any], only_on: Connection | None = None) -> bool:
+        """Write packets to the carrier; False when detached (a re-attach resends what is pending).
+
+        With `only_on`, False also if another carrier has taken its place: packets that belong behind others
+        which that one has not seen must not overtake them there.
+        """
         connection = self._connection
-        if connection is None:
+        if connection is None or (only_on is not None and connection is not only_on):
             return False
         try:
             connection.send(buffers)
