@@ -92,7 +92,7 @@ class ServerThread:
             limits=limits,
             **options,
         )
-        self._thread = threading.Thread(target=self.loop.run_forever, name="lane-server")
+        self._thread = threading.Thread(target=self.loop.run_forever, name="lane-server", daemon=True)
 
     def __enter__(self) -> ServerThread:
         self._thread.start()
