@@ -74,9 +74,9 @@ def set_kernel_timeout(sock: socket.socket, option: int, timeout_s: float) -> No
 def configure_socket(sock: socket.socket) -> None:
     """Set what both ends of a TCP lane want; a Unix socket is left as it is.
 
-    Nothing waits for full segments, and a peer that vanished is noticed within 13 s, both idle (keepalive) and
-    while something waits to be acknowledged (user timeout). Larger buffers make large packets on a Unix socket
-    four times slower: 550 MB/s with 256 KiB and more, 2,100 with the kernel's own 208 KiB.
+    Nothing waits for full segments, and a peer that vanished is noticed within 13 s, both idle (keepalive)
+    and while something waits to be acknowledged (user timeout). Larger buffers make large packets on a Unix
+    socket four times slower: 550 MB/s with 256 KiB and more, 2,100 with the kernel's own 208 KiB.
     """
     if sock.family == socket.AF_UNIX:
         return

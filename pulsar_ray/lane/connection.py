@@ -321,8 +321,11 @@ class LaneConnection:
         if not self._reader_role.acquire(blocking=False):
             return
         try:
-            if not self._outgoing.close_if_idle():
-                return
+            # `lose` sets the loss before it has unregistered the descriptor, whose number is free once it
+            # is closed.
+            with self._state_lock:
+                if not self._outgoing.close_if_idle():
+                    return
             self._io.disown(self)
             tells, self._tells_loss = self._tells_loss, False
         finally:

@@ -54,6 +54,7 @@ class LaneServer:
         self.staging = bytearray(STAGING_BYTES)
         self.unix_address: UnixAddress | None = None
         self.tcp_address: TcpAddress | None = None
+        self.is_closing = False
         self._directory = Path(directory)
         self._node_address = node_address
         self._handler = handler
@@ -71,7 +72,7 @@ class LaneServer:
 
     @property
     def lanes(self) -> list[ServerLane]:
-        """Connections that exist, those before their hello included."""
+        """Connections that exist or of which `on_closed` is due, those before their hello included."""
         return list(self._lanes)
 
     async def start(self) -> UnixAddress:
@@ -120,7 +121,11 @@ class LaneServer:
         raise OSError(errno.EADDRINUSE, f"no free port in {ports}")
 
     async def close(self, error: PulsarException | None = None) -> None:
-        """Stop listening, remove the socket and close every lane with `error`; returns when they are gone."""
+        """Stop listening, remove the socket and close every lane with `error`; returns when they are gone.
+
+        `on_closed` was called for each by then.
+        """
+        self.is_closing = True
         for server in self._servers:
             server.close()
         if self.unix_address is not None:
@@ -142,10 +147,9 @@ class LaneServer:
         self._lanes.add(lane)
         self.watch_deadlines()
 
-    def lane_closed(self, lane: ServerLane) -> None:
-        """Called by a lane when its connection is gone."""
+    def lane_ended(self, lane: ServerLane) -> None:
+        """Called by a lane when its connection is gone and so is the question what became of its peer."""
         self._lanes.discard(lane)
-        self.budget.forget(lane)
         if self._all_gone is not None and not self._lanes and not self._all_gone.done():
             self._all_gone.set_result(None)
 

@@ -114,6 +114,9 @@ class ServerLane(asyncio.BufferedProtocol):
 
     def close(self, error: PulsarException | None = None) -> None:
         """Send the error, write what is queued within `limits.close_s`, and close. `on_closed` follows."""
+        if self._end_timer is not None:
+            # Only what became of the peer is still waited for.
+            self._end()
         if self._transport is None or self._is_closing:
             return
         if error is not None:
@@ -183,8 +186,9 @@ class ServerLane(asyncio.BufferedProtocol):
         self._transport = None
         if self._abort_timer is not None:
             self._abort_timer.cancel()
-        self._server.lane_closed(self)
-        if self._peer_died or self._watch is None or not self._watch.is_watching:
+        self._server.budget.forget(self)
+        is_death_known = self._peer_died or self._watch is None or not self._watch.is_watching
+        if is_death_known or self._server.is_closing:
             self._end()
         else:
             self._end_timer = self._loop.call_later(self._limits.peer_death_s, self._end)
@@ -255,7 +259,6 @@ class ServerLane(asyncio.BufferedProtocol):
     def _on_peer_death(self) -> None:
         self._peer_died = True
         if self._end_timer is not None:
-            self._end_timer.cancel()
             self._end()
         elif self._transport is not None and self._abort_timer is None:
             # What it sent before it died is still read; then end of file comes, unless a forked child keeps
@@ -268,6 +271,10 @@ class ServerLane(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _end(self) -> None:
+        if self._end_timer is not None:
+            self._end_timer.cancel()
+            self._end_timer = None
+        self._server.lane_ended(self)
         if self._watch is not None:
             self._watch.close()
         if self._is_open:

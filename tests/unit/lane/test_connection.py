@@ -373,3 +373,19 @@ def test_a_forked_child_cannot_use_it_and_the_parent_can(
     assert os.read(read_end, 10) == b"ok"
     os.close(read_end)
     echo(connection, receiver, 3)
+
+
+def test_connections_that_are_lost_and_closed_at_once_leave_no_descriptor(tmp_path: Path) -> None:
+    IoThread.get()
+    before = len(os.listdir("/proc/self/fd"))
+    with ServerThread(tmp_path) as server:
+        for number in range(60):
+            connection = LaneConnection.connect(
+                server.unix if number % 2 else server.tcp, HELLO_FIELDS, Receiver()
+            )
+            server.loop.call_soon_threadsafe(lambda: [lane.close() for lane in server.server.lanes])
+            connection.close()
+    drained = threading.Event()
+    IoThread.get().call_soon(drained.set)
+    assert drained.wait(DEADLINE_S)
+    assert len(os.listdir("/proc/self/fd")) <= before
