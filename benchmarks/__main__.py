@@ -25,6 +25,7 @@ GROUPS = (
     "memory",
     "recovery",
     "startup",
+    "spark",
     "peers",
 )
 
