@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any
 
 import click
@@ -54,6 +55,8 @@ class Commands(click.Group):
         """The command, imported; None if there is none of that name."""
         if cmd_name not in _COMMANDS:
             return None
+        # Ray prints its cluster's warnings to standard output, where our results go. It reads this at import.
+        os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
         module = importlib.import_module(f"pulsar_ray.cli.{_COMMANDS[cmd_name][0]}")
         command: click.Command = getattr(module, cmd_name)
         return command

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import FrameType
 
 from pulsar_ray_spark.java import find_java
@@ -31,6 +33,29 @@ def signals_raise() -> Iterator[ExitStack]:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+@contextmanager
+def output_into(path: Path) -> Iterator[None]:
+    """What this process and children started inside write goes to a file; the children's also afterwards.
+
+    Spark's JVM talks a lot on both its outputs.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = {number: os.dup(number) for number in (1, 2)}
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        for number in kept:
+            os.dup2(log, number)
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, original in kept.items():
+            os.dup2(original, number)
+            os.close(original)
+        os.close(log)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from pulsar_ray.client.client import Client
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.enums import InitialPosition
 from pulsar_ray_spark.demo.counting import Counters
-from pulsar_ray_spark.demo.environment import java_on_path, signals_raise
+from pulsar_ray_spark.demo.environment import java_on_path, output_into, signals_raise
 from pulsar_ray_spark.demo.publishing import Killing, Publishing
 from pulsar_ray_spark.demo.report import differences, table
 from pulsar_ray_spark.demo.spark_side import SparkCount
@@ -64,7 +64,7 @@ class Demo:
             client = self._connect(data_dir, undo)
             self._say(f"topic      {self._topic}, {PARTITIONS} partitions, held by subscription 'spark'")
             published, consumed = self._stream(client, undo)
-            in_spark = self._aggregate(undo)
+            in_spark = self._aggregate(data_dir, undo)
             self._conclude(published.expected, consumed, in_spark)
             self._say(f"whole demo {time.perf_counter() - started:.1f} s")
         if self._given_directory is not None:
@@ -163,11 +163,12 @@ class Demo:
 
     # --- Spark, and the end --------------------------------------------------------------------------------
 
-    def _aggregate(self, undo: ExitStack) -> dict[str, Tally]:
-        with self._console.status("starting Spark"):
+    def _aggregate(self, data_dir: Path, undo: ExitStack) -> dict[str, Tally]:
+        self._say("Spark      starting ...")
+        log = data_dir / "run" / "spark.log"
+        with output_into(log):
             spark = SparkCount()
-        undo.callback(spark.stop)
-        with self._console.status("Spark reads the topic"):
+            undo.callback(spark.stop)
             tallies = spark.tallies(self._topic)
         lines = sum(tally.lines for tally in tallies.values())
         self._say(

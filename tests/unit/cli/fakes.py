@@ -1,0 +1,162 @@
+"""Stand-ins for the clients that commands use."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pulsar_ray.cli.target import Target
+from pulsar_ray.client.message import MessageBatchView
+from pulsar_ray.client.received_block import ReceivedBlock
+from pulsar_ray.errors import PulsarException, Result
+from pulsar_ray.model.message_id import MessageId
+
+
+@dataclass
+class FakeProducer:
+    """Keeps what is sent and confirms it when flushed; fails messages from `fails_at` on with `error`."""
+
+    error: PulsarException | None = None
+    fails_at: int = 0
+    interrupts_at: int = -1
+    sent: list[tuple[bytes, str | None]] = field(default_factory=list)
+    waiting: list[Any] = field(default_factory=list)
+
+    def topic(self) -> str:
+        return "persistent://public/default/t"
+
+    def send_async(self, value: bytes, callback: Any, partition_key: str | None = None) -> None:
+        if len(self.sent) == self.interrupts_at:
+            raise KeyboardInterrupt
+        self.sent.append((value, partition_key))
+        if self.error is not None and len(self.sent) > self.fails_at:
+            callback.failed(self.error)
+        else:
+            self.waiting.append(callback)
+
+    def flush(self) -> None:
+        for callback in self.waiting:
+            callback(Result.Ok, MessageId())
+        self.waiting.clear()
+
+
+@dataclass
+class FakeConsumer:
+    """Hands out batches of (value, key), then none."""
+
+    batches: list[list[tuple[bytes | None, str | None]]]
+    acknowledged: int = 0
+    interrupts: bool = False
+
+    def batch_receive(self) -> MessageBatchView:
+        if not self.batches:
+            if self.interrupts:
+                raise KeyboardInterrupt
+            return MessageBatchView([])
+        return MessageBatchView(
+            [
+                (ReceivedBlock.outgoing("persistent://public/default/t", value, key=key), 0, 1)
+                for value, key in self.batches.pop(0)
+            ]
+        )
+
+    def has_message_available(self) -> bool:
+        return bool(self.batches)
+
+    def acknowledge(self, messages: Sequence[Any]) -> None:
+        self.acknowledged += len(messages)
+
+
+class FakeTopics:
+    def __init__(self, admin: FakeAdmin) -> None:
+        self._admin = admin
+
+    def partitions(self, namespace: str = "public/default") -> dict[str, int]:
+        return self._admin.topic_partitions if namespace == "public/default" else {}
+
+    def create_topic(self, topic: str) -> None:
+        self._admin.calls.append(("create", topic))
+
+    def create_partitioned_topic(self, topic: str, partitions: int) -> None:
+        self._admin.calls.append(("create", topic, partitions))
+
+    def delete(self, topic: str, force: bool) -> None:
+        self._admin.calls.append(("delete", topic, force))
+
+    def stats(self, topic: str) -> dict[str, Any]:
+        copied: dict[str, Any] = json.loads(json.dumps(self._admin.topic_stats))
+        return copied
+
+
+class FakeAdmin:
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+        self.retention = (0, 0)
+        self.topic_partitions: dict[str, int] = {}
+        self.topic_stats: dict[str, Any] = {"subscriptions": {"s": {"isDurable": True}}}
+        self.topics = FakeTopics(self)
+
+    def broker(self) -> dict[str, Any]:
+        minutes, mebibytes = self.retention
+        return {
+            "settings": {
+                "default_retention_time_in_minutes": minutes,
+                "default_retention_size_in_mb": mebibytes,
+            }
+        }
+
+    def stats(self) -> dict[str, Any]:
+        return {
+            "stores": [{"path": "data", "freeBytes": 5_000_000_000, "totalBytes": 10_000_000_000}],
+            "actors": {"persistent://public/default/t": {"pid": 17}, "gone": {"error": "ActorDiedError"}},
+        }
+
+    def __enter__(self) -> FakeAdmin:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.calls.append("close")
+
+
+class FakeClient:
+    def __init__(self, producer: FakeProducer, consumer: FakeConsumer) -> None:
+        self.producer = producer
+        self.consumer = consumer
+        self.options: dict[str, Any] = {}
+        self.is_closed = False
+
+    def create_producer(self, topic: str, **options: Any) -> FakeProducer:
+        self.options = {"topic": topic, **options}
+        return self.producer
+
+    def subscribe(self, topic: str, subscription: str, kind: Any, **options: Any) -> FakeConsumer:
+        self.options = {"topic": topic, "subscription": subscription, "type": kind, **options}
+        return self.consumer
+
+    def __enter__(self) -> FakeClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.is_closed = True
+
+
+class FakeTarget(Target):
+    """Goes into the context in the place of the global options."""
+
+    def __init__(self, producer: FakeProducer | None = None, consumer: FakeConsumer | None = None) -> None:
+        super().__init__()
+        object.__setattr__(self, "the_admin", FakeAdmin())
+        object.__setattr__(
+            self, "the_client", FakeClient(producer or FakeProducer(), consumer or FakeConsumer([]))
+        )
+
+    the_admin: FakeAdmin
+    the_client: FakeClient
+
+    def client(self) -> Any:
+        return self.the_client
+
+    def admin(self) -> Any:
+        return self.the_admin

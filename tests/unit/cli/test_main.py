@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import click
+import pytest
+
+from pulsar_ray.cli.main import main
+from pulsar_ray.errors import TopicNotFound
+from tests.unit.cli.conftest import Run
+from tests.unit.cli.fakes import FakeTarget
+
+COMMANDS = list(main.list_commands(click.Context(main)))
+NESTED = [
+    ("topics", "list"),
+    ("topics", "create"),
+    ("topics", "delete"),
+    ("perf", "produce"),
+    ("perf", "consume"),
+]
+
+
+def test_help_lists_every_command_and_the_exit_codes(run: Run) -> None:
+    result = run(None, "--help")
+    assert result.exit_code == 0
+    for command in COMMANDS:
+        assert f"  {command} " in result.output
+    assert "Exit codes" in result.output
+
+
+@pytest.mark.parametrize("arguments", [*((command,) for command in COMMANDS), *NESTED], ids=" ".join)
+def test_every_command_has_help(run: Run, arguments: tuple[str, ...]) -> None:
+    result = run(FakeTarget(), *arguments, "--help")
+    assert result.exit_code == 0
+    assert result.output.startswith("Usage: ")
+
+
+def test_help_is_there_without_importing_ray() -> None:
+    code = (
+        "import sys\n"
+        "from click.testing import CliRunner\n"
+        "from pulsar_ray.cli.main import main\n"
+        "assert CliRunner().invoke(main, ['--help']).exit_code == 0\n"
+        "assert CliRunner().invoke(main, ['topics', '--help']).exit_code == 0\n"
+        "assert not {'ray', 'pyarrow', 'pyspark'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("nothing",), "No such command"),
+        (("--service-url", "ray://head:10001", "status"), "host:port"),
+        (("--transport", "pigeon", "status"), "pigeon"),
+        (("produce",), "TOPIC"),
+        (("produce", "t", "--compression", "rar"), "rar"),
+        (("produce", "t", "no-such-file"), "no-such-file"),
+        (("produce", "t", "--key-regex", "("), "no regular expression"),
+        (("produce", "t", "--key-regex", "a", "--key-separator", "b"), "not both"),
+        (("consume", "t"), "--subscription"),
+        (("consume", "t", "-s", "s", "-n", "0"), "-n"),
+        (("consume", "t", "-s", "s", "--from", "middle"), "middle"),
+        (("consume", "t", "-s", "s", "--type", "failover"), "failover"),
+        (("consume", "t", "-s", "s", "--json", "--key-separator", ":"), "--json"),
+        (("topics", "create", "t", "--partitions", "0"), "--partitions"),
+        (("perf", "produce", "t", "--rate", "-1"), "--rate"),
+        (("standalone", "--idle-seconds", "-1"), "--idle-seconds"),
+        (("demo", "--input", "no-such-file"), "no-such-file"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2_and_says_what_is_wrong(
+    run: Run, arguments: tuple[str, ...], text: str
+) -> None:
+    result = run(FakeTarget() if arguments[0][0] != "-" else None, *arguments)
+    assert result.exit_code == 2
+    assert text in result.stderr
+
+
+def failing(error: BaseException) -> FakeTarget:
+    target = FakeTarget()
+
+    def fail(*_: Any) -> Any:
+        raise error
+
+    setattr(target.the_admin.topics, "partitions", fail)  # noqa: B010 - a method may not be assigned to
+    return target
+
+
+def test_a_typed_error_is_one_line_and_exit_code_1(run: Run) -> None:
+    result = run(failing(TopicNotFound("the topic x does not exist")), "topics", "list")
+    assert result.exit_code == 1
+    assert result.stderr == "Error: TopicNotFound: the topic x does not exist\n"
+    assert result.stdout == ""
+
+
+def test_ctrl_c_is_exit_code_130(run: Run) -> None:
+    result = run(failing(KeyboardInterrupt()), "topics", "list")
+    assert result.exit_code == 130

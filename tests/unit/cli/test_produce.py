@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from pulsar_ray.errors import DiskSpaceLow
+from pulsar_ray.model.enums import CompressionType
+from tests.unit.cli.conftest import Run
+from tests.unit.cli.fakes import FakeProducer, FakeTarget
+
+
+def test_lines_of_standard_input_become_messages(run: Run) -> None:
+    target = FakeTarget()
+    result = run(target, "produce", "t", input=b"one\ntwo\r\n\n\xff last")
+    assert result.exit_code == 0
+    assert target.the_client.producer.sent == [
+        (b"one", None),
+        (b"two", None),
+        (b"", None),
+        (b"\xff last", None),
+    ]
+    assert "4 lines sent, all confirmed" in result.stderr
+    assert result.stdout == ""
+    assert target.the_client.is_closed
+
+
+def test_files_are_sent_in_turn(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("1\n2\n")
+    (tmp_path / "b").write_text("3")
+    target = FakeTarget()
+    result = run(target, "produce", "t", str(tmp_path / "a"), "-", str(tmp_path / "b"), input="in\n")
+    assert result.exit_code == 0
+    assert [value for value, _ in target.the_client.producer.sent] == [b"1", b"2", b"in", b"3"]
+
+
+def test_keys_by_separator(run: Run) -> None:
+    target = FakeTarget()
+    run(target, "produce", "t", "--key-separator", "::", input="k::v::w\nno key\n::empty\n")
+    assert target.the_client.producer.sent == [(b"v::w", "k"), (b"no key", None), (b"empty", None)]
+
+
+def test_keys_by_regular_expression(run: Run) -> None:
+    target = FakeTarget()
+    run(target, "produce", "t", "--key-regex", r"user=(\w+)", input="user=ann x\nnobody\n")
+    assert target.the_client.producer.sent == [(b"user=ann x", "ann"), (b"nobody", None)]
+    target = FakeTarget()
+    run(target, "produce", "t", "--key-regex", r"\d+", input="a12b\n")
+    assert target.the_client.producer.sent == [(b"a12b", "12")]
+
+
+def test_options_reach_the_producer(run: Run) -> None:
+    target = FakeTarget()
+    run(target, "produce", "t", "--compression", "zstd", "--no-batching", "--name", "p", input="")
+    options = target.the_client.options
+    assert options["compression_type"] is CompressionType.ZSTD
+    assert options["batching_enabled"] is False
+    assert options["producer_name"] == "p"
+    assert options["block_if_queue_full"] is True
+
+
+def test_it_warns_when_nothing_keeps_the_lines(run: Run) -> None:
+    target = FakeTarget()
+    target.the_admin.topic_stats = {"subscriptions": {"reader": {"isDurable": False}}}
+    assert "nothing keeps these lines" in run(target, "produce", "t", input="x\n").stderr
+    target.the_admin.retention = (10, -1)
+    assert "nothing keeps" not in run(target, "produce", "t", input="x\n").stderr
+    target.the_admin.retention = (10, 0)
+    assert "nothing keeps" in run(target, "produce", "t", input="x\n").stderr
+    target.the_admin.topic_stats = {"subscriptions": {"s": {"isDurable": True}}}
+    assert "nothing keeps" not in run(target, "produce", "t", input="x\n").stderr
+
+
+def test_an_error_ends_it_and_the_confirmed_lines_are_told(run: Run) -> None:
+    target = FakeTarget(FakeProducer(error=DiskSpaceLow("free some space"), fails_at=2))
+    result = run(target, "produce", "t", input="1\n2\n3\n4\n")
+    assert result.exit_code == 1
+    assert "stopped at standard input, line 3: 2 of 3 lines sent were confirmed" in result.stderr
+    assert "Error: DiskSpaceLow: free some space" in result.stderr
+
+
+def test_ctrl_c_flushes_and_tells_what_was_confirmed(run: Run) -> None:
+    target = FakeTarget(FakeProducer(interrupts_at=2))
+    result = run(target, "produce", "t", input="1\n2\n3\n")
+    assert result.exit_code == 130
+    assert "stopped at standard input, line 3: 2 of 3 lines sent were confirmed" in result.stderr
+    assert target.the_client.producer.waiting == []
+    assert target.the_client.is_closed

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.unit.cli.conftest import Run
+from tests.unit.cli.fakes import FakeTarget
+
+PARTITION: dict[str, Any] = {
+    "msgInCounter": 1234,
+    "bytesInCounter": 10,
+    "storageSize": 5000,
+    "msgOutCounter": 0,
+    "bytesOutCounter": 0,
+    "publishers": [{"producerName": "p"}],
+    "corruptions": ["segment 1 is corrupt"],
+}
+
+
+def test_names_one_per_line_for_other_programs(run: Run) -> None:
+    target = FakeTarget()
+    target.the_admin.topic_partitions = {"a": 0, "b": 4}
+    assert run(target, "topics", "list").stdout == "a\nb\n"
+    assert json.loads(run(target, "topics", "list", "--json").stdout) == {"a": 0, "b": 4}
+    assert run(target, "topics", "list", "--namespace", "x/y").stdout == ""
+
+
+def test_create_and_delete(run: Run) -> None:
+    target = FakeTarget()
+    run(target, "topics", "create", "t")
+    run(target, "topics", "create", "t", "--partitions", "3")
+    run(target, "topics", "delete", "t")
+    run(target, "topics", "delete", "t", "--force")
+    assert [call for call in target.the_admin.calls if call != "close"] == [
+        ("create", "t"),
+        ("create", "t", 3),
+        ("delete", "t", False),
+        ("delete", "t", True),
+    ]
+    assert target.the_admin.calls.count("close") == 4
+
+
+def test_stats_of_a_topic(run: Run) -> None:
+    target = FakeTarget()
+    subscription = {"msgBacklog": 77, "unackedMessages": 3, "msgOutCounter": 5, "isDurable": True}
+    target.the_admin.topic_stats = {
+        **PARTITION,
+        "subscriptions": {"audit": {**subscription, "consumers": [{"consumerName": "c1"}]}},
+        "partitions": {"t-partition-0": PARTITION},
+    }
+    result = run(target, "stats", "t")
+    assert result.exit_code == 0
+    for text in ("1,234", "5.0 kB", "audit", "77", "c1"):
+        assert text in result.stdout
+    assert "t-partition-0: segment 1 is corrupt" in result.stderr
+    assert json.loads(run(target, "stats", "t", "--json").stdout) == target.the_admin.topic_stats
+
+
+def test_stats_of_the_broker(run: Run) -> None:
+    result = run(FakeTarget(), "stats")
+    for text in ("5.0 GB", "10.0 GB", "17", "ActorDiedError", "0 topics"):
+        assert text in result.stdout
