@@ -20,8 +20,8 @@ Exchange: TypeAlias = tuple[int, list[tuple[int, Buffer]]]
 """(last packet received, packets with their numbers): the same in both directions."""
 
 MAX_EARLY_BYTES = 2 * MAX_PACKET_BYTES
-"""Packets kept although an earlier one is missing. More are dropped, to come again when a call fails or none is
-open: the calling end should have less than this under way."""
+"""Packets kept although an earlier one is missing. More are dropped, to come again when a call fails or none
+is open: the calling end should have less than this under way."""
 
 
 class TunnelEnd:
