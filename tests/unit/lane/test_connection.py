@@ -383,7 +383,8 @@ def test_connections_that_are_lost_and_closed_at_once_leave_no_descriptor(tmp_pa
             connection = LaneConnection.connect(
                 server.unix if number % 2 else server.tcp, HELLO_FIELDS, Receiver()
             )
-            server.loop.call_soon_threadsafe(lambda: [lane.close() for lane in server.server.lanes])
+            for lane in server.call(lambda: server.server.lanes):
+                server.loop.call_soon_threadsafe(lane.close)
             connection.close()
     drained = threading.Event()
     IoThread.get().call_soon(drained.set)
