@@ -229,4 +229,4 @@ def _own_buffer(total: int, filled: int) -> memoryview:
     """For a packet of `total` bytes of which so many have arrived."""
     size = total if total <= WHOLE_BUFFER_BYTES else min(total, max(OWN_BUFFER_BYTES, _GROWTH * filled))
     # Zeroing and then overwriting a bytearray cost three times what receiving did.
-    return memoryview(np.empty(size, dtype=np.uint8))
+    return np.empty(size, dtype=np.uint8).data
