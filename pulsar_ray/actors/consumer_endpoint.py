@@ -88,12 +88,12 @@ class ConsumerEndpoint:
             packet = Deliver(self.consumer_id, self._epoch, generation, [_described(grant) for grant in part])
             self.session.send(encode_request(packet))
 
-    def drop_queue(self, generation: int) -> None:
+    def drop_queue(self, generation: int, *, is_seek: bool) -> None:
         """Tell the consumer to drop what it has of lower generations; what still waits here goes too."""
         self._waiting.clear()
         if self._early is not None:
             self._early.clear()
-        self.session.send(encode_request(Reset(self.consumer_id, generation)))
+        self.session.send(encode_request(Reset(self.consumer_id, generation, is_seek)))
 
     def _raise_uncaught(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -18,7 +18,7 @@ from pulsar_ray.actors.subscription_host import SubscriptionHost
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
 from pulsar_ray.dispatch.dispatcher import Dispatcher, DispatchSettings
-from pulsar_ray.errors import ConsumerNotFound, InvalidConfiguration, Moved, PulsarException
+from pulsar_ray.errors import InvalidConfiguration, Moved, PulsarException, SessionLost
 from pulsar_ray.managed_ledger.cursor_store import CursorStore
 from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor, Subscription
 from pulsar_ray.model.position import EARLIEST, Position
@@ -76,7 +76,6 @@ class DispatcherServer:
         )
         self._subscriptions: dict[str, SubscriptionHost] = {}
         self._number = next(_FOLLOWER_NUMBERS)
-        self._reach = ("", "")
         self._directory = ""
         self._epoch = 0
         self._is_armed = False
@@ -87,7 +86,6 @@ class DispatcherServer:
     async def start(self) -> None:
         """Register the subscription at the partition, open its cursor, follow. Raises what either refuses with."""
         attached = await self._follower.attach()
-        self._reach = attached.reach
         self._directory = attached.directory
         if self._request.durable:
             await self._open_durable()
@@ -167,7 +165,9 @@ class DispatcherServer:
         """What an attach answers besides the carrier's addresses."""
         if self._is_removed:
             raise Moved("the subscription was removed: resolve it again")
-        return {"epoch": self._epoch, "reach": self._reach, "directory": self._directory}
+        # The partition writes a new value each time it starts.
+        reach = self._follower.link.attached.reach if self._follower.link.attached else ("", "")
+        return {"epoch": self._epoch, "reach": reach, "directory": self._directory}
 
     def on_request(self, session: Session, request: Request, body: memoryview) -> None:
         """One packet of an attached session."""
@@ -192,9 +192,9 @@ class DispatcherServer:
         )
         if host is None or not isinstance(endpoint, ConsumerEndpoint):
             # Of a consumer that has left, or not opened yet here: it says all of it again when it opens.
-            if isinstance(request, Acknowledge) and request.request_id:
-                refusal = ConsumerNotFound("the consumer is not open here: attach again")
-                session.send(encode_request(Failed(request.request_id, "SessionLost", refusal.text)))
+            if not isinstance(request, Credit) and request.request_id:
+                text = "the consumer is not open here: attach again"
+                session.send(encode_request(Failed(request.request_id, "SessionLost", text)))
             return
         match request:
             case Credit():
@@ -204,7 +204,7 @@ class DispatcherServer:
             case NegativeAcknowledge():
                 host.negative_acknowledge(endpoint, request)
             case RedeliverUnacknowledged():
-                host.redeliver_unacknowledged(endpoint, request.received)
+                host.redeliver_unacknowledged(endpoint, request)
 
     def _answer_opened(self, session: Session, request: OpenConsumer) -> None:
         async def run() -> None:
@@ -263,7 +263,7 @@ class DispatcherServer:
     async def _call(self, session: Session, request: Call) -> Any:
         endpoint = session.endpoints.get(request.endpoint_id)
         if not isinstance(endpoint, ConsumerEndpoint) or endpoint.subscription not in self._subscriptions:
-            raise ConsumerNotFound("the consumer is not open here")
+            raise SessionLost("the consumer is not open here: attach again")
         host = self._subscriptions[endpoint.subscription]
         methods: dict[str, Callable[..., Awaitable[Any]]] = {
             "seek": self._seek,

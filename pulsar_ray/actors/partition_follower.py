@@ -103,9 +103,6 @@ class PartitionFollower:
         else:
             self._loop.call_soon_threadsafe(self._on_advanced, request)
 
-    def on_pong(self, number: int) -> None:
-        """Positions are absolute: nothing has to be repeated."""
-
     def on_receipts(self, rows: list[tuple[int, int, int, int, int]]) -> None:
         """A follower publishes nothing."""
 

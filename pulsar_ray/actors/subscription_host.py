@@ -16,7 +16,7 @@ from pulsar_ray.dispatch.block_ref import BlockRef
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Attachment, Departure, Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue, Grant
-from pulsar_ray.errors import BrokerPersistenceError, ConsumerBusy, Fenced, PulsarException
+from pulsar_ray.errors import BrokerPersistenceError, ConsumerBusy, Fenced, PulsarException, SessionLost
 from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.managed_ledger.cursor_store import CursorFlush, CursorStore
 from pulsar_ray.model.enums import ConsumerType
@@ -29,6 +29,7 @@ from pulsar_ray.session.requests import (
     Failed,
     NegativeAcknowledge,
     OpenConsumer,
+    RedeliverUnacknowledged,
     encode_request,
 )
 from pulsar_ray.session.session_table import Session
@@ -79,7 +80,7 @@ class SubscriptionHost:
         self._turn_scheduled = False
         self._flush_timer: asyncio.TimerHandle | None = None
         self._is_flushing = False
-        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._waiters: list[tuple[int, bool, asyncio.Future[None]]] = []
         self._deadline_timer: asyncio.TimerHandle | None = None
         self.problem: str = ""
         core.cursor.set_ledgers(feed.ledgers)
@@ -87,7 +88,10 @@ class SubscriptionHost:
     # --- consumers -------------------------------------------------------------------------------------------------
 
     async def open_consumer(self, session: Session, request: OpenConsumer) -> ConsumerOpened:
-        """Attach a consumer, or attach it again. Raises ConsumerBusy; waits while one from before a restart may come back."""
+        """Attach a consumer, or attach it again; waits while one from before a restart may come back.
+
+        Raises ConsumerBusy, and SessionLost if the session ended meanwhile.
+        """
         spec = ConsumerSpec(
             request.incarnation,
             request.name,
@@ -97,6 +101,8 @@ class SubscriptionHost:
         )
         while self.core.must_wait(spec):
             await self._until_deadline()
+        if session.is_ended:
+            raise SessionLost("the session ended while its consumer waited: attach again")
         self.core.expire(self._now())
         if request.incarnation not in self.core.consumers:
             self._numberings[request.incarnation] = next(self._numbering_ids)
@@ -187,14 +193,19 @@ class SubscriptionHost:
             return
         self.schedule()
         if request.request_id:
-            task = self._loop.create_task(self._answer_durable(endpoint.session, request.request_id, version))
+            answer = self._answer_durable(
+                endpoint.session, request.request_id, version, at_once=request.at_once
+            )
+            task = self._loop.create_task(answer)
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         else:
             self._flush_soon()
 
-    async def _answer_durable(self, session: Session, request_id: int, version: int) -> None:
+    async def _answer_durable(
+        self, session: Session, request_id: int, version: int, *, at_once: bool
+    ) -> None:
         try:
-            await self.flushed(version)
+            await self.flushed(version, at_once=at_once)
         except PulsarException as error:
             session.send(encode_request(Failed(request_id, type(error).__name__, error.text)))
         else:
@@ -203,16 +214,22 @@ class SubscriptionHost:
     def negative_acknowledge(self, endpoint: ConsumerEndpoint, request: NegativeAcknowledge) -> None:
         """Let messages come again now."""
         self._drop(self.core.negative_acknowledge(endpoint.incarnation, request.items))
+        self._answer_done(endpoint, request.request_id)
 
-    def redeliver_unacknowledged(self, endpoint: ConsumerEndpoint, through: int) -> None:
+    def redeliver_unacknowledged(self, endpoint: ConsumerEndpoint, request: RedeliverUnacknowledged) -> None:
         """Let all that this consumer holds come again."""
-        self._drop(self.core.redeliver_unacknowledged(endpoint.incarnation, through))
+        self._drop(self.core.redeliver_unacknowledged(endpoint.incarnation, request.received))
+        self._answer_done(endpoint, request.request_id)
 
-    def _drop(self, actions: list[DropQueue]) -> None:
+    def _answer_done(self, endpoint: ConsumerEndpoint, request_id: int) -> None:
+        if request_id:
+            endpoint.session.send(encode_request(Done(request_id)))
+
+    def _drop(self, actions: list[DropQueue], *, is_seek: bool = False) -> None:
         for action in actions:
             endpoint = self.endpoints.get(action.consumer_id)
             if endpoint is not None:
-                endpoint.drop_queue(action.generation)
+                endpoint.drop_queue(action.generation, is_seek=is_seek)
         self.schedule()
         self._flush_soon()
 
@@ -223,7 +240,7 @@ class SubscriptionHost:
         self._place = None
         generation = self.core.generation
         await self.flushed(self.core.cursor.version)
-        self._drop(actions)
+        self._drop(actions, is_seek=True)
         return generation
 
     # --- feeding and granting --------------------------------------------------------------------------------------
@@ -304,7 +321,7 @@ class SubscriptionHost:
     def _read_failed(self, position: Position, error: BaseException | None) -> None:
         if isinstance(error, SegmentGone) and self._store is None and self._feed.first > position:
             # Nothing holds entries for a non-durable cursor: it goes on at the first one that is left.
-            self._drop(self.core.seek(self._feed.first))
+            self._drop(self.core.seek(self._feed.first), is_seek=True)
             return
         self.problem = f"reading the log from {tuple(position)}: {error}"
         logger.error("subscription %s: %s", self.name, self.problem)
@@ -337,14 +354,17 @@ class SubscriptionHost:
 
     # --- the cursor ------------------------------------------------------------------------------------------------
 
-    async def flushed(self, version: int) -> None:
-        """Wait until this version of the cursor is durable."""
+    async def flushed(self, version: int, *, at_once: bool = True) -> None:
+        """Wait until this version of the cursor is durable; without `at_once` by the next grouped write."""
         store = self._store
         if store is None or store.durable_version >= version:
             return
         future: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.append((version, future))
-        self._flush()
+        self._waiters.append((version, at_once, future))
+        if at_once:
+            self._flush()
+        else:
+            self._flush_soon()
         await future
 
     def _flush_soon(self) -> None:
@@ -382,21 +402,24 @@ class SubscriptionHost:
         if store.durable_mark_delete != before:
             self._on_mark_delete(store.durable_mark_delete)
         self._settle(store.durable_version)
-        if self._waiters:
+        if any(at_once for _, at_once, _ in self._waiters):
             self._flush()
+        elif self._waiters:
+            self._flush_soon()
 
     def _settle(self, version: int) -> None:
         waiting, self._waiters = self._waiters, []
-        for wanted, future in waiting:
+        for waiter in waiting:
+            wanted, _, future = waiter
             if wanted > version:
-                self._waiters.append((wanted, future))
+                self._waiters.append(waiter)
             elif not future.done():
                 future.set_result(None)
 
     def _fail_waiters(self, error: BaseException) -> None:
         waiting, self._waiters = self._waiters, []
         refusal = BrokerPersistenceError(f"the cursor could not be written: {error}")
-        for _, future in waiting:
+        for _, _, future in waiting:
             if not future.done():
                 future.set_exception(refusal)
 

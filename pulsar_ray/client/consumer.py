@@ -320,6 +320,7 @@ class Consumer(OpenedLater):
             partition.call("check_unsubscribe", self._deadline())
         for partition in self._core.partitions:
             partition.call("unsubscribe", self._deadline())
+            partition.forget_acknowledgments()
         self._leave(quietly=True)
         self._client.forget_dispatchers([partition.link for partition in self._core.partitions])
 

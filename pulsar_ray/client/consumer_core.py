@@ -12,6 +12,7 @@ from collections import deque
 from concurrent.futures import Future
 
 from pulsar_ray.client.consumer_options import ConsumerOptions
+from pulsar_ray.client.held_rows import Held
 from pulsar_ray.client.message import Message, RowSpan
 from pulsar_ray.client.partition_consumer import Granted, PartitionConsumer, count_rows
 from pulsar_ray.client.received_block import ReceivedBlock
@@ -60,22 +61,24 @@ class ConsumerCore:
         self._queue.extend(granted)
         self._arrived.notify_all()
 
-    def drop_queued(self, partition: PartitionConsumer) -> int:
-        """Called with the lock held: forget what is queued of one partition; how many messages that were."""
-        dropped = 0
+    def take_queued(self, partition: PartitionConsumer) -> list[Held]:
+        """Called with the lock held: forget what is queued of one partition; it counts as consumed."""
+        taken: list[Held] = []
         kept: deque[Granted] = deque()
         for granted in self._queue:
             if granted.partition is partition:
-                dropped += count_rows(granted)
+                taken.append((granted.ledger_id, granted.first_entry_id, granted.rows))
             else:
                 kept.append(granted)
         self._queue = kept
-        spans = [item for item in self._spans if item[1] is partition]
-        dropped += sum(end - first for (_, first, end), _ in spans)
+        taken += [_rows_of(span) for span, owner in self._spans if owner is partition]
         self._spans = deque(item for item in self._spans if item[1] is not partition)
+        partition.consumed += sum(row_ranges.count(rows) for _, _, rows in taken)
         if self._partition is partition:
-            self._rows = iter(range(0))
-        return dropped
+            rest, self._rows = list(self._rows), iter(range(0))
+            if rest and self._block is not None:
+                taken.append(_rows_of((self._block, rest[0], rest[-1] + 1)))
+        return taken
 
     def queued_messages(self, partition: PartitionConsumer) -> int:
         """Called with the lock held: messages of a partition that were delivered and not counted as consumed."""
@@ -85,6 +88,11 @@ class ConsumerCore:
     def is_set(self) -> bool:
         """Whether there is something to receive (the interface of what a link can wait for)."""
         return bool(self._queue) or self._error is not None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether every receive raises from now on."""
+        return self._error is not None
 
     def has_received(self) -> bool:
         """Whether a message is here already."""
@@ -287,3 +295,7 @@ class ConsumerCore:
         """Nothing can be received any more."""
         self.fail(AlreadyClosed("the consumer is closed"))
 
+
+def _rows_of(span: RowSpan) -> Held:
+    block, first, end = span
+    return block.ledger_id, block.first_entry_id, ((first, end),)

@@ -7,28 +7,21 @@ meet under it, for moments.
 from __future__ import annotations
 
 import secrets
-import time
-from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pulsar_ray.client.ack_tracker import AckTracker, PendingAcks
-from pulsar_ray.client.held_rows import HeldRows
-from pulsar_ray.client.nack_tracker import NackTracker
+from pulsar_ray.client.acknowledging import Acknowledging
 from pulsar_ray.client.received_block import ReceivedBlock
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.format.payload import decode_block
-from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.ledger.segment_file import segment_name
 from pulsar_ray.model import row_ranges
 from pulsar_ray.model.row_ranges import RowRanges
 from pulsar_ray.session.requests import (
-    Acknowledge,
     Call,
     CloseEndpoint,
     ConsumerOpened,
     Credit,
     Deliver,
-    NegativeAcknowledge,
     OpenConsumer,
     RedeliverUnacknowledged,
     Reset,
@@ -42,7 +35,7 @@ if TYPE_CHECKING:
     from pulsar_ray.client.consumer_core import ConsumerCore
 
 KEEP_DECODED = 2
-DETACHED_RETRY_S = 0.1
+RETRY_S = 0.1
 
 
 class Granted(NamedTuple):
@@ -60,31 +53,20 @@ class Granted(NamedTuple):
     data: memoryview | None
 
 
-class PartitionConsumer:
+class PartitionConsumer(Acknowledging):
     """An endpoint on the link to one partition's dispatcher."""
 
     def __init__(self, core: ConsumerCore, link: ActorLink, consumer_id: int, route: PartitionRoute) -> None:
+        super().__init__(link, consumer_id, core.options, core.lock)
         self._core = core
-        self._io = IoThread.get()
-        self.link = link
         self.route = route
-        self.consumer_id = consumer_id
-        options = core.options
-        self.acks = AckTracker(batch_index_ack=options.batch_index_ack_enabled)
-        self.nacks = NackTracker(
-            options.negative_ack_redelivery_delay_ms, options.negative_ack_redelivery_backoff
-        )
-        self.held = HeldRows()
         self._incarnation = secrets.randbits(63) | 1
         self._epoch = -1
         self._received = 0
         self.generation = 0
         self.consumed = 0
         self._credit_sent = -1
-        self._is_open = False
-        self._ack_timer_armed = False
-        self._nack_timer_armed = False
-        self._unproven: deque[tuple[int, list[Any], PendingAcks | None]] = deque()
+        self._attached: AttachReply | None = None
         self._decoded: list[tuple[tuple[int, int], ReceivedBlock]] = []
         self.start: dict[str, Any] | None = None
         self.skip: tuple[int, int, int] | None = None
@@ -93,18 +75,20 @@ class PartitionConsumer:
 
     def open(self, deadline: float) -> ConsumerOpened:
         """Open at the dispatcher. Raises ConsumerBusy, SubscriptionNotFound, or what attaching raises."""
-        attached = self.link.ensure_attached(deadline)
+        self.link.ensure_attached(deadline)
         self.link.add_endpoint(self.consumer_id, self)
         try:
-            opened: ConsumerOpened = self.link.request(lambda rid: self._open_request(rid, attached), deadline)
+            opened: ConsumerOpened = self.link.request(self._open_request, deadline)
         except BaseException:
             self.link.remove_endpoint(self.consumer_id)
             raise
-        self._opened(opened)
+        self._opened(opened, self.link.attached)
         return opened
 
-    def _open_request(self, request_id: int, attached: AttachReply) -> OpenConsumer:
+    def _open_request(self, request_id: int) -> OpenConsumer:
         options = self._core.options
+        attached = self.link.attached
+        assert attached is not None
         with self._core.lock:
             return OpenConsumer(
                 request_id,
@@ -124,26 +108,36 @@ class PartitionConsumer:
             )
 
     def reopen(self, attached: AttachReply) -> None:
-        """A new attachment: open again, declaring what is held; then credit and pending acknowledgments go out."""
+        """A new attachment: open again, declaring what is held; then what was not answered is said again."""
+        former = self._attached
+        is_other_session = former is not None and former.session_id != attached.session_id
+        if former is not None and is_other_session and former.epoch == attached.epoch and self.start is None:
+            # This client was silent for longer than its lease: others have got what is queued here by now.
+            with self._core.lock:
+                self._give_up_queue()
         carrier = self.link.carrier
-        self.link.request_async(
-            lambda rid: self._open_request(rid, attached),
-            lambda opened, error: self._reopened(carrier, opened, error),
-        )
 
-    def _reopened(
-        self, carrier: Connection | None, opened: ConsumerOpened | None, error: PulsarException | None
-    ) -> None:
-        if opened is not None:
-            if self.link.carrier is not carrier:
+        def reopened(opened: ConsumerOpened | None, error: PulsarException | None) -> None:
+            if error is not None and not error.retriable:
+                self._core.fail(error)
+                self._statements.discard(error)
+            elif carrier is None or self.link.carrier is not carrier:
                 return
-            self._opened(opened)
-            self.flush_acks()
-        elif error is not None and not error.retriable:
-            self._core.fail(error)
+            elif opened is not None:
+                self._opened(opened, attached)
+            else:
+                # The dispatcher could not just now, but its carrier stands: nothing else would ask again.
+                self._io.call_later(RETRY_S, lambda: self._reopen_if_needed(carrier, attached))
 
-    def _opened(self, opened: ConsumerOpened) -> None:
+        self.link.request_async(self._open_request, reopened)
+
+    def _reopen_if_needed(self, carrier: Connection, attached: AttachReply) -> None:
+        if self.link.carrier is carrier and not self._is_open:
+            self.reopen(attached)
+
+    def _opened(self, opened: ConsumerOpened, attached: AttachReply | None) -> None:
         with self._core.lock:
+            self._attached = attached
             if not opened.resumed:
                 self._epoch = opened.epoch
                 self._received = 0
@@ -151,10 +145,9 @@ class PartitionConsumer:
             self._drop_older(opened.generation)
             self._is_open = True
             self._credit_sent = -1
-            again = [packet for _, packet, _ in self._unproven]
         # Before any credit: a dispatcher that has not heard of them must not deliver these messages again.
-        for packet in again:
-            self.link.send(packet)
+        self._statements.send_all()
+        self.flush_acks()
         self.send_credit()
 
     def on_detached(self) -> None:
@@ -186,6 +179,8 @@ class PartitionConsumer:
         elif isinstance(request, Reset):
             with self._core.lock:
                 self._drop_older(request.generation)
+            if request.is_seek:
+                self.forget_acknowledgments()
 
     def on_receipts(self, rows: list[tuple[int, int, int, int, int]]) -> None:
         """Dispatchers send no receipts."""
@@ -233,10 +228,12 @@ class PartitionConsumer:
             self._drop_queue()
 
     def _drop_queue(self) -> None:
-        self.consumed += self._core.drop_queued(self)
+        self._core.take_queued(self)
         self.held.clear()
-        self.nacks.clear()
-        self.acks.clear()
+
+    def _give_up_queue(self) -> None:
+        for ledger_id, first_entry_id, rows in self._core.take_queued(self):
+            self.held.remove_rows(ledger_id, first_entry_id, rows)
 
     def decode(self, granted: Granted) -> ReceivedBlock:
         """Read, verify and decode a granted block. Raises CorruptData, SegmentGone, InvalidMessage."""
@@ -260,105 +257,14 @@ class PartitionConsumer:
         self._decoded = [(key, block), *self._decoded[: KEEP_DECODED - 1]]
         return block
 
-    # --- acknowledging ---------------------------------------------------------------------------------------------
-
-    @property
-    def ack_pending(self) -> bool:
-        """True if what was added will be sent by a timer that runs, and no limit is reached."""
-        return self._ack_timer_armed and self.acks.count < self._core.options.ack_grouping_max_size
-
-    def acks_added(self) -> None:
-        """Something was put into `acks`: send it at the limit, or after the grouping time. Call without the lock."""
-        options = self._core.options
-        if self.acks.count >= options.ack_grouping_max_size or options.ack_grouping_time_ms == 0:
-            self.flush_acks()
-        elif not self._ack_timer_armed:
-            self._ack_timer_armed = True
-            self._io.call_later(options.ack_grouping_time_ms / 1000, self._ack_timer)
-
-    def _ack_timer(self) -> None:
-        self._ack_timer_armed = False
-        self.flush_acks()
-
-    def flush_acks(self) -> None:
-        """Send what was gathered; while detached it stays until the consumer is open again."""
-        with self._core.lock:
-            if not self._is_open:
-                return
-            pending = self.acks.drain()
-        if pending is not None:
-            self._send_lasting(encode_request(Acknowledge(0, self.consumer_id, *pending)), pending)
-
-    def _send_lasting(self, packet: list[Any], acks: PendingAcks | None = None) -> None:
-        """Send what must not be lost with the carrier: kept, and sent again after a re-attach, until it has arrived.
-
-        What is acknowledged counts as held until then, so that nobody else is given it meanwhile.
-        """
-        with self._core.lock:
-            self._unproven.append((self.link.ping_number, packet, acks))
-        self.link.send(packet)
-
-    def on_pong(self, number: int) -> None:
-        """What was sent before the ping that this answers has arrived (one older, because sending is not one step)."""
-        with self._core.lock:
-            while self._unproven and self._unproven[0][0] < number - 1:
-                _, _, acks = self._unproven.popleft()
-                if acks is not None:
-                    self._let_go(acks)
-
-    def _let_go(self, pending: PendingAcks) -> None:
-        """Called with the lock held: what was acknowledged is not held any more."""
-        self.held.remove_entries(pending.ranges)
-        for ledger_id, entry_id, rows in pending.batch_rows:
-            self.held.remove_rows(ledger_id, entry_id, rows)
-        if pending.cumulative is not None:
-            ledger_id, entry_id, row = pending.cumulative
-            if row >= 0:
-                self.held.remove_rows(ledger_id, entry_id, ((0, row + 1),))
-                entry_id -= 1
-            self.held.remove_up_to(ledger_id, entry_id)
-
-    def acknowledge_durably(self, deadline: float) -> None:
-        """Send what was gathered and wait until the dispatcher has made it durable."""
-        with self._core.lock:
-            pending = self.acks.drain()
-        if pending is not None:
-            self.link.request(lambda rid: Acknowledge(rid, self.consumer_id, *pending), deadline)
-            with self._core.lock:
-                self._let_go(pending)
-
-    def nacks_added(self) -> None:
-        """Something was put into `nacks`: a timer sends it when it is due."""
-        with self._core.lock:
-            due = self.nacks.next_deadline_ms()
-            if due is None or self._nack_timer_armed:
-                return
-            self._nack_timer_armed = True
-        self._io.call_later(max(0.0, (due - _now_ms()) / 1000), self._send_nacks)
-
-    def _send_nacks(self) -> None:
-        with self._core.lock:
-            self._nack_timer_armed = False
-            items = []
-            if self._is_open:
-                for ledger_id, entry_id, rows, count in self.nacks.due(_now_ms()):
-                    self.held.remove_entries([(ledger_id, entry_id, entry_id)])
-                    items.append((ledger_id, entry_id, rows, count))
-        if items:
-            self._send_lasting(encode_request(NegativeAcknowledge(self.consumer_id, items)))
-        if self._is_open:
-            self.nacks_added()
-        elif len(self.nacks):
-            self._nack_timer_armed = True
-            self._io.call_later(DETACHED_RETRY_S, self._send_nacks)
-
     def redeliver_unacknowledged(self) -> None:
         """Everything not acknowledged comes again; what is queued is dropped."""
-        self.flush_acks()
+        self._say_acks(at_once=False)
         with self._core.lock:
             received = self._received
             self._drop_queue()
-        self._send_lasting(encode_request(RedeliverUnacknowledged(self.consumer_id, received)))
+            self.nacks.clear()
+        self._say(lambda rid: RedeliverUnacknowledged(self.consumer_id, received, rid))
         self.send_credit()
 
     # --- control ---------------------------------------------------------------------------------------------------
@@ -372,25 +278,24 @@ class PartitionConsumer:
         """A seek was carried out: what is queued is dropped. `skip` are (ledger id, entry id, rows) not to be handed out."""
         with self._core.lock:
             self._drop_older(generation)
-            # Told once more, acknowledgments from before would hide what the seek brings back.
-            self._unproven.clear()
             self.skip = skip
+        self.forget_acknowledgments()
         self.send_credit()
 
     def close(self, deadline: float) -> None:
-        """Make acknowledgments durable and leave; what is held goes to others."""
+        """Make acknowledgments durable and leave; what is held goes to others.
+
+        Raises Timeout if that could not be said in time: what was acknowledged last may come again.
+        """
         try:
-            if self._is_open:
-                self.acknowledge_durably(deadline)
-                self.link.request(lambda rid: CloseEndpoint(rid, self.consumer_id), deadline)
+            if self._core.has_failed:
+                return
+            self._say_acks(at_once=True)
+            self._say(lambda rid: CloseEndpoint(rid, self.consumer_id))
+            self._wait(self._statements.unanswered(), deadline)
         finally:
             self.link.remove_endpoint(self.consumer_id)
             self._is_open = False
-
-    @property
-    def is_connected(self) -> bool:
-        """True while open at the dispatcher."""
-        return self._is_open
 
 
 def count_rows(granted: Granted) -> int:
@@ -406,7 +311,3 @@ def _can_read(reach: tuple[str, str]) -> bool:
             return file.read() == value
     except OSError:
         return False
-
-
-def _now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000

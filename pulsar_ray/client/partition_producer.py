@@ -408,9 +408,6 @@ class PartitionProducer:
             self._completed.append(block)
         self._room.notify_all()
 
-    def on_pong(self, number: int) -> None:
-        """Receipts say what arrived."""
-
     def on_request(self, request: Any, body: memoryview) -> None:
         """A refusal of one block."""
         if isinstance(request, PublishFailed):

@@ -183,20 +183,28 @@ class Deliver(NamedTuple):
 
 
 class Acknowledge(NamedTuple):
-    """Client to dispatcher; with a request id it is answered once durable. `cumulative` is (ledger id, entry id, row | -1)."""
+    """Client to dispatcher; answered once durable, which is hurried with `at_once`. A repeat changes nothing.
+
+    `cumulative` is (ledger id, entry id, row | -1).
+    """
 
     request_id: int
     consumer_id: int
     ranges: Sequence[EntryRange]
     batch_rows: Sequence[BatchRows]
     cumulative: tuple[int, int, int] | None
+    at_once: bool = True
 
 
 class NegativeAcknowledge(NamedTuple):
-    """Client to dispatcher: redeliver now. Each item is (ledger id, entry id, row ranges, redelivery count it refers to)."""
+    """Client to dispatcher: redeliver now. Each item is (ledger id, entry id, row ranges, redelivery count it refers to).
+
+    A repeat refers to a count that has passed, and changes nothing.
+    """
 
     consumer_id: int
     items: Sequence[tuple[int, int, tuple[tuple[int, int], ...], int]]
+    request_id: int = 0
 
 
 class RedeliverUnacknowledged(NamedTuple):
@@ -204,13 +212,18 @@ class RedeliverUnacknowledged(NamedTuple):
 
     consumer_id: int
     received: int
+    request_id: int = 0
 
 
 class Reset(NamedTuple):
-    """Dispatcher to client: drop what is queued below this generation (a seek, or a rewind of an ordered subscription)."""
+    """Dispatcher to client: drop what is queued below this generation (a seek, or a rewind of an ordered subscription).
+
+    After a seek, also acknowledgments and negative ones that are not answered yet: they refer to what comes again.
+    """
 
     consumer_id: int
     generation: int
+    is_seek: bool = False
 
 
 class Call(NamedTuple):

@@ -39,7 +39,17 @@ class Carrier(Protocol):
 class Session:
     """One client process attached to this actor. `endpoints` are its producers, consumers or followers by their own ids."""
 
-    __slots__ = ("attachment", "carrier", "client_id", "endpoints", "heard_ms", "id", "lost_ms", "token")
+    __slots__ = (
+        "attachment",
+        "carrier",
+        "client_id",
+        "endpoints",
+        "heard_ms",
+        "id",
+        "is_ended",
+        "lost_ms",
+        "token",
+    )
 
     def __init__(self, session_id: int, client_id: str, now_ms: int) -> None:
         self.id = session_id
@@ -50,6 +60,8 @@ class Session:
         self.endpoints: dict[int, Any] = {}
         self.heard_ms = now_ms
         self.lost_ms: int | None = now_ms
+        self.is_ended = False
+        """Its client will not come back to it: nothing may be opened in it any more."""
 
     def send(self, buffers: list[Any]) -> None:
         """Hand packets to the carrier; without one they are dropped, because a re-attach says anew what is missing."""
@@ -132,6 +144,7 @@ class SessionTable:
         if self._sessions.pop(session.id, None) is None:
             return
         del self._by_client[session.client_id]
+        session.is_ended = True
         carrier, session.carrier = session.carrier, None
         if carrier is not None:
             carrier.close(SessionLost("the session has ended: attach again"))

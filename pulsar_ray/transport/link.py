@@ -68,9 +68,6 @@ class Endpoint(Protocol):
     def on_request(self, request: Any, body: memoryview) -> None:
         """A packet for this endpoint."""
 
-    def on_pong(self, number: int) -> None:
-        """Everything sent while `link.ping_number` was below `number` has arrived."""
-
     def on_receipts(self, rows: list[tuple[int, int, int, int, int]]) -> None:
         """Receipts for this endpoint's blocks (producers only)."""
 
@@ -105,8 +102,6 @@ class ActorLink:
         self._attaching = False
         self._closed = False
         self._heard_at = 0.0
-        self.ping_number = 0
-        """Of the last ping sent: what is sent now has arrived once a later one is answered."""
         self.attached: AttachReply | None = None
         self.last_error: PulsarException | None = None
 
@@ -245,10 +240,7 @@ class ActorLink:
                 self._answered(request)
             elif type(request) is MovedNotice:
                 raise SessionLost(f"the actor moved: {request.reason}")
-            elif type(request) is Pong:
-                for each in list(self._endpoints.values()):
-                    each.on_pong(request.number)
-            else:
+            elif type(request) is not Pong:
                 # What actors send of their own accord begins with the endpoint's id; a follower has only one.
                 first: Any = request[0]
                 endpoint = self._endpoints.get(first) or self._endpoints.get(FOLLOWER)
@@ -366,8 +358,7 @@ class ActorLink:
             threading.Thread(target=self._cluster.report_silent, args=(address,), daemon=True).start()
             self._lost(connection, silent)
             return
-        self.ping_number += 1
-        self.send(encode_request(Ping(self.ping_number)))
+        self.send(encode_request(Ping(0)))
         self._io.call_later(PING_INTERVAL_S, lambda: self._keep_alive(connection, address))
 
     def close(self) -> None:

@@ -1,0 +1,154 @@
+"""How a consumer acknowledges on a partition: gathered, said, and said again until the dispatcher answers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from pulsar_ray.client.ack_tracker import AckTracker, PendingAcks
+from pulsar_ray.client.consumer_options import ConsumerOptions
+from pulsar_ray.client.held_rows import HeldRows
+from pulsar_ray.client.nack_tracker import NackTracker
+from pulsar_ray.client.statements import Statement, Statements
+from pulsar_ray.errors import Timeout
+from pulsar_ray.lane.io_thread import IoThread
+from pulsar_ray.session.requests import Acknowledge, NegativeAcknowledge, Request
+from pulsar_ray.transport.link import ActorLink
+
+
+class Acknowledging:
+    """The part of a PartitionConsumer that speaks; `lock` is shared with the consumer above it."""
+
+    def __init__(
+        self, link: ActorLink, consumer_id: int, options: ConsumerOptions, lock: threading.Lock
+    ) -> None:
+        self.link = link
+        self.consumer_id = consumer_id
+        self.acks = AckTracker(batch_index_ack=options.batch_index_ack_enabled)
+        self.nacks = NackTracker(
+            options.negative_ack_redelivery_delay_ms, options.negative_ack_redelivery_backoff
+        )
+        self.held = HeldRows()
+        self._io = IoThread.get()
+        self._lock = lock
+        self._ack_options = options
+        self._statements = Statements(link)
+        self._is_open = False
+        self._ack_timer_armed = False
+        self._nack_timer_armed = False
+
+    @property
+    def is_connected(self) -> bool:
+        """True while open at the dispatcher."""
+        return self._is_open
+
+    # --- acknowledging ---------------------------------------------------------------------------------
+
+    @property
+    def ack_pending(self) -> bool:
+        """True if what was added will be sent by a timer that runs, and no limit is reached."""
+        return self._ack_timer_armed and self.acks.count < self._ack_options.ack_grouping_max_size
+
+    def acks_added(self) -> None:
+        """Something was put into `acks`: send it at the limit or after a while. Not under the lock."""
+        options = self._ack_options
+        if self.acks.count >= options.ack_grouping_max_size or options.ack_grouping_time_ms == 0:
+            self.flush_acks()
+        elif not self._ack_timer_armed:
+            self._ack_timer_armed = True
+            self._io.call_later(options.ack_grouping_time_ms / 1000, self._ack_timer)
+
+    def _ack_timer(self) -> None:
+        self._ack_timer_armed = False
+        self.flush_acks()
+
+    def flush_acks(self) -> None:
+        """Send what was gathered; while detached it gathers on until the consumer is open again."""
+        if self._is_open:
+            self._say_acks(at_once=False)
+
+    def acknowledge_durably(self, deadline: float) -> None:
+        """Send what was gathered and wait until the dispatcher has made it durable.
+
+        Raises Timeout, after which it is still repeated until an answer comes, or what it is refused with.
+        """
+        said = self._say_acks(at_once=True)
+        # What another thread took along is durable when its own statement is answered.
+        self._wait([said] if said is not None else self._statements.unanswered(), deadline)
+
+    def _wait(self, statements: list[Statement], deadline: float) -> None:
+        for statement in statements:
+            if not self.link.wait(statement.answered, deadline):
+                raise Timeout("the dispatcher did not answer in time; acknowledgments may not be durable yet")
+            if statement.error is not None:
+                raise statement.error
+
+    def _say_acks(self, *, at_once: bool) -> Statement | None:
+        with self._lock:
+            pending = self.acks.drain()
+        if pending is None:
+            return None
+
+        def carried_out() -> None:
+            # Not before: the successor of a dispatcher that died must learn that these rows are not free.
+            with self._lock:
+                _remove(self.held, pending)
+
+        return self._say(lambda rid: Acknowledge(rid, self.consumer_id, *pending, at_once), carried_out)
+
+    def _say(
+        self, build: Callable[[int], Request], carried_out: Callable[[], None] | None = None
+    ) -> Statement:
+        statement = Statement(build, carried_out)
+        self._statements.add(statement)
+        if self._is_open:
+            self._statements.send(statement)
+        return statement
+
+    def forget_acknowledgments(self) -> None:
+        """After a seek, what was acknowledged before it comes again. Call without the lock."""
+        with self._lock:
+            self.nacks.clear()
+            self.acks.clear()
+        self._statements.discard()
+
+    # --- negative acknowledgments ----------------------------------------------------------------------
+
+    def nacks_added(self) -> None:
+        """Something was put into `nacks`: a timer sends it when it is due."""
+        with self._lock:
+            due = self.nacks.next_deadline_ms()
+            if due is None or self._nack_timer_armed:
+                return
+            self._nack_timer_armed = True
+        self._io.call_later(max(0.0, (due - _now_ms()) / 1000), self._send_nacks)
+
+    def _send_nacks(self) -> None:
+        with self._lock:
+            self._nack_timer_armed = False
+            items = self.nacks.due(_now_ms())
+
+        def carried_out() -> None:
+            with self._lock:
+                self.held.remove_entries([(item[0], item[1], item[1]) for item in items])
+
+        if items:
+            self._say(lambda rid: NegativeAcknowledge(self.consumer_id, items, rid), carried_out)
+        self.nacks_added()
+
+
+def _remove(held: HeldRows, acknowledged: PendingAcks) -> None:
+    held.remove_entries(acknowledged.ranges)
+    for ledger_id, entry_id, rows in acknowledged.batch_rows:
+        held.remove_rows(ledger_id, entry_id, rows)
+    if acknowledged.cumulative is not None:
+        ledger_id, entry_id, row = acknowledged.cumulative
+        if row >= 0:
+            held.remove_rows(ledger_id, entry_id, ((0, row + 1),))
+            entry_id -= 1
+        held.remove_up_to(ledger_id, entry_id)
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

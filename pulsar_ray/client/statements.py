@@ -1,0 +1,80 @@
+"""What a consumer tells its dispatcher and must not be lost: acknowledgments, and what is to come again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from pulsar_ray.errors import NotConnected, PulsarException, SessionLost
+from pulsar_ray.session.requests import Request
+from pulsar_ray.transport.link import ActorLink
+
+
+class Statement:
+    """`build(request id)` makes the request. `answered`: it was carried out, or refused with `error`."""
+
+    __slots__ = ("answered", "build", "carried_out", "error")
+
+    def __init__(
+        self, build: Callable[[int], Request], carried_out: Callable[[], None] | None = None
+    ) -> None:
+        self.build = build
+        self.carried_out = carried_out
+        self.answered = threading.Event()
+        self.error: PulsarException | None = None
+
+    def settle(self, error: PulsarException | None) -> None:
+        """There is an answer, or there will be none."""
+        self.error = error
+        if error is None and self.carried_out is not None:
+            self.carried_out()
+        self.answered.set()
+
+
+class Statements:
+    """Kept until the dispatcher answers, and said again after each re-attach: a repeat harms nothing.
+
+    Whether one that got no answer had arrived, or died with its dispatcher, cannot be known.
+    """
+
+    def __init__(self, link: ActorLink) -> None:
+        self._link = link
+        self._lock = threading.Lock()
+        self._unanswered: dict[Statement, None] = {}
+
+    def add(self, statement: Statement) -> None:
+        """Keep it; `send` or, after the next re-attach, `send_all` says it."""
+        with self._lock:
+            self._unanswered[statement] = None
+
+    def send(self, statement: Statement) -> None:
+        """Say it now. What cannot be sent stays."""
+
+        def answered(_value: object, error: PulsarException | None) -> None:
+            if isinstance(error, (SessionLost, NotConnected)):
+                return
+            with self._lock:
+                if statement not in self._unanswered:
+                    return
+                del self._unanswered[statement]
+            statement.settle(error)
+
+        self._link.request_async(statement.build, answered)
+
+    def send_all(self) -> None:
+        """Attached again: say everything that was not answered, in order."""
+        for statement in self.unanswered():
+            self.send(statement)
+
+    def unanswered(self) -> list[Statement]:
+        """What may not have been carried out yet, in order."""
+        with self._lock:
+            return list(self._unanswered)
+
+    def discard(self, error: PulsarException | None = None) -> None:
+        """Say none of them again; whoever waits for one gets `error`."""
+        with self._lock:
+            unanswered, self._unanswered = self._unanswered, {}
+        for statement in unanswered:
+            statement.error = error
+            statement.answered.set()
