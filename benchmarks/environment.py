@@ -66,6 +66,7 @@ class Environment:
         with self.directory(tmpfs=tmpfs) as path:
             client = pulsar_ray.Client(data_dir=path / "data", **settings)
             try:
+                _ = client.cluster  # connects, and by that starts the broker on this directory
                 yield Broker(client, path)
             finally:
                 client.close()
