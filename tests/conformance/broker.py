@@ -1,0 +1,119 @@
+"""What the suite runs against: a stub broker reached over one kind of carrier, and a look into its files."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+from pulsar_ray.client.client import Client
+from pulsar_ray.client.consumer import Consumer
+from pulsar_ray.client.message import Message
+from pulsar_ray.config import Settings
+from pulsar_ray.format.payload import DecodedBlock, decode_block
+from pulsar_ray.ledger.reader import SegmentReader
+from pulsar_ray.model.enums import InitialPosition
+from pulsar_ray.testing.lossy_tunnel import LOSSY, PERFECT
+from pulsar_ray.testing.stub_cluster import StubCluster
+
+TRANSPORTS = ("socket", "tcp", "ray", "lossy")
+"""socket: a client on the node that reads grants from files; tcp: one of another node that is sent bytes;
+ray: the tunnel; lossy: the tunnel where calls and replies get lost, repeated, delayed and reordered."""
+EARLIEST = InitialPosition.Earliest
+WAIT_MS = 20_000
+"""For what must come."""
+QUIET_MS = 150
+"""For what must not come."""
+_TOPICS = itertools.count()
+
+
+class Broker:
+    """A broker on `directory` and its clients."""
+
+    def __init__(self, directory: Path, transport: str, seed: int, **settings: Any) -> None:
+        self.transport = transport
+        self._directory = directory
+        self._seed = seed
+        self._settings = Settings(**{"reattach_grace_seconds": 1.0, **settings, "data_dir": str(directory)})
+        self._clients: list[Client] = []
+        self.cluster = self._new_cluster()
+
+    def _new_cluster(self) -> StubCluster:
+        return StubCluster(
+            self._directory,
+            self._settings,
+            reads_files=self.transport in ("socket", "ray"),
+            lanes=self.transport in ("socket", "tcp"),
+            faults=LOSSY if self.transport == "lossy" else PERFECT,
+            seed=self._seed,
+        )
+
+    def client(self, **arguments: Any) -> Client:
+        """A client with a session of its own, as another process would have."""
+        kind = "ray" if self.transport == "lossy" else self.transport
+        client = Client._on(self.cluster, transport=kind, **arguments)
+        self._clients.append(client)
+        return client
+
+    def topic(self, partitions: int = 0) -> str:
+        """The full name of a new topic."""
+        name = f"persistent://public/default/t{next(_TOPICS)}"
+        self.cluster.create_topic(name, partitions)
+        return name
+
+    def restart(self, *, kill: bool) -> None:
+        """End the whole broker and start it again on its directory; its clients are shut down."""
+        self._shut_down_clients()
+        self.cluster.close(kill=kill)
+        self.cluster = self._new_cluster()
+
+    def close(self) -> None:
+        """End everything. Fails if an actor ended itself."""
+        self._shut_down_clients()
+        self.cluster.close()
+        assert self.cluster.fatal_errors == []
+
+    def _shut_down_clients(self) -> None:
+        for client in self._clients:
+            if not client._closed:
+                client.shutdown()
+
+    def stored_blocks(self, topic: str) -> list[tuple[int, int, DecodedBlock]]:
+        """(ledger id, first entry id, block) of all that is stored in a partition, read from its files."""
+        server = self.cluster.partition(topic).server
+        assert server is not None
+        blocks = []
+        for ledger_id, _, path, _, end, _ in server.describe_log()["segments"]:
+            with SegmentReader(Path(path)) as reader:
+                for offset, frame in reader.read_frames(4096, end, 1 << 30):
+                    at, entry = offset + frame.header_length, frame.first_entry_id
+                    for length, entries, _ in frame.blocks:
+                        blocks.append(
+                            (ledger_id, entry, decode_block(reader.read_block(at, length), 0, path))
+                        )
+                        at, entry = at + length, entry + entries
+        return blocks
+
+    def stored(self, topic: str) -> list[bytes | None]:
+        """The values stored in a partition, in order."""
+        return [value for _, _, block in self.stored_blocks(topic) for value in block.values()]
+
+
+def receive(consumer: Consumer, count: int) -> list[Message]:
+    """The next messages; fails if they do not come."""
+    return [consumer.receive(WAIT_MS) for _ in range(count)]
+
+
+def values(consumer: Consumer, count: int, *, acknowledge: bool = False) -> list[bytes]:
+    """The values of the next messages, acknowledged if wanted."""
+    found = []
+    for message in receive(consumer, count):
+        if acknowledge:
+            consumer.acknowledge(message)
+        found.append(message.data())
+    return found
+
+
+def numbers(first: int, end: int) -> list[bytes]:
+    """Distinct values in order."""
+    return [b"%06d" % number for number in range(first, end)]

@@ -1,0 +1,62 @@
+"""Every test here runs over every kind of carrier, on a broker of its own without Ray."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pulsar_ray.client.client import Client
+from pulsar_ray.client.consumer import Consumer
+from pulsar_ray.errors import Timeout
+from tests.conformance.broker import QUIET_MS, TRANSPORTS, Broker
+
+
+@pytest.fixture(params=TRANSPORTS)
+def transport(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def make_broker(transport: str, tmp_path: Path) -> Iterator[Callable[..., Broker]]:
+    """Makes a broker with settings that are not the default ones."""
+    brokers: list[Broker] = []
+
+    def make(**settings: Any) -> Broker:
+        seed = random.randrange(1 << 32)
+        print(f"seed of the tunnel's faults: {seed}", file=sys.stderr)
+        brokers.append(Broker(tmp_path / str(len(brokers)), transport, seed, **settings))
+        return brokers[-1]
+
+    yield make
+    for broker in brokers:
+        broker.close()
+
+
+@pytest.fixture
+def broker(make_broker: Callable[..., Broker]) -> Broker:
+    return make_broker()
+
+
+@pytest.fixture
+def client(broker: Broker) -> Client:
+    return broker.client()
+
+
+@pytest.fixture
+def assert_quiet() -> Callable[[Consumer], None]:
+    """Asserts that nothing (more) comes."""
+
+    def check(consumer: Consumer) -> None:
+        try:
+            message = consumer.receive(QUIET_MS)
+        except Timeout:
+            return
+        pytest.fail(f"came too: {message.data()!r} {message.message_id()} r{message.redelivery_count()}")
+
+    return check
