@@ -29,6 +29,7 @@ from pulsar_ray.transport.names import partition_name
 T = TypeVar("T")
 NODE_ADDRESS = "127.0.0.1"
 _START_TIMEOUT_S = 30.0
+_KILL_PATIENCE_S = 2.0
 
 
 class StubActor:
@@ -122,7 +123,12 @@ class StubActor:
                 return
             self.is_dead = True
         self.thaw()
-        self._starting.cancel()
+        try:
+            # In the middle of its start nobody could say which locks to drop. One that waits for its
+            # partition has none yet.
+            self._starting.exception(_KILL_PATIENCE_S)
+        except (CancelledError, FutureTimeout):
+            self._starting.cancel()
         self.owner.submit(self._drop).result(_START_TIMEOUT_S)
         self._end_disks()
         self.owner.stop()
