@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.conftest import ROOT
+from tests.docs.fences import is_printed
+
+EXAMPLES = ROOT / "examples"
+TIMEOUT_S = 240
+LAST_LINE = {
+    "quickstart": "received b'hello' with key greetings and {'language': 'en'}",
+    "work_queue": "60 jobs done, 9 of them at the second attempt",
+    "events_between_actors": "600 readings sent, all seen; the monitor died once, and saw ... of them twice",
+    "arrow_pipeline": "DDD ...",
+}
+IN_TESTS_SPARK = {"spark_report"}
+
+
+def run_example(name: str, environment: dict[str, str], directory: Path) -> list[str]:
+    """The lines an example prints; AssertionError with all of its output if it fails."""
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / f"{name}.py")],
+        cwd=directory,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout.splitlines()
+
+
+def test_every_example_is_tested() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == LAST_LINE.keys() | IN_TESTS_SPARK
+
+
+def test_every_example_says_how_to_run_it() -> None:
+    for path in EXAMPLES.glob("*.py"):
+        assert f"python examples/{path.name}" in (ast.get_docstring(ast.parse(path.read_text())) or "")
+
+
+@pytest.mark.parametrize("name", sorted(LAST_LINE))
+def test_it_runs_on_its_own(name: str, environment: dict[str, str], tmp_path: Path) -> None:
+    lines = run_example(name, environment, tmp_path)
+    assert is_printed(["...", LAST_LINE[name]], lines), lines
