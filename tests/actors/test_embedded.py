@@ -1,0 +1,166 @@
+"""The embedded broker: one for all processes of a data directory, gone when unused, back with everything.
+
+Every client is a process of its own, as in real life; this one stays free for the other tests' Ray.
+"""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pulsar_ray import Client
+from pulsar_ray.actors.embedded import EmbeddedRecord, read_record, stop_embedded
+from pulsar_ray.errors import (
+    BrokerPersistenceError,
+    DataDirectoryInUse,
+    NetworkFileSystem,
+    NotOurDataDirectory,
+    PulsarException,
+)
+from pulsar_ray.ledger.file_system import require_local_file_system
+from pulsar_ray.managed_ledger import store_directory
+from pulsar_ray.managed_ledger.store_directory import StoreDirectory
+from pulsar_ray.testing.waiting import wait_until
+
+TIMEOUT_S = 150.0
+NFS = 0x6969
+
+_CLIENT = """
+import sys
+import pulsar_ray
+client = pulsar_ray.Client("local", data_dir=sys.argv[1], embedded_idle_shutdown_seconds=1.0)
+earliest = pulsar_ray.InitialPosition.Earliest
+"""
+_WAIT = """
+print("ready", flush=True)
+sys.stdin.read()
+client.close()
+"""
+
+
+@contextmanager
+def client_process(data_dir: Path, code: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that runs `code` with a `client`; it is killed if it has not ended by then."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _CLIENT + code, str(data_dir)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ready(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+
+
+def end(process: subprocess.Popen[str]) -> str:
+    output, _ = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0
+    return output
+
+
+def record_of(data_dir: Path) -> EmbeddedRecord:
+    record = read_record(data_dir)
+    assert record is not None
+    return record
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "data"
+    stop_embedded(tmp_path / "data")
+
+
+def test_processes_share_a_broker_that_ends_when_idle_and_comes_back_with_everything(data_dir: Path) -> None:
+    produce = """
+producer = client.create_producer("t")
+for number in range(10):
+    producer.send(b"%d" % number, partition_key="k")
+"""
+    consume = """
+consumer = client.subscribe("t", "s", initial_position=earliest)
+for number in range(10):
+    message = consumer.receive(60000)
+    assert message.data() == b"%d" % number, message.data()
+    if number < 5:
+        consumer.acknowledge(message)
+"""
+    # Both at once on an empty directory: one of them starts the broker, the other waits for it.
+    with (
+        client_process(data_dir, produce + _WAIT) as producer,
+        client_process(data_dir, consume + _WAIT) as consumer,
+    ):
+        ready(producer)
+        ready(consumer)
+        record = record_of(data_dir)
+        end(producer)
+        assert record_of(data_dir) == record
+        end(consumer)
+    wait_until(lambda: read_record(data_dir) is None, TIMEOUT_S, "the idle broker has withdrawn its record")
+    wait_until(lambda: not psutil.pid_exists(record.pid), TIMEOUT_S, "its process has ended")
+
+    rest = """
+consumer = client.subscribe("t", "s")
+for number in range(5, 10):
+    message = consumer.receive(60000)
+    print(message.data().decode(), message.partition_key())
+    consumer.acknowledge(message)
+client.create_producer("t").send(b"new")
+print(consumer.receive(60000).data().decode())
+client.close()
+"""
+    with client_process(data_dir, rest) as process:
+        assert end(process).split("\n") == [*(f"{number} k" for number in range(5, 10)), "new", ""]
+
+
+def test_a_directory_in_use_is_refused_with_its_user(data_dir: Path) -> None:
+    held = StoreDirectory.open(data_dir, address="elsewhere:1")
+    try:
+        with pytest.raises(DataDirectoryInUse, match="elsewhere:1"):
+            Client("local", data_dir=data_dir).create_producer("t")
+    finally:
+        held.close()
+
+
+def refused(data_dir: Path) -> PulsarException:
+    with pytest.raises(PulsarException) as caught:
+        Client("local", data_dir=data_dir).create_producer("t")
+    return caught.value
+
+
+def test_a_directory_of_somebody_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("x")
+    error = refused(tmp_path)
+    assert isinstance(error, NotOurDataDirectory)
+    assert "thesis.tex" in str(error)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("name", ["file", "file/below", "/proc/no/such/place"])
+def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("x")
+    error = refused(tmp_path / name)
+    assert isinstance(error, BrokerPersistenceError)
+    assert str(tmp_path / name) in str(error)
+
+
+def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_nfs = functools.partial(require_local_file_system, probe=lambda _: NFS)
+    monkeypatch.setattr(store_directory, "require_local_file_system", on_nfs)
+    error = refused(tmp_path)
+    assert isinstance(error, NetworkFileSystem)
+    assert "NFS" in str(error)
+    assert list(tmp_path.iterdir()) == []
