@@ -1,6 +1,7 @@
 """A durable broker with Apache Pulsar's semantics inside a Ray cluster.
 
-The names of the official `pulsar-client` package, so that code moves by changing the import and the service URL.
+The names of the official `pulsar-client` package, so that code moves by changing the import and the service
+URL.
 """
 
 import importlib
@@ -15,7 +16,8 @@ if sys.platform != "linux":
         "Use a Linux container, for example: docker run -it -v $PWD:/app -w /app python:3.12 bash"
     )
 
-# Names are looked up when they are first used: broker actors import parts of this package and must not pay for the rest.
+# Names are looked up when they are first used: broker actors import parts of this package and must not pay
+# for the rest.
 _MODULES = {
     "pulsar_ray.admin": ("Admin",),
     "pulsar_ray.client.authentication": (

@@ -89,7 +89,8 @@ class Catalog:
     def create(self, topic: TopicName, partitions: int, stores: Sequence[str]) -> list[PartitionRow]:
         """Create a topic; its partitions get their numbers, for ever, and take turns in `stores`.
 
-        0 partitions is a topic without. Raises NotAllowedError if it exists, TopicNotFound for a missing namespace.
+        0 partitions is a topic without. Raises NotAllowedError if it exists, TopicNotFound for a missing
+        namespace.
         """
         namespace = f"{topic.tenant}/{topic.namespace}"
         if self._db.execute("SELECT 1 FROM namespace WHERE name = ?", (namespace,)).fetchone() is None:

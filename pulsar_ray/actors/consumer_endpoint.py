@@ -57,7 +57,10 @@ class ConsumerEndpoint:
         self.subscription = ""
 
     def open(self, again: Sequence[Grant], generation: int) -> None:
-        """The client was told that it is open: send what it must get once more, then what was granted meanwhile."""
+        """The client was told that it is open:
+
+        send what it must get once more, then what was granted meanwhile.
+        """
         early, self._early = self._early or [], None
         self.deliver(again, generation)
         for generation, grants in early:
@@ -69,7 +72,9 @@ class ConsumerEndpoint:
         self._waiting.clear()
 
     def deliver(self, grants: Sequence[Grant], generation: int) -> None:
-        """Send grants after all sent before; until `open` they wait, for a client takes numbers in order only."""
+        """Send grants after all sent before; until `open` they wait, for a client takes numbers in order
+        only.
+        """
         if self._early is not None:
             self._early.append((generation, grants))
             return

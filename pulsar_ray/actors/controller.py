@@ -6,8 +6,8 @@ It is the only creator of broker actors. Clients cache what it tells them and ke
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import contextlib
+import dataclasses
 import logging
 import os
 from collections.abc import Callable
@@ -17,9 +17,9 @@ from typing import Any
 import ray
 
 from pulsar_ray.actors.catalog import Catalog, PartitionRow
-from pulsar_ray.actors.owner_loop import prepare_broker_process
 from pulsar_ray.actors.local_ray import alive_nodes
 from pulsar_ray.actors.options import create
+from pulsar_ray.actors.owner_loop import prepare_broker_process
 from pulsar_ray.actors.store import StoreActor
 from pulsar_ray.actors.subscription_dispatcher import SubscriptionDispatcher
 from pulsar_ray.actors.topic_partition import TopicPartition
@@ -70,7 +70,7 @@ class Controller:
     def __repr__(self) -> str:
         return "Controller"
 
-    # --- starting --------------------------------------------------------------------------------------------------
+    # --- starting ---------------------------------------------------------------------------------
 
     async def ready(self) -> dict[str, Any]:
         """Wait until the broker serves. Raises what is wrong with the data directory, typed."""
@@ -139,10 +139,12 @@ class Controller:
         assert self._catalog is not None
         return self._catalog
 
-    # --- topics ----------------------------------------------------------------------------------------------------
+    # --- topics -----------------------------------------------------------------------------------
 
     async def resolve(self, topic: str, create: bool) -> list[tuple[str, int, str]]:
-        """(partition's name, index, actor name) for each partition, their actors started; creates the topic if it may."""
+        """(partition's name, index, actor name) for each partition, their actors started; creates the topic
+        if it may.
+        """
         catalog = await self._serving()
         name = TopicName.parse(topic)
         own = catalog.partition(name.full)
@@ -220,7 +222,10 @@ class Controller:
         return (await self._serving()).topics(namespace)
 
     async def delete_topic(self, topic: str, force: bool) -> None:
-        """Delete a topic with its data. Raises NotAllowedError while producers or consumers are connected, unless forced."""
+        """Delete a topic with its data.
+
+        Raises NotAllowedError while producers or consumers are connected, unless forced.
+        """
         catalog = await self._serving()
         name = TopicName.parse(topic)
         rows = catalog.partitions(name.full)
@@ -257,7 +262,7 @@ class Controller:
         if handle is not None:
             ray.kill(handle)
 
-    # --- subscriptions ---------------------------------------------------------------------------------------------
+    # --- subscriptions ----------------------------------------------------------------------------
 
     async def dispatcher(
         self,
@@ -268,7 +273,10 @@ class Controller:
         properties: dict[str, str],
         create: bool,
     ) -> str:
-        """The actor name of a partition's dispatcher, started if it does not run. `topic` is a partition's own name."""
+        """The actor name of a partition's dispatcher, started if it does not run.
+
+        `topic` is a partition's own name.
+        """
         catalog = await self._serving()
         row = catalog.partition(TopicName.parse(topic).full)
         if row is None:
@@ -284,17 +292,22 @@ class Controller:
         return name
 
     async def dispatcher_gone(self, name: str) -> None:
-        """The dispatcher's subscription was removed; the actor leaves, and its name is free when this returns."""
+        """The dispatcher's subscription was removed; the actor leaves, and its name is free when this
+        returns.
+        """
         self._dispatchers.pop(name, None)
         self._kill(name)
         deadline = asyncio.get_running_loop().time() + CALL_DEADLINE_S
         while name in ray.util.list_named_actors() and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(NAME_POLL_S)
 
-    # --- whoever is silent -----------------------------------------------------------------------------------------
+    # --- whoever is silent ------------------------------------------------------------------------
 
     async def probe(self, name: str | None = None) -> bool:
-        """Without a name: alive. With one: look after that actor; True if it had to be killed (Ray restarts it)."""
+        """Without a name:
+
+        alive. With one: look after that actor; True if it had to be killed (Ray restarts it).
+        """
         if name is None:
             return False
         if name not in self._probing:
@@ -345,7 +358,7 @@ class Controller:
         except ray.exceptions.RayError:
             logger.warning("store %s is not reachable", store["store_id"])
 
-    # --- stopping, stats -------------------------------------------------------------------------------------------
+    # --- stopping, stats --------------------------------------------------------------------------
 
     async def stats(self) -> dict[str, Any]:
         """Stats of every running actor by name."""
@@ -358,7 +371,9 @@ class Controller:
         return result
 
     async def shutdown(self) -> None:
-        """Let every actor write what is pending, then end them; the controller itself is killed by the caller."""
+        """Let every actor write what is pending, then end them; the controller itself is killed by the
+        caller.
+        """
         await self._each([n for n in self._handles if n in self._dispatchers], lambda h: h.shutdown.remote())
         await self._each(
             [n for n in self._handles if n not in self._dispatchers], lambda h: h.shutdown.remote()

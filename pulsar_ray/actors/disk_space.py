@@ -18,6 +18,9 @@ class DiskSpaceWatch:
         self.probe()
 
     def probe(self) -> None:
-        """Look again. Publishing stops below the low-water mark and goes on above it; acks and trimming never stop."""
+        """Look again.
+
+        Publishing stops below the low-water mark and goes on above it; acks and trimming never stop.
+        """
         usage = shutil.disk_usage(self._directory)
         self.is_low = usage.free < self._settings.low_water_mark_bytes(usage.total)

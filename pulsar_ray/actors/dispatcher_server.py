@@ -1,4 +1,7 @@
-"""A subscription dispatcher, without Ray: one durable subscription, or all non-durable cursors of a partition."""
+"""A subscription dispatcher, without Ray:
+
+one durable subscription, or all non-durable cursors of a partition.
+"""
 
 from __future__ import annotations
 
@@ -81,10 +84,13 @@ class DispatcherServer:
         self._is_armed = False
         self._is_removed = False
 
-    # --- starting --------------------------------------------------------------------------------------------------
+    # --- starting ---------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Register the subscription at the partition, open its cursor, follow. Raises what either refuses with."""
+        """Register the subscription at the partition, open its cursor, follow.
+
+        Raises what either refuses with.
+        """
         attached = await self._follower.attach()
         self._directory = attached.directory
         if self._request.durable:
@@ -138,7 +144,7 @@ class DispatcherServer:
         self._subscriptions[name] = host
         return host
 
-    # --- following -------------------------------------------------------------------------------------------------
+    # --- following --------------------------------------------------------------------------------
 
     def advanced(self, packet: Advanced) -> None:
         """The partition's log moved."""
@@ -159,7 +165,7 @@ class DispatcherServer:
         for host in self._subscriptions.values():
             host.schedule()
 
-    # --- sessions --------------------------------------------------------------------------------------------------
+    # --- sessions ---------------------------------------------------------------------------------
 
     def attach_details(self) -> dict[str, Any]:
         """What an attach answers besides the carrier's addresses."""
@@ -258,7 +264,7 @@ class DispatcherServer:
                 self._forget_reader(host)
         self._update_arming()
 
-    # --- control calls ---------------------------------------------------------------------------------------------
+    # --- control calls ----------------------------------------------------------------------------
 
     async def _call(self, session: Session, request: Call) -> Any:
         endpoint = session.endpoints.get(request.endpoint_id)
@@ -307,7 +313,7 @@ class DispatcherServer:
             *last["position"]
         )
 
-    # --- stats, closing --------------------------------------------------------------------------------------------
+    # --- stats, closing ---------------------------------------------------------------------------
 
     async def look_around(self) -> None:
         """Learn where the log is now, also with nobody connected, when the partition says nothing by itself."""

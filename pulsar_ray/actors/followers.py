@@ -26,7 +26,9 @@ class _Follower:
 
 
 class Followers:
-    """One small packet to each armed follower after a commit's receipts; absolute positions, so that a loss harms nothing."""
+    """One small packet to each armed follower after a commit's receipts; absolute positions, so that a loss
+    harms nothing.
+    """
 
     def __init__(self, ledger: ManagedLedger) -> None:
         self._ledger = ledger
@@ -56,7 +58,8 @@ class Followers:
                 continue
             carrier = follower.session.carrier
             if carrier is None or carrier.unsent_bytes > MAX_UNSENT_BYTES:
-                # It reads slower than we write: its next Follow (at the latest after a second) tells it the position.
+                # It reads slower than we write: its next Follow (at the latest after a second) tells it the
+                # position.
                 follower.behind = True
             else:
                 self._tell(follower, result.frames)

@@ -1,18 +1,20 @@
-"""What TopicPartition and SubscriptionDispatcher have in common: an owner loop, a session host, and an error to answer with.
+"""What TopicPartition and SubscriptionDispatcher have in common:
 
-An actor whose start failed for a reason that a restart would not mend comes up all the same and answers every call with the
-typed error; dying would only make Ray restart it for ever.
+an owner loop, a session host, and an error to answer with.
+
+An actor whose start failed for a reason that a restart would not mend comes up all the same and answers every
+call with the typed error; dying would only make Ray restart it for ever.
 """
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
-from pulsar_ray.actors.owner_loop import OwnerLoop, prepare_broker_process
 from pulsar_ray.actors.local_ray import allow_blocking_calls, node_address, session_directory
+from pulsar_ray.actors.owner_loop import OwnerLoop, prepare_broker_process
 from pulsar_ray.actors.session_host import SessionHost
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
@@ -42,7 +44,8 @@ class LaneActor:
     def _new_host(self, settings: Settings) -> SessionHost:
         node = node_address()
         lane_directory = session_directory() / "pr"
-        # Sessions of a former life of this actor must not be mistaken for new ones: their tokens differ, their ids too.
+        # Sessions of a former life of this actor must not be mistaken for new ones: their tokens differ,
+        # their ids too.
         first_id = int.from_bytes(os.urandom(5), "little") << 20 | 1
         return SessionHost(self._owner.loop, lane_directory, node, settings, self._clock, first_id)
 

@@ -82,5 +82,7 @@ def was_restarted() -> bool:
 
 
 def allow_blocking_calls() -> None:
-    """Broker actors call other actors from threads made for that; Ray's advice for callers on its loops is noise here."""
+    """Broker actors call other actors from threads made for that; Ray's advice for callers on its loops is
+    noise here.
+    """
     ray._private.worker.blocking_get_inside_async_warned = True

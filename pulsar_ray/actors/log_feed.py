@@ -1,7 +1,9 @@
-"""What a dispatcher knows of its partition's log: how far it is durable, which segments there are, and what came last.
+"""What a dispatcher knows of its partition's log:
 
-The newest frames are kept in memory, so that a dispatcher that keeps up never reads a file; older ones are read, headers only,
-on a thread.
+how far it is durable, which segments there are, and what came last.
+
+The newest frames are kept in memory, so that a dispatcher that keeps up never reads a file; older ones are
+read, headers only, on a thread.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ class LogFeed:
         self._tail: deque[BlockRef] = deque()
         self._tail_keys: deque[tuple[int, int]] = deque()
 
-    # --- what the partition says -----------------------------------------------------------------------------------
+    # --- what the partition says ------------------------------------------------------------------
 
     def advanced(self, packet: Advanced) -> None:
         """Take an Advanced packet; a late one changes nothing."""
@@ -103,7 +105,7 @@ class LogFeed:
                 end_offset=end, last_entry_id=frame.last_entry_id
             )
 
-    # --- reading ---------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     @property
     def ledgers(self) -> list[tuple[int, int]]:
@@ -143,7 +145,10 @@ class LogFeed:
         return bisect_left(self._segments, (position.ledger_id, position.entry_id), key=_start)
 
     def reader_from(self, position: Position, place: Place | None, max_messages: int) -> FileRead | None:
-        """Reading on from `position`; `place` is where the last read ended. None if no file holds it or anything behind."""
+        """Reading on from `position`; `place` is where the last read ended.
+
+        None if no file holds it or anything behind.
+        """
         index = self.segment_at(position)
         if index >= len(self._segments):
             return None

@@ -1,6 +1,7 @@
 """The one event loop that owns an actor's state, and the one thread that touches its disk.
 
-Ray methods run on Ray's own loops: they hand a call over and await the reply. Nothing on the owner loop blocks on a disk.
+Ray methods run on Ray's own loops: they hand a call over and await the reply. Nothing on the owner loop
+blocks on a disk.
 """
 
 from __future__ import annotations
@@ -20,15 +21,20 @@ import uvloop
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# A thread that computes in Python keeps the GIL for one switch interval each time the owner loop wants it back; the default
+# A thread that computes in Python keeps the GIL for one switch interval each time the owner loop wants it
+# back; the default
 # of 5 ms would be most of a durable send.
 SWITCH_INTERVAL_S = 0.0001
-# A broker keeps many small objects for long and makes no cycles on its data path: looking through them often is wasted.
+# A broker keeps many small objects for long and makes no cycles on its data path: looking through them often
+# is wasted.
 GC_THRESHOLDS = (50_000, 20, 50)
 
 
 class OwnerLoop:
-    """A uvloop in a thread of its own. An uncaught exception on it ends the process: half-alive is worse than dead."""
+    """A uvloop in a thread of its own.
+
+    An uncaught exception on it ends the process: half-alive is worse than dead.
+    """
 
     def __init__(self, name: str, on_fatal: Callable[[BaseException], None] | None = None) -> None:
         self.loop = uvloop.new_event_loop()

@@ -1,7 +1,9 @@
-"""A topic partition, without Ray: the sole writer of its managed ledger and of the subscription registry with its holds.
+"""A topic partition, without Ray:
 
-Everything runs on the owner loop; the disk thread does what touches the disk. It waits for nobody: dispatchers and clients ask,
-it answers when the answer is durable.
+the sole writer of its managed ledger and of the subscription registry with its holds.
+
+Everything runs on the owner loop; the disk thread does what touches the disk. It waits for nobody:
+dispatchers and clients ask, it answers when the answer is durable.
 """
 
 from __future__ import annotations
@@ -88,7 +90,7 @@ class PartitionServer:
         os.replace(staged, path)
         return str(path), value
 
-    # --- sessions --------------------------------------------------------------------------------------------------
+    # --- sessions ---------------------------------------------------------------------------------
 
     def attach_details(self) -> dict[str, Any]:
         """What an attach answers besides the carrier's addresses."""
@@ -96,7 +98,10 @@ class PartitionServer:
         return {"epoch": self.ledger.epoch, "reach": self.reach, "directory": str(self.ledger.directory)}
 
     def on_request(self, session: Session, request: Request, body: memoryview) -> None:
-        """One packet of an attached session. PulsarExceptions raised here close the carrier; the client attaches again."""
+        """One packet of an attached session.
+
+        PulsarExceptions raised here close the carrier; the client attaches again.
+        """
         match request:
             case Publish(producer_id):
                 self.intake.publish(session, producer_id, body)
@@ -153,7 +158,7 @@ class PartitionServer:
     def _advanced(self, result: AppendResult) -> None:
         self.followers.advanced(result)
 
-    # --- holds -----------------------------------------------------------------------------------------------------
+    # --- holds ------------------------------------------------------------------------------------
 
     def _hold_moved(self, number: int, position: Position) -> None:
         self._holds[number] = position
@@ -185,7 +190,7 @@ class PartitionServer:
         await self._disk.run(change.run)
         return self.ledger.finish_change(change)
 
-    # --- control calls ---------------------------------------------------------------------------------------------
+    # --- control calls ----------------------------------------------------------------------------
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:
         """A control call by name, over a session or the actor handle."""
@@ -207,7 +212,9 @@ class PartitionServer:
     async def register_subscription(
         self, name: str, durable: bool, initial: str, properties: dict[str, str], create: bool
     ) -> dict[str, Any]:
-        """The subscription's number and hold position, durable before this answers; an existing one is returned as it is."""
+        """The subscription's number and hold position, durable before this answers; an existing one is
+        returned as it is.
+        """
         existing = self.ledger.find_subscription(name, durable)
         if existing is None:
             if not create:
@@ -232,7 +239,8 @@ class PartitionServer:
             await self._durable(self.ledger.begin_remove_subscription(number))
 
     async def hold_for_seek(self, number: int, target: str | int | list[int], inclusive: bool) -> list[int]:
-        """Lower or raise the hold to where a seek goes; the mark-delete position to start from, clamped to what is stored.
+        """Lower or raise the hold to where a seek goes; the mark-delete position to start from, clamped to
+        what is stored.
 
         `target` is "earliest", "latest", a publish time in ms, or [ledger id, entry id].
         """
@@ -265,8 +273,10 @@ class PartitionServer:
         return {"lease_id": lease_id, **self.describe_log()}
 
     async def plan_range(self, start: Any, end: Any, slice_bytes: int, lease_ms: int) -> dict[str, Any]:
-        """The files that hold a range, under a lease. `end` is exclusive; both bounds as `seek_position` takes them, or
-        {"subscription": name} for the entry behind that subscription's mark-delete position.
+        """The files that hold a range, under a lease.
+
+        `end` is exclusive; both bounds as `seek_position` takes them, or {"subscription": name} for the entry
+        behind that subscription's mark-delete position.
         """
         first, stop = await self._bound(start), await self._bound(end)
         last = self.ledger.last_position

@@ -1,7 +1,8 @@
 """Publishing at the partition: admit blocks, write them in groups, answer when they are durable.
 
-Everything that arrived in one turn of the owner loop becomes one write and one fdatasync on the disk thread; what arrives
-meanwhile becomes the next one. A receipt follows the durable write and the epoch check after it, never anything earlier.
+Everything that arrived in one turn of the owner loop becomes one write and one fdatasync on the disk thread;
+what arrives meanwhile becomes the next one. A receipt follows the durable write and the epoch check after it,
+never anything earlier.
 """
 
 from __future__ import annotations
@@ -94,10 +95,13 @@ class PublishIntake:
         self.published_bytes = 0
         self.commits = 0
 
-    # --- producers -------------------------------------------------------------------------------------------------
+    # --- producers --------------------------------------------------------------------------------
 
     def open_producer(self, session: Session, request: OpenProducer) -> ProducerOpened:
-        """Open or re-open. Raises ProducerBusy while another session holds the name, SessionLost for a forgotten incarnation."""
+        """Open or re-open.
+
+        Raises ProducerBusy while another session holds the name, SessionLost for a forgotten incarnation.
+        """
         name = request.name or self._make_up_name()
         held = self.producers.get(name)
         if held is not None and held.incarnation not in (request.incarnation, request.replaces_incarnation):
@@ -140,10 +144,13 @@ class PublishIntake:
         self._made_up_names += 1
         return f"{self._name_prefix}-{self._ledger.epoch}-{self._made_up_names}"
 
-    # --- admission -------------------------------------------------------------------------------------------------
+    # --- admission --------------------------------------------------------------------------------
 
     def publish(self, session: Session, producer_id: int, body: memoryview) -> None:
-        """Admit every block of one packet. Raises ProtocolError for bytes that are no blocks (the carrier is then closed)."""
+        """Admit every block of one packet.
+
+        Raises ProtocolError for bytes that are no blocks (the carrier is then closed).
+        """
         producer = session.endpoints.get(producer_id)
         if not isinstance(producer, ProducerEndpoint):
             raise SessionLost(f"producer {producer_id} is not open in this session: open it again")
@@ -213,7 +220,7 @@ class PublishIntake:
         refused = PublishFailed(producer.producer_id, entry_seq, type(error).__name__, error.text)
         producer.session.send(encode_request(refused))
 
-    # --- commits ---------------------------------------------------------------------------------------------------
+    # --- commits ----------------------------------------------------------------------------------
 
     def _end_of_turn(self) -> None:
         self._turn_scheduled = False

@@ -1,4 +1,6 @@
-"""Cutting a range of a partition's log into slices of segment files, for readers that go to the files themselves."""
+"""Cutting a range of a partition's log into slices of segment files, for readers that go to the files
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def cut_range(
     end: Position,
     slice_bytes: int,
 ) -> list[list[FileSlice]]:
-    """Groups of slices of about `slice_bytes` that together hold every frame from `first` to before `end`, in order."""
+    """Groups of slices of about `slice_bytes` that together hold every frame from `first` to before `end`, in
+    order.
+    """
     groups: list[list[FileSlice]] = []
     size = slice_bytes
     for segment in segments:

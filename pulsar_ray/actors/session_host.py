@@ -1,6 +1,9 @@
-"""The front of a broker actor: attaching, the two carriers, and the sessions they carry, all on the owner loop.
+"""The front of a broker actor:
 
-Above it a server (partition or dispatcher) sees sessions and typed requests and never knows which carrier is at work.
+attaching, the two carriers, and the sessions they carry, all on the owner loop.
+
+Above it a server (partition or dispatcher) sees sessions and typed requests and never knows which carrier is
+at work.
 """
 
 from __future__ import annotations
@@ -84,10 +87,13 @@ class SessionHost:
         """Open the Unix socket."""
         await self.lanes.start()
 
-    # --- attaching -------------------------------------------------------------------------------------------------
+    # --- attaching --------------------------------------------------------------------------------
 
     async def attach(self, client_id: str, protocol_version: int, want_tcp: bool) -> dict[str, Any]:
-        """A new attachment: session, token and addresses. Raises UnsupportedVersionError, or what the server refuses with."""
+        """A new attachment:
+
+        session, token and addresses. Raises UnsupportedVersionError, or what the server refuses with.
+        """
         if protocol_version != PROTOCOL_VERSION:
             raise UnsupportedVersionError(
                 f"the client speaks protocol {protocol_version}, the broker {PROTOCOL_VERSION}: install the same pulsar-ray "
@@ -115,7 +121,7 @@ class SessionHost:
             "details": details,
         }
 
-    # --- lanes -----------------------------------------------------------------------------------------------------
+    # --- lanes ------------------------------------------------------------------------------------
 
     def _check_token(self, hello: HelloFields) -> SessionDecision:
         return SessionDecision(self.sessions.admit(hello.session_id, hello.token, hello.attachment_number))
@@ -134,7 +140,7 @@ class SessionHost:
         """A lane ended."""
         self.sessions.lost(lane.session, lane, self._clock.monotonic_ms(), peer_died=peer_died)
 
-    # --- the Ray carrier -------------------------------------------------------------------------------------------
+    # --- the Ray carrier --------------------------------------------------------------------------
 
     async def exchange(
         self,
@@ -154,10 +160,13 @@ class SessionHost:
             last_received, packets, lambda received: self.receive(session, received)
         )
 
-    # --- requests --------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def receive(self, session: Session, packets: list[Packet]) -> None:
-        """Hand packets to the server. A PulsarException closes the carrier: the client attaches again and resends."""
+        """Hand packets to the server.
+
+        A PulsarException closes the carrier: the client attaches again and resends.
+        """
         server = self._server
         assert server is not None
         session.heard_ms = self._clock.monotonic_ms()

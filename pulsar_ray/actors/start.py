@@ -18,9 +18,12 @@ STOP_TIMEOUT_S = 60.0
 
 
 def start_broker(settings: Settings) -> dict[str, Any]:
-    """Start the broker, or find it running; returns where it stores. Raises what is wrong with the data directory.
+    """Start the broker, or find it running; returns where it stores.
 
-    The controller is pinned to this node, because its file lies here: restarted elsewhere it would find no topics.
+    Raises what is wrong with the data directory.
+
+    The controller is pinned to this node, because its file lies here: restarted elsewhere it would find no
+    topics.
     """
     node_id = ray.get_runtime_context().get_node_id()
     controller = create(Controller, CONTROLLER, node_id, str(settings.data_dir), settings)

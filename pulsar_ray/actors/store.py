@@ -63,7 +63,10 @@ class StoreActor:
         }
 
     async def partitions(self) -> list[tuple[str, int, str, int]]:
-        """(own name, number, topic, partition index) of every ledger directory: what the catalog is rebuilt from."""
+        """(own name, number, topic, partition index) of every ledger directory:
+
+        what the catalog is rebuilt from.
+        """
         return await asyncio.to_thread(read_identities, self._path / "p")
 
     async def remove(self, number: int) -> None:
@@ -85,7 +88,10 @@ class StoreActor:
         return os.getpid()
 
     async def _watch_controller(self) -> None:
-        """The controller probes the stores, the stores probe the controller: a frozen one is killed, and Ray restarts it."""
+        """The controller probes the stores, the stores probe the controller:
+
+        a frozen one is killed, and Ray restarts it.
+        """
         while True:
             await asyncio.sleep(WATCH_INTERVAL_S)
             try:
@@ -98,7 +104,9 @@ class StoreActor:
 
 
 async def _is_silent(handle: Any) -> bool:
-    """True if neither a call nor a second look at the process gets an answer; a restarting actor is not silent."""
+    """True if neither a call nor a second look at the process gets an answer; a restarting actor is not
+    silent.
+    """
     for deadline in (CONTROLLER_DEADLINE_S, PROBE_DEADLINE_S):
         try:
             await asyncio.wait_for(handle.probe.remote(), deadline)

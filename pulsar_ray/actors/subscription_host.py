@@ -1,4 +1,7 @@
-"""One subscription in its dispatcher's process: the core is fed, its grants go out, its cursor becomes durable."""
+"""One subscription in its dispatcher's process:
+
+the core is fed, its grants go out, its cursor becomes durable.
+"""
 
 from __future__ import annotations
 
@@ -71,8 +74,10 @@ class SubscriptionHost:
         self._on_mark_delete = on_mark_delete
         self._on_fatal = on_fatal
         self.endpoints: dict[int, ConsumerEndpoint] = {}
-        # Deliveries of a consumer are numbered anew whenever it was not known; each numbering has an id, so that a
-        # consumer which missed the answer to its attach is not believed to have what it had of an earlier one.
+        # Deliveries of a consumer are numbered anew whenever it was not known; each numbering has an id, so
+        # that a
+        # consumer which missed the answer to its attach is not believed to have what it had of an earlier
+        # one.
         self._numbering_ids = itertools.count(core.epoch << NUMBERING_BITS)
         self._numberings: dict[int, int] = {}
         self._place: Place | None = None
@@ -85,7 +90,7 @@ class SubscriptionHost:
         self.problem: str = ""
         core.cursor.set_ledgers(feed.ledgers)
 
-    # --- consumers -------------------------------------------------------------------------------------------------
+    # --- consumers --------------------------------------------------------------------------------
 
     async def open_consumer(self, session: Session, request: OpenConsumer) -> ConsumerOpened:
         """Attach a consumer, or attach it again; waits while one from before a restart may come back.
@@ -172,7 +177,7 @@ class SubscriptionHost:
         self.schedule()
         await self.flushed(self.core.cursor.version)
 
-    # --- what consumers say ----------------------------------------------------------------------------------------
+    # --- what consumers say -----------------------------------------------------------------------
 
     def credit(self, endpoint: ConsumerEndpoint, request: Credit) -> None:
         """A report of room and progress."""
@@ -243,7 +248,7 @@ class SubscriptionHost:
         self._drop(actions, is_seek=True)
         return generation
 
-    # --- feeding and granting --------------------------------------------------------------------------------------
+    # --- feeding and granting ---------------------------------------------------------------------
 
     @property
     def waits_for_entries(self) -> bool:
@@ -352,7 +357,7 @@ class SubscriptionHost:
         self.core.expire(self._now())
         self._turn()
 
-    # --- the cursor ------------------------------------------------------------------------------------------------
+    # --- the cursor -------------------------------------------------------------------------------
 
     async def flushed(self, version: int, *, at_once: bool = True) -> None:
         """Wait until this version of the cursor is durable; without `at_once` by the next grouped write."""

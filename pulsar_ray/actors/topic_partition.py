@@ -20,7 +20,10 @@ logger = logging.getLogger(__name__)
 
 
 class TopicPartition(LaneActor):
-    """Owns one partition of a topic. `must_exist`: its ledger was there before, so a missing directory is a loss."""
+    """Owns one partition of a topic.
+
+    `must_exist`: its ledger was there before, so a missing directory is a loss.
+    """
 
     def __init__(
         self, directory: str, number: int, topic: str, partition: int, settings: Settings, must_exist: bool

@@ -32,10 +32,16 @@ class BulkSend:
     """One call's blocks under way. `callback` or `wait` gets the last message id per partition, by partition."""
 
     def __init__(
-        self, options: ProducerOptions, partitions: list[PartitionProducer], router: Router, route_lock: threading.Lock
+        self,
+        options: ProducerOptions,
+        partitions: list[PartitionProducer],
+        router: Router,
+        route_lock: threading.Lock,
     ) -> None:
         if isinstance(router, CustomRouter):
-            raise OperationNotSupported("send_many and send_arrow route by key hash; a message_router needs send()")
+            raise OperationNotSupported(
+                "send_many and send_arrow route by key hash; a message_router needs send()"
+            )
         self._options = options
         self._partitions = partitions
         self._router = router
@@ -47,7 +53,7 @@ class BulkSend:
         self._done = threading.Event()
         self.callback: Callable[[Any, list[MessageId]], None] | None = None
 
-    # --- what is sent ----------------------------------------------------------------------------------------------
+    # --- what is sent -----------------------------------------------------------------------------
 
     def send_table(self, data: pa.Table | pa.RecordBatch, deliver_at: int | None) -> BulkSend:
         """Cut, encode and write a table."""
@@ -108,7 +114,9 @@ class BulkSend:
         columns = (keys, ordering_keys, properties, event_times)
         for name, column in zip(_COLUMN_NAMES, columns, strict=True):
             if column is not None and len(column) != len(values):
-                raise ValueError(f"{name} has {len(column)} items for {len(values)} values: give one for each, or None")
+                raise ValueError(
+                    f"{name} has {len(column)} items for {len(values)} values: give one for each, or None"
+                )
         for index, rows in self._rows_by_partition(len(values), keys):
             picked = [_pick(column, rows) for column in (values, *columns)]
             self._add_rows(index, picked)
@@ -134,9 +142,11 @@ class BulkSend:
             key = part[1][0] if part[1] else None
             ordering = part[2][0] if part[2] else None
             is_batch = self._options.batching_enabled
-            self._add_payload(self._partition_of(index), payload, bits, end - first, key, ordering, is_batch=is_batch)
+            self._add_payload(
+                self._partition_of(index), payload, bits, end - first, key, ordering, is_batch=is_batch
+            )
 
-    # --- blocks ----------------------------------------------------------------------------------------------------
+    # --- blocks -----------------------------------------------------------------------------------
 
     def _add_payload(
         self,
@@ -226,7 +236,10 @@ class BulkSend:
         return [self._last[partition] for partition in sorted(self._last)]
 
     def wait(self) -> list[MessageId]:
-        """The ids once all is durable. Raises the first error, Timeout without receipts in `send_timeout_millis`."""
+        """The ids once all is durable.
+
+        Raises the first error, Timeout without receipts in `send_timeout_millis`.
+        """
         timeout_s = self._options.send_timeout_millis / 1000 or 1e9
         deadline = time.monotonic() + timeout_s
         if len(self._partitions) == 1:

@@ -58,10 +58,11 @@ Skip = tuple[int, int, int] | None
 class Client:
     """Connects this process to a broker.
 
-    `service_url` is "auto" (the Ray cluster of this process, else one running here, whose broker is started if none runs,
-    else the embedded one of `data_dir`), "local" (always embedded) or the `host:port` of a Ray cluster. Further keywords are
-    broker settings, used when this client is the one that starts the broker. Thread-safe; after a fork the child makes its
-    own. Pickled into Ray tasks and actors it connects there anew.
+    `service_url` is "auto" (the Ray cluster of this process, else one running here, whose broker is started
+    if none runs, else the embedded one of `data_dir`), "local" (always embedded) or the `host:port` of a Ray
+    cluster. Further keywords are broker settings, used when this client is the one that starts the broker.
+    Thread-safe; after a fork the child makes its own. Pickled into Ray tasks and actors it connects there
+    anew.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class Client:
                 )
             return self._connected.cluster
 
-    # --- producers -------------------------------------------------------------------------------------------------
+    # --- producers --------------------------------------------------------------------------------
 
     def create_producer(
         self,
@@ -159,8 +160,8 @@ class Client:
     ) -> Producer:
         """A producer for a topic, which is created if it may be (`allow_auto_topic_creation`).
 
-        Raises ValueError for wrong arguments, InvalidTopicName, TopicNotFound, ProducerBusy for a `producer_name` in use,
-        OperationNotSupported for what is not there yet.
+        Raises ValueError for wrong arguments, InvalidTopicName, TopicNotFound, ProducerBusy for a
+        `producer_name` in use, OperationNotSupported for what is not there yet.
         """
         arguments = {name: value for name, value in locals().items() if name != "self"}
         return self.producer_from(ProducerOptions.from_arguments(**arguments))
@@ -186,7 +187,7 @@ class Client:
         self._remember(producer)
         return producer
 
-    # --- consumers -------------------------------------------------------------------------------------------------
+    # --- consumers --------------------------------------------------------------------------------
 
     def subscribe(
         self,
@@ -233,9 +234,9 @@ class Client:
     ) -> Consumer:
         """A consumer on a subscription, which is created if it does not exist.
 
-        When this returns, everything published from now on (or stored, with InitialPosition.Earliest) is kept for the
-        subscription. Raises ConsumerBusy, TopicNotFound, SubscriptionNotFound, ValueError and InvalidConfiguration for wrong
-        arguments, OperationNotSupported for what is not there yet.
+        When this returns, everything published from now on (or stored, with InitialPosition.Earliest) is kept
+        for the subscription. Raises ConsumerBusy, TopicNotFound, SubscriptionNotFound, ValueError and
+        InvalidConfiguration for wrong arguments, OperationNotSupported for what is not there yet.
         """
         arguments = {name: value for name, value in locals().items() if name != "self"}
         return self.consumer_from(ConsumerOptions.from_arguments(**arguments))
@@ -256,7 +257,9 @@ class Client:
         deadline = self._deadline()
         routes = self._resolve(name, deadline)
         if options.receiver_queue_size == 0 and len(routes) > 1:
-            raise InvalidConfiguration("receiver_queue_size=0 needs a topic without partitions: give at least 1")
+            raise InvalidConfiguration(
+                "receiver_queue_size=0 needs a topic without partitions: give at least 1"
+            )
         core = ConsumerCore(options, options.consumer_name or secrets.token_hex(5), subscription, self._files)
         # All dispatchers start at once, then partitions are attached in index order.
         links = [self._dispatcher_link(route, options, subscription, deadline) for route in routes]
@@ -290,11 +293,15 @@ class Client:
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
     ) -> Reader:
-        """A reader that starts behind a message id (at it with `start_message_id_inclusive`), or at earliest or latest."""
+        """A reader that starts behind a message id (at it with `start_message_id_inclusive`), or at earliest
+        or latest.
+        """
         return self.reader_from({name: value for name, value in locals().items() if name != "self"})
 
     def reader_from(self, arguments: dict[str, Any], reader: Reader | None = None) -> Reader:
-        """A reader with the arguments of `create_reader`; `reader` is one that was unpickled and is opened now."""
+        """A reader with the arguments of `create_reader`; `reader` is one that was unpickled and is opened
+        now.
+        """
         options = ReaderOptions.from_arguments(**arguments)
         prefix = f"{options.subscription_role_prefix}-" if options.subscription_role_prefix else ""
         subscription = f"{prefix}reader-{secrets.token_hex(5)}"
@@ -308,7 +315,10 @@ class Client:
         return reader
 
     def create_table_view(
-        self, topic: str, subscription_name: str | None = None, schema: Schema = BytesSchema()  # noqa: B008
+        self,
+        topic: str,
+        subscription_name: str | None = None,
+        schema: Schema = BytesSchema(),  # noqa: B008
     ) -> Any:
         """Not there yet: raises OperationNotSupported."""
         raise table_view_not_yet()
@@ -327,7 +337,7 @@ class Client:
         for address in gone:
             self.cluster.dispatcher_gone(address)
 
-    # --- links -----------------------------------------------------------------------------------------------------
+    # --- links ------------------------------------------------------------------------------------
 
     def _deadline(self) -> float:
         # Connecting may start a Ray and a broker, which has deadlines of its own.
@@ -371,7 +381,7 @@ class Client:
                 self._links[address] = link
             return link
 
-    # --- ending ----------------------------------------------------------------------------------------------------
+    # --- ending -----------------------------------------------------------------------------------
 
     def _remember(self, opened: Producer | Consumer | Reader) -> None:
         with self._lock:
@@ -384,7 +394,10 @@ class Client:
                 self._open.remove(closed)
 
     def close(self) -> None:
-        """Close all producers, consumers and readers, then the connection. A second call raises AlreadyClosed."""
+        """Close all producers, consumers and readers, then the connection.
+
+        A second call raises AlreadyClosed.
+        """
         if self._closed:
             raise AlreadyClosed("the client is closed already")
         first_error: PulsarException | None = None

@@ -52,15 +52,17 @@ class Consumer(OpenedLater):
         self._closed = False
         self._listener: ListenerThread | None = None
         if self._options.message_listener is not None:
-            self._listener = ListenerThread(self, core, self._options.message_listener, paused=self._options.start_paused)
+            self._listener = ListenerThread(
+                self, core, self._options.message_listener, paused=self._options.start_paused
+            )
 
-    # --- receiving -------------------------------------------------------------------------------------------------
+    # --- receiving --------------------------------------------------------------------------------
 
     def receive(self, timeout_millis: int | None = None) -> Message:
         """The next message; waits for ever, or so many ms.
 
-        Raises Timeout, AlreadyClosed, InvalidConfiguration with a listener or with a timeout on a queue of size 0,
-        CorruptData naming the position of an entry that cannot be read (it stays unacknowledged).
+        Raises Timeout, AlreadyClosed, InvalidConfiguration with a listener or with a timeout on a queue of
+        size 0, CorruptData naming the position of an entry that cannot be read (it stays unacknowledged).
         """
         if timeout_millis is None:
             deadline = time.monotonic() + FOREVER_S
@@ -84,7 +86,9 @@ class Consumer(OpenedLater):
         return self._core.receive_async()
 
     def batch_receive(self) -> MessageBatchView:
-        """Messages as the batch receive policy says: when one of its limits is reached; possibly none at its timeout.
+        """Messages as the batch receive policy says:
+
+        when one of its limits is reached; possibly none at its timeout.
 
         A sequence filled lazily; `acknowledge` takes it whole.
         """
@@ -108,7 +112,8 @@ class Consumer(OpenedLater):
         return MessageBatchView(spans)
 
     def receive_arrow(self, max_messages: int = 100_000, timeout_millis: int | None = None) -> pa.Table:
-        """What is there, at least one message, as a table with the columns key, value, ordering_key, properties, topic, ...
+        """What is there, at least one message, as a table with the columns key, value, ordering_key,
+        properties, topic, ...
 
         Raises Timeout when nothing came in time, else what `receive` raises.
         """
@@ -134,12 +139,13 @@ class Consumer(OpenedLater):
         available = [partition.call("has_more", self._deadline()) for partition in self._core.partitions]
         return any(available) or self._core.has_received()
 
-    # --- acknowledging ---------------------------------------------------------------------------------------------
+    # --- acknowledging ----------------------------------------------------------------------------
 
     def acknowledge(self, message: Message | MessageId | MessageBatchView | Iterable[Message]) -> None:
         """Acknowledge a message, an id, or messages received in a batch.
 
-        Acknowledgments are grouped and durable soon; with `ack_receipt_enabled` this returns once they are durable.
+        Acknowledgments are grouped and durable soon; with `ack_receipt_enabled` this returns once they are
+        durable.
         """
         partition = self._single
         if type(message) is Message:
@@ -147,7 +153,9 @@ class Consumer(OpenedLater):
             partition = partition or self._partition_of(block.topic_name, block.partition)
             with self._core.lock:
                 if block.is_batch:
-                    partition.acks.add_row(block.ledger_id, block.first_entry_id, message.row, block.message_count)
+                    partition.acks.add_row(
+                        block.ledger_id, block.first_entry_id, message.row, block.message_count
+                    )
                 else:
                     partition.acks.add(block.ledger_id, block.first_entry_id + message.row)
             self._added(partition)
@@ -207,7 +215,9 @@ class Consumer(OpenedLater):
             )
         message_id = message.message_id() if isinstance(message, Message) else message
         if not isinstance(message_id, MessageId):
-            raise ValueError(f"acknowledge_cumulative takes a Message or MessageId, not {type(message).__name__}")
+            raise ValueError(
+                f"acknowledge_cumulative takes a Message or MessageId, not {type(message).__name__}"
+            )
         partition = self._partition_of(message_id.topic_name, message_id.partition())
         ledger_id, entry_id, row = message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()
         with self._core.lock:
@@ -231,7 +241,9 @@ class Consumer(OpenedLater):
             self._added(partition)
 
     def negative_acknowledge(self, message: Message | MessageId) -> None:
-        """Have a message delivered again after the redelivery delay or backoff; of a batch, its whole entry comes again."""
+        """Have a message delivered again after the redelivery delay or backoff; of a batch, its whole entry
+        comes again.
+        """
         if isinstance(message, Message):
             block = message.block
             partition = self._single or self._partition_of(block.topic_name, block.partition)
@@ -244,7 +256,9 @@ class Consumer(OpenedLater):
             rows = ((row, row + 1),) if row >= 0 else ()
             key = (message.ledger_id(), message.entry_id(), -1)
         else:
-            raise ValueError(f"negative_acknowledge takes a Message or MessageId, not {type(message).__name__}")
+            raise ValueError(
+                f"negative_acknowledge takes a Message or MessageId, not {type(message).__name__}"
+            )
         with self._core.lock:
             partition.nacks.add(*key, time.monotonic_ns() // 1_000_000, rows)
         partition.nacks_added()
@@ -267,7 +281,9 @@ class Consumer(OpenedLater):
     def _partition_of(self, topic: str, index: int) -> PartitionConsumer:
         if self._single is not None:
             if topic and topic != self._single.route.topic:
-                raise OperationNotSupported(f"the id belongs to {topic}, this consumer to {self._single.route.topic}")
+                raise OperationNotSupported(
+                    f"the id belongs to {topic}, this consumer to {self._single.route.topic}"
+                )
             return self._single
         partition = self._by_topic.get(topic)
         if partition is None and not topic and 0 <= index < len(self._core.partitions):
@@ -278,13 +294,14 @@ class Consumer(OpenedLater):
             )
         return partition
 
-    # --- control ---------------------------------------------------------------------------------------------------
+    # --- control ----------------------------------------------------------------------------------
 
     def seek(self, messageid: MessageId | int) -> None:
-        """Go on behind this message (at it with `start_message_id_inclusive`), or at the first one published at this time (ms).
+        """Go on behind this message (at it with `start_message_id_inclusive`), or at the first one published
+        at this time (ms).
 
-        `MessageId.earliest` and `latest` work for all partitions, other ids for their own. Everything not acknowledged
-        before the new position counts as acknowledged; what is behind it comes (again).
+        `MessageId.earliest` and `latest` work for all partitions, other ids for their own. Everything not
+        acknowledged before the new position counts as acknowledged; what is behind it comes (again).
         """
         for partition in self._seek_partitions(messageid):
             generation = partition.call("seek", self._deadline(), **seek_target(messageid, self._inclusive()))
@@ -295,13 +312,18 @@ class Consumer(OpenedLater):
 
     def _seek_partitions(self, messageid: MessageId | int) -> list[PartitionConsumer]:
         if isinstance(messageid, bool) or not isinstance(messageid, (MessageId, int)):
-            raise ValueError(f"seek takes a MessageId or a publish time in ms, not {type(messageid).__name__}")
+            raise ValueError(
+                f"seek takes a MessageId or a publish time in ms, not {type(messageid).__name__}"
+            )
         if isinstance(messageid, int) or messageid in (MessageId.earliest, MessageId.latest):
             return self._core.partitions
         return [self._partition_of(messageid.topic_name, messageid.partition())]
 
     def pause_message_listener(self) -> None:
-        """The listener gets nothing more until `resume_message_listener`. InvalidConfiguration without a listener."""
+        """The listener gets nothing more until `resume_message_listener`.
+
+        InvalidConfiguration without a listener.
+        """
         self._the_listener().pause()
 
     def resume_message_listener(self) -> None:
@@ -368,7 +390,10 @@ class Consumer(OpenedLater):
             self._core.close()
 
     def shut_down(self) -> None:
-        """End at once (part of `Client.shutdown`): grouped acknowledgments may be lost, messages then come again."""
+        """End at once (part of `Client.shutdown`):
+
+        grouped acknowledgments may be lost, messages then come again.
+        """
         self._closed = True
         if self._listener is not None:
             self._listener.stop()

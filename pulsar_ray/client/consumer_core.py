@@ -1,6 +1,7 @@
 """The receiver queue of one consumer over all its partitions, and how messages leave it.
 
-Grants arrive on the I/O thread and are decoded in the thread that receives; a message object is made when it is handed out.
+Grants arrive on the I/O thread and are decoded in the thread that receives; a message object is made when it
+is handed out.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ FOREVER_S = 1e9
 
 
 class ConsumerCore:
-    """State shared by a consumer's partitions. `lock` is held for moments; `_taking` by the one who fills the current span."""
+    """State shared by a consumer's partitions.
+
+    `lock` is held for moments; `_taking` by the one who fills the current span.
+    """
 
     def __init__(self, options: ConsumerOptions, name: str, subscription: str, files: SegmentFiles) -> None:
         self.options = options
@@ -45,11 +49,14 @@ class ConsumerCore:
         self._bulk_window = 0
         self._error: PulsarException | None = None
 
-    # --- the queue -------------------------------------------------------------------------------------------------
+    # --- the queue --------------------------------------------------------------------------------
 
     @property
     def window(self) -> int:
-        """Messages each partition may have on its way and in the queue. With a queue of 0, one while somebody waits."""
+        """Messages each partition may have on its way and in the queue.
+
+        With a queue of 0, one while somebody waits.
+        """
         options = self.options
         if options.receiver_queue_size == 0:
             return max(1 if self._waiting or self._futures else 0, self._bulk_window)
@@ -113,7 +120,7 @@ class ConsumerCore:
         for future in futures:
             future.set_exception(error)
 
-    # --- one message -----------------------------------------------------------------------------------------------
+    # --- one message ------------------------------------------------------------------------------
 
     def receive(self, deadline: float) -> Message:
         """The next message. Raises Timeout, AlreadyClosed, or what reading its block raises."""
@@ -170,7 +177,10 @@ class ConsumerCore:
             if granted.generation < partition.generation:
                 return
             if block.is_batch:
-                if partition.skip is not None and partition.skip[:2] == (granted.ledger_id, granted.first_entry_id):
+                if partition.skip is not None and partition.skip[:2] == (
+                    granted.ledger_id,
+                    granted.first_entry_id,
+                ):
                     skipped = ((0, partition.skip[2]),)
                     partition.acks.add_rows(*partition.skip[:2], skipped, block.message_count)
                 outstanding = partition.acks.outstanding_rows(granted.ledger_id, granted.first_entry_id, rows)
@@ -209,7 +219,7 @@ class ConsumerCore:
         if not self.is_set() and time.monotonic() >= deadline:
             raise Timeout("no message arrived in time")
 
-    # --- many messages ---------------------------------------------------------------------------------------------
+    # --- many messages ----------------------------------------------------------------------------
 
     def widen(self, messages: int) -> None:
         """Bulk receiving wants more on its way than the receiver queue holds."""
@@ -219,7 +229,10 @@ class ConsumerCore:
                 partition.send_credit()
 
     def take_spans(self, max_messages: int, max_bytes: int, deadline: float) -> list[RowSpan]:
-        """Spans of up to so many messages: what is there, after waiting until `deadline` for the first; empty if none came."""
+        """Spans of up to so many messages:
+
+        what is there, after waiting until `deadline` for the first; empty if none came.
+        """
         spans: list[RowSpan] = []
         with self._taking:
             messages = size = 0
@@ -237,7 +250,9 @@ class ConsumerCore:
                     end = first + room
                 spans.append((block, first, end))
                 messages += end - first
-                size += block.decoded.header.uncompressed_length * (end - first) // max(1, block.message_count)
+                size += (
+                    block.decoded.header.uncompressed_length * (end - first) // max(1, block.message_count)
+                )
         return spans
 
     def _return_current(self) -> None:
@@ -248,7 +263,7 @@ class ConsumerCore:
         if rest and self._block is not None and self._partition is not None:
             self._put_back((self._block, rest[0], rest[-1] + 1), self._partition)
 
-    # --- futures ---------------------------------------------------------------------------------------------------
+    # --- futures ----------------------------------------------------------------------------------
 
     def receive_async(self) -> Future[Message]:
         """A future of the next message; cancel it to give up."""

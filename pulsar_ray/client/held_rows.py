@@ -13,7 +13,10 @@ Held = tuple[int, int, RowRanges]
 
 
 class HeldRows:
-    """Blocks with rows in this consumer's hands; the consumer's lock guards it. Per block and range, never per message."""
+    """Blocks with rows in this consumer's hands; the consumer's lock guards it.
+
+    Per block and range, never per message.
+    """
 
     def __init__(self) -> None:
         # (ledger id, first entry id) -> [last entry id, rows are entries, rows, messages of the block]
@@ -26,7 +29,12 @@ class HeldRows:
         """Rows of a block were delivered."""
         held = self._blocks.get((ledger_id, first_entry_id))
         if held is None:
-            self._blocks[(ledger_id, first_entry_id)] = [first_entry_id + entries - 1, entries > 1, rows, messages]
+            self._blocks[(ledger_id, first_entry_id)] = [
+                first_entry_id + entries - 1,
+                entries > 1,
+                rows,
+                messages,
+            ]
         else:
             held[2] = union(held[2], rows)
 
@@ -62,7 +70,9 @@ class HeldRows:
 
     def _overlapping(self, ledger_id: int, first: int, last: int) -> list[tuple[int, int]]:
         found = list(self._blocks.irange((ledger_id, first), (ledger_id, last)))
-        before = next(self._blocks.irange(None, (ledger_id, first), inclusive=(True, False), reverse=True), None)
+        before = next(
+            self._blocks.irange(None, (ledger_id, first), inclusive=(True, False), reverse=True), None
+        )
         if before is not None and before[0] == ledger_id and self._blocks[before][0] >= first:
             found.insert(0, before)
         return found

@@ -32,7 +32,9 @@ class ListenerThread:
         self._stopped = False
         if not paused:
             self._running.set()
-        self._thread = threading.Thread(target=self._run, name=f"pulsar-ray-listener-{core.name}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f"pulsar-ray-listener-{core.name}", daemon=True
+        )
         self._thread.start()
 
     def pause(self) -> None:

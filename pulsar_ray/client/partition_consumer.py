@@ -1,7 +1,7 @@
 """One consumer's side of one partition: credit, deliveries in, acknowledgments out, re-attach.
 
-The consumer above shares its lock with all its partitions: what arrives here on the I/O thread and what the application does
-meet under it, for moments.
+The consumer above shares its lock with all its partitions: what arrives here on the I/O thread and what the
+application does meet under it, for moments.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class PartitionConsumer(Acknowledging):
         self.start: dict[str, Any] | None = None
         self.skip: tuple[int, int, int] | None = None
 
-    # --- opening ---------------------------------------------------------------------------------------------------
+    # --- opening ----------------------------------------------------------------------------------
 
     def open(self, deadline: float) -> ConsumerOpened:
         """Open at the dispatcher. Raises ConsumerBusy, SubscriptionNotFound, or what attaching raises."""
@@ -155,7 +155,7 @@ class PartitionConsumer(Acknowledging):
         with self._core.lock:
             self._is_open = False
 
-    # --- credit ----------------------------------------------------------------------------------------------------
+    # --- credit -----------------------------------------------------------------------------------
 
     def send_credit(self) -> None:
         """Tell the dispatcher how much the queue takes, if that changed enough to matter."""
@@ -170,7 +170,7 @@ class PartitionConsumer(Acknowledging):
             packet = encode_request(Credit(self.consumer_id, credit, self._received, self.consumed))
         self.link.send(packet)
 
-    # --- deliveries ------------------------------------------------------------------------------------------------
+    # --- deliveries -------------------------------------------------------------------------------
 
     def on_request(self, request: Any, body: memoryview) -> None:
         """A delivery, or the order to drop what is queued."""
@@ -189,7 +189,8 @@ class PartitionConsumer(Acknowledging):
         granted: list[Granted] = []
         with self._core.lock:
             if request.epoch < self._epoch or request.generation < self.generation or not self._is_open:
-                # Until it is open again, numbers may have holes: what was lost with the carrier comes after that.
+                # Until it is open again, numbers may have holes: what was lost with the carrier comes after
+                # that.
                 return
             self._drop_older(request.generation)
             offset = 0
@@ -210,7 +211,18 @@ class PartitionConsumer(Acknowledging):
                     last = first + rows[-1][1] - 1 if entries > 1 else first
                     self.start = {"target": [ledger_id, last], "inclusive": False}
                 granted.append(
-                    Granted(self, request.generation, ledger_id, path, at, length, first, granted_rows, count, data)
+                    Granted(
+                        self,
+                        request.generation,
+                        ledger_id,
+                        path,
+                        at,
+                        length,
+                        first,
+                        granted_rows,
+                        count,
+                        data,
+                    )
                 )
             if granted:
                 self._core.arrived(granted)
@@ -267,7 +279,7 @@ class PartitionConsumer(Acknowledging):
         self._say(lambda rid: RedeliverUnacknowledged(self.consumer_id, received, rid))
         self.send_credit()
 
-    # --- control ---------------------------------------------------------------------------------------------------
+    # --- control ----------------------------------------------------------------------------------
 
     def call(self, method: str, deadline: float, **arguments: Any) -> Any:
         """A control request to the dispatcher, after what was acknowledged before."""
@@ -275,7 +287,10 @@ class PartitionConsumer(Acknowledging):
         return self.link.request(lambda rid: Call(rid, self.consumer_id, method, arguments), deadline)
 
     def sought(self, generation: int, skip: tuple[int, int, int] | None) -> None:
-        """A seek was carried out: what is queued is dropped. `skip` are (ledger id, entry id, rows) not to be handed out."""
+        """A seek was carried out:
+
+        what is queued is dropped. `skip` are (ledger id, entry id, rows) not to be handed out.
+        """
         with self._core.lock:
             self._drop_older(generation)
             self.skip = skip

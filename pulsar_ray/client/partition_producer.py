@@ -88,7 +88,7 @@ class PartitionProducer:
         self.on_batch_sealed: Callable[[int], None] | None = None
         self.last_sequence_id = -1
 
-    # --- opening ---------------------------------------------------------------------------------------------------
+    # --- opening ----------------------------------------------------------------------------------
 
     def open(self, deadline: float) -> None:
         """Open at the partition. Raises ProducerBusy, or what attaching raises."""
@@ -171,7 +171,7 @@ class PartitionProducer:
             self._is_open = False
             self._pending.resend()
 
-    # --- enqueueing ------------------------------------------------------------------------------------------------
+    # --- enqueueing -------------------------------------------------------------------------------
 
     def enqueue(
         self, value: bytes | None, callback: SendCallback | None, fields: tuple[Any, ...] | None = None
@@ -239,11 +239,15 @@ class PartitionProducer:
             self._io.call_soon(self._pump)
 
     def check_size(self, payload_bytes: int) -> None:
-        """Raise MessageTooBig for a payload above what the partition takes; compression may only make it smaller."""
+        """Raise MessageTooBig for a payload above what the partition takes; compression may only make it
+        smaller.
+        """
         if not self._options.compression_type:
             check_block_size(payload_bytes, payload_bytes, self._max_message_size)
         elif payload_bytes > MAX_PENDING_BYTES:
-            raise MessageTooBig(f"a message of {payload_bytes} bytes; at most {MAX_PENDING_BYTES} uncompressed")
+            raise MessageTooBig(
+                f"a message of {payload_bytes} bytes; at most {MAX_PENDING_BYTES} uncompressed"
+            )
 
     def add_block(
         self,
@@ -276,7 +280,9 @@ class PartitionProducer:
                     self.last_sequence_id = max(self.last_sequence_id, first_id + messages - 1)
                 done(ledger_id, entry_id, error)
 
-            self._pending.add(PendingBlock(seq, entries, messages, buffers, size, time.monotonic(), confirmed))
+            self._pending.add(
+                PendingBlock(seq, entries, messages, buffers, size, time.monotonic(), confirmed)
+            )
         self._pump()
 
     def seal(self) -> None:
@@ -301,7 +307,7 @@ class PartitionProducer:
                 self._io.call_later(max(0.0005, (deadline - now_ms) / 1000), self._batch_due)
         self._pump()
 
-    # --- writing ---------------------------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------
 
     def _take_sealed(self, *, seal: bool) -> None:
         """Called with the state lock held: finished batches become pending blocks with their entry_seq."""
@@ -372,7 +378,7 @@ class PartitionProducer:
             if not self._has_work():
                 return
 
-    # --- receipts --------------------------------------------------------------------------------------------------
+    # --- receipts ---------------------------------------------------------------------------------
 
     def on_receipts(self, rows: list[tuple[int, int, int, int, int]]) -> None:
         """Complete blocks."""
@@ -441,7 +447,7 @@ class PartitionProducer:
 
         return complete
 
-    # --- giving up and closing -------------------------------------------------------------------------------------
+    # --- giving up and closing --------------------------------------------------------------------
 
     def _check_timeouts(self) -> None:
         if self._error is not None:

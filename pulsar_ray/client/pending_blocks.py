@@ -93,7 +93,8 @@ class PendingBlocks:
     def take_settled(self) -> list[PendingBlock]:
         """Take out the answered blocks at the front.
 
-        After a cut an answer may overtake the one of an earlier block; it waits, so that callbacks come in order.
+        After a cut an answer may overtake the one of an earlier block; it waits, so that callbacks come in
+        order.
         """
         settled: list[PendingBlock] = []
         blocks = self._blocks
@@ -106,8 +107,10 @@ class PendingBlocks:
         return settled
 
     def resend(self) -> None:
-        """The carrier is gone: everything pending has to be written again, also what was refused out of turn, or
-        its entry_seq would be missed.
+        """The carrier is gone:
+
+        everything pending has to be written again, also what was refused out of turn, or its entry_seq would
+        be missed.
         """
         self.sent = 0
         for block in self._blocks:

@@ -78,7 +78,7 @@ class Producer(OpenedLater):
         for partition in partitions:
             partition.on_batch_sealed = self._router.batch_sealed
 
-    # --- sending ---------------------------------------------------------------------------------------------------
+    # --- sending ----------------------------------------------------------------------------------
 
     def send(
         self,
@@ -195,7 +195,7 @@ class Producer(OpenedLater):
         with self._route_lock:
             return self._partitions[self._router.choose(key, message)]
 
-    # --- many at once ----------------------------------------------------------------------------------------------
+    # --- many at once -----------------------------------------------------------------------------
 
     def send_many(
         self,
@@ -264,7 +264,7 @@ class Producer(OpenedLater):
             raise AlreadyClosed("the producer is closed")
         return BulkSend(self._options, self._partitions, self._router, self._route_lock)
 
-    # --- the rest --------------------------------------------------------------------------------------------------
+    # --- the rest ---------------------------------------------------------------------------------
 
     def flush(self) -> None:
         """Wait until everything sent before is stored durably or has failed. Raises Timeout, AlreadyClosed."""

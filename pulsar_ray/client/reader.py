@@ -17,10 +17,13 @@ if TYPE_CHECKING:
 class Reader(OpenedLater):
     """Reads a topic from a message id on; holds nothing back and leaves no subscription behind. Thread-safe.
 
-    After a crash of its dispatcher it goes on behind what it had received; messages that retention trimmed are skipped.
+    After a crash of its dispatcher it goes on behind what it had received; messages that retention trimmed
+    are skipped.
     """
 
-    def __init__(self, client: Client, consumer: Consumer, core: ConsumerCore, arguments: dict[str, Any]) -> None:
+    def __init__(
+        self, client: Client, consumer: Consumer, core: ConsumerCore, arguments: dict[str, Any]
+    ) -> None:
         self._client = client
         self._consumer = consumer
         self._core = core

@@ -26,8 +26,8 @@ class SegmentFiles:
     def read_block(self, path: str, offset: int, length: int) -> Buffer:
         """The bytes of a granted block. Raises SegmentGone, CorruptData.
 
-        Large blocks go into memory of Arrow's pool, which keeps what tables give back; fresh memory from the system would
-        cost five times the reading.
+        Large blocks go into memory of Arrow's pool, which keeps what tables give back; fresh memory from the
+        system would cost five times the reading.
         """
         with self._lock:
             reader = self._open.get(path)

@@ -167,7 +167,9 @@ class Dispatcher:
         if consumer is None:
             return
         self._policy.leave(consumer)
-        self._redelivery.give_up(consumer, is_crash=how is Departure.CRASHED and self.settings.isolates_suspects)
+        self._redelivery.give_up(
+            consumer, is_crash=how is Departure.CRASHED and self.settings.isolates_suspects
+        )
         self._returning.forget(consumer_id)
         self.cursor.forget_consumer(consumer_id)
 

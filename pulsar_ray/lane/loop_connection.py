@@ -56,7 +56,10 @@ class LoopConnection(asyncio.BufferedProtocol):
         handler: ConnectionHandler,
         loop: asyncio.AbstractEventLoop,
     ) -> LoopConnection:
-        """Connect and be let in; blocks, so it must be called on another thread than the loop's. Raises as LaneConnection's."""
+        """Connect and be let in; blocks, so it must be called on another thread than the loop's.
+
+        Raises as LaneConnection's.
+        """
         limits = LaneLimits()
         sock, _ = open_lane(address, hello, limits)
         connection = cls(address, loop, handler, limits)

@@ -1,8 +1,9 @@
 """Every request and reply of the session protocol, in one table.
 
-A packet's fields are the tuple's values in this order (msgpack); entry bytes follow as the packet's body. Each class says
-which end sends it and what makes it harmless when it comes twice or late. Types 1 to 3 open a lane and are the carrier's own
-(`session/packet.py`). Appending a field with a default keeps older peers working; anything else raises PROTOCOL_VERSION.
+A packet's fields are the tuple's values in this order (msgpack); entry bytes follow as the packet's body.
+Each class says which end sends it and what makes it harmless when it comes twice or late. Types 1 to 3 open a
+lane and are the carrier's own (`session/packet.py`). Appending a field with a default keeps older peers
+working; anything else raises PROTOCOL_VERSION.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ BatchRows = tuple[int, int, tuple[tuple[int, int], ...]]
 
 
 class OpenProducer(NamedTuple):
-    """Client to partition. Repeating it re-opens the same producer: incarnation and first pending entry_seq decide."""
+    """Client to partition.
+
+    Repeating it re-opens the same producer: incarnation and first pending entry_seq decide.
+    """
 
     request_id: int
     producer_id: int
@@ -70,7 +74,10 @@ class Failed(NamedTuple):
 
 
 class Publish(NamedTuple):
-    """Client to partition; the body is the blocks, one after the other. entry_seq in each block makes repeats harmless."""
+    """Client to partition; the body is the blocks, one after the other.
+
+    entry_seq in each block makes repeats harmless.
+    """
 
     producer_id: int
 
@@ -82,7 +89,10 @@ class Receipt(NamedTuple):
 
 
 class PublishFailed(NamedTuple):
-    """Partition to client: the block with this entry_seq was refused and will never be stored; later ones go on."""
+    """Partition to client:
+
+    the block with this entry_seq was refused and will never be stored; later ones go on.
+    """
 
     producer_id: int
     entry_seq: int
@@ -92,7 +102,10 @@ class PublishFailed(NamedTuple):
 
 
 class Follow(NamedTuple):
-    """Dispatcher to partition: tell me when the log moves (armed), and now where it is. Level-triggered: repeats are harmless."""
+    """Dispatcher to partition:
+
+    tell me when the log moves (armed), and now where it is. Level-triggered: repeats are harmless.
+    """
 
     subscription_number: int
     epoch: int
@@ -102,9 +115,11 @@ class Follow(NamedTuple):
 class Advanced(NamedTuple):
     """Partition to follower: the log is durable up to here.
 
-    `tail` is the newest segment with its durable end, given when no frames say it. `frames` are (ledger id, segment index, offset, frame header) of what became durable since the previous packet to this
-    follower; `segments` is given when their list changed: (ledger id, segment index, path, first entry id, end offset, last
-    entry id). A lost or repeated packet harms nothing: the position is absolute and frame headers can be read from the file.
+    `tail` is the newest segment with its durable end, given when no frames say it. `frames` are (ledger id,
+    segment index, offset, frame header) of what became durable since the previous packet to this follower;
+    `segments` is given when their list changed: (ledger id, segment index, path, first entry id, end offset,
+    last entry id). A lost or repeated packet harms nothing: the position is absolute and frame headers can be
+    read from the file.
     """
 
     epoch: int
@@ -118,7 +133,10 @@ class Advanced(NamedTuple):
 
 
 class MoveHold(NamedTuple):
-    """Dispatcher to partition: this durable mark-delete position is reached; nothing below it is needed any more."""
+    """Dispatcher to partition:
+
+    this durable mark-delete position is reached; nothing below it is needed any more.
+    """
 
     subscription_number: int
     ledger_id: int
@@ -126,12 +144,14 @@ class MoveHold(NamedTuple):
 
 
 class OpenConsumer(NamedTuple):
-    """Client to dispatcher. A repeat with the same incarnation is a re-attach: `held` says what the consumer still has.
+    """Client to dispatcher.
 
-    `dispatcher_epoch` and `received` name the last delivery that arrived; `credit` is the absolute number of messages the
-    dispatcher may have granted in all since the consumer's incarnation began. `received_messages` is where the
-    consumer's count stands that credit refers to. `start` is where a non-durable cursor begins (the arguments of a seek);
-    durable ones begin where their subscription is.
+    A repeat with the same incarnation is a re-attach: `held` says what the consumer still has.
+
+    `dispatcher_epoch` and `received` name the last delivery that arrived; `credit` is the absolute number of
+    messages the dispatcher may have granted in all since the consumer's incarnation began.
+    `received_messages` is where the consumer's count stands that credit refers to. `start` is where a non-
+    durable cursor begins (the arguments of a seek); durable ones begin where their subscription is.
     """
 
     request_id: int
@@ -151,7 +171,10 @@ class OpenConsumer(NamedTuple):
 
 
 class ConsumerOpened(NamedTuple):
-    """Dispatcher to client. `resumed`: deliveries go on after `received`; otherwise numbering starts anew at 1."""
+    """Dispatcher to client.
+
+    `resumed`: deliveries go on after `received`; otherwise numbering starts anew at 1.
+    """
 
     request_id: int
     name: str
@@ -161,7 +184,10 @@ class ConsumerOpened(NamedTuple):
 
 
 class Credit(NamedTuple):
-    """Client to dispatcher: absolute credit in messages, last delivery received, messages handed to the application."""
+    """Client to dispatcher:
+
+    absolute credit in messages, last delivery received, messages handed to the application.
+    """
 
     consumer_id: int
     credit: int
@@ -170,10 +196,13 @@ class Credit(NamedTuple):
 
 
 class Deliver(NamedTuple):
-    """Dispatcher to client. Numbered per consumer and epoch; a lower epoch, generation or a number seen before is dropped.
+    """Dispatcher to client.
 
-    Each grant is (number, (ledger id, segment index, offset, length, first entry id, entries, row ranges, redelivery
-    count, messages of the whole block)). For consumers that cannot read the files the body holds the granted blocks' bytes in order.
+    Numbered per consumer and epoch; a lower epoch, generation or a number seen before is dropped.
+
+    Each grant is (number, (ledger id, segment index, offset, length, first entry id, entries, row ranges,
+    redelivery count, messages of the whole block)). For consumers that cannot read the files the body holds
+    the granted blocks' bytes in order.
     """
 
     consumer_id: int
@@ -197,7 +226,9 @@ class Acknowledge(NamedTuple):
 
 
 class NegativeAcknowledge(NamedTuple):
-    """Client to dispatcher: redeliver now. Each item is (ledger id, entry id, row ranges, redelivery count it refers to).
+    """Client to dispatcher:
+
+    redeliver now. Each item is (ledger id, entry id, row ranges, redelivery count it refers to).
 
     A repeat refers to a count that has passed, and changes nothing.
     """
@@ -208,7 +239,10 @@ class NegativeAcknowledge(NamedTuple):
 
 
 class RedeliverUnacknowledged(NamedTuple):
-    """Client to dispatcher: everything this consumer holds comes again; its own queue is dropped up to `received`."""
+    """Client to dispatcher:
+
+    everything this consumer holds comes again; its own queue is dropped up to `received`.
+    """
 
     consumer_id: int
     received: int
@@ -216,9 +250,12 @@ class RedeliverUnacknowledged(NamedTuple):
 
 
 class Reset(NamedTuple):
-    """Dispatcher to client: drop what is queued below this generation (a seek, or a rewind of an ordered subscription).
+    """Dispatcher to client:
 
-    After a seek, also acknowledgments and negative ones that are not answered yet: they refer to what comes again.
+    drop what is queued below this generation (a seek, or a rewind of an ordered subscription).
+
+    After a seek, also acknowledgments and negative ones that are not answered yet: they refer to what comes
+    again.
     """
 
     consumer_id: int
@@ -313,7 +350,10 @@ def encode_request(request: Request, body: Sequence[Any] = ()) -> list[Any]:
 
 
 def decode_request(packet: Packet) -> Request:
-    """The typed request of a parsed packet. Raises ProtocolError for an unknown type or a wrong number of fields."""
+    """The typed request of a parsed packet.
+
+    Raises ProtocolError for an unknown type or a wrong number of fields.
+    """
     cls = PACKET_TYPES.get(packet.type)
     if cls is None:
         raise ProtocolError(f"packet type {packet.type} is unknown to protocol version {PROTOCOL_VERSION}")

@@ -1,7 +1,8 @@
 """Who is attached to an actor: sessions, their attachments and how long a silent one is kept.
 
-Pure state: the owner loop calls it with `now_ms`, carriers ask it whether a hello may come in. One session belongs to one client
-process; it outlives its carrier for a grace period, so that a cut connection neither redelivers nor gives up exclusivity.
+Pure state: the owner loop calls it with `now_ms`, carriers ask it whether a hello may come in. One session
+belongs to one client process; it outlives its carrier for a grace period, so that a cut connection neither
+redelivers nor gives up exclusivity.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ class Carrier(Protocol):
 
 
 class Session:
-    """One client process attached to this actor. `endpoints` are its producers, consumers or followers by their own ids."""
+    """One client process attached to this actor.
+
+    `endpoints` are its producers, consumers or followers by their own ids.
+    """
 
     __slots__ = (
         "attachment",
@@ -64,7 +68,9 @@ class Session:
         """Its client will not come back to it: nothing may be opened in it any more."""
 
     def send(self, buffers: list[Any]) -> None:
-        """Hand packets to the carrier; without one they are dropped, because a re-attach says anew what is missing."""
+        """Hand packets to the carrier; without one they are dropped, because a re-attach says anew what is
+        missing.
+        """
         if self.carrier is not None:
             self.carrier.send(buffers)
 
@@ -89,7 +95,10 @@ class SessionTable:
         return len(self._sessions)
 
     def attach(self, client_id: str, now_ms: int) -> Session:
-        """A new attachment of this client's session: a higher number, a new token; whatever carried it before is closed."""
+        """A new attachment of this client's session:
+
+        a higher number, a new token; whatever carried it before is closed.
+        """
         session = self._by_client.get(client_id)
         if session is None:
             session = Session(self._next_id, client_id, now_ms)
@@ -106,12 +115,17 @@ class SessionTable:
         return session
 
     def admit(self, session_id: int, token: bytes, attachment: int) -> Session:
-        """The session a hello belongs to. Raises SessionLost for an unknown session, an old attachment or a wrong token."""
+        """The session a hello belongs to.
+
+        Raises SessionLost for an unknown session, an old attachment or a wrong token.
+        """
         session = self._sessions.get(session_id)
         if session is None or not hmac.compare_digest(session.token, token):
             raise SessionLost(f"session {session_id} is not known here with that token: attach again")
         if attachment != session.attachment:
-            raise SessionLost(f"attachment {attachment} of session {session_id} is not the newest: attach again")
+            raise SessionLost(
+                f"attachment {attachment} of session {session_id} is not the newest: attach again"
+            )
         return session
 
     def carry(self, session: Session, carrier: Carrier, now_ms: int) -> None:

@@ -44,8 +44,9 @@ def open_connection(
 ) -> Connection:
     """The carrier `transport` names; with `auto` a lane, and the tunnel when none can be had.
 
-    `pushes` says that the actor sends of its own accord, so that the tunnel keeps a call waiting there. With a
-    `loop` a lane lives on that. Raises ConnectError or the actor's refusal when a forced carrier cannot be had.
+    `pushes` says that the actor sends of its own accord, so that the tunnel keeps a call waiting there. With
+    a `loop` a lane lives on that. Raises ConnectError or the actor's refusal when a forced carrier cannot be
+    had.
     """
     hello = HelloFields(attached.protocol_version, attached.session_id, attached.token, attached.attachment)
     if transport == "ray":

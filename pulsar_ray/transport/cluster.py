@@ -1,6 +1,9 @@
-"""What a client needs of the cluster, as a protocol: names to addresses, attaching, the tunnel's call, and telling who is silent.
+"""What a client needs of the cluster, as a protocol:
 
-`ray_cluster.py` is the real one; `pulsar_ray.testing.stub_cluster` serves the same broker objects in one process without Ray.
+names to addresses, attaching, the tunnel's call, and telling who is silent.
+
+`ray_cluster.py` is the real one; `pulsar_ray.testing.stub_cluster` serves the same broker objects in one
+process without Ray.
 """
 
 from __future__ import annotations
@@ -12,7 +15,10 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class PartitionRoute:
-    """One partition: its full name, its index (-1 when the topic is not partitioned) and the name of its actor."""
+    """One partition:
+
+    its full name, its index (-1 when the topic is not partitioned) and the name of its actor.
+    """
 
     topic: str
     partition: int
@@ -33,7 +39,10 @@ class SubscriptionRequest:
 
 @dataclass(frozen=True, slots=True)
 class AttachReply:
-    """What an actor's `attach` answers: the session, where its lanes listen, and how to know whether its files can be read."""
+    """What an actor's `attach` answers:
+
+    the session, where its lanes listen, and how to know whether its files can be read.
+    """
 
     session_id: int
     attachment: int

@@ -1,15 +1,15 @@
 """A client process's tie to one actor: attach, carry, notice a loss, attach again, and tell its endpoints.
 
-Endpoints (producers, consumers, followers of this process at that actor) share the link. It never gives up by itself: whoever
-waits has a deadline of their own.
+Endpoints (producers, consumers, followers of this process at that actor) share the link. It never gives up by
+itself: whoever waits has a deadline of their own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -57,7 +57,10 @@ Reply = Callable[[Any, PulsarException | None], None]
 
 
 class Endpoint(Protocol):
-    """A producer, consumer or follower on a link. All methods are called on the I/O thread or the thread that reads."""
+    """A producer, consumer or follower on a link.
+
+    All methods are called on the I/O thread or the thread that reads.
+    """
 
     def reopen(self, attached: AttachReply) -> None:
         """A new attachment stands: open again and resend what is pending."""
@@ -105,7 +108,7 @@ class ActorLink:
         self.attached: AttachReply | None = None
         self.last_error: PulsarException | None = None
 
-    # --- state -----------------------------------------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------------
 
     @property
     def is_attached(self) -> bool:
@@ -155,7 +158,7 @@ class ActorLink:
         """True while anybody uses this link."""
         return bool(self._endpoints)
 
-    # --- sending ---------------------------------------------------------------------------------------------------
+    # --- sending ----------------------------------------------------------------------------------
 
     @property
     def carrier(self) -> Connection | None:
@@ -181,7 +184,9 @@ class ActorLink:
         return True
 
     def request_async(self, build: Callable[[int], Request], reply: Reply) -> None:
-        """Send a request with an id of its own; `reply(value, error)` follows, with SessionLost if the carrier is lost."""
+        """Send a request with an id of its own; `reply(value, error)` follows, with SessionLost if the
+        carrier is lost.
+        """
         request_id = next(self._request_ids)
         self._requests[request_id] = reply
         if not self.send(encode_request(build(request_id))) and request_id in self._requests:
@@ -227,7 +232,7 @@ class ActorLink:
                 event.wait(min(remaining, 0.02))
         return True
 
-    # --- receiving -------------------------------------------------------------------------------------------------
+    # --- receiving --------------------------------------------------------------------------------
 
     def on_packets(self, connection: Connection, packets: list[Packet]) -> None:
         """All packets of one read, in order (the connection's handler interface)."""
@@ -271,7 +276,7 @@ class ActorLink:
         else:
             reply(request, None)
 
-    # --- losing and attaching --------------------------------------------------------------------------------------
+    # --- losing and attaching ---------------------------------------------------------------------
 
     def _lost(self, connection: Connection | None, error: BaseException) -> None:
         with self._state:
@@ -280,7 +285,8 @@ class ActorLink:
             self._connection = None
         connection.close()
         logger.debug("link of %s lost: %s", self._client_id, error)
-        # Endpoints learn of it before anything can attach again, so that nobody writes to a carrier it is not open on.
+        # Endpoints learn of it before anything can attach again, so that nobody writes to a carrier it is not
+        # open on.
         for endpoint in list(self._endpoints.values()):
             endpoint.on_detached()
         requests, self._requests = self._requests, {}

@@ -8,10 +8,10 @@ from typing import Any
 
 import ray
 
-from pulsar_ray.transport.names import CONTROLLER, NAMESPACE
 from pulsar_ray.errors import Moved, NotConnected, PulsarException, ServiceUnitNotReady
 from pulsar_ray.session.requests import PROTOCOL_VERSION
 from pulsar_ray.transport.cluster import AttachReply, PartitionRoute, SubscriptionRequest
+from pulsar_ray.transport.names import CONTROLLER, NAMESPACE
 from pulsar_ray.transport.ray_errors import translated
 from pulsar_ray.transport.retry import until
 
@@ -57,7 +57,10 @@ class RayCluster:
         )
 
     def controller(self, method: str, *args: Any, timeout_s: float = 30.0) -> Any:
-        """A call to the controller, repeated while it restarts. Every controller call may be repeated harmlessly."""
+        """A call to the controller, repeated while it restarts.
+
+        Every controller call may be repeated harmlessly.
+        """
         return until(
             timeout_s,
             lambda left: self.call(CONTROLLER, method, *args, timeout_s=left),
@@ -113,7 +116,9 @@ class RayCluster:
         self.forget(address)
 
     def report_silent(self, address: str) -> None:
-        """Ask the controller to look after an actor that does not answer; a silent controller is the stores' affair."""
+        """Ask the controller to look after an actor that does not answer; a silent controller is the stores'
+        affair.
+        """
         try:
             self.call(CONTROLLER, "probe", address, timeout_s=15.0)
         except PulsarException:
@@ -125,7 +130,10 @@ class RayCluster:
         return result
 
     def describe_broker(self) -> dict[str, Any] | None:
-        """What the controller says of itself; None if no broker runs here. Raises what is wrong with its data directory."""
+        """What the controller says of itself; None if no broker runs here.
+
+        Raises what is wrong with its data directory.
+        """
         try:
             described: dict[str, Any] = self.call(CONTROLLER, "ready", timeout_s=60.0)
         except Moved:

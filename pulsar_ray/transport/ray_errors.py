@@ -26,7 +26,8 @@ def translated(what: str) -> Iterator[None]:
     except PulsarException:
         raise
     except (ray_errors.ActorDiedError, ray_errors.ActorUnschedulableError) as error:
-        # Never final: the actor may have moved, been replaced or been stopped for a moment. The controller knows.
+        # Never final: the actor may have moved, been replaced or been stopped for a moment. The controller
+        # knows.
         raise Moved(f"{what}: the actor is gone ({type(error).__name__}); resolve it again") from None
     except ray_errors.ActorUnavailableError:
         raise NotConnected(f"{what}: the actor is restarting") from None

@@ -19,7 +19,9 @@ def until(
     first_pause_s: float = 0.05,
     longest_pause_s: float = 1.0,
 ) -> T:
-    """`call(seconds left)`, again after errors of the kinds in `again`; the last of them is raised at the deadline."""
+    """`call(seconds left)`, again after errors of the kinds in `again`; the last of them is raised at the
+    deadline.
+    """
     deadline = time.monotonic() + timeout_s
     pause = first_pause_s
     while True:

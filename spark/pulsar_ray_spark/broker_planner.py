@@ -40,7 +40,9 @@ class BrokerPlanner:
 
     @contextmanager
     def plan(self, topics: Sequence[str], start: Bound, end: Bound) -> Iterator[RangePlan]:
-        """Resolve, and hold the files until the context is left; a lease that cannot be given back expires by itself."""
+        """Resolve, and hold the files until the context is left; a lease that cannot be given back expires by
+        itself.
+        """
         leases: list[tuple[str, int]] = []
         ranges: list[ReadRange] = []
         try:
