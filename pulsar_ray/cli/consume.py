@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pulsar_ray.cli.console import interrupted, say
+from pulsar_ray.cli.interrupt import Interrupt
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.model.enums import ConsumerType, InitialPosition
 
@@ -69,10 +70,11 @@ def consume(
         client = stack.enter_context(target.client())
         try:
             consumer = client.subscribe(topic, subscription, TYPES[kind], initial_position=POSITIONS[start])
-            for messages in _batches(consumer, count, follow):
-                _write(messages, text)
-                consumer.acknowledge(messages)
-                done += len(messages)
+            with Interrupt() as interrupt:
+                for messages in _batches(consumer, count, follow, interrupt):
+                    _write(messages, text)
+                    consumer.acknowledge(messages)
+                    done += len(messages)
         except KeyboardInterrupt:
             # Closing makes the acknowledgments durable.
             stack.close()
@@ -81,10 +83,13 @@ def consume(
         say(f"{done:,} messages acknowledged")
 
 
-def _batches(consumer: Consumer, count: int | None, follow: bool) -> Iterator[Sequence[Message]]:
+def _batches(
+    consumer: Consumer, count: int | None, follow: bool, interrupt: Interrupt
+) -> Iterator[Sequence[Message]]:
     """Messages as they come, `count` in all, or until the end of what is stored."""
     left = count
     while left is None or left > 0:
+        interrupt.check()
         messages: Sequence[Message] = consumer.batch_receive()
         if left is not None and left < len(messages):
             messages = messages[:left]

@@ -11,6 +11,7 @@ import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from pulsar_ray.cli.console import err, interrupted, rate, say, warn
+from pulsar_ray.cli.interrupt import Interrupt
 from pulsar_ray.cli.lines import key_rule, without_newline
 from pulsar_ray.cli.receipts import Receipts
 from pulsar_ray.cli.target import Target, pass_target
@@ -69,8 +70,8 @@ def produce(
         )
         _warn_if_nothing_keeps(target, producer.topic())
         try:
-            with source.progress(receipts):
-                for line in source:
+            with Interrupt() as interrupt, source.progress(receipts):
+                for line in source.lines(interrupt):
                     key, value = key_of(without_newline(line))
                     receipts.sent += 1
                     producer.send_async(value, receipts, partition_key=key)
@@ -78,7 +79,6 @@ def produce(
                         break
             producer.flush()
         except KeyboardInterrupt:
-            source.end()
             producer.flush()
             interrupted(f"stopped at {source.place}: {_summary(receipts)}")
         except PulsarException:
@@ -125,18 +125,26 @@ class _Source:
         """The file and line that was read last."""
         return f"{'standard input' if self._name == '-' else self._name}, line {self._line}"
 
-    def __iter__(self) -> Iterator[bytes]:
+    def lines(self, interrupt: Interrupt) -> Iterator[bytes]:
+        """All lines with their newlines; between two of them Ctrl-C ends it."""
         for name in self._files:
             self._name, self._line = name, 0
             stream: IO[bytes] = click.open_file(name, "rb")
             with stream:
-                for line in stream:
+                while line := self._next_line(stream, interrupt):
                     self._line += 1
                     self._lines += 1
                     self._bytes += len(line)
                     if self._bar is not None and self._lines % _PROGRESS_LINES == 0:
                         self._bar()
                     yield line
+
+    def _next_line(self, stream: IO[bytes], interrupt: Interrupt) -> bytes:
+        interrupt.check()
+        interrupt.is_waiting = True
+        line = stream.readline()
+        interrupt.is_waiting = False
+        return line
 
     def progress(self, receipts: Receipts) -> Any:
         """A bar on a terminal, over bytes if they can be known, else counting lines."""
@@ -149,7 +157,3 @@ class _Source:
         task = bar.add_task("", total=total, confirmed=0)
         self._bar = lambda: bar.update(task, completed=self._bytes, confirmed=receipts.confirmed)
         return bar
-
-    def end(self) -> None:
-        """Show nothing more."""
-        self._bar = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +30,7 @@ class FakeProducer:
 
     def send_async(self, value: bytes, callback: Any, partition_key: str | None = None) -> None:
         if len(self.sent) == self.interrupts_at:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
         self.sent.append((value, partition_key))
         if self.error is not None and len(self.sent) > self.fails_at:
             callback.failed(self.error)
@@ -53,7 +54,7 @@ class FakeConsumer:
     def batch_receive(self) -> MessageBatchView:
         if not self.batches:
             if self.interrupts:
-                raise KeyboardInterrupt
+                signal.raise_signal(signal.SIGINT)
             return MessageBatchView([])
         return MessageBatchView(
             [

@@ -79,8 +79,9 @@ def test_an_error_ends_it_and_the_confirmed_lines_are_told(run: Run) -> None:
 
 def test_ctrl_c_flushes_and_tells_what_was_confirmed(run: Run) -> None:
     target = FakeTarget(FakeProducer(interrupts_at=2))
-    result = run(target, "produce", "t", input="1\n2\n3\n")
+    result = run(target, "produce", "t", input="1\n2\n3\n4\n")
     assert result.exit_code == 130
-    assert "stopped at standard input, line 3: 2 of 3 lines sent were confirmed" in result.stderr
+    # The line that was being sent is sent, and nothing after it.
+    assert "stopped at standard input, line 3: 3 lines sent, all confirmed" in result.stderr
     assert target.the_client.producer.waiting == []
     assert target.the_client.is_closed
