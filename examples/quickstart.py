@@ -2,8 +2,8 @@
 
     python examples/quickstart.py
 
-Works without any preparation: if no Ray runs on this machine, the first `Client()` starts an embedded broker in
-the background, which ends by itself. Stored is in ~/.pulsar-ray, or where PULSAR_RAY_DATA_DIR says.
+Works without any preparation: if no Ray runs on this machine, the first `Client()` starts an embedded broker
+in the background, which ends by itself. Stored is in ~/.pulsar-ray, or where PULSAR_RAY_DATA_DIR says.
 """
 
 from __future__ import annotations

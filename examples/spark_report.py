@@ -2,14 +2,14 @@
 
     python examples/spark_report.py
 
-A subscription remembers how far the last report went. Needs the extra `[spark]`; a Java 17 comes along with it.
+A subscription remembers how far the last report went. Needs the extra `[spark]`; a Java 17 comes with it.
 """
 
 from __future__ import annotations
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql.functions import count
 
 import pulsar_ray
 import pulsar_ray_spark
@@ -18,12 +18,12 @@ USERS = ("Ada", "Grace", "Hedy")
 ROWS = 30_000
 
 
-def events(count: int) -> pa.Table:
+def events(rows: int) -> pa.Table:
     """Visits of users, one after the other."""
     return pa.table(
         {
-            "key": [USERS[number % len(USERS)] for number in range(count)],
-            "value": [b"visit %d" % number for number in range(count)],
+            "key": [USERS[number % len(USERS)] for number in range(rows)],
+            "value": [b"visit %d" % number for number in range(rows)],
         }
     )
 
@@ -31,7 +31,7 @@ def events(count: int) -> pa.Table:
 def report(title: str, visits: DataFrame) -> None:
     """Print how many visits each user made."""
     print(title)
-    for row in visits.groupBy("key").agg(F.count("*").alias("visits")).orderBy("key").collect():
+    for row in visits.groupBy("key").agg(count("*").alias("visits")).orderBy("key").collect():
         print(f"  {row['key']}: {row['visits']:,}")
 
 

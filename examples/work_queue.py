@@ -2,8 +2,8 @@
 
     python examples/work_queue.py
 
-A Shared subscription divides its messages among its consumers. A worker acknowledges a job when it is done, and
-gives back what failed; what a dying worker held goes to the others.
+A Shared subscription divides its messages among its consumers. A worker acknowledges a job when it is done,
+and gives back what failed; what a dying worker held goes to the others.
 """
 
 from __future__ import annotations

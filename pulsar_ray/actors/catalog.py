@@ -1,4 +1,4 @@
-"""Which topics there are: the controller's SQLite view, rebuilt from the ledger directories when it is lost."""
+"""Which topics there are: the controller's SQLite view, rebuilt from the ledgers if lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS namespace (name TEXT PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS topic (name TEXT PRIMARY KEY, partitions INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS partition (
-    name TEXT PRIMARY KEY, number INTEGER UNIQUE NOT NULL, topic TEXT NOT NULL, partition_index INTEGER NOT NULL,
+    name TEXT PRIMARY KEY, number INTEGER UNIQUE NOT NULL, topic TEXT NOT NULL,
+    partition_index INTEGER NOT NULL,
     store_id TEXT NOT NULL, has_ledger INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE IF NOT EXISTS last_number (one INTEGER PRIMARY KEY CHECK (one = 1), value INTEGER NOT NULL);
 INSERT OR IGNORE INTO last_number VALUES (1, 0);
@@ -24,7 +25,7 @@ BUILT_IN_NAMESPACES = ("public/default", "pulsar/system")
 
 @dataclass(frozen=True, slots=True)
 class PartitionRow:
-    """A partition as the catalog knows it. `number` is unique in the cluster and stands in every ledger id."""
+    """A partition; `number` is unique in the cluster and stands in every ledger id."""
 
     name: str
     number: int
@@ -72,7 +73,8 @@ class Catalog:
     def partitions(self, topic: str) -> list[PartitionRow]:
         """The partitions of a topic by index; one row with index -1 for a topic that has none."""
         rows = self._db.execute(
-            "SELECT name, number, topic, partition_index, store_id, has_ledger FROM partition WHERE topic = ? "
+            "SELECT name, number, topic, partition_index, store_id, has_ledger FROM partition "
+            "WHERE topic = ? "
             "ORDER BY partition_index",
             (topic,),
         ).fetchall()

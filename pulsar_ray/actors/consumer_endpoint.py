@@ -23,7 +23,7 @@ RETRY_S = 0.01
 
 
 class ConsumerEndpoint:
-    """Sends one consumer's deliveries in order. Bytes wait here, unread, while the carrier has enough unsent."""
+    """Sends one consumer's deliveries in order. Bytes wait, unread, while the carrier is busy."""
 
     def __init__(
         self,
@@ -57,14 +57,13 @@ class ConsumerEndpoint:
         self.subscription = ""
 
     def open(self, again: Sequence[Grant], generation: int) -> None:
-        """The client was told that it is open:
-
-        send what it must get once more, then what was granted meanwhile.
+        """The client was told that it is open: send what it must get once more, then what was granted
+        meanwhile.
         """
         early, self._early = self._early or [], None
         self.deliver(again, generation)
-        for generation, grants in early:
-            self.deliver(grants, generation)
+        for of_generation, grants in early:
+            self.deliver(grants, of_generation)
 
     def retire(self) -> None:
         """The same consumer attached again: what waits here is sent by its new endpoint."""

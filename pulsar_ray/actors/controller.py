@@ -52,7 +52,7 @@ NAME_POLL_S = 0.02
 
 
 class Controller:
-    """Resolves topics, starts partitions and dispatchers on their stores' nodes, and restarts what is frozen."""
+    """Resolves topics, starts partitions and dispatchers beside their data, restarts what is frozen."""
 
     def __init__(self, data_dir: str, settings: Settings) -> None:
         prepare_broker_process()
@@ -192,8 +192,8 @@ class Controller:
         store = self._stores.get(row.store_id)
         if store is None:
             raise WrongNode(
-                f"{row.name} lives in store {row.store_id}, which no running node holds: start its node again, or give the "
-                "broker its data directory"
+                f"{row.name} lives in store {row.store_id}, which no running node holds: "
+                "start its node again, or give the broker its data directory"
             )
         return store
 
@@ -304,9 +304,8 @@ class Controller:
     # --- whoever is silent ------------------------------------------------------------------------
 
     async def probe(self, name: str | None = None) -> bool:
-        """Without a name:
-
-        alive. With one: look after that actor; True if it had to be killed (Ray restarts it).
+        """Without a name: alive. With one: look after that actor; True if it had to be killed (Ray restarts
+        it).
         """
         if name is None:
             return False

@@ -316,7 +316,7 @@ class DispatcherServer:
     # --- stats, closing ---------------------------------------------------------------------------
 
     async def look_around(self) -> None:
-        """Learn where the log is now, also with nobody connected, when the partition says nothing by itself."""
+        """Learn where the log is now, also with nobody connected, when the partition is silent."""
         if not self._is_armed:
             self._follower.follow(self._number, armed=False)
             # Its answer comes behind what following is answered with.

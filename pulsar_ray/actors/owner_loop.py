@@ -93,7 +93,7 @@ class DiskThread:
             error: BaseException | None = None
             try:
                 result = work()
-            except BaseException as caught:
+            except BaseException as caught:  # noqa: BLE001 - handed on to whoever asked
                 error = caught
             self._loop.call_soon_threadsafe(done, result, error)
 

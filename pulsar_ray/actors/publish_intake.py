@@ -52,7 +52,7 @@ class ProducerEndpoint:
 
 
 class Admitted(NamedTuple):
-    """A block on its way to the disk; its bytes count against what the actor may hold until it is answered."""
+    """A block on its way to the disk; until it is answered it counts against what the actor may hold."""
 
     producer: ProducerEndpoint
     header: BlockHeader
@@ -205,7 +205,8 @@ class PublishIntake:
             return error
         if self._is_disk_low():
             return DiskSpaceLow(
-                "the disk of this partition is below its low-water mark; free space, or lower disk_low_water_mark_bytes"
+                "the disk of this partition is below its low-water mark; free space, or lower "
+                "disk_low_water_mark_bytes"
             )
         return None
 

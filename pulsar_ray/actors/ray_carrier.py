@@ -51,7 +51,7 @@ class TunnelCarrier:
     async def exchange(
         self, last_received: int, packets: Sequence[tuple[int, Any]], deliver: Callable[[list[Packet]], None]
     ) -> tuple[int, list[tuple[int, bytes]]]:
-        """One call: `deliver` gets what is new, the reply takes what waits. Raises SessionLost after `close`."""
+        """One call: `deliver` gets what is new, the reply takes what waits. SessionLost after `close`."""
         if self._error is not None:
             raise self._error
         fresh = self._end.answer(last_received, packets)

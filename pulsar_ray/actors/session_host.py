@@ -90,14 +90,13 @@ class SessionHost:
     # --- attaching --------------------------------------------------------------------------------
 
     async def attach(self, client_id: str, protocol_version: int, want_tcp: bool) -> dict[str, Any]:
-        """A new attachment:
-
-        session, token and addresses. Raises UnsupportedVersionError, or what the server refuses with.
+        """A new attachment: session, token and addresses. Raises UnsupportedVersionError, or what the server
+        refuses with.
         """
         if protocol_version != PROTOCOL_VERSION:
             raise UnsupportedVersionError(
-                f"the client speaks protocol {protocol_version}, the broker {PROTOCOL_VERSION}: install the same pulsar-ray "
-                "everywhere, then `pulsar-ray stop` and `pulsar-ray start`"
+                f"the client speaks protocol {protocol_version}, the broker {PROTOCOL_VERSION}: "
+                "install the same pulsar-ray everywhere, then `pulsar-ray stop` and `pulsar-ray start`"
             )
         server = self._server
         if server is None:
@@ -150,7 +149,7 @@ class SessionHost:
         last_received: int,
         packets: Sequence[tuple[int, Any]],
     ) -> tuple[int, list[tuple[int, bytes]]]:
-        """One tunnel call: packets up at once, packets down as soon as there are any, after a second without."""
+        """One tunnel call: packets up at once, packets down as soon as there are any."""
         session = self.sessions.admit(session_id, token, attachment)
         carrier = session.carrier
         if not isinstance(carrier, TunnelCarrier):

@@ -63,9 +63,8 @@ class StoreActor:
         }
 
     async def partitions(self) -> list[tuple[str, int, str, int]]:
-        """(own name, number, topic, partition index) of every ledger directory:
-
-        what the catalog is rebuilt from.
+        """(own name, number, topic, partition index) of every ledger directory: what the catalog is rebuilt
+        from.
         """
         return await asyncio.to_thread(read_identities, self._path / "p")
 
@@ -88,9 +87,8 @@ class StoreActor:
         return os.getpid()
 
     async def _watch_controller(self) -> None:
-        """The controller probes the stores, the stores probe the controller:
-
-        a frozen one is killed, and Ray restarts it.
+        """The controller probes the stores, the stores probe the controller: a frozen one is killed, and Ray
+        restarts it.
         """
         while True:
             await asyncio.sleep(WATCH_INTERVAL_S)

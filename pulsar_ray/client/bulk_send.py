@@ -29,7 +29,7 @@ _ROW_OVERHEAD_BYTES = 64
 
 
 class BulkSend:
-    """One call's blocks under way. `callback` or `wait` gets the last message id per partition, by partition."""
+    """One call's blocks under way; `callback` or `wait` gets the last message id of each partition."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class BulkSend:
         return list(rows.items())
 
     def _add_rows(self, index: int | None, columns: list[Any]) -> None:
-        values, keys, ordering_keys, properties, event_times = columns
+        values = columns[0]
         for first, end in _cut(values):
             part: list[Any] = [column if column is None else column[first:end] for column in columns]
             payload, bits = encode_rows(

@@ -111,6 +111,11 @@ class Client:
         return client
 
     @property
+    def is_usable(self) -> bool:
+        """Whether it is open, and of this process."""
+        return not self._closed and self._pid == os.getpid()
+
+    @property
     def cluster(self) -> Any:
         """The cluster this client talks to; connects at the first use. Raises AlreadyClosed, ForkedClient."""
         if self._closed:
@@ -448,7 +453,7 @@ def _reconnect(options: ClientOptions, address: str) -> Client:
     key = (address, str(options.data_dir), options.transport)
     with _UNPICKLED_LOCK:
         client = _UNPICKLED.get(key)
-        if client is None or client._closed or client._pid != os.getpid():
+        if client is None or not client.is_usable:
             client = Client(
                 address,
                 operation_timeout_seconds=options.operation_timeout_seconds,

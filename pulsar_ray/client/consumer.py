@@ -86,9 +86,8 @@ class Consumer(OpenedLater):
         return self._core.receive_async()
 
     def batch_receive(self) -> MessageBatchView:
-        """Messages as the batch receive policy says:
-
-        when one of its limits is reached; possibly none at its timeout.
+        """Messages as the batch receive policy says: when one of its limits is reached; possibly none at its
+        timeout.
 
         A sequence filled lazily; `acknowledge` takes it whole.
         """
@@ -210,8 +209,8 @@ class Consumer(OpenedLater):
         """
         if self._options.consumer_type in (ConsumerType.Shared, ConsumerType.KeyShared):
             raise CumulativeAcknowledgementNotAllowedError(
-                "cumulative acknowledgment needs an Exclusive or Failover subscription: other consumers have messages before "
-                "this one; acknowledge one by one"
+                "cumulative acknowledgment needs an Exclusive or Failover subscription: other consumers have "
+                "messages before this one; acknowledge one by one"
             )
         message_id = message.message_id() if isinstance(message, Message) else message
         if not isinstance(message_id, MessageId):
@@ -229,7 +228,7 @@ class Consumer(OpenedLater):
         self._added(partition)
 
     def acknowledge_arrow(self, table: pa.Table) -> None:
-        """Acknowledge the rows of a received table, or of any part of one; needs only its position columns."""
+        """Acknowledge the rows of a received table or any part of one; needs its position columns only."""
         for topic, positions in table_positions(table).items():
             partition = self._partition_of(topic, -1)
             with self._core.lock:
@@ -290,7 +289,8 @@ class Consumer(OpenedLater):
             partition = self._core.partitions[index]
         if partition is None:
             raise OperationNotSupported(
-                f"an id of {topic or 'no topic'} cannot be told to a partition of {self._topic}: use the received message's id"
+                f"an id of {topic or 'no topic'} cannot be told to a partition of {self._topic}: use the "
+                "received message's id"
             )
         return partition
 
@@ -361,10 +361,10 @@ class Consumer(OpenedLater):
         ledger_id, entry_id = last["position"]
         if ledger_id < 0 or entry_id < 0:
             return MessageId()
-        row = last["messages"] - 1 if last["is_batch"] else -1
+        size = last["batch_size"]
         route = partition.route
         return MessageId(
-            route.partition, ledger_id, entry_id, row, batch_size=max(0, row + 1), topic_name=route.topic
+            route.partition, ledger_id, entry_id, size - 1, batch_size=size, topic_name=route.topic
         )
 
     def close(self) -> None:
@@ -390,9 +390,8 @@ class Consumer(OpenedLater):
             self._core.close()
 
     def shut_down(self) -> None:
-        """End at once (part of `Client.shutdown`):
-
-        grouped acknowledgments may be lost, messages then come again.
+        """End at once (part of `Client.shutdown`): grouped acknowledgments may be lost, messages then come
+        again.
         """
         self._closed = True
         if self._listener is not None:

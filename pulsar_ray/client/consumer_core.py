@@ -88,7 +88,7 @@ class ConsumerCore:
         return taken
 
     def queued_messages(self, partition: PartitionConsumer) -> int:
-        """Called with the lock held: messages of a partition that were delivered and not counted as consumed."""
+        """Called with the lock held: messages delivered and not yet counted as consumed."""
         queued = sum(count_rows(granted) for granted in self._queue if granted.partition is partition)
         return queued + sum(end - first for (_, first, end), owner in self._spans if owner is partition)
 
@@ -229,9 +229,8 @@ class ConsumerCore:
                 partition.send_credit()
 
     def take_spans(self, max_messages: int, max_bytes: int, deadline: float) -> list[RowSpan]:
-        """Spans of up to so many messages:
-
-        what is there, after waiting until `deadline` for the first; empty if none came.
+        """Spans of up to so many messages: what is there, after waiting until `deadline` for the first; empty
+        if none came.
         """
         spans: list[RowSpan] = []
         with self._taking:

@@ -109,9 +109,8 @@ RowSpan = tuple[ReceivedBlock, int, int]
 
 
 class MessageBatchView(Sequence[Message]):
-    """Messages in order, whose objects are made when looked at and not kept:
-
-    thousands of live objects would be work for the garbage collector at every step.
+    """Messages in order, whose objects are made when looked at and not kept: thousands of live objects would
+    be work for the garbage collector at every step.
 
     `acknowledge` takes it whole by its `spans`, without making any object.
     """

@@ -31,7 +31,7 @@ class OpenedLater:
     """Base of what can be unpickled. An object that is open has all its attributes and never comes here."""
 
     def open_later(self, open_now: Callable[[], object], **known: Any) -> Opening:
-        """Set the `known` attributes; the first look at any other one calls `open_now`, which sets them all."""
+        """Set the `known` attributes; the first look at another one calls `open_now`, which sets all."""
         opening = Opening(open_now)
         self.__dict__.update(known, _opening=opening)
         return opening

@@ -287,9 +287,8 @@ class PartitionConsumer(Acknowledging):
         return self.link.request(lambda rid: Call(rid, self.consumer_id, method, arguments), deadline)
 
     def sought(self, generation: int, skip: tuple[int, int, int] | None) -> None:
-        """A seek was carried out:
-
-        what is queued is dropped. `skip` are (ledger id, entry id, rows) not to be handed out.
+        """A seek was carried out: what is queued is dropped. `skip` are (ledger id, entry id, rows) not to be
+        handed out.
         """
         with self._core.lock:
             self._drop_older(generation)

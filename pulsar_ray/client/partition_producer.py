@@ -463,7 +463,7 @@ class PartitionProducer:
         self._io.call_later(min(1.0, self._send_timeout_s), self._check_timeouts)
 
     def give_up(self) -> None:
-        """A message got no receipt in time: everything pending fails, and nothing of it is written any more."""
+        """A message got no receipt in time: everything pending fails and is not written any more."""
         self._start_incarnation(
             Timeout(f"no receipt within {self._send_timeout_s} s; whether it was stored is unknown")
         )

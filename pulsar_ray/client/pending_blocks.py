@@ -107,10 +107,8 @@ class PendingBlocks:
         return settled
 
     def resend(self) -> None:
-        """The carrier is gone:
-
-        everything pending has to be written again, also what was refused out of turn, or its entry_seq would
-        be missed.
+        """The carrier is gone: everything pending has to be written again, also what was refused out of turn,
+        or its entry_seq would be missed.
         """
         self.sent = 0
         for block in self._blocks:

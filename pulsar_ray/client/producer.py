@@ -102,9 +102,16 @@ class Producer(OpenedLater):
         which it would wait for.
         """
         fields = self._fields(
-            properties, partition_key, ordering_key, sequence_id, replication_clusters, disable_replication,
-            event_timestamp, deliver_at, deliver_after,
-        )  # fmt: skip
+            properties,
+            partition_key,
+            ordering_key,
+            sequence_id,
+            replication_clusters,
+            disable_replication,
+            event_timestamp,
+            deliver_at,
+            deliver_after,
+        )
         value = None if content is None else self._schema.encode(content)
         if self._io.is_current:
             raise NotAllowedError("send() in a callback would wait for itself: use send_async()")
@@ -148,13 +155,27 @@ class Producer(OpenedLater):
         """
         fields = None
         if (
-            properties or partition_key or ordering_key or sequence_id is not None or event_timestamp is not None
-            or replication_clusters or disable_replication or deliver_at is not None or deliver_after is not None
-        ):  # fmt: skip
+            properties
+            or partition_key
+            or ordering_key
+            or sequence_id is not None
+            or event_timestamp is not None
+            or replication_clusters
+            or disable_replication
+            or deliver_at is not None
+            or deliver_after is not None
+        ):
             fields = self._fields(
-                properties, partition_key, ordering_key, sequence_id, replication_clusters, disable_replication,
-                event_timestamp, deliver_at, deliver_after,
-            )  # fmt: skip
+                properties,
+                partition_key,
+                ordering_key,
+                sequence_id,
+                replication_clusters,
+                disable_replication,
+                event_timestamp,
+                deliver_at,
+                deliver_after,
+            )
         value = None if content is None else self._schema.encode(content)
         try:
             partition = self._single or self._choose(
@@ -165,12 +186,29 @@ class Producer(OpenedLater):
             if callback is not None:
                 callback(error.result, MessageId())
 
-    def _fields(self, properties: Any, partition_key: Any, ordering_key: Any, sequence_id: Any, clusters: Any,
-                disable_replication: Any, event_timestamp: Any, deliver_at: Any, deliver_after: Any) -> tuple[Any, ...] | None:  # fmt: skip
+    def _fields(
+        self,
+        properties: Any,
+        partition_key: Any,
+        ordering_key: Any,
+        sequence_id: Any,
+        clusters: Any,
+        disable_replication: Any,
+        event_timestamp: Any,
+        deliver_at: Any,
+        deliver_after: Any,
+    ) -> tuple[Any, ...] | None:
         check_send_arguments(
-            properties, partition_key, ordering_key, sequence_id, clusters, disable_replication, event_timestamp,
-            deliver_at, deliver_after,
-        )  # fmt: skip
+            properties,
+            partition_key,
+            ordering_key,
+            sequence_id,
+            clusters,
+            disable_replication,
+            event_timestamp,
+            deliver_at,
+            deliver_after,
+        )
         return message_fields(partition_key, ordering_key, properties, event_timestamp, sequence_id)
 
     def _choose(
@@ -267,7 +305,7 @@ class Producer(OpenedLater):
     # --- the rest ---------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Wait until everything sent before is stored durably or has failed. Raises Timeout, AlreadyClosed."""
+        """Wait until everything sent before is stored or has failed. Raises Timeout, AlreadyClosed."""
         if self._closed:
             raise AlreadyClosed("the producer is closed")
         timeout_s = self._options.send_timeout_millis / 1000 or FOREVER_S

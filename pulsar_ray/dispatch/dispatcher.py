@@ -52,7 +52,7 @@ class DispatchSettings:
     acknowledgment_at_batch_index_level_enabled: bool = False
     reattach_grace_ms: int = 5_000
     isolates_suspects: bool = True
-    """After a crash: what its consumer held comes back one message at a time, so that a poisonous one is found."""
+    """After a crash what its consumer held comes back one at a time, so that poison is found."""
 
 
 class Departure(Enum):

@@ -111,6 +111,11 @@ class BlockHeader:
         """Whether each row is an entry of its own."""
         return bool(self.flags & ROW_IS_ENTRY)
 
+    @property
+    def batch_size(self) -> int:
+        """Messages of a batch; 0 if this is no batch: a message alone, or rows that are entries."""
+        return self.message_count if self.payload_format == ARROW and not self.flags & ROW_IS_ENTRY else 0
+
     def metadata(self) -> BlockMetadata:
         """Parse the optional fields; raises InvalidMessage or UnsupportedFormatVersion."""
         if not self._fields:

@@ -23,9 +23,8 @@ class IoOwner(Protocol):
         """Its descriptor is ready; called on the I/O thread and must not block."""
 
     def abandon(self) -> None:
-        """This process is a forked child:
-
-        close the raw descriptor and nothing else, the parent still uses the socket.
+        """This process is a forked child: close the raw descriptor and nothing else, the parent still uses
+        the socket.
         """
 
 

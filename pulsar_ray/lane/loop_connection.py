@@ -30,7 +30,7 @@ CONNECT_DEADLINE_S = 5.0
 
 
 class LoopConnection(asyncio.BufferedProtocol):
-    """Packets are handed to the handler on the loop; `send` may be called from any thread and never blocks."""
+    """Packets are handed over on the loop; `send` may be called from any thread and never blocks."""
 
     def __init__(
         self,

@@ -94,7 +94,7 @@ class LogState:
         current.end_offset = commit.offset + length
         current.last_append_ms = commit.now_ms
         self.manifest.last_position = Position(commit.ledger_id, first + entries - 1)
-        self.manifest.last_messages = commit.headers[-1].message_count
+        self.manifest.last_batch_size = commit.headers[-1].batch_size
         self.index.add_frame(
             commit.ledger_id, commit.segment_index, commit.offset, first, commit.max_publish_ms
         )

@@ -164,9 +164,9 @@ class ManagedLedger:
         return list(self._state.index.points)
 
     def last_message(self) -> dict[str, Any]:
-        """Position and number of messages of the last durable entry; [-1, -1] and 0 if there is none."""
-        messages = self._state.manifest.last_messages
-        return {"position": list(self.last_position), "messages": messages}
+        """Position of the last durable entry, [-1, -1] if there is none; messages of the batch it is, else 0."""
+        batch_size = self._state.manifest.last_batch_size
+        return {"position": list(self.last_position), "batch_size": batch_size}
 
     def begin_position_at_time(self, time_ms: int) -> TimeSearch:
         """Search the first entry published at or after a time; `run` it on any thread."""

@@ -62,7 +62,7 @@ class Manifest:
         self.deleted: set[int] = set()
         self.last_position = EARLIEST
         self.max_publish_ms = 0
-        self.last_messages = 0
+        self.last_batch_size = 0
         self.next_ledger_counter = 0
         self.next_subscription = 1
         self.next_lease = 1
@@ -107,7 +107,7 @@ class Manifest:
             self.next_lease = record.next_lease
             self.last_position = Position(record.last_ledger_id, record.last_entry_id)
             self.max_publish_ms = record.max_publish_ms
-            self.last_messages = record.last_messages
+            self.last_batch_size = record.last_batch_size
 
     def _open_segment(self, record: SegmentOpened) -> None:
         ledger_id = record.ledger_id
@@ -148,7 +148,7 @@ class Manifest:
             self.next_lease,
             *self.last_position,
             self.max_publish_ms,
-            self.last_messages,
+            self.last_batch_size,
         )
         for ledger in self.ledgers.values():
             yield from self._ledger_snapshot(ledger)

@@ -137,7 +137,7 @@ def _scan(
         opened.index.add_frame(
             header.ledger_id, segment.segment_index, frame.offset, header.first_entry_id, latest
         )
-        opened.manifest.last_messages = header.blocks[-1].messages
+        opened.manifest.last_batch_size = frame.blocks[-1].batch_size if frame.blocks else 0
     opened.corruptions.extend(scan.corruptions)
     return scan
 

@@ -29,7 +29,7 @@ class Counters(NamedTuple):
     last_ledger_id: int
     last_entry_id: int
     max_publish_ms: int
-    last_messages: int
+    last_batch_size: int
 
 
 class SegmentOpened(NamedTuple):

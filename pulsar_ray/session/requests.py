@@ -70,7 +70,7 @@ class Failed(NamedTuple):
     request_id: int
     error: str
     text: str
-    details: dict[str, Any] = {}
+    details: dict[str, Any] | None = None
 
 
 class Publish(NamedTuple):
@@ -89,22 +89,19 @@ class Receipt(NamedTuple):
 
 
 class PublishFailed(NamedTuple):
-    """Partition to client:
-
-    the block with this entry_seq was refused and will never be stored; later ones go on.
-    """
+    """Partition to client: the block with this entry_seq was refused and is not stored; later ones go on."""
 
     producer_id: int
     entry_seq: int
     error: str
     text: str
-    details: dict[str, Any] = {}
+    details: dict[str, Any] | None = None
 
 
 class Follow(NamedTuple):
-    """Dispatcher to partition:
+    """Dispatcher to partition: tell me when the log moves (armed), and now where it is.
 
-    tell me when the log moves (armed), and now where it is. Level-triggered: repeats are harmless.
+    Level-triggered: repeats are harmless.
     """
 
     subscription_number: int
@@ -133,9 +130,8 @@ class Advanced(NamedTuple):
 
 
 class MoveHold(NamedTuple):
-    """Dispatcher to partition:
-
-    this durable mark-delete position is reached; nothing below it is needed any more.
+    """Dispatcher to partition: this durable mark-delete position is reached; nothing below it is needed any
+    more.
     """
 
     subscription_number: int
@@ -184,9 +180,8 @@ class ConsumerOpened(NamedTuple):
 
 
 class Credit(NamedTuple):
-    """Client to dispatcher:
-
-    absolute credit in messages, last delivery received, messages handed to the application.
+    """Client to dispatcher: absolute credit in messages, last delivery received, messages handed to the
+    application.
     """
 
     consumer_id: int
@@ -226,9 +221,8 @@ class Acknowledge(NamedTuple):
 
 
 class NegativeAcknowledge(NamedTuple):
-    """Client to dispatcher:
-
-    redeliver now. Each item is (ledger id, entry id, row ranges, redelivery count it refers to).
+    """Client to dispatcher: redeliver now. Each item is (ledger id, entry id, row ranges, redelivery count it
+    refers to).
 
     A repeat refers to a count that has passed, and changes nothing.
     """
@@ -239,9 +233,8 @@ class NegativeAcknowledge(NamedTuple):
 
 
 class RedeliverUnacknowledged(NamedTuple):
-    """Client to dispatcher:
-
-    everything this consumer holds comes again; its own queue is dropped up to `received`.
+    """Client to dispatcher: everything this consumer holds comes again; its own queue is dropped up to
+    `received`.
     """
 
     consumer_id: int
@@ -250,9 +243,8 @@ class RedeliverUnacknowledged(NamedTuple):
 
 
 class Reset(NamedTuple):
-    """Dispatcher to client:
-
-    drop what is queued below this generation (a seek, or a rewind of an ordered subscription).
+    """Dispatcher to client: drop what is queued below this generation (a seek, or a rewind of an ordered
+    subscription).
 
     After a seek, also acknowledgments and negative ones that are not answered yet: they refer to what comes
     again.

@@ -95,9 +95,8 @@ class SessionTable:
         return len(self._sessions)
 
     def attach(self, client_id: str, now_ms: int) -> Session:
-        """A new attachment of this client's session:
-
-        a higher number, a new token; whatever carried it before is closed.
+        """A new attachment of this client's session: a higher number, a new token; whatever carried it before
+        is closed.
         """
         session = self._by_client.get(client_id)
         if session is None:

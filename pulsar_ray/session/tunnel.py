@@ -40,9 +40,8 @@ class TunnelEnd:
         self._early: dict[int, Buffer] = {}
         self._early_bytes = 0
         self.unconfirmed_bytes = 0
-        """Of packets the other end has not confirmed:
-
-        what a sender bounds, because here nothing is ever dropped.
+        """Of packets the other end has not confirmed: what a sender bounds, because here nothing is ever
+        dropped.
         """
 
     @property

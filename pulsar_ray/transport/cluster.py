@@ -15,9 +15,8 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class PartitionRoute:
-    """One partition:
-
-    its full name, its index (-1 when the topic is not partitioned) and the name of its actor.
+    """One partition: its full name, its index (-1 when the topic is not partitioned) and the name of its
+    actor.
     """
 
     topic: str
@@ -39,9 +38,8 @@ class SubscriptionRequest:
 
 @dataclass(frozen=True, slots=True)
 class AttachReply:
-    """What an actor's `attach` answers:
-
-    the session, where its lanes listen, and how to know whether its files can be read.
+    """What an actor's `attach` answers: the session, where its lanes listen, and how to know whether its
+    files can be read.
     """
 
     session_id: int

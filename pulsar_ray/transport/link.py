@@ -194,7 +194,7 @@ class ActorLink:
             reply(None, NotConnected("not attached to the actor just now"))
 
     def request(self, build: Callable[[int], Request], deadline: float) -> Any:
-        """Send a request and wait for its answer; attaches first, and again if the carrier is lost meanwhile."""
+        """Send a request and wait for its answer; attaches first, and again if the carrier is lost."""
         while True:
             self.ensure_attached(deadline)
             answered = threading.Event()
@@ -220,7 +220,7 @@ class ActorLink:
             time.sleep(FIRST_BACKOFF_S)
 
     def wait(self, event: Awaited, deadline: float) -> bool:
-        """Wait for `event`, reading the carrier in this thread where that is possible. False at the deadline."""
+        """Wait for `event`, reading the carrier in this thread where possible. False at the deadline."""
         while not event.is_set():
             remaining = deadline - time.monotonic()
             if remaining <= 0:

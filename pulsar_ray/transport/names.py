@@ -30,5 +30,5 @@ def parse_dispatcher_name(name: str) -> tuple[str, str, bool] | None:
 
 
 def dispatcher_name(topic: str, subscription: str, durable: bool) -> str:
-    """A durable subscription has a dispatcher of its own; all non-durable cursors of a partition share one."""
+    """A durable subscription has its own dispatcher; a partition's non-durable cursors share one."""
     return f"{topic}{_DURABLE}{subscription}" if durable else f"{topic}{_READERS}readers"

@@ -1,4 +1,4 @@
-"""The cluster as Ray shows it: actor handles by name, control calls with deadlines, the tunnel's `exchange`."""
+"""The cluster as Ray shows it: handles by name, control calls with deadlines, the tunnel's calls."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class RayCluster:
             return result
 
     def dispatcher_gone(self, address: str) -> None:
-        """The subscription was deleted: its dispatcher leaves, so that a new one of that name starts afresh."""
+        """The subscription was deleted: its dispatcher leaves, so that a new one starts afresh."""
         self.controller("dispatcher_gone", address)
         self.forget(address)
 

@@ -1,4 +1,4 @@
-"""Plans ranges with the broker of this Ray cluster: partitions resolve bounds and hold the files by leases."""
+"""Plans ranges with this Ray cluster's broker: partitions resolve bounds and lease the files."""
 
 from __future__ import annotations
 

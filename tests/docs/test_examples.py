@@ -1,17 +1,14 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.docs.conftest import ROOT
 from tests.docs.fences import is_printed
+from tests.docs.new_user import ROOT, run_example
 
 EXAMPLES = ROOT / "examples"
-TIMEOUT_S = 240
 LAST_LINE = {
     "quickstart": "received b'hello' with key greetings and {'language': 'en'}",
     "work_queue": "60 jobs done, 9 of them at the second attempt",
@@ -19,22 +16,6 @@ LAST_LINE = {
     "arrow_pipeline": "DDD ...",
 }
 IN_TESTS_SPARK = {"spark_report"}
-
-
-def run_example(name: str, environment: dict[str, str], directory: Path) -> list[str]:
-    """The lines an example prints; AssertionError with all of its output if it fails."""
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / f"{name}.py")],
-        cwd=directory,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout.splitlines()
 
 
 def test_every_example_is_tested() -> None:

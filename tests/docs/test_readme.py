@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.docs.conftest import ROOT
+from tests.docs.new_user import ROOT
 from tests.docs.fences import Block, blocks_of, is_printed
 from tests.docs.settings_table import reserved_names, settings_rows
 

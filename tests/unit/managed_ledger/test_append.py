@@ -50,7 +50,7 @@ def test_blocks_of_one_commit_are_one_frame_stored_verbatim(tmp_path: Path) -> N
             assert stored == b"".join(bytes(buffer) for buffer in buffers)
             verify_block(stored, 0, header)
             at += header.total_length
-    assert log.last_message() == {"position": [FIRST_LEDGER, 4], "messages": 1}
+    assert log.last_message() == {"position": [FIRST_LEDGER, 4], "batch_size": 0}
     second = parse_frame_header(append(log, 5).frames[0][3])
     assert second.durable_entry_id == 4
 

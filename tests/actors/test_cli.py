@@ -1,0 +1,226 @@
+"""The command line with real processes: what only they can show, beside the unit tests with stand-ins."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pulsar_ray.actors.embedded import read_record, stop_embedded
+
+TIMEOUT_S = 150.0
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """Runs commands on one data directory."""
+
+    data_dir: Path
+
+    def arguments(self, *arguments: str) -> list[str]:
+        command = [sys.executable, "-c", "from pulsar_ray.cli.main import main; main()"]
+        return [*command, "--service-url", "local", "--data-dir", str(self.data_dir), *arguments]
+
+    def run(self, *arguments: str, text: str = "", expected: int = 0) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            self.arguments(*arguments),
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        assert done.returncode == expected, done
+        return done
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.arguments(*arguments),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CommandLine, list[str]]]:
+    """`pulsar-ray standalone` in the foreground, and the lines it printed once it served."""
+    command_line = CommandLine(tmp_path_factory.mktemp("cli") / "data")
+    process = command_line.start("standalone")
+    assert process.stdout is not None
+    printed = [process.stdout.readline().rstrip() for _ in range(5)]
+    yield command_line, printed
+    # What `stop` does to it is one of the tests' matters; afterwards it must be gone in any case.
+    stop_embedded(command_line.data_dir)
+    process.communicate(timeout=TIMEOUT_S)
+
+
+@pytest.fixture
+def command_line(broker: tuple[CommandLine, list[str]]) -> CommandLine:
+    return broker[0]
+
+
+def test_standalone_says_where_it_stores_and_how_to_connect(broker: tuple[CommandLine, list[str]]) -> None:
+    command_line, printed = broker
+    record = read_record(command_line.data_dir)
+    assert record is not None
+    for line, text in zip(
+        printed,
+        (
+            str(command_line.data_dir),
+            'pulsar_ray.Client("local"',
+            "--data-dir",
+            record.address,
+            record.dashboard_url,
+        ),
+        strict=True,
+    ):
+        assert text in line
+    status = command_line.run("status")
+    assert f"process {record.pid}" in status.stdout
+    assert printed[0] in status.stdout
+    # A second one on the same directory is refused before it starts anything.
+    assert "process" in command_line.run("standalone", expected=1).stderr
+
+
+def test_topics_lines_stats_and_back(command_line: CommandLine) -> None:
+    command_line.run("topics", "create", "orders", "--partitions", "2")
+    assert command_line.run("topics", "list").stdout == "persistent://public/default/orders\n"
+    again = command_line.run("topics", "create", "orders", expected=1)
+    assert again.stderr.startswith("Error: NotAllowedError: ")
+    assert again.stderr.count("\n") == 1
+
+    lines = "".join(f"k{number % 3}:{number}\n" for number in range(100))
+    first = command_line.run("produce", "orders", "--key-separator", ":", text=lines)
+    assert "100 lines sent, all confirmed" in first.stderr
+    assert "nothing keeps these lines" in first.stderr
+
+    shown = command_line.run("consume", "orders", "-s", "audit", "--no-follow", "--json").stdout.splitlines()
+    messages = [json.loads(line) for line in shown]
+    by_key = {key: [m["value"] for m in messages if m["key"] == key] for key in ("k0", "k1", "k2")}
+    assert by_key == {f"k{k}": [str(n) for n in range(100) if n % 3 == k] for k in range(3)}
+    assert command_line.run("consume", "orders", "-s", "audit", "--no-follow").stdout == ""
+
+    second = command_line.run("produce", "orders", "--compression", "zstd", text="x\ny\n")
+    assert "nothing keeps" not in second.stderr
+    stats = json.loads(command_line.run("stats", "orders", "--json").stdout)
+    assert stats["msgInCounter"] == 102
+    assert 1 <= stats["subscriptions"]["audit"]["msgBacklog"] <= 2
+    assert sorted(stats["partitions"]) == [
+        f"persistent://public/default/orders-partition-{i}" for i in (0, 1)
+    ]
+
+    command_line.run("topics", "delete", "orders")
+    assert command_line.run("topics", "list").stdout == ""
+
+
+def test_perf(command_line: CommandLine) -> None:
+    produced = command_line.run(
+        "perf", "produce", "speed", "--count", "2000", "--size", "100", "--threads", "2"
+    )
+    assert "2,000 messages" in produced.stdout
+    assert "p99" in produced.stdout
+    consumed = command_line.run("perf", "consume", "speed", "--from", "earliest", "--count", "2000")
+    assert "2,000 messages" in consumed.stdout
+
+
+def test_ctrl_c_tells_what_was_confirmed_and_loses_nothing(command_line: CommandLine) -> None:
+    consumer = command_line.start("consume", "breaks", "-s", "s")
+    producer = command_line.start("produce", "breaks")
+    assert producer.stdin is not None
+    assert consumer.stdout is not None
+    producer.stdin.write("one\ntwo\n")
+    producer.stdin.flush()
+    assert [consumer.stdout.readline() for _ in range(2)] == ["one\n", "two\n"]
+    for process in (producer, consumer):
+        process.send_signal(signal.SIGINT)
+    _, told = producer.communicate(timeout=TIMEOUT_S)
+    assert producer.returncode == 130
+    assert "2 lines sent, all confirmed" in told
+    shown, told = consumer.communicate(timeout=TIMEOUT_S)
+    assert consumer.returncode == 130
+    assert shown == ""
+    assert "2 messages acknowledged" in told
+    assert command_line.run("consume", "breaks", "-s", "s", "--no-follow").stdout == ""
+
+
+def test_a_broken_pipe_is_quiet_and_keeps_what_was_not_shown(command_line: CommandLine) -> None:
+    lines = "".join(f"{number:01000d}\n" for number in range(3000))
+    command_line.run("produce", "pipe", "--no-batching", text=lines)
+    consumer = command_line.start("consume", "pipe", "-s", "s", "--no-follow")
+    assert consumer.stdout is not None
+    assert consumer.stderr is not None
+    first = consumer.stdout.readline()
+    assert int(first) == 0
+    consumer.stdout.close()
+    assert consumer.stderr.read() == ""
+    consumer.wait(TIMEOUT_S)
+    consumer.stderr.close()
+    rest = command_line.run("consume", "pipe", "-s", "s", "--no-follow").stdout.splitlines()
+    assert int(rest[-1]) == 2999
+    assert 0 < len(rest) < 3000
+
+
+def test_stop_ends_it_and_the_next_command_brings_everything_back(
+    broker: tuple[CommandLine, list[str]],
+) -> None:
+    command_line, _ = broker
+    command_line.run("topics", "create", "kept")
+    record = read_record(command_line.data_dir)
+    assert record is not None
+    assert "has ended" in command_line.run("stop").stdout
+    assert "no broker runs" in command_line.run("status", expected=1).stderr
+    assert "nothing to stop" in command_line.run("stop", expected=1).stderr
+    # Not started by a command, but found in the background by the next one that needs it.
+    assert "persistent://public/default/kept" in command_line.run("topics", "list").stdout.splitlines()
+    assert read_record(command_line.data_dir) not in (None, record)
+
+
+_RAY = """
+import sys, ray
+context = ray.init(address="local", include_dashboard=False, log_to_driver=False)
+print(context.address_info["gcs_address"], flush=True)
+sys.stdin.read()
+ray.shutdown()
+"""
+
+
+def test_the_broker_of_a_ray_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = subprocess.Popen(
+        [sys.executable, "-c", _RAY],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert cluster.stdout is not None
+        address = cluster.stdout.readline().strip()
+        assert address
+        monkeypatch.setenv("RAY_AUTH_MODE", "token")
+        monkeypatch.setenv("RAY_ADDRESS", address)
+
+        def run(*arguments: str, expected: int = 0) -> str:
+            command = CommandLine(tmp_path).arguments(*arguments)
+            command[command.index("local")] = "auto"
+            done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+            assert done.returncode == expected, done
+            return done.stdout + done.stderr
+
+        run("status", expected=1)
+        assert str(tmp_path) in run("start")
+        assert "runs already" in run("start")
+        assert "controller process" in run("status")
+        run("topics", "create", "t")
+        assert "persistent://public/default/t" in run("topics", "list")
+        assert "has ended" in run("stop")
+        run("status", expected=1)
+    finally:
+        cluster.communicate(timeout=TIMEOUT_S)
