@@ -40,7 +40,7 @@ class PartitionFollower:
         self._armed = False
         self.epoch = -1
         self.link = ActorLink(
-            cluster, self._find, f"follower-{secrets.token_hex(8)}", "auto", pushes=True, loop=loop
+            cluster, address, self._find, f"follower-{secrets.token_hex(8)}", "auto", pushes=True, loop=loop
         )
         self.link.add_endpoint(FOLLOWER, self)
 

@@ -33,7 +33,13 @@ from pulsar_ray.client.reader import Reader
 from pulsar_ray.client.routing import MessageRouter
 from pulsar_ray.client.schema import BytesSchema, Schema
 from pulsar_ray.client.segment_files import SegmentFiles
-from pulsar_ray.errors import AlreadyClosed, ForkedClient, InvalidConfiguration, PulsarException
+from pulsar_ray.errors import (
+    AlreadyClosed,
+    ForkedClient,
+    InvalidConfiguration,
+    PulsarException,
+    SubscriptionNotFound,
+)
 from pulsar_ray.model.enums import (
     BatchingType,
     CompressionType,
@@ -276,13 +282,25 @@ class Client:
         opened: list[PartitionConsumer] = []
         try:
             for partition in core.partitions:
-                partition.open(deadline)
+                self._open_partition(partition, options, subscription, deadline)
                 opened.append(partition)
         except BaseException:
             for partition in opened:
                 partition.close(time.monotonic() + self.operation_timeout_s)
             raise
         return name.full, core
+
+    def _open_partition(
+        self, partition: PartitionConsumer, options: ConsumerOptions, subscription: str, deadline: float
+    ) -> None:
+        try:
+            partition.open(deadline)
+        except SubscriptionNotFound:
+            # A dispatcher that died before it had registered its subscription cannot know whether that was
+            # removed meanwhile: it must not create it, another one does.
+            self.cluster.dispatcher_gone(partition.link.address)
+            self._dispatcher_link(partition.route, options, subscription, deadline)
+            partition.open(deadline)
 
     def create_reader(
         self,
@@ -382,7 +400,9 @@ class Client:
         with self._lock:
             link = self._links.get(address)
             if link is None or link.is_closed:
-                link = ActorLink(self.cluster, find, self._id, self._options.transport, pushes=pushes)
+                link = ActorLink(
+                    self.cluster, address, find, self._id, self._options.transport, pushes=pushes
+                )
                 self._links[address] = link
             return link
 

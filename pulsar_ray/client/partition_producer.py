@@ -51,6 +51,7 @@ logger = logging.getLogger(__name__)
 MAX_PENDING_BYTES = 64 * 1024 * 1024
 IN_FLIGHT_UNBATCHED = 2
 """Without batching, messages gather into one block while so many blocks are under way."""
+RETRY_S = 0.1
 _NO_ID = MessageId()
 
 
@@ -164,6 +165,13 @@ class PartitionProducer:
             self._request_open()
         elif not error.retriable:
             self.fail(error)
+        elif carrier is not None:
+            # The partition could not just now. If its carrier stands, nothing else would ask again.
+            self._io.call_later(RETRY_S, lambda: self._reopen_on(carrier))
+
+    def _reopen_on(self, carrier: Connection) -> None:
+        if self.link.carrier is carrier and not self._is_open and self._error is None:
+            self._request_open()
 
     def on_detached(self) -> None:
         """The carrier is gone: nothing is written until the producer is open again."""
@@ -383,6 +391,9 @@ class PartitionProducer:
     def on_receipts(self, rows: list[tuple[int, int, int, int, int]]) -> None:
         """Complete blocks."""
         with self._state:
+            if not self._is_open:
+                # They may be of an incarnation given up, whose numbers mean other blocks by now. Or they come again.
+                return
             pending = self._pending
             for _, entry_seq, _, ledger_id, entry_id in rows:
                 pending.answer(entry_seq, (ledger_id, entry_id, None))
@@ -418,6 +429,8 @@ class PartitionProducer:
         """A refusal of one block."""
         if isinstance(request, PublishFailed):
             with self._state:
+                if not self._is_open:
+                    return
                 error = error_from(request.error, request.text, request.details)
                 self._pending.answer(request.entry_seq, (-1, -1, error))
                 self._completed.extend(self._pending.take_settled())

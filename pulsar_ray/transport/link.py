@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from pulsar_ray.errors import (
     AlreadyClosed,
     ForkedClient,
+    Moved,
     NotConnected,
     PulsarException,
     SessionLost,
@@ -76,11 +77,15 @@ class Endpoint(Protocol):
 
 
 class ActorLink:
-    """One session with one actor. `find_address` is asked again whenever the actor may have moved."""
+    """One session with one actor. `find_address` is asked once nobody has the name `address` any more.
+
+    So it takes no controller to attach to an actor that is where it was.
+    """
 
     def __init__(
         self,
         cluster: Cluster,
+        address: str,
         find_address: Callable[[], str],
         client_id: str,
         transport: str,
@@ -89,6 +94,8 @@ class ActorLink:
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self._cluster = cluster
+        self.address = address
+        self._has_moved = False
         self._find_address = find_address
         self._client_id = client_id
         self._transport = transport
@@ -323,11 +330,17 @@ class ActorLink:
             self._attaching = False
 
     def _attach_once(self) -> None:
-        address = self._find_address()
+        if self._has_moved:
+            self.address = self._find_address()
+            self._has_moved = False
+        address = self.address
         try:
             attached = self._cluster.attach(
                 address, self._client_id, want_tcp=self._wants_tcp, timeout_s=ATTACH_TIMEOUT_S
             )
+        except Moved:
+            self._has_moved = True
+            raise
         except Timeout:
             self._cluster.report_silent(address)
             raise
