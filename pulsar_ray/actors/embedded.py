@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -39,9 +41,11 @@ class EmbeddedRecord:
     auth_mode: str
 
     def is_alive(self) -> bool:
-        """Whether the process that wrote it still runs."""
+        """Whether the process that wrote it still runs; one that only waits for its parent does not."""
         try:
-            return abs(psutil.Process(self.pid).create_time() - self.started) < 1.0
+            process = psutil.Process(self.pid)
+            is_same = abs(process.create_time() - self.started) < 1.0
+            return is_same and process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
             return False
 
@@ -193,14 +197,13 @@ def stop_embedded(data_dir: Path) -> EmbeddedRecord | None:
     record = read_record(data_dir)
     if record is None:
         return None
-    try:
-        process = psutil.Process(record.pid)
-        process.terminate()
-        process.wait(STOP_TIMEOUT_S)
-    except psutil.NoSuchProcess:
-        pass
-    except psutil.TimeoutExpired:
-        raise Timeout(f"process {record.pid} did not end within {STOP_TIMEOUT_S:.0f} s") from None
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(record.pid, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while record.is_alive():
+        if time.monotonic() > deadline:
+            raise Timeout(f"process {record.pid} did not end within {STOP_TIMEOUT_S:.0f} s")
+        time.sleep(POLL_S)
     return record
 
 
