@@ -100,15 +100,7 @@ class Consumer(OpenedLater):
         deadline = time.monotonic() + (timeout_ms / 1000 if timeout_ms > 0 else FOREVER_S)
         most = most if most > 0 else 2**31
         size = size if size > 0 else 2**62
-        spans = self._core.take_spans(most, size, deadline)
-        count = sum(end - first for _, first, end in spans)
-        while policy is not None and spans and count < most and time.monotonic() < deadline:
-            more = self._core.take_spans(most - count, size, deadline)
-            if not more:
-                break
-            spans += more
-            count += sum(end - first for _, first, end in more)
-        return MessageBatchView(spans)
+        return MessageBatchView(self._core.take_spans(most, size, deadline, fills=policy is not None))
 
     def receive_arrow(self, max_messages: int = 100_000, timeout_millis: int | None = None) -> pa.Table:
         """What is there, at least one message, as a table with the columns key, value, ordering_key,

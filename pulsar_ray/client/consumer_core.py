@@ -228,30 +228,35 @@ class ConsumerCore:
             for partition in self.partitions:
                 partition.send_credit()
 
-    def take_spans(self, max_messages: int, max_bytes: int, deadline: float) -> list[RowSpan]:
-        """Spans of up to so many messages: what is there, after waiting until `deadline` for the first; empty
-        if none came.
+    def take_spans(
+        self, max_messages: int, max_bytes: int, deadline: float, *, fills: bool = False
+    ) -> list[RowSpan]:
+        """Spans of up to so many messages and bytes; empty if none came until `deadline`.
+
+        What is there once the first came, or with `fills` as many as come until a limit is reached. A message
+        above `max_bytes` comes alone.
         """
         spans: list[RowSpan] = []
         with self._taking:
             messages = size = 0
             self._return_current()
             while messages < max_messages and size < max_bytes:
-                if not self._spans and not self._queue and (spans or time.monotonic() >= deadline):
+                if not self._spans and not self._queue and (spans and not fills or time.monotonic() >= deadline):
                     break
                 try:
                     (block, first, end), partition = self._next_span(deadline)
                 except Timeout:
                     break
-                room = max_messages - messages
+                room, taken = _fitting(block, first, min(end, first + max_messages - messages), max_bytes - size)
+                room = max(room, 0 if spans else 1)
                 if end - first > room:
                     self._put_back((block, first + room, end), partition)
                     end = first + room
+                if not room:
+                    break
                 spans.append((block, first, end))
                 messages += end - first
-                size += (
-                    block.decoded.header.uncompressed_length * (end - first) // max(1, block.message_count)
-                )
+                size += taken
         return spans
 
     def _return_current(self) -> None:
@@ -313,3 +318,17 @@ class ConsumerCore:
 def _rows_of(span: RowSpan) -> Held:
     block, first, end = span
     return block.ledger_id, block.first_entry_id, ((first, end),)
+
+
+def _fitting(block: ReceivedBlock, first: int, end: int, max_bytes: int) -> tuple[int, int]:
+    """How many of these rows fit into so many bytes, and their size."""
+    block_bytes = block.decoded.header.uncompressed_length
+    if block_bytes < max_bytes:
+        return end - first, block_bytes * (end - first) // block.message_count
+    size = 0
+    for row in range(first, end):
+        length = len(block.values[row] or b"")
+        if size + length > max_bytes:
+            return row - first, size
+        size += length
+    return end - first, size
