@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pulsar_ray.actors.consumer_endpoint import ConsumerEndpoint
+from pulsar_ray.actors.cursor_flusher import CursorFlusher
 from pulsar_ray.actors.log_feed import FileRead, LogFeed, Place
 from pulsar_ray.actors.owner_loop import DiskThread
 from pulsar_ray.clock import Clock
@@ -19,9 +20,9 @@ from pulsar_ray.dispatch.block_ref import BlockRef
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Attachment, Departure, Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue, Grant
-from pulsar_ray.errors import BrokerPersistenceError, ConsumerBusy, Fenced, PulsarException, SessionLost
+from pulsar_ray.errors import ConsumerBusy, PulsarException, SessionLost
 from pulsar_ray.ledger.reader import SegmentGone
-from pulsar_ray.managed_ledger.cursor_store import CursorFlush, CursorStore
+from pulsar_ray.managed_ledger.cursor_store import CursorStore
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.position import Position
 from pulsar_ray.session.requests import (
@@ -39,7 +40,6 @@ from pulsar_ray.session.session_table import Session
 
 logger = logging.getLogger(__name__)
 
-FLUSH_INTERVAL_S = 0.1
 NUMBERING_BITS = 20
 RETRY_READ_S = 1.0
 
@@ -64,15 +64,11 @@ class SubscriptionHost:
     ) -> None:
         self.name = name
         self.core = core
-        self._store = store
         self._feed = feed
         self._clock = clock
         self._loop = loop
         self._reader = reader
-        self._cursor_disk = cursor_disk
         self._directory = directory
-        self._on_mark_delete = on_mark_delete
-        self._on_fatal = on_fatal
         self.endpoints: dict[int, ConsumerEndpoint] = {}
         # Deliveries of a consumer are numbered anew whenever it was not known; each numbering has an id, so
         # that a
@@ -83,9 +79,11 @@ class SubscriptionHost:
         self._place: Place | None = None
         self._is_reading = False
         self._turn_scheduled = False
-        self._flush_timer: asyncio.TimerHandle | None = None
-        self._is_flushing = False
-        self._waiters: list[tuple[int, bool, asyncio.Future[None]]] = []
+        self._flusher = None
+        if store is not None:
+            self._flusher = CursorFlusher(
+                name, store, loop, cursor_disk, on_mark_delete=on_mark_delete, on_fatal=on_fatal
+            )
         self._deadline_timer: asyncio.TimerHandle | None = None
         self.problem: str = ""
         core.cursor.set_ledgers(feed.ledgers)
@@ -324,7 +322,7 @@ class SubscriptionHost:
             self._loop.call_later(RETRY_READ_S, self.schedule)
 
     def _read_failed(self, position: Position, error: BaseException | None) -> None:
-        if isinstance(error, SegmentGone) and self._store is None and self._feed.first > position:
+        if isinstance(error, SegmentGone) and self._flusher is None and self._feed.first > position:
             # Nothing holds entries for a non-durable cursor: it goes on at the first one that is left.
             self._drop(self.core.seek(self._feed.first), is_seek=True)
             return
@@ -357,76 +355,14 @@ class SubscriptionHost:
         self.core.expire(self._now())
         self._turn()
 
-    # --- the cursor -------------------------------------------------------------------------------
-
     async def flushed(self, version: int, *, at_once: bool = True) -> None:
         """Wait until this version of the cursor is durable; without `at_once` by the next grouped write."""
-        store = self._store
-        if store is None or store.durable_version >= version:
-            return
-        future: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.append((version, at_once, future))
-        if at_once:
-            self._flush()
-        else:
-            self._flush_soon()
-        await future
+        if self._flusher is not None:
+            await self._flusher.flushed(version, at_once=at_once)
 
     def _flush_soon(self) -> None:
-        if self._flush_timer is None and self._store is not None:
-            self._flush_timer = self._loop.call_later(FLUSH_INTERVAL_S, self._flush_timed)
-
-    def _flush_timed(self) -> None:
-        self._flush_timer = None
-        self._flush()
-
-    def _flush(self) -> None:
-        store = self._store
-        if store is None or self._is_flushing:
-            return
-        flush = store.begin_flush()
-        if flush is None:
-            self._settle(store.durable_version)
-            return
-        self._is_flushing = True
-        self._cursor_disk.submit(flush.run, lambda _, error: self._flush_done(store, flush, error))
-
-    def _flush_done(self, store: CursorStore, flush: CursorFlush, error: BaseException | None) -> None:
-        self._is_flushing = False
-        if isinstance(error, Fenced):
-            self._on_fatal(error)
-            return
-        if error is not None:
-            store.fail_flush(flush)
-            logger.error("cursor of %s: %s", self.name, error)
-            self._fail_waiters(error)
-            self._flush_soon()
-            return
-        before = store.durable_mark_delete
-        store.finish_flush(flush)
-        if store.durable_mark_delete != before:
-            self._on_mark_delete(store.durable_mark_delete)
-        self._settle(store.durable_version)
-        if any(at_once for _, at_once, _ in self._waiters):
-            self._flush()
-        elif self._waiters:
-            self._flush_soon()
-
-    def _settle(self, version: int) -> None:
-        waiting, self._waiters = self._waiters, []
-        for waiter in waiting:
-            wanted, _, future = waiter
-            if wanted > version:
-                self._waiters.append(waiter)
-            elif not future.done():
-                future.set_result(None)
-
-    def _fail_waiters(self, error: BaseException) -> None:
-        waiting, self._waiters = self._waiters, []
-        refusal = BrokerPersistenceError(f"the cursor could not be written: {error}")
-        for _, _, future in waiting:
-            if not future.done():
-                future.set_exception(refusal)
+        if self._flusher is not None:
+            self._flusher.flush_soon()
 
     def _now(self) -> int:
         return self._clock.monotonic_ms()
@@ -463,7 +399,5 @@ class SubscriptionHost:
 
     async def close(self) -> None:
         """Write the cursor and give its directory up."""
-        if self._store is None:
-            return
-        await self.flushed(self.core.cursor.version)
-        await self._cursor_disk.run(self._store.close)
+        if self._flusher is not None:
+            await self._flusher.close()
