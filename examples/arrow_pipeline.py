@@ -2,8 +2,8 @@
 
     python examples/arrow_pipeline.py
 
-One stage publishes a table of trades, the next receives whatever has arrived as a table, works on its columns,
-and sends the result on to another topic.
+One stage publishes a table of trades, the next receives whatever has arrived as a table, works on its
+columns, and sends the result on to another topic.
 """
 
 from __future__ import annotations

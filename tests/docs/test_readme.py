@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.docs.new_user import ROOT
 from tests.docs.fences import Block, blocks_of, is_printed
+from tests.docs.new_user import ROOT
 from tests.docs.settings_table import reserved_names, settings_rows
 
 README = ROOT / "README.md"
@@ -20,7 +20,7 @@ TIMEOUT_S = 300
 
 
 def sessions(blocks: list[Block]) -> list[list[int]]:
-    """The numbers of the blocks that are run, divided where the reader goes from Python to the shell or back."""
+    """The numbers of the blocks that are run, divided where it goes from Python to the shell or back."""
     run = [(number, block.language) for number, block in enumerate(blocks) if block.language in RUN]
     return [[number for number, _ in group] for _, group in groupby(run, key=itemgetter(1))]
 

@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.docs.fences import is_printed
+from tests.docs.new_user import new_environment, run_example
+
+
+def test_the_report_counts_everything_then_only_what_is_new(tmp_path: Path) -> None:
+    with new_environment(tmp_path) as environment:
+        lines = run_example("spark_report", environment, tmp_path)
+    wanted = ["first report", "  Ada: 10,000", "  Grace: 10,000", "  Hedy: 10,000"]
+    wanted += ["since then", "  Ada: 1,000", "  Grace: 1,000", "  Hedy: 1,000"]
+    # Spark says things of its own in between.
+    assert is_printed([line for each in wanted for line in ("...", each)] + ["..."], lines), lines
