@@ -241,13 +241,19 @@ class ConsumerCore:
             messages = size = 0
             self._return_current()
             while messages < max_messages and size < max_bytes:
-                if not self._spans and not self._queue and (spans and not fills or time.monotonic() >= deadline):
+                if (
+                    not self._spans
+                    and not self._queue
+                    and ((spans and not fills) or time.monotonic() >= deadline)
+                ):
                     break
                 try:
                     (block, first, end), partition = self._next_span(deadline)
                 except Timeout:
                     break
-                room, taken = _fitting(block, first, min(end, first + max_messages - messages), max_bytes - size)
+                room, taken = _fitting(
+                    block, first, min(end, first + max_messages - messages), max_bytes - size
+                )
                 room = max(room, 0 if spans else 1)
                 if end - first > room:
                     self._put_back((block, first + room, end), partition)

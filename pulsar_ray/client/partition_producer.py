@@ -7,18 +7,18 @@ thread that a full socket blocks.
 
 from __future__ import annotations
 
-import logging
 import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from pulsar_ray.client.batch_builder import OPENED, SEALED, BatchBuilder, BatchLimits
 from pulsar_ray.client.pending_blocks import BlockDone, PendingBlock, PendingBlocks
 from pulsar_ray.client.producer_options import ProducerOptions
 from pulsar_ray.client.sealed_batch import SealedBatch, SendCallback
+from pulsar_ray.client.send_callbacks import complete_callbacks, fail_callbacks
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.errors import (
     AlreadyClosed,
@@ -26,14 +26,12 @@ from pulsar_ray.errors import (
     ProducerFenced,
     ProducerQueueIsFull,
     PulsarException,
-    Result,
     Timeout,
     error_from,
 )
 from pulsar_ray.format.block import check_block_size
 from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.model.enums import BatchingType
-from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.session.requests import (
     CloseEndpoint,
     OpenProducer,
@@ -46,13 +44,10 @@ from pulsar_ray.transport.carriers import Connection
 from pulsar_ray.transport.cluster import AttachReply, PartitionRoute
 from pulsar_ray.transport.link import ActorLink
 
-logger = logging.getLogger(__name__)
-
 MAX_PENDING_BYTES = 64 * 1024 * 1024
 IN_FLIGHT_UNBATCHED = 2
 """Without batching, messages gather into one block while so many blocks are under way."""
 RETRY_S = 0.1
-_NO_ID = MessageId()
 
 
 class PartitionProducer:
@@ -441,22 +436,10 @@ class PartitionProducer:
     def _completion(self, batch: SealedBatch) -> BlockDone:
         def complete(ledger_id: int, entry_id: int, error: PulsarException | None) -> None:
             if error is not None:
-                _fail_callbacks(batch.callbacks, error)
+                fail_callbacks(batch.callbacks, error)
                 return
             self.last_sequence_id = max(self.last_sequence_id, batch.last_sequence_id)
-            partition = self.route.partition
-            ok = Result.Ok
-            size = batch.message_count
-            for row, callback in enumerate(batch.callbacks):
-                if callback is None:
-                    continue
-                try:
-                    if batch.is_batch:
-                        callback(ok, MessageId(partition, ledger_id, entry_id, row, batch_size=size))
-                    else:
-                        callback(ok, MessageId(partition, ledger_id, entry_id + row))
-                except Exception:
-                    logger.exception("a send callback raised")
+            complete_callbacks(batch, self.route.partition, ledger_id, entry_id)
 
         return complete
 
@@ -555,45 +538,3 @@ class _Flushed:
     def wait(self, timeout: float | None = None) -> bool:
         time.sleep(min(timeout or 0.001, 0.001))
         return self.is_set()
-
-
-def _fail_callbacks(callbacks: list[SendCallback | None], error: PulsarException) -> None:
-    for callback in callbacks:
-        if callback is None:
-            continue
-        try:
-            if isinstance(callback, ErrorCallback):
-                callback.failed(error)
-            else:
-                callback(error.result, _NO_ID)
-        except Exception:
-            logger.exception("a send callback raised")
-
-
-class ErrorCallback:
-    """A callback that wants the error itself and not only its result code."""
-
-    def failed(self, error: PulsarException) -> None:
-        raise NotImplementedError
-
-    def __call__(self, result: Any, message_id: MessageId) -> None:
-        raise NotImplementedError
-
-
-def message_fields(
-    partition_key: str | None,
-    ordering_key: str | None,
-    properties: Mapping[str, str] | None,
-    event_timestamp: int | None,
-    sequence_id: int | None,
-) -> tuple[Any, ...] | None:
-    """The `fields` of `enqueue`; None when there are none."""
-    if partition_key or ordering_key or properties or event_timestamp is not None or sequence_id is not None:
-        return (
-            partition_key or None,
-            ordering_key or None,
-            properties or None,
-            event_timestamp or None,
-            sequence_id,
-        )
-    return None

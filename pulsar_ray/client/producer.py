@@ -13,11 +13,12 @@ import pyarrow as pa
 from pulsar_ray.client.bulk_send import BulkSend
 from pulsar_ray.client.message import Message
 from pulsar_ray.client.opened_later import OpenedLater
-from pulsar_ray.client.partition_producer import ErrorCallback, PartitionProducer, message_fields
+from pulsar_ray.client.partition_producer import PartitionProducer
 from pulsar_ray.client.producer_options import ProducerOptions
 from pulsar_ray.client.received_block import ReceivedBlock
 from pulsar_ray.client.routing import Router, new_router
-from pulsar_ray.client.send_arguments import check_send_arguments
+from pulsar_ray.client.send_arguments import check_send_arguments, message_fields
+from pulsar_ray.client.send_callbacks import ErrorCallback
 from pulsar_ray.errors import AlreadyClosed, NotAllowedError, ProducerQueueIsFull, PulsarException, Timeout
 from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.model.message_id import MessageId

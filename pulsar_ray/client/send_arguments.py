@@ -62,3 +62,22 @@ def _check_clusters(clusters: Any) -> None:
         return
     if not isinstance(clusters, list) or not all(isinstance(cluster, str) for cluster in clusters):
         raise refuse("replication_clusters", clusters, "a list of str or None")
+
+
+def message_fields(
+    partition_key: str | None,
+    ordering_key: str | None,
+    properties: Mapping[str, str] | None,
+    event_timestamp: int | None,
+    sequence_id: int | None,
+) -> tuple[Any, ...] | None:
+    """The `fields` of `enqueue`; None when there are none."""
+    if partition_key or ordering_key or properties or event_timestamp is not None or sequence_id is not None:
+        return (
+            partition_key or None,
+            ordering_key or None,
+            properties or None,
+            event_timestamp or None,
+            sequence_id,
+        )
+    return None

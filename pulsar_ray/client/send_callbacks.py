@@ -1,0 +1,54 @@
+"""What a send's callback is told, and the kind that wants the error itself."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from pulsar_ray.client.sealed_batch import SealedBatch, SendCallback
+from pulsar_ray.errors import PulsarException, Result
+from pulsar_ray.model.message_id import MessageId
+
+logger = logging.getLogger(__name__)
+
+_NO_ID = MessageId()
+
+
+class ErrorCallback:
+    """A callback that wants the error itself and not only its result code."""
+
+    def failed(self, error: PulsarException) -> None:
+        raise NotImplementedError
+
+    def __call__(self, result: Any, message_id: MessageId) -> None:
+        raise NotImplementedError
+
+
+def complete_callbacks(batch: SealedBatch, partition: int, ledger_id: int, entry_id: int) -> None:
+    """Tell each message of a stored batch its id; what a callback raises is logged."""
+    ok = Result.Ok
+    size = batch.message_count
+    for row, callback in enumerate(batch.callbacks):
+        if callback is None:
+            continue
+        try:
+            if batch.is_batch:
+                callback(ok, MessageId(partition, ledger_id, entry_id, row, batch_size=size))
+            else:
+                callback(ok, MessageId(partition, ledger_id, entry_id + row))
+        except Exception:
+            logger.exception("a send callback raised")
+
+
+def fail_callbacks(callbacks: list[SendCallback | None], error: PulsarException) -> None:
+    """Tell each message that it was not stored, or may not have been."""
+    for callback in callbacks:
+        if callback is None:
+            continue
+        try:
+            if isinstance(callback, ErrorCallback):
+                callback.failed(error)
+            else:
+                callback(error.result, _NO_ID)
+        except Exception:
+            logger.exception("a send callback raised")
