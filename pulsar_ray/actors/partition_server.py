@@ -263,7 +263,7 @@ class PartitionServer:
         return list(ledger.clamp(ledger.before(position) if inclusive else position))
 
     async def last_message(self) -> dict[str, Any]:
-        """Position of the newest stored entry ([-1, -1] of an empty log), and its messages if it is a batch."""
+        """Position of the newest stored entry, [-1, -1] of an empty log, and its messages if a batch."""
         return self.ledger.last_message()
 
     async def grant_lease(self, first: list[int], last: list[int], expires_ms: int) -> dict[str, Any]:

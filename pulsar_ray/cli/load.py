@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pulsar_ray.cli.latency import Latencies
-from pulsar_ray.client.partition_producer import ErrorCallback
+from pulsar_ray.client.send_callbacks import ErrorCallback
 from pulsar_ray.errors import PulsarException, Result, error_from
 
 if TYPE_CHECKING:

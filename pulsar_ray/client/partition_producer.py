@@ -387,7 +387,8 @@ class PartitionProducer:
         """Complete blocks."""
         with self._state:
             if not self._is_open:
-                # They may be of an incarnation given up, whose numbers mean other blocks by now. Or they come again.
+                # They may be of an incarnation given up, whose numbers mean other blocks by now; or they
+                # come again.
                 return
             pending = self._pending
             for _, entry_seq, _, ledger_id, entry_id in rows:
