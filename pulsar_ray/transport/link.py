@@ -315,6 +315,9 @@ class ActorLink:
             try:
                 self._attach_once()
                 return
+            except AlreadyClosed as error:
+                self.last_error = error
+                break
             except PulsarException as error:
                 self.last_error = error
                 logger.debug("attach failed: %s", error)
@@ -328,6 +331,7 @@ class ActorLink:
             backoff = min(2 * backoff, MAX_BACKOFF_S)
         with self._state:
             self._attaching = False
+            self._state.notify_all()
 
     def _attach_once(self) -> None:
         if self._has_moved:

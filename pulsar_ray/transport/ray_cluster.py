@@ -12,6 +12,7 @@ from pulsar_ray.errors import Moved, NotConnected, PulsarException, ServiceUnitN
 from pulsar_ray.session.requests import PROTOCOL_VERSION
 from pulsar_ray.transport.cluster import AttachReply, PartitionRoute, SubscriptionRequest
 from pulsar_ray.transport.names import CONTROLLER, NAMESPACE
+from pulsar_ray.transport.ray_calls import RAY_CALLS
 from pulsar_ray.transport.ray_errors import translated
 from pulsar_ray.transport.retry import until
 
@@ -29,7 +30,7 @@ class RayCluster:
         """The actor's handle. Raises Moved when nobody has the name."""
         handle = self._handles.get(name)
         if handle is None:
-            with translated(name):
+            with RAY_CALLS, translated(name):
                 handle = ray.get_actor(name, namespace=NAMESPACE)
             self._handles[name] = handle
         return handle
@@ -42,8 +43,8 @@ class RayCluster:
         """One control call with a deadline. Raises our errors only; Moved drops the cached handle."""
         try:
             handle = self.handle(name)
-            with translated(f"{name}.{method}"):
-                return ray.get(getattr(handle, method).remote(*args), timeout=timeout_s)
+            with RAY_CALLS, translated(f"{name}.{method}"):
+                return RAY_CALLS.result(getattr(handle, method).remote(*args), timeout_s)
         except Moved:
             self.forget(name)
             raise
@@ -101,13 +102,13 @@ class RayCluster:
     ) -> Any:
         """Start one tunnel call."""
         handle = self.handle(address)
-        with translated(f"{address}.exchange"):
+        with RAY_CALLS, translated(f"{address}.exchange"):
             return handle.exchange.remote(session_id, attachment, token, up[0], list(up[1]))
 
     def exchange_result(self, handle: Any, timeout_s: float) -> tuple[int, list[tuple[int, bytes]]]:
         """What a tunnel call brought down. Raises SessionLost, NotConnected, Moved, Timeout."""
-        with translated("exchange"):
-            result: tuple[int, list[tuple[int, bytes]]] = ray.get(handle, timeout=timeout_s)
+        with RAY_CALLS, translated("exchange"):
+            result: tuple[int, list[tuple[int, bytes]]] = RAY_CALLS.result(handle, timeout_s)
             return result
 
     def dispatcher_gone(self, address: str) -> None:

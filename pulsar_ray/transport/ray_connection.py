@@ -134,6 +134,9 @@ class RayConnection:
             received, down = self._cluster.exchange_result(call, CALL_TIMEOUT_S)
         except (NotConnected, Timeout) as error:
             self._failed(error)
+        except AlreadyClosed as error:
+            # The program ends: there is nothing to attach again for.
+            self._lost = self._lost or error
         except PulsarException as error:
             self._lose(error)
         else:
