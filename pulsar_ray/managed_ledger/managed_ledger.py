@@ -164,7 +164,7 @@ class ManagedLedger:
         return list(self._state.index.points)
 
     def last_message(self) -> dict[str, Any]:
-        """Position of the last durable entry, [-1, -1] if there is none; messages of the batch it is, else 0."""
+        """Position of the last durable entry, [-1, -1] if none; the messages of the batch it is, or 0."""
         batch_size = self._state.manifest.last_batch_size
         return {"position": list(self.last_position), "batch_size": batch_size}
 
