@@ -134,6 +134,8 @@ class Acknowledging:
                 self.held.remove_entries([(item[0], item[1], item[1]) for item in items])
 
         if items:
+            # What was acknowledged meanwhile does not come again, although it was to.
+            self._say_acks(at_once=False)
             self._say(lambda rid: NegativeAcknowledge(self.consumer_id, items, rid), carried_out)
         self.nacks_added()
 

@@ -156,6 +156,8 @@ class Consumer(OpenedLater):
             self._acknowledge_spans(message)
         elif isinstance(message, Iterable):
             for one in message:
+                if not isinstance(one, (Message, MessageId)):
+                    raise ValueError(f"acknowledge takes messages, not {type(one).__name__}")
                 self.acknowledge(one)
         else:
             raise ValueError(f"acknowledge takes a Message or MessageId, not {type(message).__name__}")

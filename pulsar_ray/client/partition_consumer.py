@@ -157,14 +157,14 @@ class PartitionConsumer(Acknowledging):
 
     # --- credit -----------------------------------------------------------------------------------
 
-    def send_credit(self) -> None:
-        """Tell the dispatcher how much the queue takes, if that changed enough to matter."""
+    def send_credit(self, *, always: bool = False) -> None:
+        """Tell the dispatcher how much the queue takes and has taken, if that changed enough to matter."""
         with self._core.lock:
             if not self._is_open:
                 return
             window = self._core.window
             credit = self.consumed + window
-            if self._credit_sent >= 0 and credit - self._credit_sent < max(1, window // 2):
+            if not always and self._credit_sent >= 0 and credit - self._credit_sent < max(1, window // 2):
                 return
             self._credit_sent = credit
             packet = encode_request(Credit(self.consumer_id, credit, self._received, self.consumed))
@@ -272,6 +272,8 @@ class PartitionConsumer(Acknowledging):
     def redeliver_unacknowledged(self) -> None:
         """Everything not acknowledged comes again; what is queued is dropped."""
         self._say_acks(at_once=False)
+        # Only what had left the queue before this counts as failed.
+        self.send_credit(always=True)
         with self._core.lock:
             received = self._received
             self._drop_queue()
