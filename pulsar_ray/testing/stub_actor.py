@@ -278,8 +278,8 @@ class StubDispatcher(StubActor):
         if self.server is None:
             return
         for host in self.server._subscriptions.values():  # noqa: SLF001
-            if host._store is not None:  # noqa: SLF001
-                host._store.close()  # noqa: SLF001 - gives the directory up without a flush
+            if host._flusher is not None:  # noqa: SLF001
+                host._flusher._store.close()  # noqa: SLF001 - gives the directory up without a flush
 
     async def _close(self) -> None:
         await self.host.close()

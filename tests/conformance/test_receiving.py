@@ -78,9 +78,7 @@ def test_the_receiver_queue_bounds_what_is_prefetched(broker: Broker, client: Cl
     greedy = client.subscribe(topic, "s", ConsumerType.Shared, receiver_queue_size=5)
     for value in numbers(0, 40):
         producer.send(value)
-    dispatcher = broker.cluster.dispatcher_of(topic, "s").server
-    assert dispatcher is not None
-    wait_until(lambda: dispatcher.stats()["consumers"][0]["msgOutCounter"] == 5, what="a full queue")
+    wait_until(lambda: broker.unacked(topic, "s") == [5], what="a full queue")
     other = broker.client().subscribe(topic, "s", ConsumerType.Shared, receiver_queue_size=50)
     assert len(values(other, 35)) == 35
     assert values(greedy, 5) == numbers(0, 5)
@@ -258,14 +256,8 @@ def test_better_priority_levels_are_served_first(broker: Broker, client: Client)
     ]
     producer = client.create_producer(topic)
     producer.send_many(numbers(0, 25))
-    dispatcher = broker.cluster.dispatcher_of(topic, "s").server
-    assert dispatcher is not None
-
-    def counts() -> list[int]:
-        return [consumer["msgOutCounter"] for consumer in dispatcher.stats()["consumers"]]
-
-    wait_until(lambda: sum(counts()) == 25, what="everything is prefetched")
-    assert counts() == [10, 5, 10]
+    wait_until(lambda: sum(broker.unacked(topic, "s")) == 25, what="everything is prefetched")
+    assert broker.unacked(topic, "s") == [10, 5, 10]
     assert (
         sum(len(values(consumer, count)) for consumer, count in zip(levels, (10, 5, 10), strict=True)) == 25
     )
