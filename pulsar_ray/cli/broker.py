@@ -131,8 +131,9 @@ def status(target: Target, data_dir: str | None) -> None:
 def stop(target: Target, data_dir: str | None) -> None:
     """Make everything durable and end the broker; the Ray cluster goes on.
 
-    Stops the broker of the Ray cluster that runs here, else the embedded one of the data directory. Its
-    clients wait, and go on when it is started again.
+    Stops the broker of the Ray cluster that runs here, else the embedded one of the data directory. Clients
+    of the first wait, and go on when it is started again; the second takes its Ray along, and with it the
+    programs that use it.
     """
     if target.service_url != "local" and join_ray(target.service_url) and stop_broker():
         click.echo("the broker of this Ray cluster has ended")
