@@ -92,6 +92,11 @@ class ConsumerEndpoint:
             packet = Deliver(self.consumer_id, self._epoch, generation, [_described(grant) for grant in part])
             self.session.send(encode_request(packet))
 
+    @property
+    def has_unsent(self) -> bool:
+        """Whether deliveries were granted that are not on the carrier yet."""
+        return self._is_sending or bool(self._waiting) or bool(self._early)
+
     def drop_queue(self, generation: int, *, is_seek: bool) -> None:
         """Tell the consumer to drop what it has of lower generations; what still waits here goes too."""
         self._waiting.clear()

@@ -307,10 +307,12 @@ class DispatcherServer:
     async def _last_message(self, _host: SubscriptionHost, _endpoint: ConsumerEndpoint) -> Any:
         return await self._follower.call("last_message")
 
-    async def _has_more(self, host: SubscriptionHost, _: ConsumerEndpoint) -> bool:
+    async def _has_more(self, host: SubscriptionHost, endpoint: ConsumerEndpoint) -> bool:
         last = await self._follower.call("last_message")
-        return host.core.pending.waiting_messages > 0 or host.core.read_position <= Position(
-            *last["position"]
+        return (
+            host.core.pending.waiting_messages > 0
+            or endpoint.has_unsent
+            or host.core.read_position <= Position(*last["position"])
         )
 
     # --- stats, closing ---------------------------------------------------------------------------

@@ -426,12 +426,18 @@ def seek_target(messageid: MessageId | int, inclusive: bool) -> dict[str, Any]:
         return {"target": "latest", "inclusive": inclusive}
     target = [messageid.ledger_id(), messageid.entry_id()]
     # Inside a batch the entry is delivered, and the client skips rows of it.
-    return {"target": target, "inclusive": inclusive or messageid.batch_index() >= 0}
+    return {"target": target, "inclusive": inclusive or _has_more_in_batch(messageid)}
+
+
+def _has_more_in_batch(messageid: MessageId) -> bool:
+    return messageid.batch_index() >= 0 and messageid.batch_index() + 1 != messageid.batch_size()
 
 
 def skipped_rows(messageid: MessageId | int, inclusive: bool) -> tuple[int, int, int] | None:
     """(ledger id, entry id, rows) at the start of a batch that lie before a position inside it."""
-    if isinstance(messageid, int) or messageid.batch_index() < 0:
+    if isinstance(messageid, int) or not (inclusive or _has_more_in_batch(messageid)):
+        return None
+    if messageid.batch_index() < 0:
         return None
     rows = messageid.batch_index() + (0 if inclusive else 1)
     return messageid.ledger_id(), messageid.entry_id(), rows

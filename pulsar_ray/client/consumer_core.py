@@ -177,13 +177,15 @@ class ConsumerCore:
             if granted.generation < partition.generation:
                 return
             if block.is_batch:
+                kept = rows
                 if partition.skip is not None and partition.skip[:2] == (
                     granted.ledger_id,
                     granted.first_entry_id,
                 ):
                     skipped = ((0, partition.skip[2]),)
                     partition.acks.add_rows(*partition.skip[:2], skipped, block.message_count)
-                outstanding = partition.acks.outstanding_rows(granted.ledger_id, granted.first_entry_id, rows)
+                    kept = row_ranges.subtract(rows, skipped)
+                outstanding = partition.acks.outstanding_rows(granted.ledger_id, granted.first_entry_id, kept)
                 partition.consumed += row_ranges.count(rows) - row_ranges.count(outstanding)
                 rows = outstanding
             # Credit is given back a part of the window at a time, so that the next messages are on their way.
