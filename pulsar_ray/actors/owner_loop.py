@@ -7,6 +7,8 @@ blocks on a disk.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextlib
 import gc
 import logging
 import os
@@ -47,7 +49,8 @@ class OwnerLoop:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
-        self.loop.close()
+        with contextlib.suppress(OSError):  # EBUSY while a connection that just came is not set up yet
+            self.loop.close()
 
     def _uncaught(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -127,6 +130,10 @@ class DiskThread:
 def prepare_broker_process() -> None:
     """What every broker actor's process sets before it serves."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    # Ray starts workers with niceness 15: a program that computes beside them would get nearly all of the
+    # machine. Not every user may go back to 0. Threads started from here on inherit it.
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
