@@ -177,10 +177,16 @@ class PartitionProducer:
     # --- enqueueing -------------------------------------------------------------------------------
 
     def enqueue(
-        self, value: bytes | None, callback: SendCallback | None, fields: tuple[Any, ...] | None = None
+        self,
+        value: bytes | None,
+        callback: SendCallback | None,
+        fields: tuple[Any, ...] | None = None,
+        *,
+        seal: bool = False,
     ) -> None:
         """Add one message; `fields` are key, ordering key, properties, event time, sequence id.
 
+        `seal`: somebody waits for it, so its batch does not wait for more.
         Raises ProducerQueueIsFull, MessageTooBig, AlreadyClosed; then nothing was added.
         """
         with self._state:
@@ -196,7 +202,9 @@ class PartitionProducer:
                 if fields is None
                 else builder.add_message(value, callback, *fields)
             )
-            if self._batching:
+            if seal and self._batching:
+                self._take_sealed(seal=True)
+            elif self._batching:
                 if flags & OPENED and not self._batch_timer_armed:
                     self._arm_batch_timer()
                 if not flags & SEALED:

@@ -120,10 +120,8 @@ class Producer(OpenedLater):
             value, partition_key, ordering_key, properties, event_timestamp
         )
         sent = _SyncSend()
-        partition.enqueue(value, sent, fields)
+        partition.enqueue(value, sent, fields, seal=True)
         if not sent.is_set():
-            if self._options.batching_enabled:
-                partition.seal()
             timeout_s = self._options.send_timeout_millis / 1000 or FOREVER_S
             if not partition.link.wait(sent, time.monotonic() + timeout_s):
                 partition.give_up()
