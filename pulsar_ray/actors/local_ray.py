@@ -21,6 +21,8 @@ def start_ray() -> tuple[str, str]:
     A directory of its own keeps `ray.init("auto")` of other programs from landing here.
     """
     _offer_java()
+    # The broker is as urgent as its clients, also where the user may not raise a priority again.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     context: Any = ray.init(
         address="local",
         namespace=NAMESPACE,
