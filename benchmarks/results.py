@@ -10,6 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+MARKER = "<!-- What follows is written by `python -m benchmarks --markdown`. -->"
+
 
 @dataclass(frozen=True)
 class Row:
@@ -64,8 +66,11 @@ class Report:
         path.write_text(json.dumps(self.as_json(), indent=2) + "\n")
 
     def write_markdown(self, path: Path) -> None:
-        """The tables for docs/benchmarks.md, below the lines that are there already."""
-        path.write_text("\n".join(self._markdown()) + "\n")
+        """Replace what follows the marker in a document by the tables."""
+        before, marker, _ = path.read_text().partition(MARKER)
+        if not marker:
+            raise ValueError(f"{path} has no line {MARKER}")
+        path.write_text("\n".join([before + marker, "", *self._markdown(), ""]))
 
     def _markdown(self) -> list[str]:
         lines = [f"- {name}: {value}" for name, value in self.machine.items()]
