@@ -8,9 +8,11 @@ from pulsar_ray.admin.topic_stats import partition_stats, refused_cursor, sum_of
 from pulsar_ray.errors import (
     InvalidConfiguration,
     Moved,
+    NotAllowedError,
     NotConnected,
     ServiceUnitNotReady,
     SubscriptionNotFound,
+    Timeout,
     TopicNotFound,
 )
 from pulsar_ray.model.topic_name import TopicName
@@ -47,6 +49,31 @@ class Topics:
         Raises TopicNotFound, and NotAllowedError while producers or consumers are connected, unless forced.
         """
         self._admin.ask("delete_topic", TopicName.parse(topic).full, force)
+
+    def create_subscription(self, topic: str, subscription: str) -> None:
+        """Create a durable subscription at the earliest message; from now on the topic keeps all for it.
+
+        No dispatcher is started for it. On a partitioned topic it is created on each partition. Raises
+        TopicNotFound, InvalidConfiguration for an empty name, NotAllowedError if it exists.
+        """
+        if not subscription:
+            raise InvalidConfiguration("the subscription's name is empty: give one")
+        cluster, timeout_s = self._admin.cluster, self._admin.operation_timeout_s
+        routes = cluster.resolve(TopicName.parse(topic).full, create=False, timeout_s=timeout_s)
+        for route in routes:
+            registered = self._actor_stats(route.address)["subscriptions"]
+            if any(one["name"] == subscription and one["durable"] for one in registered):
+                raise NotAllowedError(f"Subscription {subscription!r} already exists for topic {topic}")
+        arguments = {
+            "name": subscription,
+            "durable": True,
+            "initial": "earliest",
+            "properties": {},
+            "create": True,
+        }
+        for route in routes:
+            call = ("call", "register_subscription", arguments)
+            cluster.call_again(route.address, *call, timeout_s=timeout_s)
 
     def list(self, namespace: str = "public/default") -> list[str]:
         """Full names of the topics of a namespace, sorted; a partitioned topic counts once."""
@@ -121,5 +148,6 @@ class Topics:
                 raise ServiceUnitNotReady(f"{address} is starting")
             return stats
 
-        again = (ServiceUnitNotReady, NotConnected)
+        # An actor that is just starting answers late, and asking again does no harm.
+        again = (ServiceUnitNotReady, NotConnected, Timeout)
         return until(self._admin.operation_timeout_s, ask, again=again)

@@ -20,7 +20,6 @@ from pulsar_ray.actors.embedded import read_record, stop_embedded
 from pulsar_ray.admin.admin import Admin
 from pulsar_ray.client.client import Client
 from pulsar_ray.errors import PulsarException
-from pulsar_ray.model.enums import InitialPosition
 from pulsar_ray_spark.demo.counting import Counters
 from pulsar_ray_spark.demo.environment import java_on_path, output_into, signals_raise
 from pulsar_ray_spark.demo.publishing import Killing, Publishing
@@ -92,7 +91,7 @@ class Demo:
         self._admin = undo.enter_context(Admin("local", data_dir=data_dir))
         self._admin.topics.create_partitioned_topic(self._topic, PARTITIONS)
         # The subscription keeps every line for Spark, from the first one on.
-        client.subscribe(self._topic, "spark", initial_position=InitialPosition.Earliest).close()
+        self._admin.topics.create_subscription(self._topic, "spark")
         record = read_record(data_dir)
         self._say(f"broker     process {record.pid if record else '?'}, up in {_since(started)}")
         self._say(f"dashboard  {record.dashboard_url if record else '?'}")
@@ -168,7 +167,7 @@ class Demo:
         log = data_dir / "run" / "spark.log"
         with output_into(log):
             spark = SparkCount()
-            undo.callback(spark.stop)
+            undo.callback(_stop, spark, log)
             tallies = spark.tallies(self._topic)
         lines = sum(tally.lines for tally in tallies.values())
         self._say(
@@ -219,6 +218,11 @@ def _close(client: Client) -> None:
     # After an error or Ctrl-C nothing is waited for; producers are closed by then if all went well.
     with contextlib.suppress(PulsarException):
         client.shutdown()
+
+
+def _stop(spark: SparkCount, log: Path) -> None:
+    with output_into(log):
+        spark.stop()
 
 
 def _since(started: float) -> str:
