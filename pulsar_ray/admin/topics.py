@@ -94,22 +94,25 @@ class Topics:
             raise TopicNotFound(f"the topic {name.full} does not exist")
         return count
 
-    def stats(self, topic: str) -> dict[str, Any]:
+    def stats(self, topic: str, *, subscriptions: bool = True) -> dict[str, Any]:
         """Counters, producers, subscriptions and consumers, with Pulsar's field names.
 
         Of a partitioned topic the sums, and each partition's own under `partitions`. Counters start at 0 with
-        the actor that counts; backlogs count entries. Raises TopicNotFound, never creates a topic.
+        the actor that counts; backlogs count entries. Without `subscriptions` no sleeping dispatcher is
+        woken to tell of its own. Raises TopicNotFound, never creates a topic.
         """
         name = TopicName.parse(topic)
         timeout_s = self._admin.operation_timeout_s
         routes = self._admin.cluster.resolve(name.full, create=False, timeout_s=timeout_s)
-        found = {route.topic: self._partition(route.topic, route.address) for route in routes}
+        found = {route.topic: self._partition(route.topic, route.address, subscriptions) for route in routes}
         if name.full in found:
             return found[name.full]
         return {**sum_of_partitions(list(found.values())), "partitions": found}
 
-    def _partition(self, topic: str, address: str) -> dict[str, Any]:
+    def _partition(self, topic: str, address: str, subscriptions: bool) -> dict[str, Any]:
         partition = self._actor_stats(address)
+        if not subscriptions:
+            return partition_stats(partition, {}, {})
         cursors: dict[str, dict[str, Any]] = {}
         for subscription in partition.get("subscriptions", ()):
             if subscription["durable"]:

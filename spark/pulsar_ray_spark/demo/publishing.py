@@ -27,7 +27,8 @@ class Killing:
     def __init__(self, admin: Admin, topic: str) -> None:
         self._admin = admin
         self.partition, stats = max(
-            admin.topics.stats(topic)["partitions"].items(), key=lambda item: item[1]["msgInCounter"]
+            admin.topics.stats(topic, subscriptions=False)["partitions"].items(),
+            key=lambda item: item[1]["msgInCounter"],
         )
         self.pid: int = stats["pid"]
         self.seconds: float | None = None
@@ -40,7 +41,7 @@ class Killing:
     def _watch(self) -> None:
         while time.monotonic() - self._killed < RESTART_TIMEOUT_S:
             try:
-                pid = self._admin.topics.stats(self.partition)["pid"]
+                pid = self._admin.topics.stats(self.partition, subscriptions=False)["pid"]
             except PulsarException:
                 pid = self.pid
             if pid != self.pid:
