@@ -27,6 +27,7 @@ def test_every_example_says_how_to_run_it() -> None:
         assert f"python examples/{path.name}" in (ast.get_docstring(ast.parse(path.read_text())) or "")
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", sorted(LAST_LINE))
 def test_it_runs_on_its_own(name: str, environment: dict[str, str], tmp_path: Path) -> None:
     lines = run_example(name, environment, tmp_path)

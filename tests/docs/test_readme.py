@@ -25,6 +25,7 @@ def sessions(blocks: list[Block]) -> list[list[int]]:
     return [[number for number, _ in group] for _, group in groupby(run, key=itemgetter(1))]
 
 
+@pytest.mark.timeout(900)
 def test_the_tour_does_what_it_says(environment: dict[str, str], tmp_path: Path) -> None:
     for numbers in sessions(blocks_of(README)):
         command = [sys.executable, "-m", "tests.docs.run_blocks", str(README), *map(str, numbers)]

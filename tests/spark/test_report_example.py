@@ -2,10 +2,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.docs.fences import is_printed
 from tests.docs.new_user import new_environment, run_example
 
 
+@pytest.mark.timeout(600)
 def test_the_report_counts_everything_then_only_what_is_new(tmp_path: Path) -> None:
     with new_environment(tmp_path) as environment:
         lines = run_example("spark_report", environment, tmp_path)
