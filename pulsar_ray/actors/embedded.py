@@ -144,6 +144,16 @@ def _start(data_dir: Path, settings: Settings) -> EmbeddedRecord:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
+    try:
+        return _await_record(process, data_dir, failure)
+    except BaseException:
+        # Also Ctrl-C: nobody would know of a broker that comes up later.
+        process.terminate()
+        process.wait()
+        raise
+
+
+def _await_record(process: subprocess.Popen[bytes], data_dir: Path, failure: Path) -> EmbeddedRecord:
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         if (record := read_record(data_dir)) is not None:
@@ -151,7 +161,6 @@ def _start(data_dir: Path, settings: Settings) -> EmbeddedRecord:
         if process.poll() is not None:
             raise _failure(failure, data_dir)
         time.sleep(POLL_S)
-    process.kill()
     raise ConnectError(
         f"the embedded broker did not start within {START_TIMEOUT_S:.0f} s; see {_run(data_dir) / LOG}"
     )

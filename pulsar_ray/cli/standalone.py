@@ -44,20 +44,26 @@ def _on_signal(number: int, _frame: FrameType | None) -> None:
     raise _Stop(number)
 
 
+def _raise_at_signals() -> None:
+    for number in _SIGNALS:
+        signal.signal(number, _on_signal)
+
+
 def serve(settings: Settings, *, idle_seconds: float, on_ready: Callable[[str, str], None]) -> int:
     """Serve until a signal, whose number it returns, or (0) nobody has used the broker for `idle_seconds`.
 
     0 idle seconds stand for ever. `on_ready(address, dashboard url)` is called once it serves. Raises what
     is wrong with the data directory.
     """
-    for number in _SIGNALS:
-        signal.signal(number, _on_signal)
+    _raise_at_signals()
     data_dir = Path(settings.data_dir)
     undo = ExitStack()
     try:
         prepare_run_directory(data_dir)
         undo.callback(stop_ray)
         address, dashboard_url = start_ray()
+        # Again: starting Ray puts in handlers of its own.
+        _raise_at_signals()
         undo.callback(stop_broker)
         start_broker(settings)
         starts = StartLock(data_dir)

@@ -16,12 +16,8 @@ from pulsar_ray_spark.java import find_java
 @contextmanager
 def signals_raise() -> Iterator[ExitStack]:
     """Give a stack whose callbacks run at the end, whatever ends it; no signal cuts them short."""
-
-    def raise_exit(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    signal.signal(signal.SIGTERM, raise_exit)
+    raise_at_sigterm()
     stack = ExitStack()
     try:
         yield stack
@@ -33,6 +29,15 @@ def signals_raise() -> Iterator[ExitStack]:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def raise_at_sigterm() -> None:
+    """SIGTERM raises SystemExit; to be called again after `ray.init`, which puts in a handler that aborts."""
+
+    def raise_exit(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, raise_exit)
 
 
 @contextmanager

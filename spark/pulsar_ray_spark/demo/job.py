@@ -21,7 +21,7 @@ from pulsar_ray.admin.admin import Admin
 from pulsar_ray.client.client import Client
 from pulsar_ray.errors import PulsarException
 from pulsar_ray_spark.demo.counting import Counters
-from pulsar_ray_spark.demo.environment import java_on_path, output_into, signals_raise
+from pulsar_ray_spark.demo.environment import java_on_path, output_into, raise_at_sigterm, signals_raise
 from pulsar_ray_spark.demo.publishing import Killing, Publishing
 from pulsar_ray_spark.demo.report import differences, table
 from pulsar_ray_spark.demo.spark_side import SparkCount
@@ -86,10 +86,13 @@ class Demo:
         if read_record(data_dir) is None:
             undo.callback(stop_embedded, data_dir)
         undo.callback(ray.shutdown)
-        client = Client("local", data_dir=data_dir, embedded_idle_shutdown_seconds=IDLE_SECONDS)
+        client = Client("local", data_dir=data_dir)
         undo.callback(_close, client)
-        self._admin = undo.enter_context(Admin("local", data_dir=data_dir))
+        self._admin = undo.enter_context(
+            Admin("local", data_dir=data_dir, embedded_idle_shutdown_seconds=IDLE_SECONDS)
+        )
         self._admin.topics.create_partitioned_topic(self._topic, PARTITIONS)
+        raise_at_sigterm()
         # The subscription keeps every line for Spark, from the first one on.
         self._admin.topics.create_subscription(self._topic, "spark")
         record = read_record(data_dir)
