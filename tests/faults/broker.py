@@ -1,0 +1,138 @@
+"""A broker on a Ray of its own, whose actors a test kills, freezes and tampers with."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import ray
+
+import pulsar_ray
+from pulsar_ray.actors.start import stop_broker
+from pulsar_ray.admin import Admin
+from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.testing.waiting import wait_until
+from pulsar_ray.transport.names import CONTROLLER, NAMESPACE, dispatcher_name, partition_name
+
+RESTART_DEADLINE_S = 60.0
+CALL_DEADLINE_S = 20.0
+
+
+def partition_actor(topic: str) -> str:
+    """The name of an unpartitioned topic's actor."""
+    return partition_name(TopicName.parse(topic).full)
+
+
+def dispatcher_actor(topic: str, subscription: str) -> str:
+    """The name of the actor of a durable subscription on an unpartitioned topic."""
+    return dispatcher_name(TopicName.parse(topic).full, subscription, durable=True)
+
+
+class Broker:
+    """Started by the first client; `close` stops it and its Ray."""
+
+    def __init__(self, data_dir: Path, **settings: Any) -> None:
+        self.data_dir = data_dir
+        self._settings = settings
+        ray.init(
+            num_cpus=2,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            namespace="faults",
+        )
+        self.address: str = ray.get_runtime_context().gcs_address
+        self._clients: list[pulsar_ray.Client] = []
+        self.client().get_topic_partitions("warm-up")
+
+    def client(self, transport: str = "auto") -> pulsar_ray.Client:
+        """A client of this process, closed with the broker."""
+        client = pulsar_ray.Client(data_dir=str(self.data_dir), transport=transport, **self._settings)
+        self._clients.append(client)
+        return client
+
+    def handle(self, name: str) -> Any:
+        """The actor's handle."""
+        return ray.get_actor(name, namespace=NAMESPACE)
+
+    def store(self) -> str:
+        """The name of the store's actor."""
+        names: list[str] = [actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)]
+        return next(name for name in names if name.startswith("pulsar_ray-store-"))
+
+    def pid(self, name: str, timeout_s: float = CALL_DEADLINE_S) -> int:
+        """The process that runs the actor now. Raises RayError or ValueError while none does."""
+        method = "ready" if name == CONTROLLER else "probe"
+        answer = ray.get(getattr(self.handle(name), method).remote(), timeout=timeout_s)
+        return int(answer["pid"] if name == CONTROLLER else answer)
+
+    def kill(self, name: str) -> int:
+        """SIGKILL the actor's process and wait until it is gone; its process id."""
+        pid = self.pid(name)
+        process = psutil.Process(pid)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: _is_gone(process), what=f"the end of {name}")
+        return pid
+
+    def freeze(self, name: str) -> int:
+        """SIGSTOP the actor's process; its process id."""
+        pid = self.pid(name)
+        os.kill(pid, signal.SIGSTOP)
+        return pid
+
+    def thaw(self, pid: int) -> None:
+        """SIGCONT, if the process is still there."""
+        if psutil.pid_exists(pid):
+            os.kill(pid, signal.SIGCONT)
+
+    def run_in(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Run `function(actor, *args)` in the actor's process."""
+        return ray.get(self.handle(name).__ray_call__.remote(function, *args), timeout=CALL_DEADLINE_S)
+
+    def wait_for_other(self, name: str, former_pid: int) -> int:
+        """Wait until another process than the former one serves as this actor; its process id."""
+
+        def other() -> int:
+            try:
+                pid = self.pid(name)
+            except (ray.exceptions.RayError, ValueError):
+                return 0
+            return pid if pid != former_pid else 0
+
+        return wait_until(other, RESTART_DEADLINE_S, f"a successor of {name}, process {former_pid}")
+
+    def stats(self, name: str) -> dict[str, Any]:
+        """The actor's own counters."""
+        result: dict[str, Any] = ray.get(self.handle(name).stats.remote(), timeout=CALL_DEADLINE_S)
+        return result
+
+    def forget(self, topic: str) -> None:
+        """End this process's clients, and delete the topic with its actors."""
+        self._shut_down_clients()
+        with Admin(self.address) as admin:
+            admin.topics.delete(topic, force=True)
+
+    def _shut_down_clients(self) -> None:
+        clients, self._clients = self._clients, []
+        for client in clients:
+            client.shutdown()
+
+    def close(self) -> None:
+        """Stop everything."""
+        self._shut_down_clients()
+        try:
+            stop_broker()
+        finally:
+            ray.shutdown()
+
+
+def _is_gone(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

@@ -1,0 +1,59 @@
+"""Functions a test sends into an actor's process, so that it dies at exactly one place."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pulsar_ray.ledger.disk import SystemDisk
+
+
+def die(*_: Any) -> None:
+    """The end of this process, without any clean-up."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def before_receipts(partition: Any) -> None:
+    """Die when the next blocks are written, synced and checked, but not answered."""
+    partition._server.intake._finish = die
+
+
+def inside_write(partition: Any) -> None:
+    """Die when half of the next write's bytes are in the file."""
+
+    def half(_: SystemDisk, fd: int, buffers: Sequence[Any]) -> int:
+        whole = b"".join(bytes(buffer) for buffer in buffers)
+        os.write(fd, whole[: len(whole) // 2])
+        die()
+        return 0
+
+    SystemDisk.writev = half  # type: ignore[assignment,method-assign]
+
+
+def on_acknowledgment(dispatcher: Any) -> None:
+    """Die when the next acknowledgment arrives, before it has any effect."""
+    _host(dispatcher).core.acknowledge = die
+
+
+def before_ack_receipts(dispatcher: Any) -> None:
+    """Die when the next acknowledgments are durable, but not answered."""
+    _host(dispatcher)._flush_done = die
+
+
+def never_flush(dispatcher: Any) -> None:
+    """From now on acknowledgments stay in memory."""
+    _host(dispatcher)._flush = _nothing
+
+
+def _host(dispatcher: Any) -> Any:
+    (host,) = dispatcher._server._subscriptions.values()
+    return host
+
+
+def _nothing() -> None:
+    pass
+
+
+Installer = Callable[[Any], None]

@@ -1,0 +1,114 @@
+"""What the journals of a run promise, held against the log and against what came later."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from tests.faults.journal import Id, Record
+from tests.faults.processes import ClientProcess
+from tests.faults.reading import Stored
+
+Log = dict[Id, str]
+"""Every stored message: its place and the head of its payload, which names producer and number."""
+
+
+def head_of(payload: bytes) -> str:
+    return payload[:60].decode().rsplit(" ", 1)[0]
+
+
+def log_of(stored: Iterable[Stored]) -> Log:
+    found: Log = {}
+    for message in stored:
+        found[message.place] = head_of(message.payload)
+    return found
+
+
+def confirmed(producers: Sequence[ClientProcess]) -> dict[str, Id | None]:
+    """Heads of all confirmed messages, with their places where the producer was told."""
+    heads: dict[str, Id | None] = {}
+    for producer in producers:
+        for spec, records in producer.lives():
+            for record in records:
+                if record.kind == "confirmed":
+                    number, place = record.values
+                    heads[f"{spec.tag} {number}"] = None if place is None else as_id(place)
+    return heads
+
+
+def check_log(log: Log, promised: dict[str, Id | None]) -> None:
+    """Every confirmed message is there once, where its receipt said; each producer's are in order."""
+    times = Counter(log.values())
+    twice = [head for head, count in times.items() if count > 1]
+    assert not twice, f"stored more than once: {sorted(twice)[:20]}"
+    missing = [head for head in promised if head not in times]
+    assert not missing, f"{len(missing)} confirmed but not in the log: {sorted(missing)[:20]}"
+    elsewhere = {h: p for h, p in promised.items() if p is not None and log.get(p) != h}
+    assert not elsewhere, f"not where the receipts said: {dict(list(elsewhere.items())[:20])}"
+    last: dict[tuple[int, str], int] = {}
+    for place in sorted(log):
+        tag, number = log[place].rsplit(" ", 1)
+        key = (place[0], tag)
+        assert last.get(key, -1) < int(number), f"{log[place]} at {place} comes after number {last[key]}"
+        last[key] = int(number)
+
+
+class Deliveries:
+    """What the consumers of one subscription were given and what they acknowledged for sure."""
+
+    def __init__(self, consumers: Sequence[ClientProcess]) -> None:
+        self.received: list[tuple[int, Id, str, str]] = []
+        self.acknowledged: dict[Id, int] = {}
+        for consumer in consumers:
+            for spec, records in consumer.lives():
+                self._read(spec.tag, list(records))
+
+    def _read(self, tag: str, records: list[Record]) -> None:
+        rows: dict[tuple[int, int, int], set[Id]] = {}
+        for record in records:
+            if record.kind == "received":
+                place = as_id(record.values[0])
+                self.received.append((record.at_ns, place, record.values[1], tag))
+            elif record.kind == "acknowledged":
+                place, size = as_id(record.values[0]), record.values[1]
+                batch = rows.setdefault(place[:3], set())
+                batch.add(place)
+                # A batch comes again whole until its consumer has acknowledged all of it.
+                if len(batch) >= size:
+                    for each in batch:
+                        self.acknowledged.setdefault(each, record.at_ns)
+            elif record.kind == "acknowledged up to":
+                last, size = as_id(record.values[0]), record.values[1]
+                end = last if last[3] == size - 1 or last[3] < 0 else (*last[:3], -1)
+                for _, place, _, by in self.received:
+                    if by == tag and place[0] == end[0] and place <= end:
+                        self.acknowledged.setdefault(place, record.at_ns)
+
+    def check_contents(self, log: Log) -> None:
+        """What was received is what the log has there."""
+        wrong = [(place, head, tag) for _, place, head, tag in self.received if log.get(place) != head]
+        assert not wrong, f"received something else than the log has: {wrong[:20]}"
+
+    def heads(self) -> set[str]:
+        return {head for _, _, head, _ in self.received}
+
+    def check_acknowledged_stay_away(self) -> None:
+        """Nothing whose acknowledgment was confirmed came to anybody afterwards."""
+        late = [
+            (place, tag, (at_ns - self.acknowledged[place]) / 1e9)
+            for at_ns, place, _, tag in self.received
+            if place in self.acknowledged and at_ns > self.acknowledged[place]
+        ]
+        assert not late, f"{len(late)} came after their acknowledgment was confirmed: {late[:20]}"
+
+    def check_once(self) -> None:
+        """Every message was shown once, whoever it was shown to."""
+        times = Counter(place for _, place, _, _ in self.received)
+        twice = {place for place, count in times.items() if count > 1}
+        shown = [(at_ns, place, tag) for at_ns, place, _, tag in self.received if place in twice]
+        assert not twice, f"{len(twice)} were shown more than once: {sorted(shown, key=lambda s: s[1])[:20]}"
+
+
+def as_id(values: Sequence[int]) -> Id:
+    partition, ledger_id, entry_id, batch_index = values
+    return partition, ledger_id, entry_id, batch_index
