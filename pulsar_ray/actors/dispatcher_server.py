@@ -21,7 +21,7 @@ from pulsar_ray.actors.subscription_host import SubscriptionHost
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
 from pulsar_ray.dispatch.dispatcher import Dispatcher, DispatchSettings
-from pulsar_ray.errors import InvalidConfiguration, Moved, PulsarException, SessionLost
+from pulsar_ray.errors import InvalidConfiguration, Moved, PulsarException, SessionLost, SubscriptionNotFound
 from pulsar_ray.managed_ledger.cursor_store import CursorStore
 from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor, Subscription
 from pulsar_ray.model.position import EARLIEST, Position
@@ -170,7 +170,7 @@ class DispatcherServer:
     def attach_details(self) -> dict[str, Any]:
         """What an attach answers besides the carrier's addresses."""
         if self._is_removed:
-            raise Moved("the subscription was removed: resolve it again")
+            raise SubscriptionNotFound(f"subscription {self._request.subscription!r} was removed")
         # The partition writes a new value each time it starts.
         reach = self._follower.link.attached.reach if self._follower.link.attached else ("", "")
         return {"epoch": self._epoch, "reach": reach, "directory": self._directory}
@@ -301,7 +301,11 @@ class DispatcherServer:
         await host.close_consumer(endpoint)
         if self._request.durable:
             self._is_removed = True
-            await self._follower.call("remove_subscription", number=self._number)
+            try:
+                await self._follower.call("remove_subscription", number=self._number)
+            except PulsarException:
+                self._is_removed = False
+                raise
             await host.close()
 
     async def _last_message(self, _host: SubscriptionHost, _endpoint: ConsumerEndpoint) -> Any:

@@ -91,6 +91,9 @@ class PartitionFollower:
         if self._number >= 0:
             self.link.send(encode_request(Follow(self._number, self.epoch, self._armed)))
 
+    def on_refused(self, error: PulsarException) -> None:
+        """The topic was deleted; whoever deleted it ends this actor too."""
+
     def on_detached(self) -> None:
         """What was missed is asked for after the next attach."""
 

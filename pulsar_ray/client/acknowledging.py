@@ -38,6 +38,12 @@ class Acknowledging:
         self._ack_timer_armed = False
         self._nack_timer_armed = False
 
+    def forked(self, lock: threading.Lock) -> None:
+        """In a forked child: nothing is said any more."""
+        self._lock = lock
+        self._is_open = False
+        self._statements = Statements(self.link)
+
     @property
     def is_connected(self) -> bool:
         """True while open at the dispatcher."""

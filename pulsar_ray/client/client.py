@@ -17,6 +17,7 @@ from pulsar_ray.client.client_options import ClientOptions, Logger
 from pulsar_ray.client.consumer import Consumer, seek_target, skipped_rows
 from pulsar_ray.client.consumer_core import ConsumerCore
 from pulsar_ray.client.consumer_options import ConsumerOptions, ReaderOptions
+from pulsar_ray.client.forking import watch
 from pulsar_ray.client.not_yet import table_view_not_yet
 from pulsar_ray.client.partition_consumer import PartitionConsumer
 from pulsar_ray.client.partition_producer import PartitionProducer
@@ -108,6 +109,7 @@ class Client:
         self._closed = False
         self._connected_lock = threading.Lock()
         self._connected: Connected | None = None
+        watch(self)
 
     @classmethod
     def _on(cls, cluster: Cluster, **arguments: Any) -> Client:
@@ -120,6 +122,13 @@ class Client:
     def is_usable(self) -> bool:
         """Whether it is open, and of this process."""
         return not self._closed and self._pid == os.getpid()
+
+    def forked(self, _error: ForkedClient) -> None:
+        """In a forked child (see `forking`): `cluster` refuses by itself."""
+        self._lock = threading.Lock()
+        self._connected_lock = threading.Lock()
+        for link in self._links.values():
+            link.forked()
 
     @property
     def cluster(self) -> Any:

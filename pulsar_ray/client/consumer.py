@@ -23,6 +23,7 @@ from pulsar_ray.errors import (
     CumulativeAcknowledgementNotAllowedError,
     InvalidConfiguration,
     OperationNotSupported,
+    SubscriptionNotFound,
     Timeout,
 )
 from pulsar_ray.model.enums import ConsumerType
@@ -163,8 +164,7 @@ class Consumer(OpenedLater):
             raise ValueError(f"acknowledge takes a Message or MessageId, not {type(message).__name__}")
 
     def _added(self, partition: PartitionConsumer) -> None:
-        if self._closed:
-            raise AlreadyClosed("the consumer is closed")
+        self._core.check()
         if self._options.ack_receipt_enabled:
             partition.acknowledge_durably(self._deadline())
         elif not partition.ack_pending:
@@ -335,7 +335,8 @@ class Consumer(OpenedLater):
         for partition in self._core.partitions:
             partition.call("check_unsubscribe", self._deadline())
         for partition in self._core.partitions:
-            partition.call("unsubscribe", self._deadline())
+            with contextlib.suppress(SubscriptionNotFound):  # done before, and the answer was lost
+                partition.call("unsubscribe", self._deadline())
             partition.forget_acknowledgments()
         self._leave(quietly=True)
         self._client.forget_dispatchers([partition.link for partition in self._core.partitions])

@@ -13,12 +13,13 @@ from collections import deque
 from concurrent.futures import Future
 
 from pulsar_ray.client.consumer_options import ConsumerOptions
+from pulsar_ray.client.forking import watch
 from pulsar_ray.client.held_rows import Held
 from pulsar_ray.client.message import Message, RowSpan
 from pulsar_ray.client.partition_consumer import Granted, PartitionConsumer, count_rows
 from pulsar_ray.client.received_block import ReceivedBlock
 from pulsar_ray.client.segment_files import SegmentFiles
-from pulsar_ray.errors import AlreadyClosed, PulsarException, Timeout
+from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException, Timeout
 from pulsar_ray.model import row_ranges
 
 FOREVER_S = 1e9
@@ -48,6 +49,25 @@ class ConsumerCore:
         self._waiting = 0
         self._bulk_window = 0
         self._error: PulsarException | None = None
+        watch(self)
+
+    def forked(self, error: ForkedClient) -> None:
+        """In a forked child (see `forking`): what is queued is the parent's to hand out."""
+        self.lock = threading.Lock()
+        self._arrived = threading.Condition(self.lock)
+        self._taking = threading.Lock()
+        self._queue.clear()
+        self._spans.clear()
+        self._futures.clear()
+        self._rows = iter(range(0))
+        self._error = error
+        for partition in self.partitions:
+            partition.forked(self.lock)
+
+    def check(self) -> None:
+        """Raise what ended this consumer, if anything did."""
+        if self._error is not None:
+            raise self._error
 
     # --- the queue --------------------------------------------------------------------------------
 
@@ -281,6 +301,7 @@ class ConsumerCore:
         """A future of the next message; cancel it to give up."""
         future: Future[Message] = Future()
         with self.lock:
+            self.check()
             self._futures.append(future)
         for partition in self.partitions:
             partition.send_credit()

@@ -15,6 +15,7 @@ from pulsar_ray.errors import PulsarException
 from pulsar_ray.format.payload import decode_block
 from pulsar_ray.ledger.segment_file import segment_name
 from pulsar_ray.model import row_ranges
+from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.row_ranges import RowRanges
 from pulsar_ray.session.requests import (
     Call,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from pulsar_ray.client.consumer_core import ConsumerCore
 
 KEEP_DECODED = 2
+ORDERED_TYPES = (ConsumerType.Exclusive, ConsumerType.Failover)
 RETRY_S = 0.1
 
 
@@ -70,6 +72,7 @@ class PartitionConsumer(Acknowledging):
         self._decoded: list[tuple[tuple[int, int], ReceivedBlock]] = []
         self.start: dict[str, Any] | None = None
         self.skip: tuple[int, int, int] | None = None
+        self._awaits_reset = False
 
     # --- opening ----------------------------------------------------------------------------------
 
@@ -142,6 +145,7 @@ class PartitionConsumer(Acknowledging):
                 self._epoch = opened.epoch
                 self._received = 0
                 self.generation = opened.generation
+                self._awaits_reset = False
             self._drop_older(opened.generation)
             self._is_open = True
             self._credit_sent = -1
@@ -149,6 +153,11 @@ class PartitionConsumer(Acknowledging):
         self._statements.send_all()
         self.flush_acks()
         self.send_credit()
+
+    def on_refused(self, error: PulsarException) -> None:
+        """The topic or subscription was deleted."""
+        self._core.fail(error)
+        self._statements.discard(error)
 
     def on_detached(self) -> None:
         """The carrier is gone; what was delivered stays in the queue."""
@@ -205,6 +214,9 @@ class PartitionConsumer(Acknowledging):
                 if number <= self._received:
                     continue
                 self._received = number
+                if self._awaits_reset:
+                    self.consumed += row_ranges.count(granted_rows)
+                    continue
                 self.held.add(ledger_id, first, entries, granted_rows, messages)
                 if self.start is not None:
                     # A non-durable cursor dies with its dispatcher: the next one goes on behind what arrived.
@@ -237,6 +249,7 @@ class PartitionConsumer(Acknowledging):
         """Called with the lock held: what is queued from before a seek or rewind comes again by itself."""
         if generation > self.generation:
             self.generation = generation
+            self._awaits_reset = False
             self._drop_queue()
 
     def _drop_queue(self) -> None:
@@ -278,13 +291,16 @@ class PartitionConsumer(Acknowledging):
             received = self._received
             self._drop_queue()
             self.nacks.clear()
+            # In order means that what is on its way comes again as well, behind the oldest.
+            self._awaits_reset = self._core.options.consumer_type in ORDERED_TYPES
         self._say(lambda rid: RedeliverUnacknowledged(self.consumer_id, received, rid))
         self.send_credit()
 
     # --- control ----------------------------------------------------------------------------------
 
     def call(self, method: str, deadline: float, **arguments: Any) -> Any:
-        """A control request to the dispatcher, after what was acknowledged before."""
+        """A control request to the dispatcher, after what was acknowledged before. Raises AlreadyClosed."""
+        self._core.check()
         self.flush_acks()
         return self.link.request(lambda rid: Call(rid, self.consumer_id, method, arguments), deadline)
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pulsar_ray.client.batch_builder import OPENED, SEALED, BatchBuilder, BatchLimits
+from pulsar_ray.client.forking import watch
 from pulsar_ray.client.pending_blocks import BlockDone, PendingBlock, PendingBlocks
 from pulsar_ray.client.producer_options import ProducerOptions
 from pulsar_ray.client.sealed_batch import SealedBatch, SendCallback
@@ -22,6 +23,7 @@ from pulsar_ray.client.send_callbacks import complete_callbacks, fail_callbacks
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.errors import (
     AlreadyClosed,
+    ForkedClient,
     MessageTooBig,
     ProducerFenced,
     ProducerQueueIsFull,
@@ -83,6 +85,18 @@ class PartitionProducer:
         self._send_timeout_s = options.send_timeout_millis / 1000
         self.on_batch_sealed: Callable[[int], None] | None = None
         self.last_sequence_id = -1
+        watch(self)
+
+    def forked(self, error: ForkedClient) -> None:
+        """In a forked child (see `forking`): what is pending is the parent's to send."""
+        self._state = threading.Lock()
+        self._room = threading.Condition(self._state)
+        self._write_role = threading.Lock()
+        self._callback_role = threading.Lock()
+        self._completed.clear()
+        self._pending = PendingBlocks()
+        self._is_open = False
+        self._error = error
 
     # --- opening ----------------------------------------------------------------------------------
 
@@ -167,6 +181,10 @@ class PartitionProducer:
     def _reopen_on(self, carrier: Connection) -> None:
         if self.link.carrier is carrier and not self._is_open and self._error is None:
             self._request_open()
+
+    def on_refused(self, error: PulsarException) -> None:
+        """The topic or subscription was deleted."""
+        self.fail(error)
 
     def on_detached(self) -> None:
         """The carrier is gone: nothing is written until the producer is open again."""
@@ -500,6 +518,8 @@ class PartitionProducer:
 
     def flush(self, deadline: float) -> None:
         """Wait until everything enqueued so far is confirmed or failed. Raises Timeout."""
+        if self._error is not None:
+            raise self._error
         self.seal()
         with self._state:
             last = max((block.entry_seq for block in self._pending), default=-1)

@@ -22,7 +22,10 @@ from pulsar_ray.errors import (
     NotConnected,
     PulsarException,
     SessionLost,
+    SubscriptionNotFound,
     Timeout,
+    TopicNotFound,
+    UnknownError,
     error_from,
 )
 from pulsar_ray.lane.connection import Awaited
@@ -69,6 +72,9 @@ class Endpoint(Protocol):
     def on_detached(self) -> None:
         """The carrier is gone: write nothing until `reopen`."""
 
+    def on_refused(self, error: PulsarException) -> None:
+        """What it is attached to was deleted: it will never be open again."""
+
     def on_request(self, request: Any, body: memoryview) -> None:
         """A packet for this endpoint."""
 
@@ -114,6 +120,12 @@ class ActorLink:
         self._heard_at = 0.0
         self.attached: AttachReply | None = None
         self.last_error: PulsarException | None = None
+
+    def forked(self) -> None:
+        """In a forked child, where another thread's lock would stay locked: this link ends without a word."""
+        self._state = threading.Condition()
+        self._closed = True
+        self._connection = None
 
     # --- state ------------------------------------------------------------------------------------
 
@@ -321,6 +333,13 @@ class ActorLink:
             except PulsarException as error:
                 self.last_error = error
                 logger.debug("attach failed: %s", error)
+            except Exception as error:
+                self.last_error = UnknownError(f"attaching failed: {error!r}")
+                logger.exception("attaching to %s failed", self.address)
+            if isinstance(self.last_error, (SubscriptionNotFound, TopicNotFound)):
+                # Deleted, and nothing of this link will come back.
+                for endpoint in list(self._endpoints.values()):
+                    endpoint.on_refused(self.last_error)
             with self._state:
                 if not (self.last_error.retriable or self._endpoints):
                     self._attaching = False

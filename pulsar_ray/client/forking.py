@@ -1,0 +1,39 @@
+"""What becomes of a client in a forked child: every handle refuses with a typed error, and nothing can hang.
+
+Of the parent's threads only the forking one lives on in the child, so a lock that another one held stays
+locked there for ever, and what was prefetched belongs to the parent.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Protocol
+
+from pulsar_ray.errors import ForkedClient
+
+
+class Forkable(Protocol):
+    """Something with locks or messages of a client."""
+
+    def forked(self, error: ForkedClient) -> None:
+        """This is the child: take new locks, drop what is the parent's, and raise `error` from now on."""
+
+
+_live: weakref.WeakSet[Forkable] = weakref.WeakSet()
+
+
+def watch(handle: Forkable) -> None:
+    """Call its `forked` in forked children, as long as it lives."""
+    _live.add(handle)
+
+
+def _after_fork() -> None:
+    for handle in list(_live):
+        handle.forked(
+            ForkedClient("this client belongs to the parent process: make a new Client after the fork")
+        )
+    _live.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
