@@ -168,6 +168,7 @@ class StubActor:
             self._starting.result(_START_TIMEOUT_S)
             self.owner.submit(self._close).result(_START_TIMEOUT_S)
         except (PulsarException, CancelledError):
+            self.owner.submit(self.host.close).result(_START_TIMEOUT_S)
             self._let_go()
         self._end_disks()
         self.owner.stop()

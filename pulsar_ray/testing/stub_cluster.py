@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from pulsar_ray.actors.catalog import Catalog, PartitionRow
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import NotAllowedError, NotConnected, PulsarException, TopicNotFound
+from pulsar_ray.errors import Moved, NotAllowedError, NotConnected, PulsarException, TopicNotFound
 from pulsar_ray.managed_ledger.identity import TopicIdentity
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.session.requests import PROTOCOL_VERSION
@@ -96,6 +96,8 @@ class StubCluster:
 
     def dispatcher(self, request: SubscriptionRequest, timeout_s: float) -> str:
         """As Controller.dispatcher."""
+        allowed = request.create and self.settings.allow_auto_subscription_creation
+        request = dataclasses.replace(request, create=allowed or not request.durable)
         with self._lock:
             self._check_runs()
             if self._catalog.partition(request.topic) is None:
@@ -126,7 +128,9 @@ class StubCluster:
         up: tuple[int, Sequence[tuple[int, Any]]],
     ) -> _TunnelCall:
         """Start one tunnel call, with the fate that is drawn for it."""
-        actor = self._actors[address]
+        actor = self._actors.get(address)
+        if actor is None:
+            raise Moved(f"{address}: no such actor")
         fate = self._fates.draw()
         # What crosses a process boundary is a copy.
         packets = [(number, bytes(packet)) for number, packet in up[1]]
@@ -168,9 +172,7 @@ class StubCluster:
     def _running(self, address: str) -> StubActor:
         with self._lock:
             actor = self._actors.get(address)
-            if actor is None:
-                raise NotConnected(f"{address}: no such actor")
-            if not actor.is_dead:
+            if actor is not None and not actor.is_dead:
                 return actor
             if isinstance(actor, StubDispatcher):
                 # Restarted: the subscription is there already, or was removed and must not come back.
@@ -186,7 +188,7 @@ class StubCluster:
                 return self._start_dispatcher(address, request)
             row = self._catalog.partition(address)
             if row is None:
-                raise TopicNotFound(f"the topic {address} does not exist")
+                raise Moved(f"{address}: no such actor")
             return self._partition(row)
 
     def _partition(self, row: PartitionRow) -> StubActor:
