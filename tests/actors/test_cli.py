@@ -119,6 +119,61 @@ def test_topics_lines_stats_and_back(command_line: CommandLine) -> None:
     assert command_line.run("topics", "list").stdout == ""
 
 
+_ADMIN = """
+import sys
+import pulsar_ray
+from pulsar_ray import Admin, Client, NotAllowedError, TopicNotFound
+
+def refused(error, call, *arguments, **options):
+    try:
+        call(*arguments, **options)
+    except error as refusal:
+        return str(refusal)
+    raise AssertionError(f"{call} was not refused")
+
+with Admin("local", data_dir=sys.argv[1]) as admin, Client("local", data_dir=sys.argv[1]) as client:
+    topics = admin.topics
+    topics.create_topic("a")
+    topics.create_partitioned_topic("b", 2)
+    assert topics.get_partitions("a") == 0 and topics.get_partitions("b") == 2
+    assert {"persistent://public/default/a", "persistent://public/default/b"} <= set(topics.list())
+    for wrong in (topics.get_partitions, topics.stats, topics.delete):
+        assert "does not exist" in refused(TopicNotFound, wrong, "missing")
+    assert "missing" not in "".join(topics.list())
+    refused(NotAllowedError, topics.create_partitioned_topic, "a", 3)
+    refused(ValueError, topics.create_partitioned_topic, "c", 0)
+    refused(TopicNotFound, topics.create_topic, "no-tenant/no-namespace/t")
+
+    # A subscription made by an administrator starts at the earliest message and keeps all that follow.
+    producer = client.create_producer("b")
+    topics.create_subscription("b", "s")
+    refused(NotAllowedError, topics.create_subscription, "b", "s")
+    producer.send_many([b"x", b"y"], partition_keys=["1", "2"])
+    assert set(topics.stats("b")["subscriptions"]) == {"s"}
+    consumer = client.subscribe("b", "s")
+    assert {consumer.receive(60000).data() for _ in range(2)} == {b"x", b"y"}
+
+    assert "Topic has 4 connected" in refused(NotAllowedError, topics.delete, "b")
+    consumer.close()
+    producer.close()
+    topics.delete("b")
+    refused(TopicNotFound, topics.get_partitions, "b")
+    producer = client.create_producer("a")
+    refused(NotAllowedError, topics.delete, "a")
+    topics.delete("a", force=True)
+    client.shutdown()
+    assert admin.stats()["stores"][0]["path"] == sys.argv[1]
+    assert admin.broker()["data_dir"] == sys.argv[1]
+refused(pulsar_ray.AlreadyClosed, admin.close)
+"""
+
+
+def test_the_same_from_python(command_line: CommandLine) -> None:
+    command = [sys.executable, "-c", _ADMIN, str(command_line.data_dir)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_perf(command_line: CommandLine) -> None:
     produced = command_line.run(
         "perf", "produce", "speed", "--count", "2000", "--size", "100", "--threads", "2"
