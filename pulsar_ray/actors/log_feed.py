@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pulsar_ray.dispatch.block_ref import BlockRef
+from pulsar_ray.errors import CorruptData
 from pulsar_ray.format.frame import FrameHeader, parse_frame_header
 from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE
 from pulsar_ray.ledger.reader import SegmentReader
+from pulsar_ray.ledger.recovery import find_frame
 from pulsar_ray.model.position import EARLIEST, Position
 from pulsar_ray.session.requests import Advanced
 
@@ -156,28 +158,52 @@ class LogFeed:
         offset = SEGMENT_HEADER_SIZE
         if place is not None and place[:2] == segment[:2] and place.first_entry_id <= position.entry_id:
             offset = place.offset
-        return FileRead(segment, offset, position, max_messages)
+        return FileRead(self._segments[index:], offset, position, max_messages)
 
 
 class FileRead:
-    """Frame headers of one segment from `position` on; `run` it on a thread."""
+    """Frame headers from `position` on, of one segment as far as it can be read; `run` it on a thread."""
 
-    def __init__(self, segment: Segment, offset: int, position: Position, max_messages: int) -> None:
-        self._segment = segment
+    def __init__(
+        self, segments: Sequence[Segment], offset: int, position: Position, max_messages: int
+    ) -> None:
+        self._segments = segments
         self._offset = offset
         self._position = position
         self._max_messages = max_messages
         self.place: Place | None = None
+        self.damage: list[CorruptData] = []
+        """What could not be read and was left out. Entries behind it come all the same."""
 
     def run(self) -> list[BlockRef]:
-        """The blocks, and `place` to go on at. Raises CorruptData, SegmentGone."""
-        segment = self._segment
+        """The blocks, and `place` to go on at; of later segments only if damage left nothing in the first.
+
+        Raises SegmentGone if the first is not there.
+        """
+        offset = self._offset
+        for segment in self._segments:
+            blocks = self._read(segment, offset)
+            if blocks or not self.damage:
+                return blocks
+            offset = SEGMENT_HEADER_SIZE
+        return []
+
+    def _read(self, segment: Segment, offset: int) -> list[BlockRef]:
         blocks: list[BlockRef] = []
         messages = 0
-        offset = self._offset
         with SegmentReader(Path(segment.path)) as reader:
             while offset < segment.end_offset and messages < self._max_messages:
-                for at, header in reader.read_frames(offset, segment.end_offset, READ_BYTES):
+                try:
+                    frames = reader.read_frames(offset, segment.end_offset, READ_BYTES)
+                except CorruptData as error:
+                    self.damage.append(error)
+                    least = self._position.entry_id if segment.ledger_id == self._position.ledger_id else 0
+                    found = find_frame(reader, offset, segment.end_offset, segment.ledger_id, least)
+                    if found is None:
+                        break
+                    offset = found
+                    continue
+                for at, header in frames:
                     self.place = Place(segment.ledger_id, segment.segment_index, at, header.first_entry_id)
                     offset = at + header.total_length
                     for ref in blocks_of(segment.ledger_id, segment.segment_index, at, header):

@@ -305,7 +305,6 @@ class SubscriptionHost:
             if blocks is None:
                 self._read_failed(position, error)
                 return
-            self.problem = ""
             self._file_was_read(read, blocks, generation, position)
 
         self._reader.submit(read.run, done)
@@ -314,6 +313,11 @@ class SubscriptionHost:
         self, read: FileRead, blocks: list[BlockRef], generation: int, position: Position
     ) -> None:
         self._place = read.place
+        for damage in read.damage:
+            # It stays unacknowledged: whoever repairs the file can still have it delivered.
+            if (text := str(damage)) != self.problem:
+                logger.error("subscription %s goes on behind damage: %s", self.name, text)
+            self.problem = text
         if blocks:
             self._offer(blocks, generation)
             self._turn()

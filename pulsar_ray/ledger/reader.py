@@ -76,10 +76,18 @@ class SegmentReader:
     def read_frames(self, offset: int, end_offset: int, max_bytes: int) -> list[FrameAt]:
         """Headers of the frames from `offset` (a frame's start) on: one, and more as far as max_bytes goes.
 
-        Payloads of large frames are not read. Raises CorruptData for anything that is not whole before
-        end_offset.
+        Payloads of large frames are not read. Raises CorruptData if the frame there is not whole before
+        end_offset; a later one that is not ends the list.
         """
         frames: list[FrameAt] = []
+        try:
+            self._collect_frames(frames, offset, end_offset, max_bytes)
+        except CorruptData:
+            if not frames:
+                raise
+        return frames
+
+    def _collect_frames(self, frames: list[FrameAt], offset: int, end_offset: int, max_bytes: int) -> None:
         stop = min(end_offset, offset + max_bytes)
         window, start = b"", offset
         while offset < stop:
@@ -102,7 +110,6 @@ class SegmentReader:
                 raise CorruptData(str(self.path), offset, "frame reaches beyond the durable end")
             frames.append(FrameAt(offset, header))
             offset += header.total_length
-        return frames
 
     def read_block_header(self, offset: int, length: int) -> BlockHeader:
         """The header of the block of that offset and length, without its payload."""

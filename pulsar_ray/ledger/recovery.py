@@ -155,6 +155,24 @@ class SegmentScan:
         return None
 
 
+def find_frame(
+    reader: SegmentReader, offset: int, end_offset: int, ledger_id: int, first_entry_id: int
+) -> int | None:
+    """Where, behind damage at `offset`, the next intact frame header of this ledger is, if there is any.
+
+    Frames that end before `first_entry_id` are passed over.
+    """
+    window = _Window(reader, min(end_offset, reader.size()))
+    while (found := window.find(_MAGIC_BYTES, offset + _FRAME_ALIGNMENT)) >= 0:
+        header = window.frame_header(found)
+        offset = found
+        if isinstance(header, str) or header.ledger_id != ledger_id:
+            continue
+        if header.last_entry_id >= first_entry_id and found + header.total_length <= end_offset:
+            return found
+    return None
+
+
 class _Window:
     """A part of the file in memory that moves along with the scan."""
 
