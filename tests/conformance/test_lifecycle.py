@@ -33,7 +33,7 @@ Quiet = Callable[[Consumer], None]
 
 
 def pickled(client: Client, thing: object, monkeypatch: pytest.MonkeyPatch) -> object:
-    """`thing` as another process gets it, which would make a client of its own for all handles of this one."""
+    """`thing` as another process gets it, which makes one client for all handles of this one."""
     options = client._options
     key = (options.service_url, str(options.data_dir), options.transport)
     monkeypatch.setitem(client_module._UNPICKLED, key, client)
