@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable
 from typing import Any
 
 from benchmarks.environment import Broker, Environment
-from benchmarks.measure import p50, rate
+from benchmarks.measure import CpuMeter, p50, rate, timed
 from benchmarks.results import Row
 
 MESSAGE = b"x" * 100
@@ -50,7 +49,7 @@ class _Publisher:
     def __init__(self, broker: Broker, **options: Any) -> None:
         topic = broker.topic()
         self._producer = broker.client.create_producer(topic, block_if_queue_full=True, **options)
-        self._meter = broker.meter(topic)
+        self._pids = broker.pids(topic)
         self._cpu: list[dict[str, float]] = []
         self._wall: list[float] = []
         self._confirmed = 0
@@ -76,11 +75,10 @@ class _Publisher:
 
     def measure(self, work: Callable[[int], None], messages: int) -> None:
         gc.collect()
-        self._meter.start()
-        began = time.perf_counter()
-        work(messages)
-        self._wall.append((time.perf_counter() - began) / messages)
-        self._cpu.append(self._meter.per_message(messages))
+        meter = CpuMeter(self._pids)
+        with meter.running():
+            self._wall.append(timed(lambda: work(messages)) / messages)
+        self._cpu.append(meter.per_message(messages))
 
     def wall(self) -> float:
         return p50(self._wall)

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.environment import Broker, Environment, run_inside
 from benchmarks.inside import slow_down
-from benchmarks.measure import p50, timed
+from benchmarks.measure import CpuMeter, p50, timed
 from benchmarks.results import Row
 
 MESSAGE = b"x" * 100
@@ -41,16 +41,19 @@ def run(env: Environment) -> list[Row]:
 
 
 def _row(what: str, senders: _Senders, count: int, each: int, alone: int, limit: float | None) -> Row:
+    meter = senders.meter()
     one: list[float] = []
     shared: list[float] = []
     apart: list[float] = []
     for _ in range(ROUNDS):
         one.append(senders.rate(senders.of_own(1), alone // ROUNDS + 1))
-        apart.append(senders.rate(senders.of_own(count), each // ROUNDS + 1))
+        with meter.running():
+            apart.append(senders.rate(senders.of_own(count), each // ROUNDS + 1))
         shared.append(senders.rate(senders.of_one_producer(count), each // ROUNDS + 1))
     note = f"all on one producer: {p50(shared):,.0f}/s, {p50(shared) / p50(one):.1f} x"
     ratio = p50(apart) / p50(one)
-    return Row(what, f"{p50(apart):,.0f}/s", f"one {p50(one):,.0f}/s", ratio, limit, note=note)
+    cpu = meter.per_message(ROUNDS * count * (each // ROUNDS + 1))
+    return Row(what, f"{p50(apart):,.0f}/s", f"one {p50(one):,.0f}/s", ratio, limit, cpu_us=cpu, note=note)
 
 
 class _Senders:
@@ -58,6 +61,11 @@ class _Senders:
 
     def __init__(self, broker: Broker, topic: str) -> None:
         self._producers = [broker.client.create_producer(topic) for _ in range(256)]
+        self._pids = broker.pids(topic)
+
+    def meter(self) -> CpuMeter:
+        """Of the client and the partition."""
+        return CpuMeter(self._pids)
 
     def of_own(self, count: int) -> list[Any]:
         """Senders with a producer each."""

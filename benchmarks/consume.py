@@ -14,7 +14,7 @@ import ray
 
 import pulsar_ray
 from benchmarks.environment import Broker, Environment
-from benchmarks.measure import megabytes_per_s, p50, rate
+from benchmarks.measure import CpuMeter, p50, rate, timed
 from benchmarks.results import Row
 from pulsar_ray.format.checksum import checksum
 
@@ -49,7 +49,7 @@ class _Stored:
         self.consumer = broker.client.subscribe(
             self.topic, "bench", initial_position=pulsar_ray.InitialPosition.Earliest, **options
         )
-        self.meter = broker.meter(self.topic, "bench")
+        self.pids = broker.pids(self.topic, "bench")
 
 
 def _measure(stored: _Stored, work: Callable[[Any, int], None]) -> tuple[dict[str, float], float]:
@@ -60,11 +60,10 @@ def _measure(stored: _Stored, work: Callable[[Any, int], None]) -> tuple[dict[st
     work(stored.consumer, part)
     for _ in range(ROUNDS):
         gc.collect()
-        stored.meter.start()
-        began = time.perf_counter()
-        work(stored.consumer, part)
-        walls.append((time.perf_counter() - began) / part)
-        cpu.append(stored.meter.per_message(part))
+        meter = CpuMeter(stored.pids)
+        with meter.running():
+            walls.append(timed(lambda: work(stored.consumer, part)) / part)
+        cpu.append(meter.per_message(part))
     return {name: p50([one[name] for one in cpu]) for name in cpu[0]}, p50(walls)
 
 
@@ -108,46 +107,46 @@ def _cpu_row(what: str, cpu: dict[str, float], wall: float, limit_us: float) -> 
 
 def _as_arrow(broker: Broker, slices: int) -> Row:
     topic = broker.topic()
-    subscription = "bench"
     batch = pa.table({"value": [os.urandom(1024)] * 1000})
-    consumer = broker.client.subscribe(topic, subscription)
+    consumer = broker.client.subscribe(topic, "bench")
     producer = broker.client.create_producer(topic)
     for _ in range(slices):
         producer.send_arrow_async(batch, None)
     producer.flush()
-    segments = ray.get(
-        broker.partition(topic).call.remote(
-            "grant_lease",
-            {"first": [0, 0], "last": [2**62, 0], "expires_ms": int(time.time() * 1000) + 600_000},
-        )
-    )["segments"]
-    floor = _Reader([segment[2] for segment in segments])
-    meter = broker.meter(topic, subscription)
-    speeds: list[tuple[float, float]] = []
+    floor = _Reader(_segments(broker, topic))
+    meter = broker.meter(topic, "bench")
+    ours: list[float] = []
+    read: list[float] = []
     received = 0
     while received < slices * 1000:
         began = time.perf_counter()
-        table = consumer.receive_arrow(16_000, 5000)
-        consumer.acknowledge_arrow(table)
-        middle = time.perf_counter()
+        with meter.running():
+            table = consumer.receive_arrow(16_000, 5000)
+            consumer.acknowledge_arrow(table)
         size = table.num_rows * 1024
-        got = floor.read(size)
-        ended = time.perf_counter()
-        speeds.append((size / (middle - began), got / (ended - middle)))
+        ours.append(size / (time.perf_counter() - began))
+        began = time.perf_counter()
+        read.append(floor.read(size) / (time.perf_counter() - began))
         received += table.num_rows
-    cpu = meter.per_message(received)
     consumer.close()
     producer.close()
-    ours, read = p50([a for a, _ in speeds]), p50([b for _, b in speeds])
     return Row(
         "receive_arrow catch-up, 1 KiB rows, 1 MiB entries",
-        megabytes_per_s(ours, 1),
-        f"pread + checksum {megabytes_per_s(read, 1)}",
-        p50([a / b for a, b in speeds]),
+        f"{p50(ours) / 1e6:,.0f} MB/s",
+        f"pread + checksum {p50(read) / 1e6:,.0f} MB/s",
+        p50([a / b for a, b in zip(ours, read, strict=True)]),
         0.5,
-        cpu_us=cpu,
-        note=f"{len(speeds)} slices; the floor's CPU is in the client's",
+        cpu_us=meter.per_message(received),
+        note=f"{len(ours)} slices",
     )
+
+
+def _segments(broker: Broker, topic: str) -> list[str]:
+    """The paths of a topic's segment files."""
+    partition = broker.partition(topic)
+    lease = {"first": [0, 0], "last": [2**62, 0], "expires_ms": int(time.time() * 1000) + 600_000}
+    granted: dict[str, Any] = ray.get(partition.call.remote("grant_lease", lease))
+    return [segment[2] for segment in granted["segments"]]
 
 
 class _Reader:

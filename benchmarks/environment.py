@@ -93,11 +93,15 @@ class Broker:
         return ray.get_actor(dispatcher_name(topic, subscription, durable=True), namespace=NAMESPACE)
 
     def meter(self, topic: str, subscription: str | None = None) -> CpuMeter:
-        """CPU of the client, the partition and, if there is one, the dispatcher, from now on."""
+        """Of the client, the partition and, if there is one, the dispatcher."""
+        return CpuMeter(self.pids(topic, subscription))
+
+    def pids(self, topic: str, subscription: str | None = None) -> dict[str, int]:
+        """The broker's processes behind a topic."""
         pids = {"partition": self.pid(self.partition(topic))}
         if subscription is not None:
             pids["dispatcher"] = self.pid(self.dispatcher(topic, subscription))
-        return CpuMeter(pids)
+        return pids
 
     @staticmethod
     def pid(actor: Any) -> int:

@@ -119,9 +119,9 @@ def _row(
     gc.collect()
     times = alternate({"ours": ours, "call": setup.call, "append": setup.append}, rounds, warm_up=30)
     mine, call, append = p50(times["ours"]), p50(times["call"]), p50(times["append"])
-    meter.start()
-    for _ in range(rounds):
-        ours()
+    with meter.running():
+        for _ in range(rounds):
+            ours()
     return [
         Row(
             what,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 
 import psutil
 
@@ -42,26 +43,23 @@ def alternate(works: Mapping[str, Timed], rounds: int, warm_up: int = 1) -> dict
 
 
 class CpuMeter:
-    """CPU seconds of this process and of others by pid, from `start` on."""
+    """CPU seconds of this process and of others by pid, summed over the stretches it is `running`."""
 
     def __init__(self, pids: Mapping[str, int]) -> None:
         self._processes = {name: psutil.Process(pid) for name, pid in pids.items()}
-        self.seconds: dict[str, float] = {}
-        self._before: dict[str, float] = {}
-        self.start()
+        self._seconds = dict.fromkeys(("client", *pids), 0.0)
 
-    def start(self) -> None:
-        """Count from now on."""
-        self._before = self._now()
-
-    def stop(self) -> dict[str, float]:
-        """Seconds since `start`."""
-        now = self._now()
-        return {name: now[name] - before for name, before in self._before.items()}
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count what is used until the end of the block."""
+        before = self._now()
+        yield
+        for name, now in self._now().items():
+            self._seconds[name] += now - before[name]
 
     def per_message(self, messages: int) -> dict[str, float]:
-        """Microseconds per message since `start`."""
-        return {name: 1e6 * seconds / messages for name, seconds in self.stop().items()}
+        """Microseconds per message of what was counted."""
+        return {name: 1e6 * seconds / messages for name, seconds in self._seconds.items()}
 
     def _now(self) -> dict[str, float]:
         others = {name: process.cpu_times() for name, process in self._processes.items()}
@@ -81,27 +79,19 @@ def rate(count: float, seconds: float) -> str:
     return f"{count / seconds:,.0f}/s"
 
 
-def megabytes_per_s(size: float, seconds: float) -> str:
-    """Throughput as text."""
-    return f"{size / seconds / 1e6:,.0f} MB/s"
-
-
 class Slices:
     """Works that move bytes, in slices that take turns; CPU is counted for the first one."""
 
     def __init__(self, works: Mapping[str, tuple[int, Timed]], meter: CpuMeter, rounds: int) -> None:
         self.speeds: dict[str, list[float]] = {name: [] for name in works}
-        self.cpu_s: dict[str, float] = {}
         self._ours = next(iter(works))
+        self._meter = meter
         for turn in range(rounds + 1):
             for name, (size, work) in works.items():
-                meter.start()
-                speed = size / timed(work)
-                if turn == 0:
-                    continue
-                self.speeds[name].append(speed)
-                if name == self._ours:
-                    self.cpu_s = {who: self.cpu_s.get(who, 0.0) + s for who, s in meter.stop().items()}
+                with meter.running() if turn and name == self._ours else nullcontext():
+                    speed = size / timed(work)
+                if turn:
+                    self.speeds[name].append(speed)
 
     def ratio(self, floor: str, cap: float = math.inf) -> float:
         """The median over the slices of ours over the floor, which counts at most `cap` bytes per second."""
@@ -114,5 +104,4 @@ class Slices:
 
     def cpu_us(self, messages_per_slice: int) -> dict[str, float]:
         """Microseconds per message of ours."""
-        messages = messages_per_slice * len(self.speeds[self._ours])
-        return {name: 1e6 * seconds / messages for name, seconds in self.cpu_s.items()}
+        return self._meter.per_message(messages_per_slice * len(self.speeds[self._ours]))
