@@ -366,6 +366,7 @@ def test_lanes_cut_in_the_middle_of_packets_lose_nothing(
     assert got == numbers(0, 200)
     assert broker.stored(topic) == numbers(0, 200)
     client.close()
+    broker.cluster.close()
     for cutter in cutters.values():
         cutter.close()
 
