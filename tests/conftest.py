@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 # A busy machine is no failure: no test asserts a time, hypothesis' own deadline included.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default")
+
+# They start whole clusters of processes, on machines that may be busy. A second failure counts; a first one
+# is shown as a rerun. Nothing below them gets a second try.
+_SECOND_TRY = {"actors", "docs", "faults", "spark"}
+_HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.relative_to(_HERE).parts[0] in _SECOND_TRY:
+            item.add_marker(pytest.mark.flaky(reruns=1))
