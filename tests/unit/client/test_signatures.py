@@ -5,12 +5,15 @@ from typing import Any
 
 import pytest
 
+from pulsar_ray.client.client import Client
 from pulsar_ray.client.options import ClientOptions, ConsumerOptions, ProducerOptions, ReaderOptions
+from pulsar_ray.client.producer import Producer
 from pulsar_ray.client.schema import BytesSchema
 from pulsar_ray.client.signatures import (
     CLIENT,
     CREATE_PRODUCER,
     CREATE_READER,
+    CREATE_TABLE_VIEW,
     DEFAULT_SCHEMA,
     REQUIRED,
     SEND,
@@ -77,3 +80,19 @@ def test_a_lost_moved_or_changed_parameter_is_named() -> None:
 
     for function in (lost, moved, changed, bool_for_int, addition_in_front):
         assert signature.differences(function), function.__name__
+
+
+@pytest.mark.parametrize(
+    ("signature", "function"),
+    [
+        (CLIENT, Client.__init__),
+        (CREATE_PRODUCER, Client.create_producer),
+        (SUBSCRIBE, Client.subscribe),
+        (CREATE_READER, Client.create_reader),
+        (CREATE_TABLE_VIEW, Client.create_table_view),
+        (SEND, Producer.send),
+        (SEND_ASYNC, Producer.send_async),
+    ],
+)
+def test_the_public_classes_have_exactly_these_parameters(signature: Signature, function: Any) -> None:
+    assert signature.differences(function) == []
