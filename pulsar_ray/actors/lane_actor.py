@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import ray.exceptions as ray_errors
+
 from pulsar_ray.actors.local_ray import allow_blocking_calls, node_address, session_directory
 from pulsar_ray.actors.owner_loop import OwnerLoop, prepare_broker_process
 from pulsar_ray.actors.session_host import SessionHost
@@ -54,13 +56,17 @@ class LaneActor:
             raise self._refusal
         return await self._owner.run(work)
 
-    async def attach(self, client_id: str, protocol_version: int, want_tcp: bool) -> dict[str, Any]:
+    async def attach(
+        self, client_id: str, protocol_version: int, want_tcp: bool, attempt: int
+    ) -> dict[str, Any]:
         """See SessionHost.attach."""
-        return await self._guarded(lambda: self._attach(client_id, protocol_version, want_tcp))  # type: ignore[no-any-return]
 
-    async def _attach(self, client_id: str, protocol_version: int, want_tcp: bool) -> dict[str, Any]:
-        host = await self._serving()
-        return await host.attach(client_id, protocol_version, want_tcp)
+        async def run() -> dict[str, Any]:
+            host = await self._serving()
+            return await host.attach(client_id, protocol_version, want_tcp, attempt)
+
+        reply: dict[str, Any] = await self._guarded(run)
+        return reply
 
     async def _serving(self) -> SessionHost:
         """The host, once this actor serves."""
@@ -82,6 +88,23 @@ class LaneActor:
             lambda: host.exchange(session_id, attachment, token, last_received, packets)
         )
         return reply
+
+    async def stay(self, session_id: int, attachment: int, token: bytes) -> None:
+        """Answers when the session ends. The client is this call's owner, which `watch` makes use of."""
+        host = self._host
+        assert host is not None
+        await self._guarded(lambda: host.stay(session_id, attachment, token))
+
+    async def watch(self, session_id: int, life: list[Any]) -> None:
+        """End the session when the client's process dies: that takes the owner of `life`, its `stay` call."""
+        host = self._host
+        assert host is not None
+        try:
+            await life[0]
+        except ray_errors.OwnerDiedError:
+            await self._owner.run(lambda: host.client_died(session_id))
+        except ray_errors.RayError:
+            return
 
     async def probe(self) -> int:
         """Answers off the owner loop: a slow disk is no reason to kill. The process id."""

@@ -13,7 +13,7 @@ DATA_GROUP = 1000
 CTL_GROUP = 16
 
 _CTL_METHODS = ("probe", "stats", "call", "shutdown")
-_DATA_METHODS = ("attach", "exchange")
+_DATA_METHODS = ("attach", "exchange", "stay", "watch")
 
 
 def _remote(cls: type[Any]) -> Any:

@@ -77,6 +77,7 @@ class SessionHost:
             loop, lane_directory, node_address=node_address, token_check=self._check_token, handler=self
         )
         self._ticker: asyncio.TimerHandle | None = None
+        self._stays: dict[int, asyncio.Future[None]] = {}
 
     def serve(self, server: SessionServer) -> None:
         """From now on requests go to `server`."""
@@ -89,7 +90,9 @@ class SessionHost:
 
     # --- attaching --------------------------------------------------------------------------------
 
-    async def attach(self, client_id: str, protocol_version: int, want_tcp: bool) -> dict[str, Any]:
+    async def attach(
+        self, client_id: str, protocol_version: int, want_tcp: bool, attempt: int
+    ) -> dict[str, Any]:
         """A new attachment: session, token and addresses. Raises UnsupportedVersionError, or what the server
         refuses with.
         """
@@ -105,7 +108,7 @@ class SessionHost:
         if want_tcp:
             first, last = self._settings.tcp_ports()
             await self.lanes.listen_tcp(range(first, last + 1) if first else None)
-        session = self.sessions.attach(client_id, self._clock.monotonic_ms())
+        session = self.sessions.attach(client_id, self._clock.monotonic_ms(), attempt)
         unix, tcp = self.lanes.unix_address, self.lanes.tcp_address
         return {
             "session_id": session.id,
@@ -159,6 +162,22 @@ class SessionHost:
             last_received, packets, lambda received: self.receive(session, received)
         )
 
+    async def stay(self, session_id: int, attachment: int, token: bytes) -> None:
+        """Wait until the session ends, or its client comes with a newer attachment."""
+        self.sessions.admit(session_id, token, attachment)
+        self._end_stay(session_id)
+        self._stays[session_id] = ended = self._loop.create_future()
+        await asyncio.wait((ended,))
+
+    def _end_stay(self, session_id: int) -> None:
+        ended = self._stays.pop(session_id, None)
+        if ended is not None and not ended.done():
+            ended.set_result(None)
+
+    async def client_died(self, session_id: int) -> None:
+        """The client's process is gone."""
+        self.sessions.client_died(session_id)
+
     # --- requests ---------------------------------------------------------------------------------
 
     def receive(self, session: Session, packets: list[Packet]) -> None:
@@ -197,6 +216,7 @@ class SessionHost:
             self._loop.call_exception_handler({"message": "a control call failed", "exception": error})
 
     def _session_ended(self, session: Session, crashed: bool) -> None:
+        self._end_stay(session.id)
         if self._server is not None:
             self._server.on_session_ended(session, crashed)
 

@@ -45,6 +45,7 @@ class Session:
 
     __slots__ = (
         "attachment",
+        "attempt",
         "carrier",
         "client_id",
         "endpoints",
@@ -59,6 +60,7 @@ class Session:
         self.id = session_id
         self.client_id = client_id
         self.attachment = 0
+        self.attempt = 0
         self.token = b""
         self.carrier: Carrier | None = None
         self.endpoints: dict[int, Any] = {}
@@ -94,17 +96,23 @@ class SessionTable:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def attach(self, client_id: str, now_ms: int) -> Session:
+    def attach(self, client_id: str, now_ms: int, attempt: int = 0) -> Session:
         """A new attachment of this client's session: a higher number, a new token; whatever carried it before
         is closed.
+
+        `attempt` rises with each of the client's. Raises SessionLost for one that comes after a later one:
+        its client waits for it no more, and has got its token from that.
         """
         session = self._by_client.get(client_id)
+        if session is not None and attempt < session.attempt:
+            raise SessionLost("a later attempt of the same client to attach has been answered")
         if session is None:
             session = Session(self._next_id, client_id, now_ms)
             self._next_id += 1
             self._sessions[session.id] = session
             self._by_client[client_id] = session
         session.attachment += 1
+        session.attempt = attempt
         session.token = secrets.token_bytes(TOKEN_BYTES)
         session.heard_ms = now_ms
         session.lost_ms = now_ms
@@ -140,6 +148,12 @@ class SessionTable:
         session.carrier = None
         session.lost_ms = now_ms
         if peer_died:
+            self._end(session, crashed=True)
+
+    def client_died(self, session_id: int) -> None:
+        """The client's process is gone, whatever carried its session."""
+        session = self._sessions.get(session_id)
+        if session is not None:
             self._end(session, crashed=True)
 
     def end(self, session: Session) -> None:

@@ -98,11 +98,11 @@ class StubActor:
         return self.host
 
     def attach(
-        self, client_id: str, protocol_version: int, want_tcp: bool, timeout_s: float
+        self, client_id: str, protocol_version: int, want_tcp: bool, attempt: int, timeout_s: float
     ) -> dict[str, Any]:
         """See SessionHost.attach."""
         host = self.serving(timeout_s)
-        call = self.submit(lambda: host.attach(client_id, protocol_version, want_tcp))
+        call = self.submit(lambda: host.attach(client_id, protocol_version, want_tcp, attempt))
         reply: dict[str, Any] = self.result(call, timeout_s)
         return reply
 

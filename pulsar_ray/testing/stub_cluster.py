@@ -110,9 +110,12 @@ class StubCluster:
                 self._start_dispatcher(address, request)
             return address
 
-    def attach(self, address: str, client_id: str, *, want_tcp: bool, timeout_s: float) -> AttachReply:
+    def attach(
+        self, address: str, client_id: str, *, want_tcp: bool, attempt: int, timeout_s: float
+    ) -> AttachReply:
         """Attach, restarting the actor first if it was killed."""
-        reply = AttachReply(**self._running(address).attach(client_id, PROTOCOL_VERSION, want_tcp, timeout_s))
+        actor = self._running(address)
+        reply = AttachReply(**actor.attach(client_id, PROTOCOL_VERSION, want_tcp, attempt, timeout_s))
         if not self._reads_files:
             reply = dataclasses.replace(reply, reach=("", ""))
         if not self._lanes:
@@ -152,6 +155,9 @@ class StubCluster:
             raise NotConnected(f"{handle.actor.address}: the call or its reply was lost")
         last_received, packets = handle.actor.result(handle.future, timeout_s)
         return last_received, [(number, bytes(packet)) for number, packet in packets]
+
+    def tie_life(self, address: str, session_id: int, attachment: int, token: bytes) -> None:
+        """All ends are in one process here, which dies as a whole."""
 
     def dispatcher_gone(self, address: str) -> None:
         """As Controller.dispatcher_gone: the actor ends, and a later subscribe starts a new one."""

@@ -50,7 +50,7 @@ def open_connection(
     """
     hello = HelloFields(attached.protocol_version, attached.session_id, attached.token, attached.attachment)
     if transport == "ray":
-        return RayConnection(cluster, address, attached, handler, pushes=pushes)
+        return _tunnel(cluster, address, attached, handler, pushes=pushes)
     candidates = _lane_addresses(attached, transport)
     for candidate in candidates:
         try:
@@ -62,6 +62,13 @@ def open_connection(
                 raise ConnectError(f"no {transport} lane to {address} ({candidate}): {error}") from None
     if transport != "auto":
         raise ConnectError(f"{address} offers no {transport} lane here; transport='auto' takes what there is")
+    return _tunnel(cluster, address, attached, handler, pushes=pushes)
+
+
+def _tunnel(
+    cluster: Cluster, address: str, attached: AttachReply, handler: ConnectionHandler, *, pushes: bool
+) -> RayConnection:
+    cluster.tie_life(address, attached.session_id, attached.attachment, attached.token)
     return RayConnection(cluster, address, attached, handler, pushes=pushes)
 
 

@@ -61,7 +61,11 @@ class Cluster(Protocol):
 
     def dispatcher(self, request: SubscriptionRequest, timeout_s: float) -> str: ...
 
-    def attach(self, address: str, client_id: str, *, want_tcp: bool, timeout_s: float) -> AttachReply: ...
+    def attach(
+        self, address: str, client_id: str, *, want_tcp: bool, attempt: int, timeout_s: float
+    ) -> AttachReply:
+        """`attempt` rises with each call of a process: a late one cannot undo what a later one got."""
+        ...
 
     def exchange(
         self,
@@ -75,6 +79,10 @@ class Cluster(Protocol):
         ...
 
     def exchange_result(self, handle: Any, timeout_s: float) -> tuple[int, list[tuple[int, bytes]]]: ...
+
+    def tie_life(self, address: str, session_id: int, attachment: int, token: bytes) -> None:
+        """Let the actor notice when this process dies, on a carrier that does not show it."""
+        ...
 
     def dispatcher_gone(self, address: str) -> None: ...
 

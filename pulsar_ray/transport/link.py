@@ -54,6 +54,7 @@ SILENCE_S = 5.0
 FIRST_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 2.0
 ATTACH_TIMEOUT_S = 5.0
+_ATTEMPTS = itertools.count(1)
 FOLLOWER = 0
 """The endpoint id of a follower, which is alone on its link."""
 
@@ -359,7 +360,11 @@ class ActorLink:
         address = self.address
         try:
             attached = self._cluster.attach(
-                address, self._client_id, want_tcp=self._wants_tcp, timeout_s=ATTACH_TIMEOUT_S
+                address,
+                self._client_id,
+                want_tcp=self._wants_tcp,
+                attempt=next(_ATTEMPTS),
+                timeout_s=ATTACH_TIMEOUT_S,
             )
         except Moved:
             self._has_moved = True

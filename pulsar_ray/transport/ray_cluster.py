@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +23,7 @@ class RayCluster:
 
     def __init__(self) -> None:
         self._handles: dict[str, Any] = {}
-        self._lock = threading.Lock()
+        self._lives: dict[str, tuple[Any, Any]] = {}
 
     def handle(self, name: str) -> Any:
         """The actor's handle. Raises Moved when nobody has the name."""
@@ -87,10 +86,12 @@ class RayCluster:
         )
         return address
 
-    def attach(self, address: str, client_id: str, *, want_tcp: bool, timeout_s: float) -> AttachReply:
+    def attach(
+        self, address: str, client_id: str, *, want_tcp: bool, attempt: int, timeout_s: float
+    ) -> AttachReply:
         """Attach to an actor. Raises its typed refusal, Moved, NotConnected or Timeout."""
-        reply = self.call(address, "attach", client_id, PROTOCOL_VERSION, want_tcp, timeout_s=timeout_s)
-        return AttachReply(**reply)
+        arguments = (client_id, PROTOCOL_VERSION, want_tcp, attempt)
+        return AttachReply(**self.call(address, "attach", *arguments, timeout_s=timeout_s))
 
     def exchange(
         self,
@@ -110,6 +111,14 @@ class RayCluster:
         with RAY_CALLS, translated("exchange"):
             result: tuple[int, list[tuple[int, bytes]]] = RAY_CALLS.result(handle, timeout_s)
             return result
+
+    def tie_life(self, address: str, session_id: int, attachment: int, token: bytes) -> None:
+        """The actor awaits a call that this process owns and that does not end: Ray tells it of our death."""
+        with RAY_CALLS, translated(f"{address}.stay"):
+            handle = self.handle(address)
+            life = handle.stay.remote(session_id, attachment, token)
+            # Kept, because an owner that forgets a call looks like one that died.
+            self._lives[address] = (life, handle.watch.remote(session_id, [life]))
 
     def dispatcher_gone(self, address: str) -> None:
         """The subscription was deleted: its dispatcher leaves, so that a new one starts afresh."""

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from pulsar_ray import ConsumerType
+from pulsar_ray.testing.waiting import wait_until
 from tests.faults.broker import Broker
+from tests.faults.client_process import ClientSpec
+from tests.faults.processes import ClientProcess
+from tests.faults.reading import numbered, subscribe
 
-LEASE_S = 10.0
+LONG_LEASE_S = 3600.0
 SMALL_LEDGER_ENTRIES = 400
+HELD_MESSAGES = 100
+DEADLINE_S = 60.0
+_topics = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker that keeps every message, rolls its ledgers over often and gives up silent clients soon."""
+def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker that keeps every message and rolls its ledgers over often.
+
+    A dead client must be noticed without its lease, so that is long unless the module's LEASE_S says else.
+    """
     started = Broker(
         tmp_path_factory.mktemp("broker"),
-        session_lease_seconds=LEASE_S,
+        session_lease_seconds=getattr(request.module, "LEASE_S", LONG_LEASE_S),
         default_retention_time_in_minutes=-1,
         default_retention_size_in_mb=-1,
         managed_ledger_max_entries_per_ledger=SMALL_LEDGER_ENTRIES,
@@ -27,3 +40,26 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield started
     finally:
         started.close()
+
+
+@pytest.fixture
+def topic(broker: Broker) -> Iterator[str]:
+    """A new topic; it goes with its actors."""
+    name = f"faults-{next(_topics)}"
+    yield name
+    broker.forget(name)
+
+
+@pytest.fixture
+def holder(broker: Broker, topic: str, carrier: str, tmp_path: Path) -> Iterator[ClientProcess]:
+    """A Shared consumer in a process of its own that was given 100 messages and acknowledges none."""
+    client = broker.client()
+    subscribe(client, topic, consumer_type=ConsumerType.Shared).close()
+    client.create_producer(topic).send_many(numbered(HELD_MESSAGES))
+    spec = ClientSpec(broker.address, "holding", topic, "holder", "", carrier, 1, subscription="sub")
+    process = ClientProcess(spec, tmp_path)
+    process.wait_started()
+    wait_until(lambda: len(process.received()) == HELD_MESSAGES, DEADLINE_S, "all messages at the holder")
+    yield process
+    process.thaw()
+    process.kill()

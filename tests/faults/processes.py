@@ -58,6 +58,10 @@ class ClientProcess:
         for spec in self.specs:
             yield spec, read_journal(Path(spec.journal))
 
+    def received(self) -> list[str]:
+        """The heads of all payloads it has been given, in order."""
+        return [r.values[1] for _, records in self.lives() for r in records if r.kind == "received"]
+
     def wait_started(self) -> None:
         """Wait until it has its producer or consumer."""
 

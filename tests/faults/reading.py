@@ -1,10 +1,11 @@
-"""What a topic holds, and what a subscription still has to give."""
+"""What a topic holds, and what a subscription gives."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pulsar_ray
+from pulsar_ray import InitialPosition
 from pulsar_ray.errors import Timeout
 from pulsar_ray.model.message_id import MessageId
 from tests.faults.journal import Id, id_of
@@ -17,6 +18,16 @@ class Stored(NamedTuple):
 
     place: Id
     payload: bytes
+
+
+def numbered(count: int, first: int = 0) -> list[bytes]:
+    """Payloads that are told apart."""
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+def subscribe(client: pulsar_ray.Client, topic: str, **options: Any) -> pulsar_ray.Consumer:
+    """A consumer of everything from the earliest message on."""
+    return client.subscribe(topic, "sub", initial_position=InitialPosition.Earliest, **options)
 
 
 def read_all(client: pulsar_ray.Client, topic: str) -> list[Stored]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import psutil
 import pytest
 
 import pulsar_ray
-from pulsar_ray import ConsumerType, InitialPosition
+from pulsar_ray import ConsumerType
 from pulsar_ray.errors import SessionLost
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.testing.waiting import wait_until
@@ -20,26 +18,19 @@ from pulsar_ray.transport.cluster import SubscriptionRequest
 from pulsar_ray.transport.names import CONTROLLER
 from tests.faults import kill_points
 from tests.faults.broker import Broker, dispatcher_actor, partition_actor
-from tests.faults.client_process import ClientSpec
 from tests.faults.journal import Id, id_of
 from tests.faults.processes import ClientProcess
-from tests.faults.reading import payloads, read_all, receive_acknowledged, receive_quiet
+from tests.faults.reading import (
+    numbered,
+    payloads,
+    read_all,
+    receive_acknowledged,
+    receive_quiet,
+    subscribe,
+)
 
 DEADLINE_S = 60.0
 CARRIERS = ("auto", "ray")
-_topics = itertools.count(1)
-
-
-@pytest.fixture
-def topic(broker: Broker) -> Iterator[str]:
-    """A new topic; it goes with its actors."""
-    name = f"kill-point-{next(_topics)}"
-    yield name
-    broker.forget(name)
-
-
-def numbered(count: int, first: int = 0) -> list[bytes]:
-    return [b"%d" % number for number in range(first, first + count)]
 
 
 class Sent:
@@ -65,10 +56,6 @@ class Sent:
     def wait(self, count: int) -> None:
         wait_until(lambda: len(self.ids) + len(self.errors) >= count, DEADLINE_S, f"{count} receipts")
         assert not self.errors
-
-
-def subscribe(client: pulsar_ray.Client, topic: str, **options: Any) -> pulsar_ray.Consumer:
-    return client.subscribe(topic, "sub", initial_position=InitialPosition.Earliest, **options)
 
 
 @pytest.mark.parametrize("carrier", CARRIERS)
@@ -229,47 +216,12 @@ def test_dispatcher_dies_before_it_has_registered_its_subscription(broker: Broke
     assert receive_acknowledged(subscribe(client, topic), 1) == [b"0"]
 
 
-@pytest.fixture
-def holder(broker: Broker, topic: str, carrier: str, tmp_path: Path) -> Iterator[ClientProcess]:
-    """A Shared consumer in a process of its own that was given 100 messages and acknowledges none."""
-    client = broker.client()
-    subscribe(client, topic, consumer_type=ConsumerType.Shared).close()
-    client.create_producer(topic).send_many(numbered(100))
-    spec = ClientSpec(broker.address, "holding", topic, "holder", "", carrier, 1, subscription="sub")
-    process = ClientProcess(spec, tmp_path)
-    process.wait_started()
-    wait_until(lambda: len(received(process)) == 100, DEADLINE_S, "all messages at the other consumer")
-    yield process
-    process.thaw()
-    process.kill()
-
-
 @pytest.mark.parametrize("carrier", CARRIERS)
 def test_consumer_dies_with_messages(broker: Broker, topic: str, holder: ClientProcess) -> None:
     consumer = subscribe(broker.client(), topic, consumer_type=ConsumerType.Shared)
     assert receive_quiet(consumer) == []
     holder.kill()
     assert sorted(receive_acknowledged(consumer, 100)) == sorted(numbered(100))
-
-
-@pytest.mark.parametrize("carrier", CARRIERS)
-def test_client_is_frozen_for_longer_than_its_lease(
-    broker: Broker, topic: str, holder: ClientProcess
-) -> None:
-    client = broker.client()
-    consumer = subscribe(client, topic, consumer_type=ConsumerType.Shared)
-    holder.freeze()
-    assert sorted(receive_acknowledged(consumer, 100)) == sorted(numbered(100))
-    consumer.close()
-    holder.thaw()
-    client.create_producer(topic).send_many(numbered(10, 100))
-    wait_until(lambda: len(received(holder)) >= 110, DEADLINE_S, "new messages at the frozen consumer")
-    assert sorted(received(holder)[100:]) == [b.decode() for b in numbered(10, 100)]
-
-
-def received(process: ClientProcess) -> list[str]:
-    """The payloads it has been given, in order."""
-    return [r.values[1] for _, records in process.lives() for r in records if r.kind == "received"]
 
 
 @pytest.mark.parametrize("carrier", CARRIERS)
