@@ -14,6 +14,9 @@ import pytest
 
 from pulsar_ray.actors.embedded import read_record, stop_embedded
 
+# Several brokers are started one after the other, each by a Ray of its own.
+pytestmark = pytest.mark.timeout(600)
+
 TIMEOUT_S = 150.0
 
 

@@ -29,6 +29,9 @@ from pulsar_ray.managed_ledger import store_directory
 from pulsar_ray.managed_ledger.store_directory import StoreDirectory
 from pulsar_ray.testing.waiting import wait_until
 
+# Several brokers are started one after the other, each by a Ray of its own.
+pytestmark = pytest.mark.timeout(600)
+
 TIMEOUT_S = 150.0
 NFS = 0x6969
 
