@@ -165,8 +165,13 @@ def test_damage_below_a_checkpoint_is_found_when_read_not_at_open(tmp_path: Path
     again = open_log(tmp_path, config=config)
     assert again.last_position.entry_id == 99
     assert again.corruptions == []
-    with SegmentReader(path) as reader, pytest.raises(CorruptData):
-        reader.read_frames(4096, again.segments()[0].end_offset, 1 << 20)
+    end = again.segments()[0].end_offset
+    with SegmentReader(path) as reader:
+        sound = reader.read_frames(4096, end, 1 << 20)
+        assert len(sound) < 100
+        damaged = sound[-1].offset + sound[-1].header.total_length
+        with pytest.raises(CorruptData):
+            reader.read_frames(damaged, end, 1 << 20)
 
 
 def test_a_cut_above_the_checkpoint_but_in_what_it_proves_is_corruption(tmp_path: Path) -> None:
