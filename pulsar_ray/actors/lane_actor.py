@@ -17,6 +17,7 @@ import ray.exceptions as ray_errors
 
 from pulsar_ray.actors.local_ray import allow_blocking_calls, node_address, session_directory
 from pulsar_ray.actors.owner_loop import OwnerLoop, prepare_broker_process
+from pulsar_ray.actors.running_clock import RunningClock
 from pulsar_ray.actors.session_host import SessionHost
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
@@ -31,7 +32,7 @@ class LaneActor:
         prepare_broker_process()
         allow_blocking_calls()
         self._label = label
-        self._clock = SystemClock()
+        self._clock = RunningClock(SystemClock())
         self._owner = OwnerLoop("owner")
         self._refusal: PulsarException | None = None
         self._host: SessionHost | None = None

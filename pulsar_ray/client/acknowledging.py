@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from pulsar_ray.client.ack_tracker import AckTracker, PendingAcks
 from pulsar_ray.client.consumer_options import ConsumerOptions
 from pulsar_ray.client.held_rows import HeldRows
-from pulsar_ray.client.nack_tracker import NackTracker
+from pulsar_ray.client.nack_tracker import Nack, NackTracker
 from pulsar_ray.client.statements import Statement, Statements
 from pulsar_ray.errors import Timeout
 from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.session.requests import Acknowledge, NegativeAcknowledge, Request
 from pulsar_ray.transport.link import ActorLink
+
+MAX_RANGES_PER_PACKET = 20_000
+MAX_NACKS_PER_PACKET = 10_000
 
 
 class Acknowledging:
@@ -81,7 +84,7 @@ class Acknowledging:
         """
         said = self._say_acks(at_once=True)
         # What another thread took along is durable when its own statement is answered.
-        self._wait([said] if said is not None else self._statements.unanswered(), deadline)
+        self._wait(said or self._statements.unanswered(), deadline)
 
     def _wait(self, statements: list[Statement], deadline: float) -> None:
         for statement in statements:
@@ -90,18 +93,24 @@ class Acknowledging:
             if statement.error is not None:
                 raise statement.error
 
-    def _say_acks(self, *, at_once: bool) -> Statement | None:
+    def _say_acks(self, *, at_once: bool) -> list[Statement]:
         with self._lock:
-            pending = self.acks.drain()
-        if pending is None:
-            return None
+            # Added before anybody else can find that there is nothing to acknowledge any more.
+            said = [self._acknowledgment(part, at_once=at_once) for part in _parts(self.acks.drain())]
+            for statement in said:
+                self._statements.add(statement)
+        if self._is_open:
+            for statement in said:
+                self._statements.send(statement)
+        return said
 
+    def _acknowledgment(self, acknowledged: PendingAcks, *, at_once: bool) -> Statement:
         def carried_out() -> None:
             # Not before: the successor of a dispatcher that died must learn that these rows are not free.
             with self._lock:
-                _remove(self.held, pending)
+                _remove(self.held, acknowledged)
 
-        return self._say(lambda rid: Acknowledge(rid, self.consumer_id, *pending, at_once), carried_out)
+        return Statement(lambda rid: Acknowledge(rid, self.consumer_id, *acknowledged, at_once), carried_out)
 
     def _say(
         self, build: Callable[[int], Request], carried_out: Callable[[], None] | None = None
@@ -133,17 +142,35 @@ class Acknowledging:
     def _send_nacks(self) -> None:
         with self._lock:
             self._nack_timer_armed = False
-            items = self.nacks.due(_now_ms())
+            due = self.nacks.due(_now_ms())
+        if due:
+            # What was acknowledged meanwhile does not come again, although it was to.
+            self._say_acks(at_once=False)
+        for start in range(0, len(due), MAX_NACKS_PER_PACKET):
+            self._say_nacks(due[start : start + MAX_NACKS_PER_PACKET])
+        self.nacks_added()
 
+    def _say_nacks(self, items: list[Nack]) -> None:
         def carried_out() -> None:
             with self._lock:
                 self.held.remove_entries([(item[0], item[1], item[1]) for item in items])
 
-        if items:
-            # What was acknowledged meanwhile does not come again, although it was to.
-            self._say_acks(at_once=False)
-            self._say(lambda rid: NegativeAcknowledge(self.consumer_id, items, rid), carried_out)
-        self.nacks_added()
+        self._say(lambda rid: NegativeAcknowledge(self.consumer_id, items, rid), carried_out)
+
+
+def _parts(pending: PendingAcks | None) -> Iterator[PendingAcks]:
+    """As it is, or cut into what fits into packets."""
+    if pending is None:
+        return
+    if len(pending.ranges) + sum(len(rows) for _, _, rows in pending.batch_rows) <= MAX_RANGES_PER_PACKET:
+        yield pending
+        return
+    for start in range(0, len(pending.ranges), MAX_RANGES_PER_PACKET):
+        yield PendingAcks(pending.ranges[start : start + MAX_RANGES_PER_PACKET], [], None)
+    for rows in pending.batch_rows:
+        yield PendingAcks([], [rows], None)
+    if pending.cumulative is not None:
+        yield PendingAcks([], [], pending.cumulative)
 
 
 def _remove(held: HeldRows, acknowledged: PendingAcks) -> None:

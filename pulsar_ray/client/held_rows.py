@@ -8,6 +8,8 @@ from sortedcontainers import SortedDict
 
 from pulsar_ray.model.row_ranges import RowRanges, subtract, union
 
+MAX_DECLARED_RANGES = 90_000
+
 Held = tuple[int, int, RowRanges]
 """(ledger id, first entry id of the block, rows)."""
 
@@ -86,9 +88,16 @@ class HeldRows:
         if not held[2]:
             del self._blocks[key]
 
-    def all(self) -> list[Held]:
-        """Everything held, in order."""
-        return [(ledger_id, first, held[2]) for (ledger_id, first), held in self._blocks.items()]
+    def declared(self) -> list[Held]:
+        """Everything held, in order, as far as it fits into one packet: what is left out comes again."""
+        declared: list[Held] = []
+        ranges = 0
+        for (ledger_id, first), held in self._blocks.items():
+            ranges += len(held[2]) + 1
+            if ranges > MAX_DECLARED_RANGES:
+                break
+            declared.append((ledger_id, first, held[2]))
+        return declared
 
     def clear(self) -> None:
         """Nothing is held any more: a seek, or all of it was given back."""

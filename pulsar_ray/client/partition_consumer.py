@@ -104,7 +104,7 @@ class PartitionConsumer(Acknowledging):
                 _can_read(attached.reach),
                 self._epoch,
                 self._received,
-                self.held.all(),
+                self.held.declared(),
                 self.start,
                 self._core.subscription,
                 self.consumed + self._core.queued_messages(self),
