@@ -97,6 +97,7 @@ class LaneConnection:
         self._reader_role = threading.Lock()
         self._reader_ident: int | None = 0
         self._caller_reads = False
+        self._is_dispatching = False
         self._wants_write = False
         self._poll = select.poll()
         self._poll.register(self._fd, select.POLLIN)
@@ -140,7 +141,8 @@ class LaneConnection:
         """Write one or more whole packets; from any thread, packets of different calls never mix.
 
         Blocks while the peer is not reading, at most `limits.write_s`, except on the I/O thread and in
-        `on_packets`, where what the kernel does not take is queued. Buffers must not change while
+        `on_packets`, where what the kernel does not take is queued; what is sent in `on_packets` is written
+        together at its end. Buffers must not change while
         `unsent_bytes` is not 0. Success says nothing about arrival. Raises the error the connection was
         lost with; whatever interrupts a write loses it.
         """
@@ -148,7 +150,9 @@ class LaneConnection:
             raise self._lost_error(self._lost)
         ident = threading.get_ident()
         try:
-            if ident in (self._reader_ident, self._io.ident):
+            if ident == self._reader_ident and self._is_dispatching:
+                self._outgoing.hold(buffers)
+            elif ident in (self._reader_ident, self._io.ident):
                 self._outgoing.queue(buffers)
             else:
                 self._outgoing.write(buffers)
@@ -288,6 +292,7 @@ class LaneConnection:
         if last.type in CARRIER_TYPES:
             packets.pop()
         if packets:
+            self._is_dispatching = True
             try:
                 self._handler.on_packets(self, packets)
             except PulsarException:
@@ -295,6 +300,9 @@ class LaneConnection:
             except Exception as error:
                 logger.exception("a packet could not be handled")
                 raise ProtocolError(f"a packet could not be handled: {error!r}") from error
+            finally:
+                self._is_dispatching = False
+                self._outgoing.flush_held()
         if last.type == ERROR:
             raise parse_error(last)
         if last.type in CARRIER_TYPES:

@@ -13,6 +13,8 @@ from pulsar_ray.lane.limits import LaneLimits
 from pulsar_ray.session.packet import Buffer, buffer_bytes
 
 _MAX_BUFFERS_PER_WRITE = 1024
+_HELD_BYTES = 256 * 1024
+"""So much at most waits for packets that are to be written together."""
 _FAREWELL_S = 0.1
 """After a failed write: how long the reader may still find the peer's own reason for closing."""
 
@@ -40,6 +42,7 @@ class Outgoing:
         self._lose = lose
         self._lock = threading.Lock()
         self._packets: deque[Sequence[Buffer]] = deque()
+        self._held_bytes = 0
         self._flushes = 0
         self._is_watched = False
         self._is_broken = False
@@ -59,7 +62,7 @@ class Outgoing:
             raise Timeout(f"other threads have been writing for {self._limits.write_s} s")
         try:
             while self._packets:
-                self._write_all(self._packets.popleft())
+                self._write_all(self._take())
             self._write_all(buffers)
         except (OSError, PulsarException) as error:
             raise self._fail(error) from error
@@ -71,9 +74,25 @@ class Outgoing:
         if self._packets:
             self.flush()
 
+    def hold(self, buffers: Sequence[Buffer]) -> None:
+        """As `queue`, but more may follow at once: a `flush_held` is to come, by the same thread."""
+        self._held_bytes += sum(map(buffer_bytes, buffers))
+        if self._held_bytes > _HELD_BYTES:
+            self._held_bytes = 0
+            self.queue(buffers)
+        else:
+            self._packets.append(buffers)
+
+    def flush_held(self) -> None:
+        """Write what was held, with one call as far as that goes."""
+        if self._held_bytes:
+            self._held_bytes = 0
+            self.queue(())
+
     def queue(self, buffers: Sequence[Buffer]) -> None:
         """Write these after everything queued, now or when the socket takes them; never blocks or raises."""
-        self._packets.append(buffers)
+        if buffers:
+            self._packets.append(buffers)
         self.flush()
         if self._packets and self.unsent_bytes > self._limits.unsent_bytes:
             self._lose(SessionLost(f"the peer leaves {self.unsent_bytes} bytes unread"))
@@ -107,6 +126,14 @@ class Outgoing:
         finally:
             self._lock.release()
         return True
+
+    def _take(self) -> list[Buffer]:
+        """Packets that can be written together."""
+        packets = self._packets
+        buffers = list(packets.popleft())
+        while packets and len(buffers) + len(packets[0]) <= _MAX_BUFFERS_PER_WRITE:
+            buffers += packets.popleft()
+        return buffers
 
     def _write_all(self, buffers: Sequence[Buffer]) -> None:
         while buffers:
@@ -143,7 +170,7 @@ class Outgoing:
         """
         try:
             while self._packets:
-                packet = self._packets.popleft()
+                packet = self._take()
                 rest = self._write_some(packet, socket.MSG_DONTWAIT)
                 if rest is not packet:
                     self._flushes += 1

@@ -154,6 +154,25 @@ def test_sends_from_the_handler_never_block(server: ServerThread) -> None:
     connection.close()
 
 
+def test_sends_of_one_dispatch_go_out_in_order_at_its_end(server: ServerThread) -> None:
+    class Fan(Receiver):
+        """Answers the first packet with many, small and large."""
+
+        def on_packets(self, connection: LaneConnection, packets: list[Packet]) -> None:
+            super().on_packets(connection, packets)
+            if packets[0].fields == (0,):
+                for number in range(1, 3001):
+                    connection.send(encode_packet(ECHO, (number,), [bytes(1000 * (number % 3))]))
+
+    receiver = Fan()
+    connection = LaneConnection.connect(server.unix, HELLO_FIELDS, receiver)
+    connection.send(encode_packet(ECHO, (0,)))
+    packets = receiver.journal.wait_for(lambda events: len(events) == 3001)
+    assert [packet.fields[0] for packet in packets] == list(range(3001))
+    assert connection.unsent_bytes == 0
+    connection.close()
+
+
 def test_wait_ends_at_its_deadline(connection: LaneConnection, receiver: Receiver) -> None:
     never = Completion()
     assert not connection.wait(never, time.monotonic() + 0.01)
