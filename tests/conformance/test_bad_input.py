@@ -259,7 +259,7 @@ def lane_address(reply: AttachReply, transport: str) -> UnixAddress | TcpAddress
 def test_garbage_on_a_lane_ends_that_lane_alone(broker: Broker, client: Client, transport: str) -> None:
     topic = broker.topic()
     producer = client.create_producer(topic)
-    reply = broker.cluster.attach(topic, "vandal", want_tcp=transport == "tcp", timeout_s=5)
+    reply = broker.cluster.attach(topic, "vandal", want_tcp=transport == "tcp", attempt=1, timeout_s=5)
     address = lane_address(reply, transport)
     for garbage in (b"GET / HTTP/1.1\r\n\r\n", secrets.token_bytes(400), b"\xa7" * 13):
         with address.new_socket() as sock:
@@ -296,7 +296,7 @@ def test_a_publish_packet_without_blocks_ends_its_lane_alone(
 def test_a_wrong_token_or_an_old_attachment_is_not_let_in(broker: Broker, transport: str) -> None:
     topic = broker.topic()
     broker.client().create_producer(topic)
-    reply = broker.cluster.attach(topic, "guesser", want_tcp=transport == "tcp", timeout_s=5)
+    reply = broker.cluster.attach(topic, "guesser", want_tcp=transport == "tcp", attempt=1, timeout_s=5)
     address = lane_address(reply, transport)
     right = HelloFields(PROTOCOL_VERSION, reply.session_id, reply.token, reply.attachment)
     for wrong in (
@@ -312,7 +312,7 @@ def test_a_wrong_token_or_an_old_attachment_is_not_let_in(broker: Broker, transp
 def test_the_tunnel_takes_no_wrong_token(broker: Broker) -> None:
     topic = broker.topic()
     broker.client().create_producer(topic)
-    reply = broker.cluster.attach(topic, "guesser", want_tcp=False, timeout_s=5)
+    reply = broker.cluster.attach(topic, "guesser", want_tcp=False, attempt=1, timeout_s=5)
     actor = broker.cluster.partition(topic)
     wrong = secrets.token_bytes(32)
     call = actor.submit(lambda: actor.host.exchange(reply.session_id, reply.attachment, wrong, 0, []))
@@ -375,7 +375,7 @@ def test_lanes_cut_in_the_middle_of_packets_lose_nothing(
 def test_half_a_hello_and_silence_keeps_nobody_out(broker: Broker, client: Client, transport: str) -> None:
     topic = broker.topic()
     producer = client.create_producer(topic)
-    reply = broker.cluster.attach(topic, "silent", want_tcp=transport == "tcp", timeout_s=5)
+    reply = broker.cluster.attach(topic, "silent", want_tcp=transport == "tcp", attempt=1, timeout_s=5)
     address = lane_address(reply, transport)
     silent: list[socket.socket] = []
     for _ in range(50):
