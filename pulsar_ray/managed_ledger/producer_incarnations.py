@@ -43,7 +43,14 @@ class Refused(NamedTuple):
     """The incarnation was retired: its producer gave up on it."""
 
 
-Verdict = New | Repeat | InFlight | Gap | Refused
+class NeverStored(NamedTuple):
+    """Later blocks were stored without it: it was refused when it first came, and must not be stored now."""
+
+
+Verdict = New | Repeat | InFlight | Gap | Refused | NeverStored
+
+_NOWHERE = -1
+"""The ledger id of a row that stands for blocks which were left out."""
 
 
 class _Incarnation:
@@ -60,18 +67,20 @@ class _Incarnation:
         self.entry_ids = array("q")
 
     def add(self, first_seq: int, entries: int, ledger_id: int, entry_id: int) -> None:
-        if first_seq != self.last_seq + 1:
-            # Only at recovery: what a snapshot knows already, or a block behind a corrupt one. Columns with
-            # a hole would answer with wrong positions.
-            if first_seq <= self.last_seq:
-                return
-            self.keep_last(0)
-        self.first_seqs.append(first_seq)
-        self.ledger_ids.append(ledger_id)
-        self.entry_ids.append(entry_id)
+        if first_seq <= self.last_seq:
+            return  # at recovery: a snapshot knows it already
+        if first_seq > self.last_seq + 1:
+            # Blocks were refused, or are corrupt: whoever repeats one must not be told that it is stored.
+            self._append(self.last_seq + 1, _NOWHERE, _NOWHERE)
+        self._append(first_seq, ledger_id, entry_id)
         self.last_seq = first_seq + entries - 1
         if len(self.first_seqs) >= 2 * WINDOW_BLOCKS:
             self.keep_last(WINDOW_BLOCKS)
+
+    def _append(self, first_seq: int, ledger_id: int, entry_id: int) -> None:
+        self.first_seqs.append(first_seq)
+        self.ledger_ids.append(ledger_id)
+        self.entry_ids.append(entry_id)
 
     def keep_last(self, blocks: int) -> None:
         for column in (self.first_seqs, self.ledger_ids, self.entry_ids):
@@ -84,10 +93,12 @@ class _Incarnation:
             self.entry_ids.pop()
         self.last_seq = min(self.last_seq, first_seq - 1)
 
-    def find(self, entry_seq: int, rows: int) -> Repeat | Gap:
+    def find(self, entry_seq: int, rows: int) -> Repeat | Gap | NeverStored:
         index = bisect_right(self.first_seqs, entry_seq) - 1
         if index < 0:
             return Repeat(EARLIEST)
+        if self.ledger_ids[index] == _NOWHERE:
+            return NeverStored()
         following = self.first_seqs[index + 1] if index + 1 < len(self.first_seqs) else self.last_seq + 1
         if self.first_seqs[index] != entry_seq or following != entry_seq + rows:
             # Resends keep their boundaries, so this is not the block that was stored.

@@ -32,6 +32,21 @@ def inside_write(partition: Any) -> None:
     SystemDisk.writev = half  # type: ignore[assignment,method-assign]
 
 
+def refuse_once_in_silence(partition: Any) -> None:
+    """The next block finds the disk full, and its refusal gets lost."""
+    intake = partition._server.intake
+    is_low, refuse = intake._is_disk_low, intake._refuse
+
+    def low_once() -> bool:
+        intake._is_disk_low = is_low
+        return True
+
+    def lose_once(*_: Any) -> None:
+        intake._refuse = refuse
+
+    intake._is_disk_low, intake._refuse = low_once, lose_once
+
+
 def on_acknowledgment(dispatcher: Any) -> None:
     """Die when the next acknowledgment arrives, before it has any effect."""
     _host(dispatcher).core.acknowledge = die

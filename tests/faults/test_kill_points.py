@@ -78,6 +78,27 @@ def test_partition_dies_in_a_commit(
     assert {message.payload: message.place for message in stored} == sent.ids
 
 
+@pytest.mark.parametrize("following", [[], [b"1"]])
+def test_lost_refusal_is_no_receipt(broker: Broker, topic: str, following: list[bytes]) -> None:
+    client = broker.client()
+    producer = client.create_producer(topic)
+    producer.send(b"0")
+    broker.run_in(partition_actor(topic), kill_points.refuse_once_in_silence)
+    sent = Sent()
+    sent.send(producer, [b"refused", *following])
+    stored = [b"0", *following]
+    wait_until(
+        lambda: broker.stats(partition_actor(topic))["msgInCounter"] == len(stored), DEADLINE_S, "the rest"
+    )
+    for link in client._links.values():
+        connection: Any = link.carrier
+        connection.lose(SessionLost("cut by the test"))
+    wait_until(lambda: len(sent.ids) + len(sent.errors) == 1 + len(following), DEADLINE_S, "all answers")
+    assert len(sent.errors) == 1
+    assert list(sent.ids) == following
+    assert payloads(read_all(client, topic)) == stored
+
+
 @pytest.mark.parametrize("carrier", CARRIERS)
 def test_dispatcher_dies_with_messages_at_its_consumer(broker: Broker, topic: str, carrier: str) -> None:
     client = broker.client(carrier)

@@ -11,6 +11,7 @@ from pulsar_ray.managed_ledger.producer_incarnations import (
     WINDOW_BLOCKS,
     Gap,
     InFlight,
+    NeverStored,
     New,
     ProducerIncarnations,
     Refused,
@@ -49,6 +50,35 @@ def test_other_boundaries_than_the_stored_ones_are_refused(seq: int, rows: int) 
     known.record(block(6, incarnation=1)[0], 10, 6, 0)
     known.confirm()
     assert known.classify(1, seq, rows) == Gap(7)
+
+
+def test_a_block_that_was_left_out_is_never_taken_for_stored() -> None:
+    known = ProducerIncarnations()
+    known.record(block(0, incarnation=1, rows=2)[0], 10, 0, 0)
+    known.record(block(5, incarnation=1)[0], 10, 2, 0)
+    known.confirm()
+    for seq in (2, 3, 4):
+        assert known.classify(1, seq, 1) == NeverStored()
+    assert known.classify(1, 0, 2) == Repeat(Position(10, 0))
+    assert known.classify(1, 5, 1) == Repeat(Position(10, 2))
+    [record] = known.snapshot()
+    restored = ProducerIncarnations()
+    restored.restore(record, 0)
+    assert restored.classify(1, 3, 1) == NeverStored()
+    assert restored.classify(1, 0, 2) == Repeat(Position(10, 0))
+    assert restored.classify(1, 6, 1) == New()
+
+
+def test_the_first_blocks_may_be_left_out() -> None:
+    known = ProducerIncarnations()
+    known.record(block(3, incarnation=1)[0], 10, 0, 0)
+    known.confirm()
+    assert known.classify(1, 0, 1) == NeverStored()
+    assert known.classify(1, 3, 1) == Repeat(Position(10, 0))
+    known.record(block(4, incarnation=1)[0], 10, 1, 0)
+    known.take_back()
+    assert known.classify(1, 4, 1) == New()
+    assert known.classify(1, 2, 1) == NeverStored()
 
 
 def test_what_failed_may_be_sent_again() -> None:
