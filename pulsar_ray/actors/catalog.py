@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from pulsar_ray.errors import CorruptData, NotAllowedError, TopicNotFound
+from pulsar_ray.errors import CorruptData, NotAllowedError, ServiceUnitNotReady, TopicNotFound
 from pulsar_ray.model.topic_name import TopicName
 
 _SCHEMA = """
@@ -35,12 +37,39 @@ class PartitionRow:
     has_ledger: bool
 
 
+class _Database:
+    """One connection for several threads: a statement at a time, and none once it is closed."""
+
+    def __init__(self, path: Path) -> None:
+        self.lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = sqlite3.connect(
+            path, isolation_level=None, check_same_thread=False
+        )
+
+    def execute(self, sql: str, arguments: tuple[Any, ...] = ()) -> list[Any]:
+        with self.lock:
+            if self._connection is None:
+                raise ServiceUnitNotReady("the controller is stopping")
+            return self._connection.execute(sql, arguments).fetchall()
+
+    def executescript(self, sql: str) -> None:
+        with self.lock:
+            if self._connection is not None:
+                self._connection.executescript(sql)
+
+    def close(self) -> None:
+        with self.lock:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
+
+
 class Catalog:
     """Topics, partitions and their numbers. Every change is committed before the call returns."""
 
     def __init__(self, path: Path) -> None:
         try:
-            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._db = _Database(path)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.executescript(_SCHEMA)
@@ -67,8 +96,8 @@ class Catalog:
 
     def partition_count(self, topic: str) -> int | None:
         """0 for a topic without partitions, None for one that does not exist."""
-        row = self._db.execute("SELECT partitions FROM topic WHERE name = ?", (topic,)).fetchone()
-        return None if row is None else int(row[0])
+        rows = self._db.execute("SELECT partitions FROM topic WHERE name = ?", (topic,))
+        return int(rows[0][0]) if rows else None
 
     def partitions(self, topic: str) -> list[PartitionRow]:
         """The partitions of a topic by index; one row with index -1 for a topic that has none."""
@@ -77,16 +106,16 @@ class Catalog:
             "WHERE topic = ? "
             "ORDER BY partition_index",
             (topic,),
-        ).fetchall()
+        )
         return [_partition_row(row) for row in rows]
 
     def partition(self, name: str) -> PartitionRow | None:
         """A partition (or unpartitioned topic) by its own full name."""
-        row = self._db.execute(
+        rows = self._db.execute(
             "SELECT name, number, topic, partition_index, store_id, has_ledger FROM partition WHERE name = ?",
             (name,),
-        ).fetchone()
-        return None if row is None else _partition_row(row)
+        )
+        return _partition_row(rows[0]) if rows else None
 
     def create(self, topic: TopicName, partitions: int, stores: Sequence[str]) -> list[PartitionRow]:
         """Create a topic; its partitions get their numbers, for ever, and take turns in `stores`.
@@ -95,24 +124,25 @@ class Catalog:
         namespace.
         """
         namespace = f"{topic.tenant}/{topic.namespace}"
-        if self._db.execute("SELECT 1 FROM namespace WHERE name = ?", (namespace,)).fetchone() is None:
+        if not self._db.execute("SELECT 1 FROM namespace WHERE name = ?", (namespace,)):
             raise TopicNotFound(f"namespace {namespace!r} of {topic.full} does not exist; use public/default")
         if self.partition_count(topic.full) is not None:
             raise NotAllowedError(f"the topic {topic.full} already exists")
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            self._db.execute("INSERT INTO topic VALUES (?, ?)", (topic.full, partitions))
-            for index in range(partitions) if partitions else (-1,):
-                name = topic.partition(index).full if partitions else topic.full
-                self._db.execute("UPDATE last_number SET value = value + 1")
-                self._db.execute(
-                    "INSERT INTO partition SELECT ?, value, ?, ?, ?, 0 FROM last_number",
-                    (name, topic.full, index, stores[max(index, 0) % len(stores)]),
-                )
-            self._db.execute("COMMIT")
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
+        with self._db.lock:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                self._db.execute("INSERT INTO topic VALUES (?, ?)", (topic.full, partitions))
+                for index in range(partitions) if partitions else (-1,):
+                    name = topic.partition(index).full if partitions else topic.full
+                    self._db.execute("UPDATE last_number SET value = value + 1")
+                    self._db.execute(
+                        "INSERT INTO partition SELECT ?, value, ?, ?, ?, 0 FROM last_number",
+                        (name, topic.full, index, stores[max(index, 0) % len(stores)]),
+                    )
+                self._db.execute("COMMIT")
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
         return self.partitions(topic.full)
 
     def opened(self, name: str) -> None:
@@ -124,20 +154,21 @@ class Catalog:
         rows = self.partitions(topic)
         if not rows:
             raise TopicNotFound(f"the topic {topic} does not exist")
-        self._db.execute("BEGIN IMMEDIATE")
-        self._db.execute("DELETE FROM partition WHERE topic = ?", (topic,))
-        self._db.execute("DELETE FROM topic WHERE name = ?", (topic,))
-        self._db.execute("COMMIT")
+        with self._db.lock:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute("DELETE FROM partition WHERE topic = ?", (topic,))
+            self._db.execute("DELETE FROM topic WHERE name = ?", (topic,))
+            self._db.execute("COMMIT")
         return rows
 
     def topics(self, namespace: str) -> list[tuple[str, int]]:
         """(full name, number of partitions or 0) of a namespace, by name."""
-        rows = self._db.execute("SELECT name, partitions FROM topic ORDER BY name").fetchall()
+        rows = self._db.execute("SELECT name, partitions FROM topic ORDER BY name")
         return [(n, p) for n, p in rows if n.split("://", 1)[1].startswith(namespace + "/")]
 
     def partitions_per_store(self) -> dict[str, int]:
         """How many partitions each store holds."""
-        return dict(self._db.execute("SELECT store_id, COUNT(*) FROM partition GROUP BY store_id").fetchall())
+        return dict(self._db.execute("SELECT store_id, COUNT(*) FROM partition GROUP BY store_id"))
 
     def close(self) -> None:
         """Close the file."""
