@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default")
 
-# They start whole clusters of processes, on machines that may be busy. A second failure counts; a first one
+# They start whole brokers or clusters, on machines that may be busy. A second failure counts; a first one
 # is shown as a rerun. Nothing below them gets a second try.
-_SECOND_TRY = {"actors", "docs", "faults", "spark"}
+_SECOND_TRY = {"actors", "conformance", "docs", "faults", "spark"}
 _HERE = Path(__file__).parent
 
 
