@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -40,6 +41,8 @@ class Environment:
     def start_ray(self) -> None:
         """Start Ray once per process."""
         if not ray.is_initialized():
+            # The broker's actors take normal priority where they may; the floors' are to have the same.
+            os.environ.setdefault("RAY_worker_niceness", "0")
             ray.init(
                 address="local",
                 num_cpus=4,

@@ -12,7 +12,7 @@ settings.register_profile("default", deadline=None, suppress_health_check=[Healt
 settings.load_profile("default")
 
 # They start whole brokers or clusters, on machines that may be busy. A second failure counts; a first one
-# is shown as a rerun. Nothing below them gets a second try.
+# is shown as a rerun. Nothing below them gets a second try, and no broken promise does.
 _SECOND_TRY = {"actors", "conformance", "docs", "faults", "spark"}
 _HERE = Path(__file__).parent
 
@@ -20,4 +20,4 @@ _HERE = Path(__file__).parent
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(_HERE).parts[0] in _SECOND_TRY:
-            item.add_marker(pytest.mark.flaky(reruns=1))
+            item.add_marker(pytest.mark.flaky(reruns=1, rerun_except=["PromiseBroken"]))

@@ -17,17 +17,16 @@ from typing import Any
 import ray
 
 from pulsar_ray.actors.catalog import Catalog, PartitionRow
-from pulsar_ray.actors.local_ray import alive_nodes
+from pulsar_ray.actors.local_ray import is_running
 from pulsar_ray.actors.options import create
 from pulsar_ray.actors.owner_loop import prepare_broker_process
-from pulsar_ray.actors.store import StoreActor
+from pulsar_ray.actors.stores import Stores
 from pulsar_ray.actors.subscription_dispatcher import SubscriptionDispatcher
 from pulsar_ray.actors.topic_partition import TopicPartition
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import (
     InvalidConfiguration,
     NotAllowedError,
-    PulsarException,
     TopicNotFound,
     WrongNode,
 )
@@ -38,7 +37,6 @@ from pulsar_ray.transport.names import (
     dispatcher_name,
     parse_dispatcher_name,
     partition_name,
-    store_name,
 )
 from pulsar_ray.transport.ray_errors import translated
 
@@ -47,7 +45,6 @@ logger = logging.getLogger(__name__)
 PROBE_DEADLINE_S = 2.0
 WATCH_INTERVAL_S = 5.0
 CALL_DEADLINE_S = 30.0
-ACTOR_START_DEADLINE_S = 60.0
 NAME_POLL_S = 0.02
 
 
@@ -59,11 +56,10 @@ class Controller:
         self._data_dir = Path(data_dir).expanduser()
         self._settings = settings
         self._catalog: Catalog | None = None
-        self._stores: dict[str, dict[str, Any]] = {}
+        self._stores = Stores(str(self._data_dir), settings)
         self._handles: dict[str, Any] = {}
         self._dispatchers: dict[str, tuple[str, str, bool]] = {}
         self._probing: dict[str, asyncio.Task[bool]] = {}
-        self._starting: dict[str, asyncio.Task[None]] = {}
         self._start: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
 
@@ -80,12 +76,12 @@ class Controller:
         return {
             "pid": os.getpid(),
             "data_dir": str(self._data_dir),
-            "stores": sorted(self._stores),
+            "stores": sorted(self._stores.known),
             "settings": dataclasses.asdict(self._settings),
         }
 
     async def _open(self) -> None:
-        await self._find_stores(required=True)
+        await self._stores.find(required=True)
         path = self._data_dir / "meta.sqlite"
         is_new = not path.exists()
         self._catalog = Catalog(path)
@@ -94,24 +90,6 @@ class Controller:
         self._find_running()
         if self._watcher is None:
             self._watcher = asyncio.get_running_loop().create_task(self._watch())
-
-    async def _find_stores(self, *, required: bool = False) -> None:
-        """A store on every live node; one that has no usable directory of its own is left out."""
-        here = ray.get_runtime_context().get_node_id()
-        for node_id in alive_nodes():
-            if any(s["node_id"] == node_id for s in self._stores.values()):
-                continue
-            handle = create(StoreActor, store_name(node_id[:8]), node_id, str(self._data_dir), self._settings)
-            try:
-                with translated(f"store on {node_id[:8]}"):
-                    described = await asyncio.wait_for(handle.describe.remote(), CALL_DEADLINE_S)
-            except (PulsarException, asyncio.TimeoutError) as error:
-                if node_id == here and required:
-                    ray.kill(handle)
-                    raise
-                logger.warning("no store on node %s: %s", node_id[:8], error)
-                continue
-            self._stores[described["store_id"]] = {**described, "handle": handle}
 
     def _find_running(self) -> None:
         """After a restart of this actor: the partitions and dispatchers that run already."""
@@ -126,7 +104,7 @@ class Controller:
 
     async def _rebuild_catalog(self) -> None:
         assert self._catalog is not None
-        for store_id, store in self._stores.items():
+        for store_id, store in self._stores.known.items():
             with translated("reading the ledger directories"):
                 found = await store["handle"].partitions.remote()
             self._catalog.restore(
@@ -175,7 +153,7 @@ class Controller:
     def _stores_for_new(self, catalog: Catalog) -> list[str]:
         """Stores for new partitions, the emptiest first."""
         used = catalog.partitions_per_store()
-        return sorted(self._stores, key=lambda store: (used.get(store, 0), store))
+        return sorted(self._stores.known, key=lambda store: (used.get(store, 0), store))
 
     def _partition_handle(self, catalog: Catalog, row: PartitionRow) -> Any:
         name = partition_name(row.name)
@@ -189,7 +167,7 @@ class Controller:
         return handle
 
     def _store_of(self, row: PartitionRow) -> dict[str, Any]:
-        store = self._stores.get(row.store_id)
+        store = self._stores.known.get(row.store_id)
         if store is None:
             raise WrongNode(
                 f"{row.name} lives in store {row.store_id}, which no running node holds: "
@@ -200,7 +178,6 @@ class Controller:
     def _create(self, cls: type[Any], name: str, store: dict[str, Any], *args: Any) -> Any:
         handle = create(cls, name, store["node_id"], *args)
         self._handles[name] = handle
-        self._starting[name] = asyncio.get_running_loop().create_task(_first_answer(handle))
         return handle
 
     async def create_topic(self, topic: str, partitions: int) -> None:
@@ -244,7 +221,7 @@ class Controller:
                     self._kill(address)
                     del self._dispatchers[address]
             self._kill(partition_name(row.name))
-            await self._stores[row.store_id]["handle"].remove.remote(row.number)
+            await self._stores.known[row.store_id]["handle"].remove.remote(row.number)
 
     async def _connected(self, row: PartitionRow) -> int:
         total = 0
@@ -258,7 +235,6 @@ class Controller:
 
     def _kill(self, name: str) -> None:
         handle = self._handles.pop(name, None)
-        self._starting.pop(name, None)
         if handle is not None:
             ray.kill(handle)
 
@@ -321,8 +297,7 @@ class Controller:
                 handle = ray.get_actor(name, namespace=NAMESPACE)
             except ValueError:
                 return False
-        starting = self._starting.get(name)
-        if starting is not None and not starting.done():
+        if not is_running(handle):
             # A process that is still coming up, on a busy machine, must not be taken for a frozen one.
             return False
         try:
@@ -343,25 +318,18 @@ class Controller:
         while True:
             await asyncio.sleep(WATCH_INTERVAL_S)
             try:
-                await self._find_stores()
+                await self._stores.find()
+                await self._stores.probe()
             except Exception:
                 logger.exception("looking for stores failed")
-            for store in list(self._stores.values()):
-                await self._probe_store(store)
-
-    async def _probe_store(self, store: dict[str, Any]) -> None:
-        try:
-            await asyncio.wait_for(store["handle"].probe.remote(), CALL_DEADLINE_S)
-        except asyncio.TimeoutError:
-            await asyncio.to_thread(ray.kill, store["handle"], no_restart=False)
-        except ray.exceptions.RayError:
-            logger.warning("store %s is not reachable", store["store_id"])
 
     # --- stopping, stats --------------------------------------------------------------------------
 
     async def stats(self) -> dict[str, Any]:
         """Stats of every running actor by name."""
-        result: dict[str, Any] = {"stores": [await s["handle"].stats.remote() for s in self._stores.values()]}
+        result: dict[str, Any] = {
+            "stores": [await s["handle"].stats.remote() for s in self._stores.known.values()]
+        }
         for name, handle in list(self._handles.items()):
             try:
                 result[name] = await asyncio.wait_for(handle.stats.remote(), CALL_DEADLINE_S)
@@ -383,7 +351,7 @@ class Controller:
             self._watcher.cancel()
         if self._catalog is not None:
             self._catalog.close()
-        for store in self._stores.values():
+        for store in self._stores.known.values():
             ray.kill(store["handle"])
 
     async def _each(self, names: list[str], call: Callable[[Any], Any]) -> None:
@@ -394,9 +362,3 @@ class Controller:
                 logger.warning("%s did not stop by itself: %s", name, error)
 
         await asyncio.gather(*(one(name) for name in names))
-
-
-async def _first_answer(handle: Any) -> None:
-    """Until a new actor has answered once, has failed, or has had long enough to start."""
-    with contextlib.suppress(ray.exceptions.RayError, asyncio.TimeoutError):
-        await asyncio.wait_for(handle.probe.remote(), ACTOR_START_DEADLINE_S)

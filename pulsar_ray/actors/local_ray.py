@@ -86,6 +86,12 @@ def alive_nodes() -> list[str]:
     return [node["NodeID"] for node in nodes() if node["Alive"]]
 
 
+def is_running(handle: Any) -> bool:
+    """Whether the actor has started: not one that is being created or restarted, or is dead."""
+    state: Any = ray._private.state
+    return bool(state.actors(handle._actor_id.hex()).get("State") == "ALIVE")
+
+
 def was_restarted() -> bool:
     """Whether Ray has restarted the actor of this process."""
     with warnings.catch_warnings():

@@ -83,6 +83,7 @@ class DiskThread:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
         self._loop = loop
+        self._unfinished = 0
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -90,16 +91,24 @@ class DiskThread:
     def submit(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
         """Run `work` after everything submitted before; `done(result, error)` follows on the owner loop."""
 
-        def job() -> None:
-            result: T | None = None
-            error: BaseException | None = None
-            try:
-                result = work()
-            except BaseException as caught:  # noqa: BLE001 - handed on to whoever asked
-                error = caught
-            self._loop.call_soon_threadsafe(done, result, error)
+        def finished(result: T | None, error: BaseException | None) -> None:
+            self._unfinished -= 1
+            done(result, error)
 
+        def job() -> None:
+            self._loop.call_soon_threadsafe(finished, *_outcome(work))
+
+        self._unfinished += 1
         self._jobs.put(job)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing that was submitted on the owner loop is under way."""
+        return not self._unfinished
+
+    def run_here(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        """As `submit`, in the calling thread, which waits; only while `is_idle`."""
+        done(*_outcome(work))
 
     async def run(self, work: Callable[[], T]) -> T:
         """Await `work()` done on the disk thread, from the owner loop."""
@@ -124,6 +133,13 @@ class DiskThread:
         """Finish what was submitted, then end the thread."""
         self._jobs.put(None)
         self._thread.join(timeout=30)
+
+
+def _outcome(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    try:
+        return work(), None
+    except BaseException as error:  # noqa: BLE001 - handed on to whoever asked
+        return None, error
 
 
 def prepare_broker_process() -> None:

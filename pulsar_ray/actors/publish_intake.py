@@ -2,17 +2,19 @@
 
 Everything that arrived in one turn of the owner loop becomes one write and one fdatasync on the disk thread;
 what arrives meanwhile becomes the next one. A receipt follows the durable write and the epoch check after it,
-never anything earlier.
+never anything earlier. Small writes to a disk that has proved quick are waited for instead (ADR 0009).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pulsar_ray.actors.owner_loop import DiskThread
+from pulsar_ray.actors.quick_disk import QuickDisk, is_small
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import (
@@ -91,6 +93,7 @@ class PublishIntake:
         self._waiting_bytes = 0
         self._committing = False
         self._turn_scheduled = False
+        self._quick_disk = QuickDisk()
         self.published_messages = 0
         self.published_bytes = 0
         self.commits = 0
@@ -249,14 +252,25 @@ class PublishIntake:
             [(admitted.header, [admitted.block]) for admitted in group], self._clock.now_ms()
         )
 
-        def done(_result: Any, error: BaseException | None) -> None:
+        def run() -> float:
+            start = time.perf_counter()
+            commit.run()
+            return time.perf_counter() - start
+
+        def done(seconds: float | None, error: BaseException | None) -> None:
             if error is None:
+                if is_lone and seconds is not None:
+                    self._quick_disk.took(seconds)
                 self._finish(group, self._ledger.finish_append(commit))
                 return
             self._ledger.fail_append(commit)
             self._failed(group, error, retried=retried)
 
-        self._disk.submit(commit.run, done)
+        is_lone = is_small(commit.total_bytes, len(group))
+        if is_lone and self._quick_disk.is_trusted and self._disk.is_idle:
+            self._disk.run_here(run, done)
+        else:
+            self._disk.submit(run, done)
 
     def _take_group(self) -> list[Admitted]:
         if self._waiting_bytes <= MAX_GROUP_BYTES:

@@ -30,8 +30,10 @@ def start_broker(settings: Settings) -> dict[str, Any]:
     try:
         with translated("starting the broker"):
             described: dict[str, Any] = ray.get(controller.ready.remote(), timeout=START_TIMEOUT_S)
-    except PulsarException:
-        ray.kill(controller)
+    except PulsarException as error:
+        # One that is only restarting, or that somebody else started meanwhile, is left alone.
+        if not error.retriable:
+            ray.kill(controller)
         raise
     return described
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pulsar_ray.actors.lane_actor import LaneActor
-from pulsar_ray.actors.local_ray import node_id
+from pulsar_ray.actors.local_ray import node_id, was_restarted
 from pulsar_ray.actors.partition_server import PartitionServer
 from pulsar_ray.actors.session_host import SessionHost
 from pulsar_ray.config import Settings
@@ -38,7 +38,8 @@ class TopicPartition(LaneActor):
                 TopicIdentity(number, topic, partition),
                 self._settings,
                 self._clock.now_ms(),
-                must_exist=must_exist,
+                # Restarted, it made the directory in its former life.
+                must_exist=must_exist or was_restarted(),
             )
         except PulsarException as error:
             logger.error("%s cannot be served: %s", topic, error)

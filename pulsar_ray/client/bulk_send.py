@@ -20,6 +20,7 @@ from pulsar_ray.format.block import MAX_ROWS
 from pulsar_ray.format.metadata import BlockMetadata
 from pulsar_ray.format.payload import encode_batch, encode_table
 from pulsar_ray.format.table import MAX_BATCH_BYTES, normalize_table, split_rows, split_table
+from pulsar_ray.lane.completion import Completion
 from pulsar_ray.model.enums import BatchingType
 from pulsar_ray.model.message_id import MessageId
 
@@ -50,7 +51,7 @@ class BulkSend:
         self._open = 1
         self._last: dict[int, MessageId] = {}
         self._error: PulsarException | None = None
-        self._done = threading.Event()
+        self._done = Completion()
         self.callback: Callable[[Any, list[MessageId]], None] | None = None
 
     # --- what is sent -----------------------------------------------------------------------------

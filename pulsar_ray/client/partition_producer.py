@@ -373,39 +373,37 @@ class PartitionProducer:
             carrier = self._carrier
             if not self._is_open or carrier is None:
                 return None
-            unbatched_turn = (
-                not self._batching and not self._holding and self._pending.sent < IN_FLIGHT_UNBATCHED
-            )
-            self._take_sealed(seal=unbatched_turn)
+            if self._has_sealable():
+                self._take_sealed(seal=self._is_turn())
             block = self._pending.next_unsent()
             return None if block is None else (block, carrier)
 
+    def _is_turn(self) -> bool:
+        """Whether unbatched messages that have gathered may be written."""
+        return not self._batching and not self._holding and self._pending.sent < IN_FLIGHT_UNBATCHED
+
+    def _has_sealable(self) -> bool:
+        builder = self._builder
+        assert builder is not None
+        return builder.has_sealed or (builder.message_count > 0 and self._is_turn())
+
     def _has_work(self) -> bool:
-        with self._state:
-            if not self._is_open:
-                return False
-            if self._pending.has_unsent:
-                return True
-            builder = self._builder
-            assert builder is not None
-            may_seal = not self._batching and not self._holding and self._pending.sent < IN_FLIGHT_UNBATCHED
-            return builder.has_sealed or (may_seal and builder.message_count > 0)
+        """Asked without the lock: whoever adds work asks again behind it."""
+        return self._is_open and (self._pending.has_unsent or self._has_sealable())
 
     def _pump(self) -> None:
         """Write what can be written, unless somebody else is doing it: they look again when they have
         finished.
         """
-        while self._write_role.acquire(blocking=False):
+        while self._has_work() and self._write_role.acquire(blocking=False):
             try:
-                while (work := self._next_block()) is not None:
+                while self._has_work() and (work := self._next_block()) is not None:
                     block, carrier = work
                     packet = encode_request(Publish(self.producer_id), block.buffers)
                     if not self.link.send(packet, only_on=carrier):
-                        break
+                        return
             finally:
                 self._write_role.release()
-            if not self._has_work():
-                return
 
     # --- receipts ---------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from pulsar_ray.client.routing import Router, new_router
 from pulsar_ray.client.send_arguments import check_send_arguments, message_fields
 from pulsar_ray.client.send_callbacks import ErrorCallback
 from pulsar_ray.errors import AlreadyClosed, NotAllowedError, ProducerQueueIsFull, PulsarException, Timeout
+from pulsar_ray.lane.completion import Completion
 from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.model.message_id import MessageId
 
@@ -29,29 +30,23 @@ if TYPE_CHECKING:
 FOREVER_S = 1e9
 
 
-class _SyncSend(ErrorCallback):
+class _SyncSend(ErrorCallback, Completion):
     """Waits for one message's receipt."""
 
-    __slots__ = ("_done", "error", "message_id")
+    __slots__ = ("error", "message_id")
 
     def __init__(self) -> None:
-        self._done = threading.Event()
+        super().__init__()
         self.error: PulsarException | None = None
         self.message_id: MessageId | None = None
 
     def __call__(self, result: Any, message_id: MessageId) -> None:
         self.message_id = message_id
-        self._done.set()
+        self.set()
 
     def failed(self, error: PulsarException) -> None:
         self.error = error
-        self._done.set()
-
-    def is_set(self) -> bool:
-        return self._done.is_set()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        return self._done.wait(timeout)
+        self.set()
 
 
 class Producer(OpenedLater):
@@ -152,29 +147,17 @@ class Producer(OpenedLater):
         A full queue (`max_pending_messages`) waits with `block_if_queue_full`, otherwise the callback gets
         ProducerQueueIsFull. Raises what `send` raises for wrong arguments.
         """
-        fields = None
-        if (
-            properties
-            or partition_key
-            or ordering_key
-            or sequence_id is not None
-            or event_timestamp is not None
-            or replication_clusters
-            or disable_replication
-            or deliver_at is not None
-            or deliver_after is not None
-        ):
-            fields = self._fields(
-                properties,
-                partition_key,
-                ordering_key,
-                sequence_id,
-                replication_clusters,
-                disable_replication,
-                event_timestamp,
-                deliver_at,
-                deliver_after,
-            )
+        fields = self._fields(
+            properties,
+            partition_key,
+            ordering_key,
+            sequence_id,
+            replication_clusters,
+            disable_replication,
+            event_timestamp,
+            deliver_at,
+            deliver_after,
+        )
         value = None if content is None else self._schema.encode(content)
         try:
             partition = self._single or self._choose(
@@ -197,6 +180,19 @@ class Producer(OpenedLater):
         deliver_at: Any,
         deliver_after: Any,
     ) -> tuple[Any, ...] | None:
+        """What was given beside the content, checked; None for nothing."""
+        if not (
+            properties
+            or partition_key
+            or ordering_key
+            or sequence_id is not None
+            or event_timestamp is not None
+            or clusters
+            or disable_replication
+            or deliver_at is not None
+            or deliver_after is not None
+        ):
+            return None
         check_send_arguments(
             properties,
             partition_key,

@@ -17,6 +17,8 @@ _NO_ID = MessageId()
 class ErrorCallback:
     """A callback that wants the error itself and not only its result code."""
 
+    __slots__ = ()
+
     def failed(self, error: PulsarException) -> None:
         raise NotImplementedError
 

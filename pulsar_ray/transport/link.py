@@ -28,6 +28,7 @@ from pulsar_ray.errors import (
     UnknownError,
     error_from,
 )
+from pulsar_ray.lane.completion import Completion
 from pulsar_ray.lane.connection import Awaited
 from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.session.packet import Packet
@@ -217,14 +218,14 @@ class ActorLink:
         """Send a request and wait for its answer; attaches first, and again if the carrier is lost."""
         while True:
             self.ensure_attached(deadline)
-            answered = threading.Event()
+            answered = Completion()
             outcome: list[Any] = [None, None]
 
             def reply(
                 value: Any,
                 error: PulsarException | None,
                 o: list[Any] = outcome,
-                a: threading.Event = answered,
+                a: Completion = answered,
             ) -> None:
                 o[0], o[1] = value, error
                 a.set()

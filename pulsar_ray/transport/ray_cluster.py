@@ -16,6 +16,7 @@ from pulsar_ray.transport.ray_errors import translated
 from pulsar_ray.transport.retry import until
 
 CALL_TIMEOUT_S = 5.0
+READY_TIMEOUT_S = 60.0
 
 
 class RayCluster:
@@ -140,12 +141,16 @@ class RayCluster:
         return result
 
     def describe_broker(self) -> dict[str, Any] | None:
-        """What the controller says of itself; None if no broker runs here.
+        """What the controller says of itself, waiting while it restarts; None if no broker runs here.
 
         Raises what is wrong with its data directory.
         """
         try:
-            described: dict[str, Any] = self.call(CONTROLLER, "ready", timeout_s=60.0)
+            described: dict[str, Any] = until(
+                READY_TIMEOUT_S,
+                lambda left: self.call(CONTROLLER, "ready", timeout_s=left),
+                again=(NotConnected,),
+            )
         except Moved:
             return None
         return described

@@ -9,6 +9,7 @@ from typing import Any
 import mmh3
 import pytest
 
+from pulsar_ray.actors import quick_disk
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.message import Message
 from pulsar_ray.errors import AlreadyClosed, MessageTooBig, ProducerBusy, ProducerQueueIsFull, Result
@@ -33,6 +34,29 @@ def java_hash(text: str) -> int:
     for unit in text.encode("utf-16-be")[1::2] if text.isascii() else ():
         value = (31 * value + unit) & 0xFFFFFFFF
     return value & 0x7FFFFFFF
+
+
+def test_a_quick_disk_keeps_the_order(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quick_disk, "TRIAL_WRITES", 3)
+    monkeypatch.setattr(quick_disk, "QUICK_S", 10.0)
+    monkeypatch.setattr(quick_disk, "STALL_S", 9.0)
+    topic = broker.topic()
+    producer = client.create_producer(topic)
+    consumer = client.subscribe(topic, "s")
+    sent = numbers(0, 200)
+    for number, value in enumerate(sent):
+        # Between single ones, what comes in groups and what is too large to be waited for.
+        if number % 20 < 10:
+            producer.send(value)
+        else:
+            producer.send_async(value + (b"." * 100_000 if number % 20 == 15 else b""), None)
+        if number % 7 == 0:
+            consumer.acknowledge(consumer.receive(LONG_MS))
+    producer.flush()
+    stored = [value[:6] for _, _, block in broker.stored_blocks(topic) for value in block.values() if value]
+    assert stored == sent
 
 
 def test_a_batch_is_sealed_by_count_and_is_one_entry(broker: Broker, client: Client) -> None:

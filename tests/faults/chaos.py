@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import psutil
 import ray
 
-from tests.faults.broker import Broker
 from tests.faults.processes import ClientProcess
+from tests.running_broker import Broker
 
 KILLED_SHARE = 0.6
 LONGEST_ACTOR_FREEZE_S = 9.0

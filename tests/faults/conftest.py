@@ -10,10 +10,10 @@ import pytest
 
 from pulsar_ray import ConsumerType
 from pulsar_ray.testing.waiting import wait_until
-from tests.faults.broker import Broker
 from tests.faults.client_process import ClientSpec
 from tests.faults.processes import ClientProcess
 from tests.faults.reading import numbered, subscribe
+from tests.running_broker import Broker
 
 LONG_LEASE_S = 3600.0
 SMALL_LEDGER_ENTRIES = 400

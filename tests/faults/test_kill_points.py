@@ -17,7 +17,6 @@ from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.cluster import SubscriptionRequest
 from pulsar_ray.transport.names import CONTROLLER
 from tests.faults import kill_points
-from tests.faults.broker import Broker, dispatcher_actor, partition_actor
 from tests.faults.journal import Id, id_of
 from tests.faults.processes import ClientProcess
 from tests.faults.reading import (
@@ -28,6 +27,7 @@ from tests.faults.reading import (
     receive_quiet,
     subscribe,
 )
+from tests.running_broker import Broker, dispatcher_actor, partition_actor
 
 DEADLINE_S = 60.0
 CARRIERS = ("auto", "ray")
@@ -63,7 +63,7 @@ class Sent:
 def test_partition_dies_in_a_commit(
     broker: Broker, topic: str, carrier: str, place: kill_points.Installer
 ) -> None:
-    client = broker.client(carrier)
+    client = broker.client(transport=carrier)
     producer = client.create_producer(topic)
     sent = Sent()
     sent.send(producer, numbered(20))
@@ -101,7 +101,7 @@ def test_lost_refusal_is_no_receipt(broker: Broker, topic: str, following: list[
 
 @pytest.mark.parametrize("carrier", CARRIERS)
 def test_dispatcher_dies_with_messages_at_its_consumer(broker: Broker, topic: str, carrier: str) -> None:
-    client = broker.client(carrier)
+    client = broker.client(transport=carrier)
     consumer = subscribe(client, topic)
     client.create_producer(topic).send_many(numbered(100))
     seen = receive_acknowledged(consumer, 30)
@@ -126,7 +126,7 @@ def test_dispatcher_dies_with_messages_at_its_consumer(broker: Broker, topic: st
 def test_acknowledgments_outlive_their_dispatcher(
     broker: Broker, topic: str, carrier: str, place: kill_points.Installer, receipts: bool
 ) -> None:
-    client = broker.client(carrier)
+    client = broker.client(transport=carrier)
     consumer = subscribe(client, topic, ack_receipt_enabled=receipts)
     producer = client.create_producer(topic)
     producer.send_many(numbered(60))
@@ -149,7 +149,7 @@ def test_acknowledgments_outlive_their_dispatcher(
 
 @pytest.mark.parametrize("carrier", CARRIERS)
 def test_shared_consumers_keep_what_they_have(broker: Broker, topic: str, carrier: str) -> None:
-    clients = [broker.client(carrier), broker.client(carrier)]
+    clients = [broker.client(transport=carrier), broker.client(transport=carrier)]
     consumers = [
         subscribe(client, topic, consumer_type=ConsumerType.Shared, receiver_queue_size=20)
         for client in clients
@@ -186,7 +186,7 @@ def receive_any(consumers: list[pulsar_ray.Consumer], seen: list[bytes]) -> int:
 def test_controller_and_store_are_off_the_data_path(
     broker: Broker, topic: str, carrier: str, signal_name: str
 ) -> None:
-    client = broker.client(carrier)
+    client = broker.client(transport=carrier)
     consumer = subscribe(client, topic)
     producer = client.create_producer(topic)
     producer.send(b"0")
@@ -200,6 +200,20 @@ def test_controller_and_store_are_off_the_data_path(
         for pid in stopped:
             broker.thaw(pid)
     assert payloads(read_all(client, topic)) == numbered(200)
+
+
+@pytest.mark.parametrize("signal_name", ["kill", "freeze"])
+def test_new_client_finds_a_broker_that_is_restarting(broker: Broker, topic: str, signal_name: str) -> None:
+    broker.client().create_producer(topic).send(b"0")
+    stopped = [getattr(broker, signal_name)(broker.store()), broker.kill(CONTROLLER)]
+    try:
+        client = broker.client()
+        client.operation_timeout_s = 2 * DEADLINE_S
+        consumer = subscribe(client, topic)
+        client.create_producer(topic).send(b"1")
+        assert receive_acknowledged(consumer, 2) == [b"0", b"1"]
+    finally:
+        broker.thaw(stopped[0])
 
 
 def test_lane_comes_back_without_the_controller(broker: Broker, topic: str) -> None:
@@ -248,7 +262,7 @@ def test_consumer_dies_with_messages(broker: Broker, topic: str, holder: ClientP
 @pytest.mark.parametrize("carrier", CARRIERS)
 @pytest.mark.parametrize("who", ["partition", "dispatcher"])
 def test_frozen_actor_is_replaced(broker: Broker, topic: str, carrier: str, who: str) -> None:
-    client = broker.client(carrier)
+    client = broker.client(transport=carrier)
     consumer = subscribe(client, topic)
     producer = client.create_producer(topic, send_timeout_millis=0)
     producer.send_many(numbered(50))

@@ -6,9 +6,9 @@ import pytest
 
 from pulsar_ray import ConsumerType
 from pulsar_ray.testing.waiting import wait_until
-from tests.faults.broker import Broker
 from tests.faults.processes import ClientProcess
 from tests.faults.reading import numbered, receive_acknowledged, subscribe
+from tests.running_broker import Broker
 
 LEASE_S = 5.0
 DEADLINE_S = 60.0

@@ -50,9 +50,9 @@ class Broker:
         self._clients: list[pulsar_ray.Client] = []
         self.client().get_topic_partitions("warm-up")
 
-    def client(self, transport: str = "auto") -> pulsar_ray.Client:
+    def client(self, **arguments: Any) -> pulsar_ray.Client:
         """A client of this process, closed with the broker."""
-        client = pulsar_ray.Client(data_dir=str(self.data_dir), transport=transport, **self._settings)
+        client = pulsar_ray.Client(data_dir=str(self.data_dir), **arguments, **self._settings)
         self._clients.append(client)
         return client
 

@@ -1,0 +1,218 @@
+"""The broker on a real Ray: wiring, names, pickled handles, what only processes can show."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import ray
+
+from pulsar_ray import Admin, Client, Consumer, ConsumerType, InitialPosition, MessageId, Producer
+from pulsar_ray.errors import ConsumerBusy, DataDirectoryInUse, NotAllowedError, TopicNotFound, WrongNode
+from pulsar_ray.transport.names import CONTROLLER
+from tests.running_broker import Broker, partition_actor
+
+WAIT_MS = 60_000
+WAIT_S = 60.0
+PROCESS_S = 240.0
+
+
+def numbers(first: int, end: int) -> list[bytes]:
+    return [b"%06d" % number for number in range(first, end)]
+
+
+def values(consumer: Consumer, count: int) -> list[bytes]:
+    found = []
+    for _ in range(count):
+        message = consumer.receive(WAIT_MS)
+        consumer.acknowledge(message)
+        found.append(message.data())
+    return found
+
+
+def stored(client: Client, topic: str) -> list[bytes]:
+    """What a reader finds."""
+    reader = client.create_reader(topic, MessageId.earliest)
+    found = []
+    while reader.has_message_available():
+        found.append(reader.read_next(WAIT_MS).data())
+    reader.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("transport", "carrier"), [("auto", "socket"), ("socket", "socket"), ("tcp", "tcp"), ("ray", "ray")]
+)
+def test_every_transport_carries(broker: Broker, topic: str, transport: str, carrier: str) -> None:
+    client = broker.client(transport=transport)
+    producer = client.create_producer(topic)
+    consumer = client.subscribe(topic, "s")
+    for value in numbers(0, 50):
+        producer.send_async(value, None)
+    producer.flush()
+    assert values(consumer, 50) == numbers(0, 50)
+    sessions = broker.stats(partition_actor(topic))["sessions"]
+    clients = [session for session in sessions if not session["clientId"].startswith("follower-")]
+    assert [session["carrier"] for session in clients] == [carrier]
+
+
+def test_actors_have_names_that_read_well(broker: Broker, client: Client, topic: str) -> None:
+    Admin(broker.address).topics.create_partitioned_topic(topic, 2)
+    client.create_producer(topic)
+    client.subscribe(topic, "billing")
+    client.create_reader(topic, MessageId.latest)
+    state: Any = ray._private.state
+    classes = {actor["Name"]: actor["ActorClassName"] for actor in state.actors().values()}
+    assert classes[CONTROLLER] == "Controller"
+    assert classes[broker.store()] == "StoreActor"
+    for index in range(2):
+        partition = f"{topic}-partition-{index}"
+        assert classes[partition] == "TopicPartition"
+        assert classes[f"{partition} -> billing"] == "SubscriptionDispatcher"
+        assert classes[f"{partition} => readers"] == "SubscriptionDispatcher"
+
+
+@ray.remote(num_cpus=0)
+def produce(producer: Producer, sent: list[bytes]) -> str:
+    for value in sent:
+        producer.send(value)
+    return producer.producer_name()
+
+
+@ray.remote(num_cpus=0)
+class Counting:
+    """Consumes with a handle from elsewhere."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def values(self, count: int) -> list[bytes]:
+        return values(self._consumer, count)
+
+
+def test_handles_work_in_tasks_and_actors(client: Client, topic: str) -> None:
+    producer = client.create_producer(topic)
+    consumer = client.subscribe(topic, "s", ConsumerType.Shared)
+    counting: Any = Counting.remote(consumer)  # type: ignore[attr-defined]
+    elsewhere = ray.get(produce.remote(producer, numbers(0, 10)), timeout=WAIT_S)
+    assert elsewhere != producer.producer_name()
+    consumer.close()
+    assert sorted(ray.get(counting.values.remote(10), timeout=WAIT_S)) == numbers(0, 10)
+    ray.kill(counting)
+
+
+def test_an_exclusive_consumer_that_was_pickled_finds_its_place_taken(client: Client, topic: str) -> None:
+    refused: Any = Counting.remote(client.subscribe(topic, "x"))  # type: ignore[attr-defined]
+    with pytest.raises(ConsumerBusy):
+        ray.get(refused.values.remote(1), timeout=WAIT_S)
+    ray.kill(refused)
+
+
+def test_what_a_killed_process_held_is_free_at_once(broker: Broker, client: Client, topic: str) -> None:
+    client.create_producer(topic).send(b"x")
+    code = (
+        "import sys, os, signal, pulsar_ray\n"
+        "client = pulsar_ray.Client(sys.argv[1], data_dir=sys.argv[2])\n"
+        "earliest = pulsar_ray.InitialPosition.Earliest\n"
+        "consumer = client.subscribe(sys.argv[3], 's', initial_position=earliest)\n"
+        "consumer.receive(60000)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    arguments = [sys.executable, "-c", code, broker.address, str(broker.data_dir), topic]
+    assert subprocess.run(arguments, timeout=PROCESS_S, check=False).returncode == -signal.SIGKILL
+    assert values(client.subscribe(topic, "s", initial_position=InitialPosition.Earliest), 1) == [b"x"]
+
+
+def test_a_lost_ledger_directory_is_wrong_node_until_it_is_back(broker: Broker, topic: str) -> None:
+    client = broker.client()
+    client.create_producer(topic).send(b"x")
+    actor = partition_actor(topic)
+    (directory,) = [
+        path
+        for path in broker.data_dir.glob("**/p/*")
+        if any(topic.encode() in log.read_bytes() for log in path.glob("manifest-*"))
+    ]
+    # It stands still meanwhile, so that it cannot notice before it dies.
+    pid = broker.freeze(actor)
+    lost = directory.rename(broker.data_dir / "lost")
+    os.kill(pid, signal.SIGKILL)
+    refusing = broker.wait_for_other(actor, pid)
+    with pytest.raises(WrongNode):
+        broker.client(operation_timeout_seconds=3).create_producer(topic)
+    assert "WrongNode" in broker.stats(actor)["refused"]
+    assert not directory.exists()
+    shutil.move(lost, directory)
+    broker.kill(actor)
+    broker.wait_for_other(actor, refusing)
+    assert stored(client, topic) == [b"x"]
+
+
+def test_a_second_broker_on_the_same_directory_is_refused(broker: Broker) -> None:
+    code = (
+        "import sys, logging, ray, pulsar_ray\n"
+        "ray.init(address='local', num_cpus=1, include_dashboard=False, log_to_driver=False,"
+        " logging_level=logging.ERROR, object_store_memory=128 << 20)\n"
+        "try:\n"
+        "    pulsar_ray.Client(data_dir=sys.argv[1]).create_producer('first')\n"
+        "except pulsar_ray.errors.DataDirectoryInUse as error:\n"
+        "    print(repr(error))\n"
+        "    sys.exit(7)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(broker.data_dir)],
+        capture_output=True,
+        text=True,
+        timeout=PROCESS_S,
+        check=False,
+    )
+    assert done.returncode == 7, done.stderr
+    assert DataDirectoryInUse.__name__ in done.stdout
+    assert str(broker.data_dir) in done.stdout
+
+
+def test_a_remote_ray_client_is_refused_with_what_to_do() -> None:
+    with pytest.raises(ValueError, match="ray job submit"):
+        Client("ray://127.0.0.1:10001")
+
+
+def test_topics_are_created_listed_and_deleted(broker: Broker, client: Client) -> None:
+    admin = Admin(broker.address)
+    admin.topics.create_partitioned_topic("made", 3)
+    admin.topics.create_topic("plain")
+    for again in ("made", "plain"):
+        with pytest.raises(NotAllowedError):
+            admin.topics.create_topic(again)
+    partitions = admin.topics.partitions()
+    assert partitions["persistent://public/default/made"] == 3
+    assert partitions["persistent://public/default/plain"] == 0
+    producer = client.create_producer("plain")
+    producer.send(b"x")
+    with pytest.raises(NotAllowedError, match="connected"):
+        admin.topics.delete("plain")
+    producer.close()
+    admin.topics.delete("plain")
+    with pytest.raises(TopicNotFound):
+        admin.topics.delete("plain")
+    fresh = client.create_producer("plain")
+    assert fresh.send(b"fresh").entry_id() == 0
+    assert stored(client, "plain") == [b"fresh"]
+    fresh.close()
+    admin.topics.delete("plain", force=True)
+    admin.topics.delete("made")
+    assert "made" not in " ".join(admin.topics.list())
+    admin.close()
+
+
+def test_an_unsubscribed_name_starts_afresh(client: Client, topic: str) -> None:
+    producer = client.create_producer(topic)
+    consumer = client.subscribe(topic, "s")
+    producer.send(b"old")
+    consumer.unsubscribe()
+    again = client.subscribe(topic, "s")
+    producer.send(b"new")
+    assert values(again, 1) == [b"new"]
