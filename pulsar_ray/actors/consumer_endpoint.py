@@ -52,8 +52,6 @@ class ConsumerEndpoint:
         self._is_retired = False
         self._early: list[tuple[int, Sequence[Grant]]] | None = []
         self._single_parts = 0
-        self.messages_out = 0
-        self.bytes_out = 0
         self.subscription = ""
 
     def open(self, again: Sequence[Grant], generation: int) -> None:
@@ -77,9 +75,6 @@ class ConsumerEndpoint:
         if self._early is not None:
             self._early.append((generation, grants))
             return
-        for grant in grants:
-            self.messages_out += sum(end - start for start, end in grant.rows)
-            self.bytes_out += grant.block.length
         if not self.reads_files:
             self._waiting.extend((generation, grant) for grant in grants)
             if not self._is_sending:

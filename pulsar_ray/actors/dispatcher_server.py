@@ -17,6 +17,7 @@ from pulsar_ray.actors.log_feed import LogFeed
 from pulsar_ray.actors.owner_loop import DiskThread
 from pulsar_ray.actors.partition_follower import PartitionFollower
 from pulsar_ray.actors.session_host import SessionHost
+from pulsar_ray.actors.subscription_admin import SubscriptionAdmin
 from pulsar_ray.actors.subscription_host import SubscriptionHost
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
@@ -83,6 +84,7 @@ class DispatcherServer:
         self._epoch = 0
         self._is_armed = False
         self._is_removed = False
+        self._admin: SubscriptionAdmin | None = None
 
     # --- starting ---------------------------------------------------------------------------------
 
@@ -124,7 +126,17 @@ class DispatcherServer:
         )
         store = await self._cursor_disk.run(opening)
         self._epoch = store.epoch
-        self._add_host(request.subscription, store.cursor, store)
+        host = self._add_host(request.subscription, store.cursor, store)
+        self._admin = SubscriptionAdmin(
+            host,
+            self._follower,
+            self._feed,
+            self._reader,
+            self._directory,
+            look_around=self.look_around,
+            seek=lambda target, inclusive: self._seek(host, None, target, inclusive),
+            remove=lambda: self._remove(host),
+        )
 
     def _add_host(self, name: str, cursor: ManagedCursor, store: CursorStore | None) -> SubscriptionHost:
         core = Dispatcher(cursor, self._settings, epoch=self._epoch, now_ms=self._clock.monotonic_ms())
@@ -163,17 +175,21 @@ class DispatcherServer:
         if self._is_armed:
             self._follower.follow(self._number, armed=True)
         for host in self._subscriptions.values():
+            host.counts.sample()
             host.schedule()
 
     # --- sessions ---------------------------------------------------------------------------------
 
     def attach_details(self) -> dict[str, Any]:
         """What an attach answers besides the carrier's addresses."""
-        if self._is_removed:
-            raise SubscriptionNotFound(f"subscription {self._request.subscription!r} was removed")
+        self._check_not_removed()
         # The partition writes a new value each time it starts.
         reach = self._follower.link.attached.reach if self._follower.link.attached else ("", "")
         return {"epoch": self._epoch, "reach": reach, "directory": self._directory}
+
+    def _check_not_removed(self) -> None:
+        if self._is_removed:
+            raise SubscriptionNotFound(f"subscription {self._request.subscription!r} was removed")
 
     def on_request(self, session: Session, request: Request, body: memoryview) -> None:
         """One packet of an attached session."""
@@ -224,6 +240,7 @@ class DispatcherServer:
         self._host.spawn(run())
 
     async def _open_consumer(self, session: Session, request: OpenConsumer) -> ConsumerOpened:
+        self._check_not_removed()
         host = self._subscriptions.get(request.subscription)
         if host is None:
             if self._request.durable:
@@ -283,7 +300,17 @@ class DispatcherServer:
             raise InvalidConfiguration(f"a dispatcher has no call {request.method!r}")
         return await method(host, endpoint, **request.arguments)
 
-    async def _seek(self, host: SubscriptionHost, _: ConsumerEndpoint, target: Any, inclusive: bool) -> int:
+    async def call(self, name: str, arguments: dict[str, Any]) -> Any:
+        """A call of an administrator (see `SubscriptionAdmin`), over the actor handle."""
+        if self._admin is None:
+            raise InvalidConfiguration(
+                "non-durable subscriptions are not administered: they end by themselves"
+            )
+        return await self._admin.call(name, arguments)
+
+    async def _seek(
+        self, host: SubscriptionHost, _: ConsumerEndpoint | None, target: Any, inclusive: bool
+    ) -> int:
         if self._request.durable:
             mark = await self._follower.call(
                 "hold_for_seek", number=self._number, target=target, inclusive=inclusive
@@ -300,13 +327,20 @@ class DispatcherServer:
         host.check_sole(endpoint)
         await host.close_consumer(endpoint)
         if self._request.durable:
-            self._is_removed = True
-            try:
-                await self._follower.call("remove_subscription", number=self._number)
-            except PulsarException:
-                self._is_removed = False
-                raise
-            await host.close()
+            await self._remove(host)
+
+    async def _remove(self, host: SubscriptionHost) -> None:
+        if self._is_removed:
+            return
+        self._is_removed = True
+        try:
+            await self._follower.call("remove_subscription", number=self._number)
+        except PulsarException:
+            self._is_removed = False
+            raise
+        for endpoint in list(host.endpoints.values()):
+            await host.close_consumer(endpoint)
+        await host.close()
 
     async def _last_message(self, _host: SubscriptionHost, _endpoint: ConsumerEndpoint) -> Any:
         return await self._follower.call("last_message")

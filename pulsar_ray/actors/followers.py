@@ -37,6 +37,11 @@ class Followers:
     def __len__(self) -> int:
         return len(self._followers)
 
+    @property
+    def numbers(self) -> set[int]:
+        """The numbers dispatchers follow by: their subscription's, or one of their own without one."""
+        return set(self._followers)
+
     def follow(self, session: Session, request: Follow) -> None:
         """Arm or disarm, and answer with where the log is now."""
         follower = self._followers.get(request.subscription_number)

@@ -18,13 +18,16 @@ from typing import Any
 from pulsar_ray.actors.disk_space import DiskSpaceWatch
 from pulsar_ray.actors.followers import Followers
 from pulsar_ray.actors.owner_loop import DiskThread
+from pulsar_ray.actors.partition_stats import describe_partition
 from pulsar_ray.actors.publish_intake import ProducerEndpoint, PublishIntake
 from pulsar_ray.actors.range_plan import cut_range
 from pulsar_ray.actors.session_host import SessionHost
+from pulsar_ray.actors.sleeping_cursors import SleepingCursors
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration, PulsarException, SubscriptionNotFound
 from pulsar_ray.managed_ledger.managed_ledger import AppendResult, ManagedLedger
+from pulsar_ray.managed_ledger.manifest import LEDGER_COUNTER_BITS
 from pulsar_ray.model.position import Position
 from pulsar_ray.session.requests import (
     Call,
@@ -63,6 +66,7 @@ class PartitionServer:
         self._disk = DiskThread(loop, "disk")
         self._space = DiskSpaceWatch(ledger.directory, settings)
         self.followers = Followers(ledger)
+        self._cursors = SleepingCursors(Path(ledger.directory))
         self.intake = PublishIntake(
             ledger,
             settings,
@@ -108,6 +112,7 @@ class PartitionServer:
             case Follow():
                 self.ledger.check_owner()
                 self.followers.follow(session, request)
+                self._cursors.woke(request.subscription_number)
             case MoveHold(number, ledger_id, entry_id):
                 self._hold_moved(number, Position(ledger_id, entry_id))
             case OpenProducer():
@@ -148,6 +153,7 @@ class PartitionServer:
             self._on_fatal(error)
             return
         self._disk.submit(self._space.probe, lambda *_: None)
+        self.intake.sample_rates()
         self.followers.catch_up()
         now_ms = self._clock.now_ms()
         self.ledger.incarnations.forget_idle(now_ms)
@@ -200,6 +206,7 @@ class PartitionServer:
             "hold_for_seek": self.hold_for_seek,
             "seek_position": self.seek_position,
             "last_message": self.last_message,
+            "check_position": self.check_position,
             "grant_lease": self.grant_lease,
             "release_lease": self.release_lease,
             "plan_range": self.plan_range,
@@ -210,10 +217,17 @@ class PartitionServer:
         return await method(**arguments)
 
     async def register_subscription(
-        self, name: str, durable: bool, initial: str, properties: dict[str, str], create: bool
+        self,
+        name: str,
+        durable: bool,
+        initial: str | list[int],
+        properties: dict[str, str],
+        create: bool,
     ) -> dict[str, Any]:
         """The subscription's number and hold position, durable before this answers; an existing one is
         returned as it is.
+
+        `initial` is "earliest", "latest" or the [ledger id, entry id] of its first message.
         """
         existing = self.ledger.find_subscription(name, durable)
         if existing is None:
@@ -221,7 +235,13 @@ class PartitionServer:
                 raise SubscriptionNotFound(
                     f"subscription {name!r} does not exist on {self.ledger.identity.topic}"
                 )
-            change = self.ledger.begin_register_subscription(name, durable, initial, properties)
+            start: str | Position
+            if isinstance(initial, list):
+                await self.check_position(initial)
+                start = self.ledger.before(Position(*initial))
+            else:
+                start = initial
+            change = self.ledger.begin_register_subscription(name, durable, start, properties)
             await self._durable(change)
             existing = self.ledger.find_subscription(name, durable)
             assert existing is not None
@@ -265,6 +285,16 @@ class PartitionServer:
     async def last_message(self) -> dict[str, Any]:
         """Position of the newest stored entry, [-1, -1] of an empty log, and its messages if a batch."""
         return self.ledger.last_message()
+
+    async def check_position(self, position: list[int]) -> None:
+        """Raise InvalidConfiguration for a position of another topic; it need not exist."""
+        ledger_id, entry_id = position
+        identity = self.ledger.identity
+        if ledger_id >> LEDGER_COUNTER_BITS != identity.number:
+            raise InvalidConfiguration(
+                f"the message id {ledger_id}:{entry_id} is not one of {identity.topic}: "
+                "give an id of this topic"
+            )
 
     async def grant_lease(self, first: list[int], last: list[int], expires_ms: int) -> dict[str, Any]:
         """A hold with an expiry for readers without a subscription, with the segments the range lies in."""
@@ -318,19 +348,15 @@ class PartitionServer:
 
     def stats(self) -> dict[str, Any]:
         """Counters of this partition since it started, and its storage."""
-        ledger = self.ledger
-        return {
-            "msgInCounter": self.intake.published_messages,
-            "bytesInCounter": self.intake.published_bytes,
-            "commits": self.intake.commits,
-            "storageSize": sum(max(0, s.end_offset) for s in ledger.segments()),
-            "producers": sorted(self.intake.producers),
-            "epoch": ledger.epoch,
-            "lastPosition": list(ledger.last_position),
-            "corruptions": [str(c) for c in ledger.corruptions],
-            "subscriptions": ledger.describe_subscriptions(),
-            "diskLow": self._space.is_low,
-        }
+        described = describe_partition(self.ledger, self.intake, self._cursors, self.followers.numbers)
+        return {**described, "diskLow": self._space.is_low}
+
+    async def learn_cursors(self) -> None:
+        """Before `stats`: read how far the subscriptions are whose dispatchers do not run."""
+        followed = self.followers.numbers
+        await self._cursors.learn(
+            [s for s in self.ledger.subscriptions() if s.is_durable and s.number not in followed]
+        )
 
     async def close(self) -> None:
         """Write what is pending, then release the directory."""

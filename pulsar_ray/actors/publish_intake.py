@@ -30,6 +30,7 @@ from pulsar_ray.errors import (
 from pulsar_ray.format.block import BlockHeader, check_block_size, parse_block_header, verify_block
 from pulsar_ray.managed_ledger.managed_ledger import AppendResult, ManagedLedger
 from pulsar_ray.managed_ledger.producer_incarnations import NeverStored, New, Repeat
+from pulsar_ray.model.traffic import IncomingTraffic
 from pulsar_ray.session.requests import OpenProducer, ProducerOpened, PublishFailed, Receipt, encode_request
 from pulsar_ray.session.session_table import Carrier, Session
 
@@ -41,16 +42,25 @@ MAX_GROUP_BYTES = 32 * 1024 * 1024
 class ProducerEndpoint:
     """One connected producer: its name, incarnation and the entry_seq its next block must carry."""
 
-    __slots__ = ("incarnation", "name", "next_seq", "producer_id", "session")
+    __slots__ = ("connected_ms", "incarnation", "name", "next_seq", "producer_id", "session", "traffic")
 
     def __init__(
-        self, session: Session, producer_id: int, name: str, incarnation: int, next_seq: int
+        self,
+        session: Session,
+        producer_id: int,
+        name: str,
+        incarnation: int,
+        next_seq: int,
+        traffic: IncomingTraffic,
+        connected_ms: int,
     ) -> None:
         self.session = session
         self.producer_id = producer_id
         self.name = name
         self.incarnation = incarnation
         self.next_seq = next_seq
+        self.traffic = traffic
+        self.connected_ms = connected_ms
 
 
 class Admitted(NamedTuple):
@@ -94,8 +104,7 @@ class PublishIntake:
         self._committing = False
         self._turn_scheduled = False
         self._quick_disk = QuickDisk()
-        self.published_messages = 0
-        self.published_bytes = 0
+        self.traffic = IncomingTraffic(clock.monotonic_ms())
         self.commits = 0
 
     # --- producers --------------------------------------------------------------------------------
@@ -129,7 +138,13 @@ class PublishIntake:
         ]
         in_flight = held.next_seq if held is not None and held.incarnation == request.incarnation else 0
         next_seq = max([last_seq + 1, request.first_pending_seq, in_flight, *queued])
-        endpoint = ProducerEndpoint(session, request.producer_id, name, request.incarnation, next_seq)
+        if held is not None and held.incarnation == request.incarnation:
+            traffic, connected_ms = held.traffic, held.connected_ms
+        else:
+            traffic, connected_ms = IncomingTraffic(self._clock.monotonic_ms()), now_ms
+        endpoint = ProducerEndpoint(
+            session, request.producer_id, name, request.incarnation, next_seq, traffic, connected_ms
+        )
         self.producers[name] = endpoint
         session.endpoints[request.producer_id] = endpoint
         return ProducerOpened(
@@ -146,6 +161,13 @@ class PublishIntake:
     def _make_up_name(self) -> str:
         self._made_up_names += 1
         return f"{self._name_prefix}-{self._ledger.epoch}-{self._made_up_names}"
+
+    def sample_rates(self) -> None:
+        """Once a second, for stats."""
+        now_ms = self._clock.monotonic_ms()
+        self.traffic.sample(now_ms)
+        for producer in self.producers.values():
+            producer.traffic.sample(now_ms)
 
     # --- admission --------------------------------------------------------------------------------
 
@@ -289,8 +311,8 @@ class PublishIntake:
     def _finish(self, group: list[Admitted], result: AppendResult) -> None:
         rows: dict[Session, list[tuple[int, int, int, int, int]]] = {}
         for (producer, header, block, carrier), position in zip(group, result.positions, strict=True):
-            self.published_messages += header.message_count
-            self.published_bytes += len(block)
+            self.traffic.stored(header.message_count, len(block))
+            producer.traffic.stored(header.message_count, len(block))
             if carrier is not None:
                 carrier.release(len(block))
             current = self._current(producer)

@@ -73,6 +73,16 @@ class SubscriptionDispatcher(LaneActor):
         assert self._host is not None
         return self._host
 
+    async def call(self, method: str, arguments: dict[str, Any]) -> Any:
+        """A call of an administrator; waits while the actor starts. Raises what it is refused with."""
+
+        async def run() -> Any:
+            await self._serving()
+            assert self._server is not None
+            return await self._server.call(method, arguments)
+
+        return await self._guarded(run)
+
     async def stats(self) -> dict[str, Any]:
         """Backlog, consumers, cursor; `refused` with the reason if it cannot serve."""
         if self._refusal is not None:

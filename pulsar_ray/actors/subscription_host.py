@@ -15,6 +15,7 @@ from pulsar_ray.actors.consumer_endpoint import ConsumerEndpoint
 from pulsar_ray.actors.cursor_flusher import CursorFlusher
 from pulsar_ray.actors.log_feed import FileRead, LogFeed, Place
 from pulsar_ray.actors.owner_loop import DiskThread
+from pulsar_ray.actors.subscription_stats import SubscriptionStats
 from pulsar_ray.clock import Clock
 from pulsar_ray.dispatch.block_ref import BlockRef
 from pulsar_ray.dispatch.consumer import ConsumerSpec
@@ -70,6 +71,7 @@ class SubscriptionHost:
         self._reader = reader
         self._directory = directory
         self.endpoints: dict[int, ConsumerEndpoint] = {}
+        self.counts = SubscriptionStats(core, clock)
         # Deliveries of a consumer are numbered anew whenever it was not known; each numbering has an id, so
         # that a
         # consumer which missed the answer to its attach is not believed to have what it had of an earlier
@@ -81,8 +83,13 @@ class SubscriptionHost:
         self._turn_scheduled = False
         self._flusher = None
         if store is not None:
+
+            def moved(position: Position) -> None:
+                self.counts.mark_delete_advanced()
+                on_mark_delete(position)
+
             self._flusher = CursorFlusher(
-                name, store, loop, cursor_disk, on_mark_delete=on_mark_delete, on_fatal=on_fatal
+                name, store, loop, cursor_disk, on_mark_delete=moved, on_fatal=on_fatal
             )
         self._deadline_timer: asyncio.TimerHandle | None = None
         self.problem: str = ""
@@ -132,6 +139,8 @@ class SubscriptionHost:
             held=request.held,
             received_messages=request.received_messages,
         )
+        if not attachment.resumed:
+            self.counts.joined(request.incarnation)
         old = self.endpoints.get(request.incarnation)
         if old is not None:
             old.retire()
@@ -161,6 +170,7 @@ class SubscriptionHost:
         if self.endpoints.get(endpoint.incarnation) is endpoint:
             del self.endpoints[endpoint.incarnation]
             self._numberings.pop(endpoint.incarnation, None)
+            self.counts.left(endpoint.incarnation)
             self.core.remove_consumer(endpoint.incarnation, Departure.CRASHED)
             self.schedule()
             self._flush_soon()
@@ -170,6 +180,7 @@ class SubscriptionHost:
         if self.endpoints.get(endpoint.incarnation) is endpoint:
             del self.endpoints[endpoint.incarnation]
             self._numberings.pop(endpoint.incarnation, None)
+            self.counts.left(endpoint.incarnation)
         self.core.remove_consumer(endpoint.incarnation, Departure.CLOSED)
         endpoint.session.endpoints.pop(endpoint.consumer_id, None)
         self.schedule()
@@ -180,10 +191,12 @@ class SubscriptionHost:
     def credit(self, endpoint: ConsumerEndpoint, request: Credit) -> None:
         """A report of room and progress."""
         self.core.set_credit(endpoint.incarnation, request.credit, request.received, request.handed_over)
+        self.counts.credited(endpoint.incarnation)
         self.schedule()
 
     def acknowledge(self, endpoint: ConsumerEndpoint, request: Acknowledge) -> None:
         """Acknowledgments; with a request id answered once durable."""
+        unacked = self.core.pending.unacked_messages
         try:
             version = self.core.acknowledge(
                 endpoint.incarnation, request.ranges, request.batch_rows, request.cumulative
@@ -194,6 +207,7 @@ class SubscriptionHost:
                     encode_request(Failed(request.request_id, type(error).__name__, error.text))
                 )
             return
+        self.counts.acknowledged(endpoint.incarnation, unacked - self.core.pending.unacked_messages)
         self.schedule()
         if request.request_id:
             answer = self._answer_durable(
@@ -342,6 +356,7 @@ class SubscriptionHost:
         for grant in grants:
             by_consumer.setdefault(grant.consumer_id, []).append(grant)
         for incarnation, granted in by_consumer.items():
+            self.counts.granted(incarnation, granted)
             endpoint = self.endpoints.get(incarnation)
             if endpoint is not None:
                 endpoint.deliver(granted, self.core.generation)
@@ -380,26 +395,7 @@ class SubscriptionHost:
 
     def stats(self) -> dict[str, Any]:
         """Pulsar's names where Pulsar has one."""
-        core = self.core
-        cursor = core.cursor
-        return {
-            "msgBacklog": cursor.backlog(),
-            "unackedMessages": core.pending.unacked_messages,
-            "markDeletePosition": list(cursor.mark_delete),
-            "individuallyDeletedRanges": len(cursor.deleted),
-            "readPosition": list(core.read_position),
-            "problem": self.problem,
-            "consumers": [
-                {
-                    "consumerName": endpoint.name,
-                    "msgOutCounter": endpoint.messages_out,
-                    "bytesOutCounter": endpoint.bytes_out,
-                    "readsFiles": endpoint.reads_files,
-                    "carrier": endpoint.session.carrier.kind if endpoint.session.carrier else "none",
-                }
-                for endpoint in self.endpoints.values()
-            ],
-        }
+        return self.counts.describe(self.endpoints.values(), self.problem)
 
     async def close(self) -> None:
         """Write the cursor and give its directory up."""

@@ -72,6 +72,7 @@ class TopicPartition(LaneActor):
         async def collect() -> dict[str, Any]:
             assert self._server is not None
             assert self._host is not None
+            await self._server.learn_cursors()
             return {**self._server.stats(), "sessions": self._host.describe(), "pid": os.getpid()}
 
         result: dict[str, Any] = await self._owner.run(collect)

@@ -39,6 +39,13 @@ class Admin:
         self._closed = False
         self.topics = Topics(self)
 
+    @classmethod
+    def _on(cls, cluster: Any, **arguments: Any) -> Admin:
+        """An admin of a cluster that is there already (`pulsar_ray.testing`); it finds no other one."""
+        admin = cls(**arguments)
+        admin._connected = Connected(cluster, "auto")
+        return admin
+
     @property
     def cluster(self) -> Any:
         """The cluster it talks to; connects at the first use. Raises AlreadyClosed, ForkedClient."""

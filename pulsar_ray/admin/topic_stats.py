@@ -1,72 +1,99 @@
-"""From the counters of a partition and its dispatchers to topic stats in Pulsar's shape."""
+"""From the counters of a partition and its dispatchers to topic stats in Pulsar's shape. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from pulsar_ray.managed_ledger.log_sizes import LogSizes
+from pulsar_ray.model.position import Position
+
+_RATES_OUT = ("msgRateOut", "msgThroughputOut")
+_COUNTERS_OUT = ("msgOutCounter", "bytesOutCounter")
+_RATES_IN = ("msgRateIn", "msgThroughputIn")
 _TOPIC_SUMS = (
-    "msgInCounter", "bytesInCounter", "msgOutCounter", "bytesOutCounter", "storageSize",
+    *_RATES_IN, *_RATES_OUT, "msgInCounter", "bytesInCounter", *_COUNTERS_OUT, "storageSize", "backlogSize",
 )  # fmt: skip
 _SUBSCRIPTION_SUMS = (
-    "msgBacklog", "unackedMessages", "msgOutCounter", "bytesOutCounter", "nonContiguousDeletedMessagesRanges",
+    *_RATES_OUT, *_COUNTERS_OUT, "msgRateRedeliver", "messageAckRate", "msgRateExpired", "totalMsgExpired",
+    "msgBacklog", "backlogSize", "unackedMessages", "nonContiguousDeletedMessagesRanges",
 )  # fmt: skip
+_SUBSCRIPTION_TIMES = (
+    "lastAckedTimestamp", "lastConsumedTimestamp", "lastConsumedFlowTimestamp", "lastExpireTimestamp",
+    "lastMarkDeleteAdvancedTimestamp",
+)  # fmt: skip
+_PUBLISHER_SUMS = (*_RATES_IN, "msgInCounter", "bytesInCounter")
 
 
 def partition_stats(
     partition: Mapping[str, Any], durable: Mapping[str, Any], readers: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Stats of one partition. `durable` and `readers` are dispatchers' stats by subscription name.
+    """Stats of one partition. `durable` and `readers` are stats by subscription name, of the dispatchers that
+    run.
 
-    A partition that cannot serve has `refused` with the reason.
+    A durable subscription that has none there is described from the partition's own knowledge. A partition
+    that cannot serve has `refused` with the reason.
     """
     if "refused" in partition:
-        return {**dict.fromkeys(_TOPIC_SUMS, 0), "publishers": [], "subscriptions": {}, **partition}
-    subscriptions = {name: _subscription(stats, is_durable=True) for name, stats in durable.items()}
+        zeros = dict.fromkeys((*_TOPIC_SUMS, "averageMsgSize"), 0)
+        return {**zeros, "publishers": [], "subscriptions": {}, **partition}
+    log = LogSizes(partition["ledgers"])
+    subscriptions = {
+        known["name"]: _subscription(durable.get(known["name"]) or _asleep(known, log), log, is_durable=True)
+        for known in partition["subscriptions"]
+        if known["durable"]
+    }
     for name, stats in readers.items():
-        subscriptions.setdefault(name, _subscription(stats, is_durable=False))
+        # A durable and another subscription may share a name.
+        shown = f"{name} (NonDurable)" if name in subscriptions else name
+        subscriptions[shown] = _subscription(stats, log, is_durable=False)
+    kept = [s["backlogSize"] for s in subscriptions.values() if s["isDurable"]]
+    sums = {field: sum(s[field] for s in subscriptions.values()) for field in (*_RATES_OUT, *_COUNTERS_OUT)}
+    copied = (
+        *_RATES_IN, "averageMsgSize", "msgInCounter", "bytesInCounter", "storageSize", "publishers",
+        "lastPosition", "epoch", "corruptions", "diskLow", "pid",
+    )  # fmt: skip
     return {
-        "msgInCounter": partition["msgInCounter"],
-        "bytesInCounter": partition["bytesInCounter"],
-        "msgOutCounter": sum(s["msgOutCounter"] for s in subscriptions.values()),
-        "bytesOutCounter": sum(s["bytesOutCounter"] for s in subscriptions.values()),
-        "storageSize": partition["storageSize"],
-        "publishers": [{"producerName": name} for name in partition["producers"]],
+        **{field: partition[field] for field in copied},
+        **sums,
+        "backlogSize": max(kept, default=0),
         "subscriptions": subscriptions,
-        "lastPosition": partition["lastPosition"],
-        "epoch": partition["epoch"],
-        "corruptions": partition["corruptions"],
-        "diskLow": partition["diskLow"],
-        "pid": partition["pid"],
     }
 
 
-def refused_cursor(reason: str) -> dict[str, Any]:
-    """What stands for the stats of a dispatcher that cannot serve."""
+def _asleep(known: Mapping[str, Any], log: LogSizes) -> dict[str, Any]:
+    """A subscription whose dispatcher does not run, so that nobody is connected."""
+    mark_delete = Position(*known["markDeletePosition"])
+    entries, _ = log.above(mark_delete, known["individuallyDeletedEntries"])
     return {
-        "msgBacklog": 0,
-        "unackedMessages": 0,
-        "individuallyDeletedRanges": 0,
-        "markDeletePosition": [-1, -1],
-        "readPosition": [-1, -1],
-        "problem": reason,
+        **dict.fromkeys(_SUBSCRIPTION_SUMS, 0),
+        **dict.fromkeys(_SUBSCRIPTION_TIMES, 0),
+        "type": "",
+        "activeConsumerName": "",
+        "blockedSubscriptionOnUnackedMsgs": False,
+        **known,
+        "msgBacklog": entries,
+        "readPosition": list(mark_delete.next()),
         "consumers": [],
     }
 
 
-def _subscription(stats: Mapping[str, Any], *, is_durable: bool) -> dict[str, Any]:
-    consumers = list(stats["consumers"])
+def _subscription(stats: Mapping[str, Any], log: LogSizes, *, is_durable: bool) -> dict[str, Any]:
+    mark_delete = Position(*stats["markDeletePosition"])
+    _, size = log.above(mark_delete, stats["individuallyDeletedEntries"])
+    copied = (
+        *_RATES_OUT, *_COUNTERS_OUT, "msgRateRedeliver", "messageAckRate", "msgRateExpired",
+        "totalMsgExpired", "msgBacklog", "unackedMessages", "blockedSubscriptionOnUnackedMsgs", "type",
+        "activeConsumerName", *_SUBSCRIPTION_TIMES, "subscriptionProperties", "markDeletePosition",
+        "readPosition", "problem",
+    )  # fmt: skip
     return {
-        "msgBacklog": stats["msgBacklog"],
-        "unackedMessages": stats["unackedMessages"],
-        "msgOutCounter": sum(consumer["msgOutCounter"] for consumer in consumers),
-        "bytesOutCounter": sum(consumer["bytesOutCounter"] for consumer in consumers),
+        **{field: stats[field] for field in copied},
+        "backlogSize": size,
+        "durable": is_durable,
         "isDurable": is_durable,
         "nonContiguousDeletedMessagesRanges": stats["individuallyDeletedRanges"],
-        "markDeletePosition": stats["markDeletePosition"],
-        "readPosition": stats["readPosition"],
-        "problem": stats["problem"],
-        "consumers": consumers,
+        "consumers": list(stats["consumers"]),
     }
 
 
@@ -75,20 +102,48 @@ def sum_of_partitions(partitions: Sequence[Mapping[str, Any]]) -> dict[str, Any]
     subscriptions: dict[str, dict[str, Any]] = {}
     for partition in partitions:
         for name, stats in partition["subscriptions"].items():
-            if name not in subscriptions:
-                subscriptions[name] = {
-                    **dict.fromkeys(_SUBSCRIPTION_SUMS, 0),
-                    "isDurable": stats["isDurable"],
-                    "consumers": [],
-                }
-            total = subscriptions[name]
-            for field in _SUBSCRIPTION_SUMS:
-                total[field] += stats[field]
-            total["consumers"] += stats["consumers"]
-    publishers = {p["producerName"]: p for partition in partitions for p in partition["publishers"]}
+            if name in subscriptions:
+                _add_subscription(subscriptions[name], stats)
+            else:
+                subscriptions[name] = _first_subscription(stats)
+    totals = {field: sum(partition[field] for partition in partitions) for field in _TOPIC_SUMS}
+    rate = totals["msgRateIn"]
     return {
-        **{field: sum(partition[field] for partition in partitions) for field in _TOPIC_SUMS},
-        "publishers": list(publishers.values()),
+        **totals,
+        "averageMsgSize": totals["msgThroughputIn"] / rate if rate else 0.0,
+        "publishers": _publishers(p for partition in partitions for p in partition["publishers"]),
         "subscriptions": subscriptions,
         "metadata": {"partitions": len(partitions)},
     }
+
+
+def _first_subscription(stats: Mapping[str, Any]) -> dict[str, Any]:
+    # Positions are of one partition, and nobody is active on all of them.
+    left_out = ("markDeletePosition", "readPosition", "activeConsumerName")
+    total = {field: value for field, value in stats.items() if field not in left_out}
+    return {**total, "consumers": list(stats["consumers"])}
+
+
+def _add_subscription(total: dict[str, Any], stats: Mapping[str, Any]) -> None:
+    for field in _SUBSCRIPTION_SUMS:
+        total[field] += stats[field]
+    for field in _SUBSCRIPTION_TIMES:
+        total[field] = max(total[field], stats[field])
+    for field in ("type", "problem", "blockedSubscriptionOnUnackedMsgs"):
+        total[field] = total[field] or stats[field]
+    total["consumers"] += stats["consumers"]
+
+
+def _publishers(publishers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A producer has one connection to each partition, all with its name."""
+    found: dict[str, dict[str, Any]] = {}
+    for publisher in publishers:
+        total = found.setdefault(
+            publisher["producerName"], {**publisher, **dict.fromkeys(_PUBLISHER_SUMS, 0)}
+        )
+        for field in _PUBLISHER_SUMS:
+            total[field] += publisher[field]
+    for total in found.values():
+        rate = total["msgRateIn"]
+        total["averageMsgSize"] = total["msgThroughputIn"] / rate if rate else 0.0
+    return list(found.values())

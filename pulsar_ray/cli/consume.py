@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from pulsar_ray.cli.console import interrupted, say
 from pulsar_ray.cli.interrupt import Interrupt
+from pulsar_ray.cli.message_json import message_json
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.model.enums import ConsumerType, InitialPosition
 
@@ -64,7 +63,7 @@ def consume(
     """
     if as_json and key_separator is not None:
         raise click.UsageError("--json shows keys already: leave --key-separator out")
-    text = _as_json if as_json else _plain(key_separator)
+    text = message_json if as_json else _plain(key_separator)
     done = 0
     with ExitStack() as stack:
         client = stack.enter_context(target.client())
@@ -112,29 +111,3 @@ def _plain(key_separator: str | None) -> Callable[[Message], bytes]:
         return lambda message: message.data() + b"\n"
     separator = key_separator.encode()
     return lambda message: message.partition_key().encode() + separator + message.data() + b"\n"
-
-
-def _as_json(message: Message) -> bytes:
-    fields: dict[str, Any] = {
-        "topic": message.topic_name(),
-        "message_id": str(message.message_id()),
-        "key": message.partition_key() or None,
-        "ordering_key": message.ordering_key() or None,
-        "properties": message.properties(),
-        "publish_time": message.publish_timestamp(),
-        "event_time": message.event_timestamp() or None,
-        "redelivery_count": message.redelivery_count(),
-        "producer_name": message.producer_name(),
-        **_value(message),
-    }
-    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
-
-
-def _value(message: Message) -> dict[str, Any]:
-    """The value as text, or in base64 if it is none; null for a tombstone."""
-    if message.has_null_value():
-        return {"value": None}
-    try:
-        return {"value": message.data().decode()}
-    except UnicodeDecodeError:
-        return {"value_base64": base64.b64encode(message.data()).decode()}

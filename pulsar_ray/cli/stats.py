@@ -19,7 +19,8 @@ from pulsar_ray.cli.target import Target, pass_target
 def stats(target: Target, topic: str | None, as_json: bool) -> None:
     """Show what TOPIC holds and who uses it; without a TOPIC the whole broker.
 
-    Counters start at 0 with the actor that counts; a backlog counts entries, of which a batch is one.
+    Counters start at 0 with the actor that counts, rates are of the last ten seconds; a backlog counts
+    entries, of which a batch is one.
     """
     with target.admin() as admin:
         found = admin.stats() if topic is None else admin.topics.stats(topic)
@@ -46,30 +47,36 @@ def _show_broker(found: dict[str, Any], partitions: dict[str, int]) -> None:
 
 
 def _show_topic(topic: str, found: dict[str, Any]) -> None:
-    parts = Table("", "messages in", "bytes in", "stored", "producers", title=topic)
+    parts = Table("", "messages in", "/s", "bytes in", "stored", "producers", title=topic)
     for name, partition in found.get("partitions", {}).items():
         parts.add_row(name.rsplit("-", 1)[-1], *_traffic(partition))
     parts.add_row("all" if "partitions" in found else "", *_traffic(found))
     out().print(parts)
-    subscriptions = Table("subscription", "backlog", "unacked", "messages out", "consumers")
+    subscriptions = Table("subscription", "type", "backlog", "unacked", "messages out", "/s", "consumers")
     for name, one in sorted(found["subscriptions"].items()):
         subscriptions.add_row(
             name if one["isDurable"] else f"{name} (not durable)",
+            one["type"],
             f"{one['msgBacklog']:,}",
             f"{one['unackedMessages']:,}",
             f"{one['msgOutCounter']:,}",
+            f"{one['msgRateOut']:,.1f}",
             ", ".join(sorted({consumer["consumerName"] for consumer in one["consumers"]})),
         )
     out().print(subscriptions)
+    for name, one in sorted(found["subscriptions"].items()):
+        if one["problem"]:
+            click.secho(f"{name}: {one['problem']}", fg="red", err=True)
     for name, partition in found.get("partitions", {topic: found}).items():
         for problem in [partition.get("refused"), *partition.get("corruptions", ())]:
             if problem:
                 click.secho(f"{name}: {problem}", fg="red", err=True)
 
 
-def _traffic(counters: dict[str, Any]) -> tuple[str, str, str, str]:
+def _traffic(counters: dict[str, Any]) -> tuple[str, ...]:
     return (
         f"{counters['msgInCounter']:,}",
+        f"{counters['msgRateIn']:,.1f}",
         size(counters["bytesInCounter"]),
         size(counters["storageSize"]),
         str(len(counters["publishers"])),

@@ -1,4 +1,4 @@
-"""`pulsar-ray topics`: list, create and delete."""
+"""`pulsar-ray topics`: list, create, delete, look at, and what concerns subscriptions."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ import json
 import click
 from rich.table import Table
 
+from pulsar_ray.cli import subscriptions
 from pulsar_ray.cli.console import out
+from pulsar_ray.cli.stats import stats
 from pulsar_ray.cli.target import Target, pass_target
 
 
 @click.group()
 def topics() -> None:
-    """List, create and delete topics."""
+    """List, create, delete and inspect topics, and administer their subscriptions."""
+
+
+topics.add_command(stats)
+for _one in subscriptions.COMMANDS:
+    topics.add_command(_one)
 
 
 @topics.command(name="list")
@@ -56,6 +63,24 @@ def create(target: Target, topic: str, partitions: int | None) -> None:
         else:
             admin.topics.create_partitioned_topic(topic, partitions)
     click.echo(f"created {topic}" + (f" with {partitions} partitions" if partitions else ""))
+
+
+@topics.command()
+@click.argument("topic")
+@pass_target
+def stats_internal(target: Target, topic: str) -> None:
+    """Show the ledgers and cursors of TOPIC as JSON."""
+    with target.admin() as admin:
+        click.echo(json.dumps(admin.topics.stats_internal(topic), indent=2))
+
+
+@topics.command()
+@click.argument("topic")
+@pass_target
+def partitioned_stats(target: Target, topic: str) -> None:
+    """Show everything about a partitioned TOPIC as JSON."""
+    with target.admin() as admin:
+        click.echo(json.dumps(admin.topics.partitioned_stats(topic), indent=2))
 
 
 @topics.command()

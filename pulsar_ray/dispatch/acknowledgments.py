@@ -66,6 +66,19 @@ class Acknowledgments:
         elif self._cursor.acknowledge_up_to(position):
             self._drop_up_to(position)
 
+    def acknowledge_through(self, position: Position) -> int:
+        """All entries at or below a position, for an administrator; returns how many were not acknowledged.
+
+        What consumers hold of it they keep, and acknowledging it has no further effect.
+        """
+        cursor = self._cursor
+        last = cursor.ledgers.position_of(cursor.ledgers.count_up_to(position) - 1)
+        if last is None:
+            return 0
+        before = cursor.backlog()
+        self.acknowledge_up_to(last, -1, is_durable=False)
+        return before - cursor.backlog()
+
     def _drop_up_to(self, position: Position) -> None:
         for block in self._pending.up_to(position):
             ref = block.ref

@@ -100,6 +100,27 @@ class Dispatcher:
 
     # ---- consumers
 
+    @property
+    def consumer_type(self) -> ConsumerType | None:
+        """The type its consumers have, or had last; None before the first."""
+        return self._type
+
+    @property
+    def active_consumer_name(self) -> str:
+        """Who gets the messages where only one does; "" if nobody, or several."""
+        active = self._policy.active if isinstance(self._policy, SingleActivePolicy) else None
+        return "" if active is None else active.spec.name
+
+    @property
+    def is_blocked_on_unacked(self) -> bool:
+        """Whether nothing is dispatched until half of the subscription's limit is acknowledged."""
+        return self._is_blocked
+
+    @property
+    def acknowledgments(self) -> Acknowledgments:
+        """For what an administrator acknowledges."""
+        return self._acknowledgments
+
     def must_wait(self, spec: ConsumerSpec) -> bool:
         """Whether a consumer known from before a restart may still come back and exclude this one.
 

@@ -21,7 +21,8 @@ class SingleActivePolicy:
     limits_unacked = False
 
     def __init__(self) -> None:
-        self._active: Consumer | None = None
+        self.active: Consumer | None = None
+        """Who gets the messages."""
 
     def admit(self, spec: ConsumerSpec, present: Collection[Consumer]) -> None:
         """Raise ConsumerBusy if there is a consumer already."""
@@ -32,16 +33,16 @@ class SingleActivePolicy:
             )
 
     def join(self, consumer: Consumer) -> None:
-        self._active = consumer
+        self.active = consumer
 
     def leave(self, consumer: Consumer) -> None:
-        if self._active is consumer:
-            self._active = None
+        if self.active is consumer:
+            self.active = None
 
     def dispatch(self, source: GrantSource) -> list[Grant]:
         """Grant until the consumer has no room or nothing waits."""
         grants: list[Grant] = []
-        consumer = self._active
+        consumer = self.active
         if consumer is None:
             return grants
         pending = source.pending

@@ -207,13 +207,6 @@ class ManagedLedger:
     def leases(self) -> list[Lease]:
         return list(self._state.manifest.leases.values())
 
-    def describe_subscriptions(self) -> list[dict[str, Any]]:
-        """The registry, for stats."""
-        return [
-            {"number": s.number, "name": s.name, "durable": s.is_durable, "hold": list(s.hold)}
-            for s in self.subscriptions()
-        ]
-
     def begin_register_subscription(
         self, name: str, is_durable: bool, initial: str | Position, properties: dict[str, str] | None = None
     ) -> Change:

@@ -106,6 +106,14 @@ class StubActor:
         reply: dict[str, Any] = self.result(call, timeout_s)
         return reply
 
+    async def call(self, method: str, arguments: dict[str, Any]) -> Any:
+        """The actor's Ray method of this name."""
+        raise NotImplementedError
+
+    async def stats(self) -> dict[str, Any]:
+        """The actor's Ray method of this name."""
+        raise NotImplementedError
+
     # --- ending --------------------------------------------------------------------------------------------
 
     def freeze(self) -> None:
@@ -220,6 +228,15 @@ class StubPartition(StubActor):
             self.ledger, self.settings, self.clock, self.owner.loop, self.host, self._fatal
         )
 
+    async def call(self, method: str, arguments: dict[str, Any]) -> Any:
+        assert self.server is not None
+        return await self.server.call(method, arguments)
+
+    async def stats(self) -> dict[str, Any]:
+        assert self.server is not None
+        await self.server.learn_cursors()
+        return {**self.server.stats(), "pid": os.getpid()}
+
     def _disks(self) -> list[DiskThread]:
         return [self.server._disk] if self.server is not None else []  # noqa: SLF001
 
@@ -260,6 +277,15 @@ class StubDispatcher(StubActor):
             self.host,
             self._fatal,
         )
+
+    async def call(self, method: str, arguments: dict[str, Any]) -> Any:
+        assert self.server is not None
+        return await self.server.call(method, arguments)
+
+    async def stats(self) -> dict[str, Any]:
+        assert self.server is not None
+        await self.server.look_around()
+        return {**self.server.stats(), "pid": os.getpid()}
 
     @property
     def is_missing(self) -> bool:

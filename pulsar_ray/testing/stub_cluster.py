@@ -8,6 +8,7 @@ tunnel.
 from __future__ import annotations
 
 import dataclasses
+import pickle
 import shutil
 import tempfile
 import threading
@@ -19,7 +20,15 @@ from typing import Any, NamedTuple
 
 from pulsar_ray.actors.catalog import Catalog, PartitionRow
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import Moved, NotAllowedError, NotConnected, PulsarException, TopicNotFound
+from pulsar_ray.errors import (
+    Moved,
+    NotAllowedError,
+    NotConnected,
+    PulsarException,
+    ServiceUnitNotReady,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
 from pulsar_ray.managed_ledger.identity import TopicIdentity
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.session.requests import PROTOCOL_VERSION
@@ -28,6 +37,7 @@ from pulsar_ray.testing.lossy_tunnel import PERFECT, FateSource, TunnelFaults
 from pulsar_ray.testing.stub_actor import StubActor, StubDispatcher, StubPartition
 from pulsar_ray.transport.cluster import AttachReply, PartitionRoute, SubscriptionRequest
 from pulsar_ray.transport.names import dispatcher_name, partition_name
+from pulsar_ray.transport.retry import until
 
 STORE = "stub"
 ATTACH_TIMEOUT_S = 5.0
@@ -155,6 +165,36 @@ class StubCluster:
             raise NotConnected(f"{handle.actor.address}: the call or its reply was lost")
         last_received, packets = handle.actor.result(handle.future, timeout_s)
         return last_received, [(number, bytes(packet)) for number, packet in packets]
+
+    def call(self, address: str, method: str, *arguments: Any, timeout_s: float) -> Any:
+        """A Ray method of an actor that an administrator calls; what crosses is a copy, as between
+        processes.
+        """
+        actor = self._running(address)
+        actor.serving(timeout_s)
+        arguments = pickle.loads(pickle.dumps(arguments))
+        result = actor.result(actor.submit(lambda: getattr(actor, method)(*arguments)), timeout_s)
+        return pickle.loads(pickle.dumps(result))
+
+    def call_again(self, address: str, method: str, *arguments: Any, timeout_s: float) -> Any:
+        """As RayCluster.call_again."""
+        return until(
+            timeout_s,
+            lambda left: self.call(address, method, *arguments, timeout_s=left),
+            again=(Moved, NotConnected, ServiceUnitNotReady),
+        )
+
+    def stats(self, address: str) -> dict[str, Any]:
+        """As RayCluster.stats; nobody is started for it."""
+        actor = self._actors.get(address)
+        if actor is None or actor.is_dead:
+            raise Moved(f"{address}: no such actor")
+        try:
+            actor.serving(ATTACH_TIMEOUT_S)
+        except SubscriptionNotFound as error:
+            return {"refused": str(error)}
+        result: dict[str, Any] = self.call(address, "stats", timeout_s=ATTACH_TIMEOUT_S)
+        return result
 
     def tie_life(self, address: str, session_id: int, attachment: int, token: bytes) -> None:
         """All ends are in one process here, which dies as a whole."""

@@ -6,6 +6,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+from pulsar_ray.admin.admin import Admin
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer import Consumer
 from pulsar_ray.client.message import Message
@@ -54,6 +55,10 @@ class Broker:
         client = Client._on(self.cluster, transport=kind, **arguments)
         self._clients.append(client)
         return client
+
+    def admin(self) -> Admin:
+        """An administrator of this broker."""
+        return Admin._on(self.cluster)
 
     def topic(self, partitions: int = 0) -> str:
         """The full name of a new topic."""

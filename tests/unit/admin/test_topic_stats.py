@@ -2,16 +2,50 @@ from __future__ import annotations
 
 from typing import Any
 
-from pulsar_ray.admin.topic_stats import partition_stats, refused_cursor, sum_of_partitions
+from pulsar_ray.admin.internal_stats import internal_stats
+from pulsar_ray.admin.topic_stats import partition_stats, sum_of_partitions
+from pulsar_ray.model.traffic import OutgoingTraffic
 
 
-def actor(**changes: Any) -> dict[str, Any]:
+def publisher(name: str, rate: float = 2.0) -> dict[str, Any]:
+    return {
+        "producerName": name,
+        "msgRateIn": rate,
+        "msgThroughputIn": rate * 10,
+        "averageMsgSize": 10.0,
+        "msgInCounter": 5,
+        "bytesInCounter": 50,
+    }
+
+
+def asleep(name: str, entry: int, **changes: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "durable": True,
+        "isServed": False,
+        "markDeletePosition": [1, entry],
+        "individuallyDeletedRanges": 1,
+        "individuallyDeletedEntries": 2,
+        "individuallyDeletedMessages": "[(1:6..1:8]]",
+        "subscriptionProperties": {},
+        "problem": "",
+        **changes,
+    }
+
+
+def actor(*subscriptions: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {
         "msgInCounter": 10,
         "bytesInCounter": 100,
+        "msgRateIn": 4.0,
+        "msgThroughputIn": 40.0,
+        "averageMsgSize": 10.0,
         "storageSize": 1000,
+        "ledgers": [[1, 10, 1000]],
         "producers": ["p"],
-        "lastPosition": [1, 2],
+        "publishers": [publisher("p")],
+        "subscriptions": list(subscriptions),
+        "lastPosition": [1, 9],
         "epoch": 1,
         "corruptions": [],
         "diskLow": False,
@@ -20,45 +54,105 @@ def actor(**changes: Any) -> dict[str, Any]:
     }
 
 
-def cursor(backlog: int, *names: str) -> dict[str, Any]:
+def served(backlog: int, *names: str, **changes: Any) -> dict[str, Any]:
+    """What a dispatcher says of a subscription."""
+    traffic = OutgoingTraffic(0)
+    traffic.delivered(3 * len(names), 1, 30 * len(names), 0, 7)
     return {
+        **traffic.describe(),
+        "type": "Shared",
+        "activeConsumerName": "",
+        "blockedSubscriptionOnUnackedMsgs": False,
+        "msgRateExpired": 0.0,
+        "totalMsgExpired": 0,
+        "lastExpireTimestamp": 0,
+        "lastMarkDeleteAdvancedTimestamp": 0,
         "msgBacklog": backlog,
         "unackedMessages": 1,
         "individuallyDeletedRanges": 2,
-        "markDeletePosition": [1, 0],
-        "readPosition": [1, 1],
+        "individuallyDeletedEntries": 3,
+        "individuallyDeletedMessages": "[]",
+        "markDeletePosition": [1, 4],
+        "readPosition": [1, 8],
+        "subscriptionProperties": {},
         "problem": "",
-        "consumers": [{"consumerName": name, "msgOutCounter": 3, "bytesOutCounter": 30} for name in names],
+        "consumers": [{"consumerName": name} for name in names],
+        **changes,
     }
 
 
 def test_a_partition_with_durable_and_other_subscriptions() -> None:
-    stats = partition_stats(actor(), {"s": cursor(4, "a", "b")}, {"reader-1": cursor(1, "r")})
-    assert stats["publishers"] == [{"producerName": "p"}]
+    stats = partition_stats(actor(asleep("s", 4)), {"s": served(2, "a", "b")}, {"reader-1": served(1, "r")})
+    assert stats["publishers"] == [publisher("p")]
+    assert (stats["msgRateIn"], stats["averageMsgSize"]) == (4.0, 10.0)
     assert stats["msgOutCounter"] == 9
     assert stats["bytesOutCounter"] == 90
-    assert stats["subscriptions"]["s"]["msgBacklog"] == 4
-    assert stats["subscriptions"]["s"]["isDurable"] is True
-    assert stats["subscriptions"]["s"]["nonContiguousDeletedMessagesRanges"] == 2
+    one = stats["subscriptions"]["s"]
+    assert (one["msgBacklog"], one["backlogSize"], one["durable"], one["isDurable"]) == (2, 200, True, True)
+    assert one["nonContiguousDeletedMessagesRanges"] == 2
     assert stats["subscriptions"]["reader-1"]["isDurable"] is False
+    assert stats["backlogSize"] == 200
+
+
+def test_whoever_sleeps_is_described_from_the_partitions_knowledge() -> None:
+    stats = partition_stats(actor(asleep("s", 4), asleep("far", -1)), {}, {})
+    one = stats["subscriptions"]["s"]
+    assert (one["msgBacklog"], one["backlogSize"], one["readPosition"]) == (3, 300, [1, 5])
+    assert (one["consumers"], one["unackedMessages"], one["type"]) == ([], 0, "")
+    assert stats["subscriptions"]["far"]["msgBacklog"] == 8
+    assert stats["backlogSize"] == 800, "of the slowest one"
+
+
+def test_a_durable_and_another_of_one_name() -> None:
+    stats = partition_stats(actor(asleep("s", 4)), {"s": served(2, "a")}, {"s": served(1, "r")})
+    shown = {name: one["durable"] for name, one in stats["subscriptions"].items()}
+    assert shown == {"s": True, "s (NonDurable)": False}
 
 
 def test_what_cannot_serve_says_why() -> None:
     stats = partition_stats({"refused": "DataDirectoryInUse: ..."}, {}, {})
     assert stats["refused"] == "DataDirectoryInUse: ..."
     assert stats["msgInCounter"] == 0
-    healthy = partition_stats(actor(), {"s": refused_cursor("no cursor")}, {})
-    assert healthy["subscriptions"]["s"]["problem"] == "no cursor"
+    broken = partition_stats(actor(asleep("s", 4, problem="no cursor")), {}, {})
+    assert broken["subscriptions"]["s"]["problem"] == "no cursor"
 
 
 def test_the_sum_of_partitions() -> None:
-    one = partition_stats(actor(), {"s": cursor(4, "a")}, {})
-    other = partition_stats(actor(msgInCounter=5, producers=["p", "q"]), {"s": cursor(6, "a")}, {})
+    one = partition_stats(actor(asleep("s", 4)), {"s": served(4, "a", lastAckedTimestamp=5)}, {})
+    changed = actor(
+        asleep("s", 4), msgInCounter=5, msgRateIn=1.0, publishers=[publisher("p"), publisher("q")]
+    )
+    other = partition_stats(changed, {"s": served(6, "a", lastAckedTimestamp=9)}, {})
     total = sum_of_partitions([one, other, partition_stats({"refused": "gone"}, {}, {})])
     assert total["msgInCounter"] == 15
     assert total["msgOutCounter"] == 6
     assert total["storageSize"] == 2000
-    assert [publisher["producerName"] for publisher in total["publishers"]] == ["p", "q"]
-    assert total["subscriptions"]["s"]["msgBacklog"] == 10
-    assert len(total["subscriptions"]["s"]["consumers"]) == 2
+    assert (total["msgRateIn"], total["msgThroughputIn"], total["averageMsgSize"]) == (5.0, 80.0, 16.0)
+    rates = {p["producerName"]: (p["msgRateIn"], p["msgInCounter"]) for p in total["publishers"]}
+    assert rates == {"p": (4.0, 10), "q": (2.0, 5)}
+    subscription = total["subscriptions"]["s"]
+    assert (subscription["msgBacklog"], subscription["backlogSize"]) == (10, 400)
+    assert subscription["lastAckedTimestamp"] == 9
+    assert len(subscription["consumers"]) == 2
+    assert "markDeletePosition" not in subscription, "positions are of one partition"
     assert total["metadata"] == {"partitions": 3}
+    assert len(one["subscriptions"]["s"]["consumers"]) == 1, "the parts stay as they are"
+
+
+def test_internal_stats_in_pulsars_words() -> None:
+    found = internal_stats(actor(asleep("s", 4), asleep("t", -1)), {"t": served(10, "c")})
+    assert found["lastConfirmedEntry"] == "1:9"
+    assert found["ledgers"] == [{"ledgerId": 1, "entries": 10, "size": 1000}]
+    assert (found["numberOfEntries"], found["totalSize"], found["currentLedgerEntries"]) == (10, 1000, 10)
+    assert found["cursors"]["s"] == {
+        "markDeletePosition": "1:4",
+        "readPosition": "1:5",
+        "individuallyDeletedMessages": "[(1:6..1:8]]",
+        "totalNonContiguousDeletedMessagesRange": 1,
+        "numberOfEntriesSinceFirstNotAckedMessage": 5,
+        "state": "Asleep",
+        "active": False,
+        "properties": {},
+        "problem": "",
+    }
+    assert (found["cursors"]["t"]["state"], found["cursors"]["t"]["active"]) == ("Open", True)

@@ -90,10 +90,26 @@ class FakeTopics:
         copied: dict[str, Any] = json.loads(json.dumps(self._admin.topic_stats))
         return copied
 
+    def stats_internal(self, topic: str) -> dict[str, Any]:
+        return {**self.stats(topic), "call": "stats-internal"}
+
+    def partitioned_stats(self, topic: str) -> dict[str, Any]:
+        return {**self.stats(topic), "call": "partitioned-stats"}
+
+    def __getattr__(self, name: str) -> Any:
+        """Of the rest: keeps the call, and answers what `answers` has for it."""
+
+        def call(*arguments: Any) -> Any:
+            self._admin.calls.append((name, *arguments))
+            return self._admin.answers.get(name)
+
+        return call
+
 
 class FakeAdmin:
     def __init__(self) -> None:
         self.calls: list[Any] = []
+        self.answers: dict[str, Any] = {}
         self.retention = (0, 0)
         self.topic_partitions: dict[str, int] = {}
         self.topic_stats: dict[str, Any] = {"subscriptions": {"s": {"isDurable": True}}}

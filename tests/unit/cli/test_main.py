@@ -8,15 +8,14 @@ import click
 import pytest
 
 from pulsar_ray.cli.main import main
+from pulsar_ray.cli.topics import topics
 from pulsar_ray.errors import TopicNotFound
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fakes import FakeTarget
 
 COMMANDS = list(main.list_commands(click.Context(main)))
 NESTED = [
-    ("topics", "list"),
-    ("topics", "create"),
-    ("topics", "delete"),
+    *(("topics", command) for command in topics.commands),
     ("perf", "produce"),
     ("perf", "consume"),
 ]

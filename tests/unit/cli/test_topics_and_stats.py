@@ -8,6 +8,7 @@ from tests.unit.cli.fakes import FakeTarget
 
 PARTITION: dict[str, Any] = {
     "msgInCounter": 1234,
+    "msgRateIn": 12.25,
     "bytesInCounter": 10,
     "storageSize": 5000,
     "msgOutCounter": 0,
@@ -42,7 +43,15 @@ def test_create_and_delete(run: Run) -> None:
 
 def test_stats_of_a_topic(run: Run) -> None:
     target = FakeTarget()
-    subscription = {"msgBacklog": 77, "unackedMessages": 3, "msgOutCounter": 5, "isDurable": True}
+    subscription = {
+        "type": "Key_Shared",
+        "msgBacklog": 77,
+        "unackedMessages": 3,
+        "msgOutCounter": 5,
+        "msgRateOut": 0.5,
+        "isDurable": True,
+        "problem": "a broken cursor",
+    }
     target.the_admin.topic_stats = {
         **PARTITION,
         "subscriptions": {"audit": {**subscription, "consumers": [{"consumerName": "c1"}]}},
@@ -50,10 +59,19 @@ def test_stats_of_a_topic(run: Run) -> None:
     }
     result = run(target, "stats", "t")
     assert result.exit_code == 0
-    for text in ("1,234", "5.0 kB", "audit", "77", "c1"):
+    for text in ("1,234", "12.2", "5.0 kB", "audit", "Key_Shared", "77", "c1"):
         assert text in result.stdout
     assert "t-partition-0: segment 1 is corrupt" in result.stderr
+    assert "audit: a broken cursor" in result.stderr
     assert json.loads(run(target, "stats", "t", "--json").stdout) == target.the_admin.topic_stats
+
+
+def test_more_stats_are_json(run: Run) -> None:
+    target = FakeTarget()
+    target.the_admin.topic_stats = {"a": 1}
+    for command in ("stats-internal", "partitioned-stats"):
+        assert json.loads(run(target, "topics", command, "t").stdout) == {"a": 1, "call": command}
+    assert json.loads(run(target, "topics", "stats", "t", "--json").stdout) == {"a": 1}
 
 
 def test_stats_of_the_broker(run: Run) -> None:

@@ -94,7 +94,7 @@ def test_holds_move_within_what_is_there(tmp_path: Path) -> None:
         log.begin_move_hold(99, LATEST)
     change(log, log.begin_remove_subscription(number))
     assert not log.has_subscription(number)
-    assert log.describe_subscriptions() == []
+    assert log.subscriptions() == []
 
 
 def test_the_slowest_durable_hold_decides(tmp_path: Path) -> None:

@@ -1,0 +1,63 @@
+"""What a partition's stats are made of: arithmetic over what its owner has in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import Any
+
+from pulsar_ray.actors.publish_intake import ProducerEndpoint, PublishIntake
+from pulsar_ray.actors.sleeping_cursors import SleepingCursors
+from pulsar_ray.managed_ledger.log_sizes import ledger_sizes
+from pulsar_ray.managed_ledger.managed_ledger import ManagedLedger
+
+
+def describe_partition(
+    ledger: ManagedLedger, intake: PublishIntake, cursors: SleepingCursors, followed: Set[int]
+) -> dict[str, Any]:
+    """Counters since the actor started, rates, storage, producers, and every registered subscription.
+
+    `followed` are the numbers of dispatchers that run; of the others' subscriptions it says how far they are.
+    """
+    sizes = ledger_sizes(ledger.segments())
+    numbers = {s.number for s in ledger.subscriptions()}
+    return {
+        "msgInCounter": intake.traffic.messages,
+        "bytesInCounter": intake.traffic.bytes,
+        **intake.traffic.describe(),
+        "commits": intake.commits,
+        "storageSize": sum(size for _, _, size in sizes),
+        "ledgers": [list(size) for size in sizes],
+        "producers": sorted(intake.producers),
+        "publishers": [_publisher(producer) for _, producer in sorted(intake.producers.items())],
+        "epoch": ledger.epoch,
+        "lastPosition": list(ledger.last_position),
+        "corruptions": [str(c) for c in ledger.corruptions],
+        "subscriptions": [
+            {
+                "number": s.number,
+                "name": s.name,
+                "durable": s.is_durable,
+                "hold": list(s.hold),
+                "subscriptionProperties": dict(s.properties),
+                "isServed": s.number in followed,
+                **cursors.describe(s),
+            }
+            for s in ledger.subscriptions()
+        ],
+        "hasReaders": any(number not in numbers for number in followed),
+    }
+
+
+def _publisher(producer: ProducerEndpoint) -> dict[str, Any]:
+    carrier = producer.session.carrier
+    return {
+        "accessMode": "Shared",
+        "producerName": producer.name,
+        "producerId": producer.producer_id,
+        **producer.traffic.describe(),
+        "msgInCounter": producer.traffic.messages,
+        "bytesInCounter": producer.traffic.bytes,
+        "connectedSince": producer.connected_ms,
+        "address": producer.session.client_id,
+        "carrier": carrier.kind if carrier is not None else "none",
+    }

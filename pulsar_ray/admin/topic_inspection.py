@@ -1,0 +1,99 @@
+"""`Admin.topics`: looking at topics, which wakes nobody and changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pulsar_ray.admin.internal_stats import internal_stats
+from pulsar_ray.admin.topic_calls import TopicCalls
+from pulsar_ray.admin.topic_stats import partition_stats, sum_of_partitions
+from pulsar_ray.errors import NotAllowedError, OperationNotSupported
+from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.transport.cluster import PartitionRoute
+
+
+class TopicInspection(TopicCalls):
+    """Stats, subscriptions and ends of topics. Never creates a topic, nor starts a dispatcher."""
+
+    def stats(self, topic: str, *, subscriptions: bool = True) -> dict[str, Any]:
+        """Counters, rates, producers, subscriptions and consumers, with Pulsar's field names.
+
+        Of a partitioned topic the sums, and each partition's own under `partitions`. Counters start at 0 with
+        the actor that counts; rates are of the last ten seconds; backlogs count entries. Cheap enough to ask
+        every second: one call to each running actor, no disk. Without `subscriptions` only the partitions
+        are asked. Raises TopicNotFound.
+        """
+        found = {route.topic: self._partition(route, subscriptions) for route in self._routes(topic)}
+        name = TopicName.parse(topic).full
+        if name in found:
+            return found[name]
+        return {**sum_of_partitions(list(found.values())), "partitions": found}
+
+    def partitioned_stats(self, topic: str) -> dict[str, Any]:
+        """`stats` of a partitioned topic. Raises NotAllowedError for one that is not."""
+        stats = self.stats(topic)
+        if "partitions" not in stats:
+            raise NotAllowedError(f"{topic} is not a partitioned topic: use stats()")
+        return stats
+
+    def _partition(self, route: PartitionRoute, subscriptions: bool) -> dict[str, Any]:
+        partition = self._actor_stats(route.address)
+        durable: dict[str, Any] = {}
+        readers: dict[str, Any] = {}
+        if subscriptions and "refused" not in partition:
+            for known in partition["subscriptions"]:
+                if known["durable"] and known["isServed"]:
+                    durable.update(self._running_stats(route.topic, known["name"], durable=True))
+            if partition["hasReaders"]:
+                readers = self._running_stats(route.topic, "", durable=False)
+        return partition_stats(partition, durable, readers)
+
+    def stats_internal(self, topic: str) -> dict[str, Any]:
+        """Ledgers and cursors, as Pulsar's stats-internal; of a partitioned topic under `partitions`.
+
+        Raises TopicNotFound, and ServiceUnitNotReady while a partition cannot serve.
+        """
+        found = {route.topic: self._internal(route) for route in self._routes(topic)}
+        name = TopicName.parse(topic).full
+        return found.get(name) or {"metadata": {"partitions": len(found)}, "partitions": found}
+
+    def _internal(self, route: PartitionRoute) -> dict[str, Any]:
+        partition = self._serving_stats(route)
+        cursors = {}
+        for known in partition["subscriptions"]:
+            if known["durable"] and known["isServed"]:
+                cursors[known["name"]] = self._ask_dispatcher(route, known["name"], "describe_cursor")
+        return internal_stats(partition, cursors)
+
+    def subscriptions(self, topic: str) -> list[str]:
+        """The names of all subscriptions, sorted: durable ones, and others while they are connected.
+
+        Raises TopicNotFound.
+        """
+        found: set[str] = set()
+        for route in self._routes(topic):
+            partition = self._serving_stats(route)
+            found |= {known["name"] for known in partition["subscriptions"]}
+            if partition["hasReaders"]:
+                found |= set(self._running_stats(route.topic, "", durable=False))
+        return sorted(found)
+
+    def get_last_message_id(self, topic: str) -> MessageId:
+        """The id of the newest message, (-1,-1,-1,-1) of an empty topic; of a batch its last message's.
+
+        Raises OperationNotSupported for a partitioned topic: name one of its partitions.
+        """
+        route, *others = self._routes(topic)
+        if others or route.topic != TopicName.parse(topic).full:
+            raise OperationNotSupported(
+                f"{topic} has no last message id of its own: give one partition, for instance {route.topic}"
+            )
+        last = self._ask_partition(route, "last_message")
+        ledger_id, entry_id = last["position"]
+        if ledger_id < 0 or entry_id < 0:
+            return MessageId()
+        size = last["batch_size"]
+        return MessageId(
+            route.partition, ledger_id, entry_id, size - 1, batch_size=size, topic_name=route.topic
+        )

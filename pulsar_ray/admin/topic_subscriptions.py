@@ -1,0 +1,279 @@
+"""`Admin.topics`: what can be done to subscriptions, with and without consumers connected."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from pulsar_ray.admin.topic_calls import TopicCalls
+from pulsar_ray.client.message import Message
+from pulsar_ray.client.received_block import ReceivedBlock
+from pulsar_ray.errors import (
+    InvalidConfiguration,
+    NotAllowedError,
+    OperationNotSupported,
+    SubscriptionNotFound,
+)
+from pulsar_ray.format.payload import decode_block
+from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.transport.cluster import PartitionRoute
+from pulsar_ray.transport.names import dispatcher_name
+
+MAX_PEEKED_MESSAGES = 100_000
+
+
+class TopicSubscriptions(TopicCalls):
+    """Durable subscriptions of topics. Each method returns when its effect is durable, and may be repeated.
+
+    The work is done by the subscription's dispatcher, which is started if it sleeps. On a partitioned topic
+    it is done on every partition that has the subscription; name one partition
+    (`<topic>-partition-<number>`) to mean that one only. All raise TopicNotFound, SubscriptionNotFound, and
+    ValueError for arguments that mean nothing.
+    """
+
+    def create_subscription(
+        self,
+        topic: str,
+        subscription: str,
+        position: MessageId | str = "earliest",
+        *,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a durable subscription; from now on the topic keeps for it what it has not acknowledged.
+
+        `position` is "earliest", "latest", or the id of the first message it gets (a batch comes whole). No
+        dispatcher is started for it. On a partitioned topic it is created on each partition, and an id is
+        refused with OperationNotSupported. Raises NotAllowedError if it exists, InvalidConfiguration for an
+        empty name and for an id of another topic.
+        """
+        if not subscription:
+            raise InvalidConfiguration("the subscription's name is empty: give one")
+        initial = _target(position)
+        if isinstance(initial, int):
+            raise ValueError(f'position={position!r}: give "earliest", "latest" or a MessageId')
+        routes = self._routes(topic)
+        if isinstance(initial, list):
+            self._check_place(topic, routes, position)
+        for route in routes:
+            if subscription in self._registered(route):
+                raise NotAllowedError(f"Subscription {subscription!r} already exists for topic {topic}")
+        for route in routes:
+            self._ask_partition(
+                route,
+                "register_subscription",
+                name=subscription,
+                durable=True,
+                initial=initial,
+                properties=dict(properties or {}),
+                create=True,
+            )
+
+    def unsubscribe(self, topic: str, subscription: str, force: bool = False) -> None:
+        """Delete a subscription with its backlog.
+
+        Raises NotAllowedError while consumers are connected, unless forced: then their next call raises
+        SubscriptionNotFound, and they do not bring the subscription back.
+        """
+        routes = self._routes_with(topic, subscription)
+        if not force:
+            for route in routes:
+                self._check_unconnected(route, subscription)
+        for route in routes:
+            try:
+                self._ask_dispatcher(route, subscription, "delete", force=force)
+            except SubscriptionNotFound:
+                continue  # done by an earlier attempt whose answer was lost
+            self._admin.cluster.dispatcher_gone(dispatcher_name(route.topic, subscription, durable=True))
+
+    def _check_unconnected(self, route: PartitionRoute, subscription: str) -> None:
+        stats = self._running_stats(route.topic, subscription, durable=True).get(subscription)
+        if stats is not None and stats["consumers"]:
+            names = ", ".join(sorted({consumer["consumerName"] for consumer in stats["consumers"]}))
+            raise NotAllowedError(
+                f"Subscription {subscription!r} has active connected consumers ({names}): "
+                "close them, or force"
+            )
+
+    def skip(self, topic: str, subscription: str, count: int) -> int:
+        """Acknowledge the first so many unacknowledged entries (a batch is one); returns how many there were.
+
+        What consumers hold of them they keep. Raises OperationNotSupported for a partitioned topic, which has
+        no order of its own: name one of its partitions.
+        """
+        count = _count("count", count, least=0)
+        routes = self._routes_with(topic, subscription)
+        if self._is_partitioned(topic, routes):
+            raise OperationNotSupported(
+                f"{topic} is partitioned, so its first {count} messages are not defined: "
+                f"give one partition, for instance {routes[0].topic}"
+            )
+        return self._skip(routes[0], subscription, count) if count else 0
+
+    def skip_all(self, topic: str, subscription: str) -> int:
+        """Acknowledge everything stored by now; returns how many entries that were. Consumers keep what they
+        hold.
+        """
+        routes = self._routes_with(topic, subscription)
+        self._wake(routes, subscription)
+        return sum(self._skip(route, subscription, None) for route in routes)
+
+    def _skip(self, route: PartitionRoute, subscription: str, entries: int | None) -> int:
+        # Two calls, of which the second may be repeated when its answer is lost.
+        end = self._ask_dispatcher(route, subscription, "end_of_skip", entries=entries)
+        self._ask_dispatcher(route, subscription, "acknowledge_through", position=end["position"])
+        return int(end["entries"])
+
+    def expire_messages(self, topic: str, subscription: str, older_than_seconds: float) -> int:
+        """Acknowledge what was published more than so many seconds ago; returns how many entries that were.
+
+        It goes up to the first message that is younger. Consumers keep what they hold.
+        """
+        before_ms = _before_ms(older_than_seconds)
+        routes = self._routes_with(topic, subscription)
+        self._wake(routes, subscription)
+        return sum(
+            int(self._ask_dispatcher(route, subscription, "expire", published_before_ms=before_ms))
+            for route in routes
+        )
+
+    def expire_messages_all_subscriptions(self, topic: str, older_than_seconds: float) -> dict[str, int]:
+        """`expire_messages` for every durable subscription; returns the expired entries of each.
+
+        Dispatchers that sleep with nothing left to deliver are not started.
+        """
+        before_ms = _before_ms(older_than_seconds)
+        expired: dict[str, int] = {}
+        for route in self._routes(topic):
+            partition = self._serving_stats(route)
+            for known in partition["subscriptions"]:
+                name = known["name"]
+                expired.setdefault(name, 0)
+                if known["isServed"] or known["markDeletePosition"] != partition["lastPosition"]:
+                    asked = self._ask_dispatcher(route, name, "expire", published_before_ms=before_ms)
+                    expired[name] += int(asked)
+        return expired
+
+    def reset_cursor(self, topic: str, subscription: str, to: MessageId | int | str) -> None:
+        """Have a subscription start over at a message, at a time, or at an end.
+
+        `to` is the id of the first message it then gets (a batch comes whole; an id beyond the end is the
+        end), a publish time in ms since 1970, "earliest" or "latest". Connected consumers drop what they have
+        queued and go on there. An id concerns its own partition only. Raises InvalidConfiguration for an id
+        of another topic, OperationNotSupported for one that does not say which partition it is of.
+        """
+        target = _target(to)
+        routes = self._routes_with(topic, subscription)
+        if isinstance(target, list):
+            assert isinstance(to, MessageId)
+            routes = [self._route_of(topic, routes, to)]
+        for route in routes:
+            self._ask_dispatcher(route, subscription, "reset", target=target)
+
+    def peek_messages(self, topic: str, subscription: str, count: int = 1) -> list[Message]:
+        """The first so many messages that are not acknowledged, whoever holds them; nothing moves.
+
+        Fewer if there are no more. Those of a partitioned topic come partition by partition. Raises
+        CorruptData naming the place of an entry that cannot be read.
+        """
+        count = _count("count", count, least=1)
+        if count > MAX_PEEKED_MESSAGES:
+            raise ValueError(f"count={count}: at most {MAX_PEEKED_MESSAGES} messages; subscribe to get more")
+        messages: list[Message] = []
+        for route in self._routes_with(topic, subscription):
+            behind: list[int] | None = [-1, -1]
+            while behind is not None and len(messages) < count:
+                left = count - len(messages)
+                answer = self._ask_dispatcher(route, subscription, "peek", messages=left, behind=behind)
+                for block in answer["blocks"]:
+                    messages += _decoded(route, *block)
+                behind = answer["end"]
+        return messages
+
+    # --- partitions -------------------------------------------------------------------------------
+
+    def _wake(self, routes: list[PartitionRoute], subscription: str) -> None:
+        """Let all dispatchers start at the same time."""
+        for route in routes:
+            self._wake_dispatcher(route, subscription)
+
+    def _registered(self, route: PartitionRoute) -> set[str]:
+        return {one["name"] for one in self._serving_stats(route)["subscriptions"] if one["durable"]}
+
+    def _routes_with(self, topic: str, subscription: str) -> list[PartitionRoute]:
+        """The partitions that have the subscription. Raises SubscriptionNotFound if none has."""
+        routes = [route for route in self._routes(topic) if subscription in self._registered(route)]
+        if not routes:
+            raise SubscriptionNotFound(f"Subscription {subscription!r} not found for topic {topic}")
+        return routes
+
+    def _is_partitioned(self, topic: str, routes: list[PartitionRoute]) -> bool:
+        return routes[0].topic != TopicName.parse(topic).full
+
+    def _check_place(self, topic: str, routes: list[PartitionRoute], position: MessageId | str) -> None:
+        if self._is_partitioned(topic, routes):
+            raise OperationNotSupported(
+                f"{position} is the id of a message of one partition, {topic} has {len(routes)}: create the "
+                'subscription at "earliest" or "latest" and reset its cursor, or give one partition'
+            )
+        self._route_of(topic, routes, position)
+
+    def _route_of(self, topic: str, routes: list[PartitionRoute], position: Any) -> PartitionRoute:
+        """The partition an id is of."""
+        known = position.topic_name
+        for route in routes:
+            if known == route.topic or (not known and route.partition == position.partition()):
+                return route
+        if known:
+            raise InvalidConfiguration(f"{position} is an id of {known}: give an id of {topic}")
+        if not self._is_partitioned(topic, routes):
+            return routes[0]
+        raise OperationNotSupported(
+            f"{position} does not say which partition of {topic} it is of: give one partition, "
+            f"for instance {routes[0].topic}"
+        )
+
+
+def _target(position: Any) -> str | int | list[int]:
+    if position in ("earliest", "latest"):
+        return str(position)
+    if isinstance(position, MessageId):
+        if position == MessageId.earliest:
+            return "earliest"
+        if position == MessageId.latest:
+            return "latest"
+        return [position.ledger_id(), position.entry_id()]
+    if isinstance(position, int) and not isinstance(position, bool) and position >= 0:
+        return position
+    raise ValueError(
+        f'{position!r}: give "earliest", "latest", a MessageId, or (reset_cursor) a publish time in ms'
+    )
+
+
+def _count(name: str, value: Any, *, least: int) -> int:
+    if type(value) is not int or value < least:
+        raise ValueError(f"{name}={value!r}: give an int of at least {least}")
+    return value
+
+
+def _before_ms(older_than_seconds: Any) -> int:
+    if isinstance(older_than_seconds, bool) or not isinstance(older_than_seconds, (int, float)):
+        raise ValueError(f"older_than_seconds={older_than_seconds!r}: give a number of seconds")
+    if not 0 <= older_than_seconds <= time.time():
+        raise ValueError(f"older_than_seconds={older_than_seconds!r}: give 0 or more seconds of the past")
+    return int((time.time() - older_than_seconds) * 1000)
+
+
+def _decoded(
+    route: PartitionRoute, ledger_id: int, first_entry_id: int, rows: Any, count: int, data: bytes
+) -> list[Message]:
+    block = ReceivedBlock(
+        decode_block(data, 0, route.topic),
+        topic_name=route.topic,
+        partition=route.partition,
+        ledger_id=ledger_id,
+        first_entry_id=first_entry_id,
+        redelivery_count=count,
+    )
+    return [Message(block, row) for start, end in rows for row in range(start, end)]

@@ -1,0 +1,163 @@
+"""The commands of `pulsar-ray topics` that concern subscriptions, with pulsar-admin's names."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from pulsar_ray.cli.message_json import message_json
+from pulsar_ray.cli.target import Target, pass_target
+from pulsar_ray.model.message_id import MessageId
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+subscription_option = click.option("-s", "--subscription", required=True, help="The subscription's name.")
+COMMANDS: list[click.Command] = []
+
+
+def _command(function: Callable[..., Any]) -> click.Command:
+    command = click.command(function.__name__.replace("_", "-"))(pass_target(function))
+    COMMANDS.append(command)
+    return command
+
+
+def _id(_: click.Context, __: click.Parameter, text: str | None) -> MessageId | str | None:
+    if text is None or text in ("earliest", "latest"):
+        return text
+    parts = text.split(":")
+    if not 2 <= len(parts) <= 3 or not all(re.fullmatch(r"-?\d+", part) for part in parts):
+        raise click.BadParameter(f'{text!r}: give "earliest", "latest" or LEDGER:ENTRY[:PARTITION]')
+    ledger_id, entry_id, *partition = (int(part) for part in parts)
+    return MessageId(partition[0] if partition else -1, ledger_id, entry_id)
+
+
+def _ago(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+)([smhdw])", text)
+    if match is None:
+        raise click.BadParameter(f"{text!r}: give a number and s, m, h, d or w, for instance 90m")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+@_command
+@click.argument("topic")
+def subscriptions(target: Target, topic: str) -> None:
+    """List the subscriptions of TOPIC, one per line."""
+    with target.admin() as admin:
+        names = admin.topics.subscriptions(topic)
+    for name in names:
+        click.echo(name)
+
+
+@_command
+@click.argument("topic")
+@subscription_option
+@click.option(
+    "-m", "--message-id", "position", default="earliest", show_default=True, callback=_id,
+    help="earliest, latest, or LEDGER:ENTRY of the first message it gets.",
+)  # fmt: skip
+def create_subscription(target: Target, topic: str, subscription: str, position: MessageId | str) -> None:
+    """Create a subscription of TOPIC; from now on the topic keeps messages for it."""
+    with target.admin() as admin:
+        admin.topics.create_subscription(topic, subscription, position)
+    click.echo(f"created {subscription}")
+
+
+@_command
+@click.argument("topic")
+@subscription_option
+@click.option("-f", "--force", is_flag=True, help="Also while consumers are connected.")
+def unsubscribe(target: Target, topic: str, subscription: str, force: bool) -> None:
+    """Delete a subscription of TOPIC with its backlog."""
+    with target.admin() as admin:
+        admin.topics.unsubscribe(topic, subscription, force)
+    click.echo(f"deleted {subscription}")
+
+
+@_command
+@click.argument("topic")
+@subscription_option
+@click.option("-n", "--count", type=click.IntRange(min=1), required=True, help="How many entries.")
+def skip(target: Target, topic: str, subscription: str, count: int) -> None:
+    """Acknowledge the first COUNT entries of the backlog; a batch is one entry."""
+    with target.admin() as admin:
+        skipped = admin.topics.skip(topic, subscription, count)
+    click.echo(f"skipped {skipped:,} entries")
+
+
+@_command
+@click.argument("topic")
+@subscription_option
+def clear_backlog(target: Target, topic: str, subscription: str) -> None:
+    """Acknowledge everything that is stored by now."""
+    with target.admin() as admin:
+        skipped = admin.topics.skip_all(topic, subscription)
+    click.echo(f"skipped {skipped:,} entries")
+
+
+@_command
+@click.argument("topic")
+@subscription_option
+@click.option("-t", "--time", "ago", callback=_ago, help="So long ago: 30s, 90m, 3h, 2d, 1w.")
+@click.option(
+    "-m", "--message-id", "position", callback=_id,
+    help="earliest, latest, or LEDGER:ENTRY[:PARTITION] of the first message it then gets.",
+)  # fmt: skip
+def reset_cursor(
+    target: Target, topic: str, subscription: str, ago: int | None, position: MessageId | str | None
+) -> None:
+    """Have a subscription start over at a time or at a message."""
+    if (ago is None) == (position is None):
+        raise click.UsageError("give either --time or --message-id")
+    to = max(0, int((time.time() - ago) * 1000)) if ago is not None else position
+    assert to is not None
+    with target.admin() as admin:
+        admin.topics.reset_cursor(topic, subscription, to)
+    click.echo(f"reset {subscription}")
+
+
+@_command
+@click.argument("topic")
+@subscription_option
+@click.option("-n", "--count", type=click.IntRange(min=1), default=1, show_default=True)
+def peek_messages(target: Target, topic: str, subscription: str, count: int) -> None:
+    """Show the first messages of the backlog as JSON, one a line; nothing moves."""
+    with target.admin() as admin:
+        messages = admin.topics.peek_messages(topic, subscription, count)
+    sys.stdout.buffer.write(b"".join(message_json(message) for message in messages))
+
+
+@_command
+@click.argument("topic")
+@subscription_option
+@click.option("-t", "--expire-time", type=click.FloatRange(min=0), required=True, help="In seconds.")
+def expire_messages(target: Target, topic: str, subscription: str, expire_time: float) -> None:
+    """Acknowledge what was published longer than EXPIRE-TIME ago."""
+    with target.admin() as admin:
+        expired = admin.topics.expire_messages(topic, subscription, expire_time)
+    click.echo(f"expired {expired:,} entries")
+
+
+@_command
+@click.argument("topic")
+@click.option("-t", "--expire-time", type=click.FloatRange(min=0), required=True, help="In seconds.")
+def expire_messages_all_subscriptions(target: Target, topic: str, expire_time: float) -> None:
+    """Acknowledge, for every subscription, what was published longer than EXPIRE-TIME ago."""
+    with target.admin() as admin:
+        expired = admin.topics.expire_messages_all_subscriptions(topic, expire_time)
+    for name, entries in sorted(expired.items()):
+        click.echo(f"{name}: expired {entries:,} entries")
+
+
+@_command
+@click.argument("topic")
+def last_message_id(target: Target, topic: str) -> None:
+    """Show the id of the newest message of TOPIC."""
+    with target.admin() as admin:
+        last = admin.topics.get_last_message_id(topic)
+    click.echo(f"{last.ledger_id()}:{last.entry_id()}:{last.partition()}:{last.batch_index()}")

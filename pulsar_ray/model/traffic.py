@@ -1,0 +1,104 @@
+"""What went to a consumer or came from a producer: counters, rates and times, in Pulsar's names. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pulsar_ray.model.rate_meter import RateMeter
+
+_WEIGHT_OF_FORMER = 0.9
+
+
+class OutgoingTraffic:
+    """Counters start at 0 with this object; times are wall-clock ms, 0 for never."""
+
+    __slots__ = (
+        "_meter",
+        "acknowledged",
+        "bytes",
+        "last_acked_ms",
+        "last_consumed_ms",
+        "last_flow_ms",
+        "messages",
+        "messages_per_entry",
+        "redelivered",
+    )
+
+    def __init__(self, monotonic_ms: int) -> None:
+        self.messages = 0
+        self.bytes = 0
+        self.redelivered = 0
+        self.acknowledged = 0
+        self.messages_per_entry = 0.0
+        self.last_consumed_ms = 0
+        self.last_acked_ms = 0
+        self.last_flow_ms = 0
+        self._meter = RateMeter(monotonic_ms, self._totals())
+
+    def _totals(self) -> tuple[int, int, int, int]:
+        return self.messages, self.bytes, self.redelivered, self.acknowledged
+
+    def delivered(self, messages: int, entries: int, size: int, redelivered: int, now_ms: int) -> None:
+        """Messages went out, in so many entries; `redelivered` of them not for the first time."""
+        self.messages += messages
+        self.bytes += size
+        self.redelivered += redelivered
+        self.last_consumed_ms = now_ms
+        mean = messages / max(entries, 1)
+        former = self.messages_per_entry
+        self.messages_per_entry = (
+            mean if not former else _WEIGHT_OF_FORMER * former + (1 - _WEIGHT_OF_FORMER) * mean
+        )
+
+    def acked(self, messages: int, now_ms: int) -> None:
+        """Messages that were pending were acknowledged."""
+        self.acknowledged += messages
+        self.last_acked_ms = now_ms
+
+    def sample(self, monotonic_ms: int) -> None:
+        """Once a second."""
+        self._meter.sample(monotonic_ms, self._totals())
+
+    def describe(self) -> dict[str, Any]:
+        """Counters, rates per second and times."""
+        rate, throughput, redeliver, ack = self._meter.per_second()
+        return {
+            "msgRateOut": rate,
+            "msgThroughputOut": throughput,
+            "msgOutCounter": self.messages,
+            "bytesOutCounter": self.bytes,
+            "msgRateRedeliver": redeliver,
+            "messageAckRate": ack,
+            "lastAckedTimestamp": self.last_acked_ms,
+            "lastConsumedTimestamp": self.last_consumed_ms,
+            "lastConsumedFlowTimestamp": self.last_flow_ms,
+        }
+
+
+class IncomingTraffic:
+    """What one producer, or all of a partition, stored."""
+
+    __slots__ = ("_meter", "bytes", "messages")
+
+    def __init__(self, monotonic_ms: int) -> None:
+        self.messages = 0
+        self.bytes = 0
+        self._meter = RateMeter(monotonic_ms, (0, 0))
+
+    def stored(self, messages: int, size: int) -> None:
+        """Messages became durable."""
+        self.messages += messages
+        self.bytes += size
+
+    def sample(self, monotonic_ms: int) -> None:
+        """Once a second."""
+        self._meter.sample(monotonic_ms, (self.messages, self.bytes))
+
+    def describe(self) -> dict[str, float]:
+        """Rates per second and the mean size of a message meanwhile, in stored bytes."""
+        rate, throughput = self._meter.per_second()
+        return {
+            "msgRateIn": rate,
+            "msgThroughputIn": throughput,
+            "averageMsgSize": throughput / rate if rate else 0.0,
+        }

@@ -1,0 +1,170 @@
+"""Stats of topics as an administrator sees them, over every carrier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pulsar_ray.client.client import Client
+from pulsar_ray.errors import NotAllowedError, OperationNotSupported, TopicNotFound
+from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.testing.waiting import wait_until
+from pulsar_ray.transport.names import dispatcher_name
+from tests.conformance.broker import EARLIEST, Broker, numbers, receive, values
+
+
+def test_what_went_in_and_out_is_counted_with_rates(broker: Broker, client: Client) -> None:
+    topic, admin = broker.topic(), broker.admin()
+    producer = client.create_producer(topic, producer_name="p")
+    consumer = client.subscribe(topic, "s", ConsumerType.Shared, consumer_name="c", receiver_queue_size=50)
+    for value in numbers(0, 20):
+        producer.send(value)
+    for message in receive(consumer, 20)[:5]:
+        consumer.acknowledge(message)
+    wait_until(lambda: admin.topics.stats(topic)["subscriptions"]["s"]["msgBacklog"] == 15, what="the acks")
+    # Samples are taken once a second.
+    wait_until(lambda: admin.topics.stats(topic)["msgRateIn"] > 0, what="a sample")
+    wait_until(lambda: admin.topics.stats(topic)["msgRateOut"] > 0, what="a sample")
+    stats = admin.topics.stats(topic)
+    assert (stats["msgInCounter"], stats["msgOutCounter"]) == (20, 20)
+    assert stats["bytesInCounter"] == stats["bytesOutCounter"] > 20 * 6
+    assert stats["averageMsgSize"] == pytest.approx(stats["bytesInCounter"] / 20)
+    assert 0 < stats["backlogSize"] < stats["storageSize"]
+    (publisher,) = stats["publishers"]
+    assert (publisher["producerName"], publisher["msgInCounter"]) == ("p", 20)
+    assert publisher["msgRateIn"] > 0
+    subscription = stats["subscriptions"]["s"]
+    assert (subscription["type"], subscription["durable"], subscription["unackedMessages"]) == (
+        "Shared",
+        True,
+        15,
+    )
+    assert subscription["messageAckRate"] > 0
+    (one,) = subscription["consumers"]
+    assert (one["consumerName"], one["unackedMessages"], one["msgOutCounter"]) == ("c", 15, 20)
+    assert 0 < one["availablePermits"] <= 50
+    assert 0 < one["lastConsumedTimestamp"] <= one["lastAckedTimestamp"]
+    assert one["blockedConsumerOnUnackedMsgs"] is subscription["blockedSubscriptionOnUnackedMsgs"] is False
+
+
+def test_redeliveries_and_limits_show(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker(max_unacked_messages_per_consumer=5, max_unacked_messages_per_subscription=8)
+    topic, admin = broker.topic(), broker.admin()
+    client = broker.client()
+    first = client.subscribe(topic, "s", ConsumerType.Shared, consumer_name="a")
+    second = broker.client().subscribe(topic, "s", ConsumerType.Shared, consumer_name="b")
+    producer = client.create_producer(topic)
+    for value in numbers(0, 20):
+        producer.send(value)
+
+    def blocked() -> bool:
+        found = admin.topics.stats(topic)["subscriptions"]["s"]
+        consumers = {one["consumerName"]: one["blockedConsumerOnUnackedMsgs"] for one in found["consumers"]}
+        return bool(found["blockedSubscriptionOnUnackedMsgs"] and True in consumers.values())
+
+    wait_until(blocked, what="both limits were reached")
+    assert admin.topics.stats(topic)["subscriptions"]["s"]["unackedMessages"] == 8
+    first.redeliver_unacknowledged_messages()
+    second.redeliver_unacknowledged_messages()
+    wait_until(
+        lambda: admin.topics.stats(topic)["subscriptions"]["s"]["msgOutCounter"] > 8, what="they come again"
+    )
+
+
+def test_the_active_consumer_and_readers_show(broker: Broker, client: Client) -> None:
+    topic, admin = broker.topic(), broker.admin()
+    consumer = client.subscribe(topic, "s", consumer_name="only")
+    reader = client.create_reader(topic, MessageId.earliest)
+    stats = admin.topics.stats(topic)["subscriptions"]
+    assert (stats["s"]["type"], stats["s"]["activeConsumerName"]) == ("Exclusive", "only")
+    (name,) = set(stats) - {"s"}
+    assert stats[name]["durable"] is False
+    assert admin.topics.subscriptions(topic) == sorted(["s", name])
+    reader.close()
+    consumer.close()
+    wait_until(lambda: admin.topics.subscriptions(topic) == ["s"], what="the reader is gone")
+    assert admin.topics.stats(topic)["subscriptions"]["s"]["consumers"] == []
+
+
+def test_asking_wakes_no_dispatcher_and_knows_where_it_was(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    producer = client.create_producer(topic)
+    consumer = client.subscribe(topic, "s", ConsumerType.Shared)
+    for value in numbers(0, 10):
+        producer.send(value)
+    messages = receive(consumer, 10)
+    for message in messages[:2] + messages[5:8]:
+        consumer.acknowledge(message)
+    consumer.close()
+    broker.restart(kill=False)
+    admin = broker.admin()
+    admin.topics.create_subscription(topic, "never used")
+    for _ in range(2):
+        found = admin.topics.stats(topic)["subscriptions"]
+        assert (found["s"]["msgBacklog"], found["s"]["nonContiguousDeletedMessagesRanges"]) == (5, 1)
+        assert found["never used"]["msgBacklog"] == 10
+        assert found["s"]["backlogSize"] * 2 == pytest.approx(found["never used"]["backlogSize"], rel=0.01)
+        internal = admin.topics.stats_internal(topic)["cursors"]
+        assert (internal["s"]["state"], internal["never used"]["state"]) == ("Asleep", "Asleep")
+    assert dispatcher_name(topic, "s", durable=True) not in broker.cluster.addresses
+    # What is learnt while it sleeps does not stay when it has woken and moved on.
+    consumer = broker.client().subscribe(topic, "s", ConsumerType.Shared)
+    values(consumer, 5, acknowledge=True)
+    consumer.close()
+    broker.cluster.kill(dispatcher_name(topic, "s", durable=True))
+    wait_until(
+        lambda: admin.topics.stats(topic)["subscriptions"]["s"]["msgBacklog"] == 0, what="asleep again"
+    )
+
+
+def test_internal_stats(broker: Broker, client: Client) -> None:
+    topic, admin = broker.topic(), broker.admin()
+    empty = admin.topics.stats_internal(topic)
+    assert (empty["numberOfEntries"], empty["ledgers"], empty["cursors"]) == (0, [], {})
+    producer = client.create_producer(topic)
+    consumer = client.subscribe(topic, "s", ConsumerType.Shared, ack_receipt_enabled=True)
+    ids = [producer.send(value) for value in numbers(0, 5)]
+    messages = receive(consumer, 5)
+    consumer.acknowledge(messages[0])
+    consumer.acknowledge(messages[2])
+    internal = admin.topics.stats_internal(topic)
+    ledger = ids[0].ledger_id()
+    assert internal["lastConfirmedEntry"] == f"{ledger}:4"
+    assert [(one["ledgerId"], one["entries"]) for one in internal["ledgers"]] == [(ledger, 5)]
+    cursor = internal["cursors"]["s"]
+    assert cursor["markDeletePosition"] == f"{ledger}:0"
+    assert cursor["individuallyDeletedMessages"] == f"[({ledger}:1..{ledger}:2]]"
+    assert (cursor["state"], cursor["active"]) == ("Open", True)
+
+
+def test_partitions_come_to_sums(broker: Broker, client: Client) -> None:
+    topic, admin = broker.topic(partitions=2), broker.admin()
+    producer = client.create_producer(topic, producer_name="p")
+    client.subscribe(topic, "s", initial_position=EARLIEST, receiver_queue_size=1)
+    for value in numbers(0, 6):
+        producer.send(value)
+    stats = admin.topics.partitioned_stats(topic)
+    assert stats["msgInCounter"] == 6
+    assert [part["msgInCounter"] for part in stats["partitions"].values()] == [3, 3]
+    assert stats["subscriptions"]["s"]["msgBacklog"] == 6
+    assert [one["producerName"] for one in stats["publishers"]] == ["p"]
+    part = f"{topic}-partition-1"
+    assert admin.topics.stats(part)["msgInCounter"] == 3
+    assert set(admin.topics.stats_internal(topic)["partitions"]) == {f"{topic}-partition-0", part}
+    with pytest.raises(NotAllowedError):
+        admin.topics.partitioned_stats(part)
+    with pytest.raises(OperationNotSupported, match="partition-0"):
+        admin.topics.get_last_message_id(topic)
+    assert admin.topics.get_last_message_id(part).partition() == 1
+
+
+def test_the_last_id_and_missing_topics(broker: Broker, client: Client) -> None:
+    topic, admin = broker.topic(), broker.admin()
+    assert admin.topics.get_last_message_id(topic) == MessageId()
+    sent = client.create_producer(topic).send(b"x")
+    assert admin.topics.get_last_message_id(topic) == sent
+    for call in (admin.topics.stats, admin.topics.subscriptions, admin.topics.get_last_message_id):
+        with pytest.raises(TopicNotFound):
+            call(f"{topic}-missing")
