@@ -328,6 +328,8 @@ class DispatcherServer:
         await host.close_consumer(endpoint)
         if self._request.durable:
             await self._remove(host)
+        else:
+            self._forget_reader(host)
 
     async def _remove(self, host: SubscriptionHost) -> None:
         if self._is_removed:

@@ -148,7 +148,10 @@ class SubscriptionHost:
         session.endpoints[request.consumer_id] = endpoint
         await self.flushed(self.core.cursor.version)
         resumed = attachment.resumed and is_same
-        opened = ConsumerOpened(request.request_id, request.name, numbering, resumed, attachment.generation)
+        start = list(self.core.cursor.mark_delete) if self._flusher is None else None
+        opened = ConsumerOpened(
+            request.request_id, request.name, numbering, resumed, attachment.generation, start
+        )
         # The answer goes first: what comes before it the client drops, for it does not know what it is yet.
         self._loop.call_soon(self._opened, endpoint, attachment)
         return opened

@@ -285,8 +285,8 @@ class Client:
         links = [self._dispatcher_link(route, options, subscription, deadline) for route in routes]
         for route, link in zip(routes, links, strict=True):
             partition = PartitionConsumer(core, link, next(_ENDPOINT_IDS), route)
-            partition.start = start
-            partition.skip = skip
+            if start is not None:
+                partition.start, partition.skip = start, skip
             core.partitions.append(partition)
         opened: list[PartitionConsumer] = []
         try:

@@ -26,7 +26,7 @@ from pulsar_ray.errors import (
     SubscriptionNotFound,
     Timeout,
 )
-from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.model.enums import ConsumerType, SubscriptionMode
 from pulsar_ray.model.message_id import MessageId
 
 if TYPE_CHECKING:
@@ -339,7 +339,9 @@ class Consumer(OpenedLater):
                 partition.call("unsubscribe", self._deadline())
             partition.forget_acknowledgments()
         self._leave(quietly=True)
-        self._client.forget_dispatchers([partition.link for partition in self._core.partitions])
+        if self._options.subscription_mode == SubscriptionMode.Durable:
+            # The dispatcher of others serves all of their partition.
+            self._client.forget_dispatchers([partition.link for partition in self._core.partitions])
 
     def get_last_message_id(self) -> MessageId:
         """The id of the newest message of the topic, (-1,-1,-1,-1) if it is empty. One partition only."""

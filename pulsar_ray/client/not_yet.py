@@ -21,7 +21,7 @@ from pulsar_ray.client.policies import (
 )
 from pulsar_ray.client.schema import BytesSchema, Schema, StringSchema
 from pulsar_ray.errors import OperationNotSupported
-from pulsar_ray.model.enums import ConsumerType, ProducerAccessMode, SchemaType, SubscriptionMode
+from pulsar_ray.model.enums import ConsumerType, ProducerAccessMode, SchemaType
 
 
 @dataclass(frozen=True)
@@ -132,13 +132,6 @@ NOT_YET: Final[tuple[NotYet, ...]] = (
     NotYet("subscribe", "is_read_compacted", _is_set, (True,), _NO_COMPACTION),
     _refused("subscribe", "crypto_key_reader", (object(),), _NO_ENCRYPTION),
     _refused("subscribe", "consumer_event_listener", (ConsumerEventListener(),), "leave it out"),
-    NotYet(
-        "subscribe",
-        "subscription_mode",
-        lambda value: value == SubscriptionMode.NonDurable,
-        (SubscriptionMode.NonDurable,),
-        "use create_reader for a cursor that is not kept",
-    ),
     NotYet("create_reader", "schema", _is_other_schema, (_OwnSchema(),), _PLAIN_SCHEMA),
     NotYet("create_reader", "is_read_compacted", _is_set, (True,), _NO_COMPACTION),
     _refused("create_reader", "crypto_key_reader", (object(),), _NO_ENCRYPTION),

@@ -15,7 +15,7 @@ from pulsar_ray.errors import PulsarException
 from pulsar_ray.format.payload import decode_block
 from pulsar_ray.ledger.segment_file import segment_name
 from pulsar_ray.model import row_ranges
-from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.model.enums import ConsumerType, InitialPosition, SubscriptionMode
 from pulsar_ray.model.row_ranges import RowRanges
 from pulsar_ray.session.requests import (
     Call,
@@ -34,6 +34,7 @@ from pulsar_ray.transport.link import ActorLink
 
 if TYPE_CHECKING:
     from pulsar_ray.client.consumer_core import ConsumerCore
+    from pulsar_ray.client.consumer_options import ConsumerOptions
 
 KEEP_DECODED = 2
 ORDERED_TYPES = (ConsumerType.Exclusive, ConsumerType.Failover)
@@ -70,7 +71,8 @@ class PartitionConsumer(Acknowledging):
         self._credit_sent = -1
         self._attached: AttachReply | None = None
         self._decoded: list[tuple[tuple[int, int], ReceivedBlock]] = []
-        self.start: dict[str, Any] | None = None
+        self.start: dict[str, Any] | None = _first_start(core.options)
+        """Where a non-durable cursor is to begin; behind what has arrived, should its dispatcher die."""
         self.skip: tuple[int, int, int] | None = None
         self._awaits_reset = False
 
@@ -141,6 +143,9 @@ class PartitionConsumer(Acknowledging):
     def _opened(self, opened: ConsumerOpened, attached: AttachReply | None) -> None:
         with self._core.lock:
             self._attached = attached
+            if opened.start is not None and self._received == 0 and self._epoch < 0:
+                # "latest" is this from now on, whatever is published while the dispatcher is away.
+                self.start = {"target": opened.start, "inclusive": False}
             if not opened.resumed:
                 self._epoch = opened.epoch
                 self._received = 0
@@ -333,6 +338,14 @@ class PartitionConsumer(Acknowledging):
 def count_rows(granted: Granted) -> int:
     """Messages of a grant."""
     return row_ranges.count(granted.rows)
+
+
+def _first_start(options: ConsumerOptions) -> dict[str, Any] | None:
+    if options.subscription_mode == SubscriptionMode.Durable:
+        return None
+    if options.initial_position == InitialPosition.Earliest:
+        return {"target": "earliest", "inclusive": True}
+    return {"target": "latest", "inclusive": False}
 
 
 def _can_read(reach: tuple[str, str]) -> bool:

@@ -169,7 +169,8 @@ class OpenConsumer(NamedTuple):
 class ConsumerOpened(NamedTuple):
     """Dispatcher to client.
 
-    `resumed`: deliveries go on after `received`; otherwise numbering starts anew at 1.
+    `resumed`: deliveries go on after `received`; otherwise numbering starts anew at 1. `start` is the mark-
+    delete position of a non-durable cursor.
     """
 
     request_id: int
@@ -177,6 +178,7 @@ class ConsumerOpened(NamedTuple):
     epoch: int
     resumed: bool
     generation: int
+    start: list[int] | None = None
 
 
 class Credit(NamedTuple):

@@ -1,0 +1,93 @@
+"""Flow control over every carrier: limits of unacknowledged messages, slow consumers, tiny queues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pulsar_ray.client.client import Client
+from pulsar_ray.client.consumer import Consumer
+from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.testing.waiting import wait_until
+from pulsar_ray.transport.names import dispatcher_name
+from tests.conformance.broker import Broker, numbers, receive, values
+
+Quiet = Callable[[Consumer], None]
+
+
+def test_the_subscriptions_limit_holds_everybody_until_half_is_acknowledged(
+    make_broker: Callable[..., Broker], assert_quiet: Quiet
+) -> None:
+    broker = make_broker(max_unacked_messages_per_subscription=10)
+    topic, client = broker.topic(), broker.client()
+    consumers = [
+        one.subscribe(topic, "s", ConsumerType.Shared, ack_receipt_enabled=True)
+        for one in (client, broker.client())
+    ]
+    producer = client.create_producer(topic)
+    for value in numbers(0, 30):
+        producer.send(value)
+    wait_until(lambda: sum(broker.unacked(topic, "s")) == 10, what="the limit is reached")
+    shares = broker.unacked(topic, "s")
+    held = [receive(consumer, count) for consumer, count in zip(consumers, shares, strict=True)]
+    for consumer in consumers:
+        assert_quiet(consumer)
+    messages = [(consumer, message) for consumer, got in zip(consumers, held, strict=True) for message in got]
+    for consumer, message in messages[:5]:
+        consumer.acknowledge(message)
+    for consumer in consumers:
+        assert_quiet(consumer)
+    messages[5][0].acknowledge(messages[5][1])
+    wait_until(lambda: sum(broker.unacked(topic, "s")) == 10, what="dispatching goes on, up to the limit")
+
+
+def test_a_consumer_that_stands_still_delays_nobody(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    still = broker.client().subscribe(topic, "still", receiver_queue_size=1)
+    shared_still = broker.client().subscribe(topic, "shared", ConsumerType.Shared, receiver_queue_size=1)
+    lively = client.subscribe(topic, "lively")
+    shared_lively = client.subscribe(topic, "shared", ConsumerType.Shared)
+    producer = client.create_producer(topic)
+    for value in numbers(0, 300):
+        producer.send(value)
+    assert values(lively, 300) == numbers(0, 300)
+    got = values(shared_lively, 299, acknowledge=True)
+    assert sorted(values(shared_still, 1) + got) == numbers(0, 300)
+    assert values(still, 300) == numbers(0, 300)
+
+
+def test_queues_of_one_and_none_share_fairly(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    tiny = [
+        broker.client().subscribe(topic, "s", ConsumerType.Shared, receiver_queue_size=size)
+        for size in (0, 1)
+    ]
+    producer = client.create_producer(topic)
+    for value in numbers(0, 6):
+        producer.send(value)
+    # The queue of one holds the first message; everything else goes to whoever asks.
+    assert values(tiny[1], 1) == [b"000000"]
+    first = tiny[0].receive()
+    rest = values(tiny[1], 4)
+    assert sorted([b"000000", first.data(), *rest]) == numbers(0, 6)
+
+
+def test_index_acks_outlive_the_dispatcher(make_broker: Callable[..., Broker], assert_quiet: Quiet) -> None:
+    broker = make_broker(acknowledgment_at_batch_index_level_enabled=True)
+    topic, client = broker.topic(), broker.client()
+    options: dict[str, Any] = {"batch_index_ack_enabled": True, "ack_receipt_enabled": True}
+    consumer = client.subscribe(topic, "s", ConsumerType.Shared, **options)
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=60_000)
+    for value in numbers(0, 6):
+        producer.send_async(value, None)
+    producer.flush()
+    messages = receive(consumer, 6)
+    for index in (0, 2, 3):
+        consumer.acknowledge(messages[index])
+    client.shutdown()
+    broker.cluster.kill(dispatcher_name(topic, "s", durable=True))
+    other = broker.client()
+    consumer = other.subscribe(topic, "s", ConsumerType.Shared, **options)
+    assert values(consumer, 3) == [b"000001", b"000004", b"000005"]
+    assert_quiet(consumer)
+    assert broker.admin().topics.stats(topic)["subscriptions"]["s"]["unackedMessages"] == 3
