@@ -34,8 +34,7 @@ async def peek_blocks(
     read.
     """
     position = max(cursor.mark_delete, behind).next()
-    if position < Position(0, 0):
-        position = Position(0, 0)
+    position = max(position, Position(0, 0))
     while (read := feed.reader_from(position, None, READ_AHEAD_MESSAGES)) is not None:
         refs = await reader.run(read.run)
         if not refs:

@@ -124,8 +124,7 @@ class PartitionConsumer(Acknowledging):
 
         def reopened(opened: ConsumerOpened | None, error: PulsarException | None) -> None:
             if error is not None and not error.retriable:
-                self._core.fail(error)
-                self._statements.discard(error)
+                self.on_refused(error)
             elif carrier is None or self.link.carrier is not carrier:
                 return
             elif opened is not None:
@@ -160,7 +159,9 @@ class PartitionConsumer(Acknowledging):
         self.send_credit()
 
     def on_refused(self, error: PulsarException) -> None:
-        """The topic or subscription was deleted."""
+        """The topic or subscription was deleted, or will not have this consumer again."""
+        # Another subscription of the same name may come; this consumer does not belong to it.
+        self.link.remove_endpoint(self.consumer_id)
         self._core.fail(error)
         self._statements.discard(error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -53,24 +54,28 @@ def test_redeliveries_and_limits_show(make_broker: Callable[..., Broker]) -> Non
     broker = make_broker(max_unacked_messages_per_consumer=5, max_unacked_messages_per_subscription=8)
     topic, admin = broker.topic(), broker.admin()
     client = broker.client()
-    first = client.subscribe(topic, "s", ConsumerType.Shared, consumer_name="a")
-    second = broker.client().subscribe(topic, "s", ConsumerType.Shared, consumer_name="b")
     producer = client.create_producer(topic)
+    first = client.subscribe(topic, "s", ConsumerType.Shared, consumer_name="a")
     for value in numbers(0, 20):
         producer.send(value)
 
-    def blocked() -> bool:
-        found = admin.topics.stats(topic)["subscriptions"]["s"]
-        consumers = {one["consumerName"]: one["blockedConsumerOnUnackedMsgs"] for one in found["consumers"]}
-        return bool(found["blockedSubscriptionOnUnackedMsgs"] and True in consumers.values())
+    def subscription() -> dict[str, Any]:
+        found: dict[str, Any] = admin.topics.stats(topic)["subscriptions"]["s"]
+        return found
 
-    wait_until(blocked, what="both limits were reached")
-    assert admin.topics.stats(topic)["subscriptions"]["s"]["unackedMessages"] == 8
+    wait_until(lambda: subscription()["consumers"][0]["blockedConsumerOnUnackedMsgs"], what="its limit")
+    assert (subscription()["unackedMessages"], subscription()["blockedSubscriptionOnUnackedMsgs"]) == (
+        5,
+        False,
+    )
+    second = broker.client().subscribe(topic, "s", ConsumerType.Shared, consumer_name="b")
+    wait_until(lambda: subscription()["blockedSubscriptionOnUnackedMsgs"], what="the subscription's limit")
+    assert subscription()["unackedMessages"] == 8
+    receive(first, 2)
     first.redeliver_unacknowledged_messages()
     second.redeliver_unacknowledged_messages()
-    wait_until(
-        lambda: admin.topics.stats(topic)["subscriptions"]["s"]["msgOutCounter"] > 8, what="they come again"
-    )
+    wait_until(lambda: subscription()["msgOutCounter"] > 8, what="they come again")
+    wait_until(lambda: subscription()["msgRateRedeliver"] > 0, what="a sample")
 
 
 def test_the_active_consumer_and_readers_show(broker: Broker, client: Client) -> None:
