@@ -12,7 +12,8 @@ from typing import Any
 from pulsar_ray.errors import NotConnected, PulsarException, SessionLost
 from pulsar_ray.session.requests import Advanced, Call, Follow, MoveHold, encode_request
 from pulsar_ray.transport.cluster import AttachReply, Cluster
-from pulsar_ray.transport.link import FOLLOWER, ActorLink
+from pulsar_ray.transport.endpoint import FOLLOWER
+from pulsar_ray.transport.link import ActorLink
 
 ATTACH_DEADLINE_S = 60.0
 CALL_DEADLINE_S = 30.0

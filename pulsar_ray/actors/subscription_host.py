@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 from collections.abc import Callable
 from typing import Any
 
 from pulsar_ray.actors.consumer_endpoint import ConsumerEndpoint
+from pulsar_ray.actors.core_feeding import CoreFeeding
 from pulsar_ray.actors.cursor_flusher import CursorFlusher
-from pulsar_ray.actors.log_feed import FileRead, LogFeed, Place
+from pulsar_ray.actors.log_feed import LogFeed
 from pulsar_ray.actors.owner_loop import DiskThread
 from pulsar_ray.actors.subscription_stats import SubscriptionStats
 from pulsar_ray.clock import Clock
-from pulsar_ray.dispatch.block_ref import BlockRef
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Attachment, Departure, Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue, Grant
 from pulsar_ray.errors import ConsumerBusy, PulsarException, SessionLost
-from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.managed_ledger.cursor_store import CursorStore
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.position import Position
@@ -39,10 +37,7 @@ from pulsar_ray.session.requests import (
 )
 from pulsar_ray.session.session_table import Session
 
-logger = logging.getLogger(__name__)
-
 NUMBERING_BITS = 20
-RETRY_READ_S = 1.0
 
 
 class SubscriptionHost:
@@ -73,13 +68,10 @@ class SubscriptionHost:
         self.endpoints: dict[int, ConsumerEndpoint] = {}
         self.counts = SubscriptionStats(core, clock)
         # Deliveries of a consumer are numbered anew whenever it was not known; each numbering has an id, so
-        # that a
-        # consumer which missed the answer to its attach is not believed to have what it had of an earlier
-        # one.
+        # that a consumer which missed the answer to its attach is not believed to have what it had of an
+        # earlier one.
         self._numbering_ids = itertools.count(core.epoch << NUMBERING_BITS)
         self._numberings: dict[int, int] = {}
-        self._place: Place | None = None
-        self._is_reading = False
         self._turn_scheduled = False
         self._flusher = None
         if store is not None:
@@ -92,7 +84,16 @@ class SubscriptionHost:
                 name, store, loop, cursor_disk, on_mark_delete=moved, on_fatal=on_fatal
             )
         self._deadline_timer: asyncio.TimerHandle | None = None
-        self.problem: str = ""
+        self._feeding = CoreFeeding(
+            name,
+            core,
+            feed,
+            loop,
+            reader,
+            holds=store is not None,
+            turn=self._turn,
+            dropped=self._drop,
+        )
         core.cursor.set_ledgers(feed.ledgers)
 
     # --- consumers --------------------------------------------------------------------------------
@@ -245,7 +246,7 @@ class SubscriptionHost:
         if request_id:
             endpoint.session.send(encode_request(Done(request_id)))
 
-    def _drop(self, actions: list[DropQueue], *, is_seek: bool = False) -> None:
+    def _drop(self, actions: list[DropQueue], is_seek: bool = False) -> None:
         for action in actions:
             endpoint = self.endpoints.get(action.consumer_id)
             if endpoint is not None:
@@ -257,10 +258,10 @@ class SubscriptionHost:
         """Start over at `position`, durably; the new generation."""
         self.core.cursor.set_ledgers(self._feed.ledgers)
         actions = self.core.seek(position)
-        self._place = None
+        self._feeding.forget_place()
         generation = self.core.generation
         await self.flushed(self.core.cursor.version)
-        self._drop(actions, is_seek=True)
+        self._drop(actions, True)
         return generation
 
     # --- feeding and granting ---------------------------------------------------------------------
@@ -288,68 +289,7 @@ class SubscriptionHost:
         self._arm_deadline()
 
     def _feed_core(self) -> bool:
-        core = self.core
-        if self._is_reading or not self.endpoints:
-            return False
-        wanted = core.blocks_wanted()
-        position = core.read_position
-        if wanted <= 0 or not self._feed.has_after(position):
-            return False
-        blocks = self._feed.blocks_from(position, wanted)
-        if blocks is None:
-            self._read_file(position, wanted)
-            return False
-        if not blocks:
-            return False
-        self._offer(blocks, core.seek_generation)
-        return True
-
-    def _offer(self, blocks: list[BlockRef], seek_generation: int) -> None:
-        self.core.cursor.extend(self._feed.last)
-        dropped = self.core.offer(blocks, seek_generation)
-        if dropped:
-            self._drop(dropped)
-
-    def _read_file(self, position: Position, wanted: int) -> None:
-        read = self._feed.reader_from(position, self._place, wanted)
-        if read is None:
-            return
-        self._is_reading = True
-        generation = self.core.seek_generation
-
-        def done(blocks: list[BlockRef] | None, error: BaseException | None) -> None:
-            self._is_reading = False
-            if blocks is None:
-                self._read_failed(position, error)
-                return
-            self._file_was_read(read, blocks, generation, position)
-
-        self._reader.submit(read.run, done)
-
-    def _file_was_read(
-        self, read: FileRead, blocks: list[BlockRef], generation: int, position: Position
-    ) -> None:
-        self._place = read.place
-        for damage in read.damage:
-            # It stays unacknowledged: whoever repairs the file can still have it delivered.
-            if (text := str(damage)) != self.problem:
-                logger.error("subscription %s goes on behind damage: %s", self.name, text)
-            self.problem = text
-        if blocks:
-            self._offer(blocks, generation)
-            self._turn()
-        else:
-            # The segment ends before the position: nothing more is in it, and the next one is not known yet.
-            self._loop.call_later(RETRY_READ_S, self.schedule)
-
-    def _read_failed(self, position: Position, error: BaseException | None) -> None:
-        if isinstance(error, SegmentGone) and self._flusher is None and self._feed.first > position:
-            # Nothing holds entries for a non-durable cursor: it goes on at the first one that is left.
-            self._drop(self.core.seek(self._feed.first), is_seek=True)
-            return
-        self.problem = f"reading the log from {tuple(position)}: {error}"
-        logger.error("subscription %s: %s", self.name, self.problem)
-        self._loop.call_later(RETRY_READ_S, self.schedule)
+        return bool(self.endpoints) and self._feeding.feed()
 
     def _dispatch(self) -> bool:
         grants = self.core.dispatch(self._now())
@@ -398,7 +338,7 @@ class SubscriptionHost:
 
     def stats(self) -> dict[str, Any]:
         """Pulsar's names where Pulsar has one."""
-        return self.counts.describe(self.endpoints.values(), self.problem)
+        return self.counts.describe(self.endpoints.values(), self._feeding.problem)
 
     async def close(self) -> None:
         """Write the cursor and give its directory up."""

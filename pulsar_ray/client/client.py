@@ -11,15 +11,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pulsar_ray.actors.connect import Connected, connect
+from pulsar_ray.actors.connect import Connected
+from pulsar_ray.client.actor_links import ActorLinks
 from pulsar_ray.client.authentication import Authentication
 from pulsar_ray.client.client_options import ClientOptions, Logger
-from pulsar_ray.client.consumer import Consumer, seek_target, skipped_rows
-from pulsar_ray.client.consumer_core import ConsumerCore
+from pulsar_ray.client.cluster_connection import ClusterConnection
+from pulsar_ray.client.consumer import Consumer
 from pulsar_ray.client.consumer_options import ConsumerOptions, ReaderOptions
 from pulsar_ray.client.forking import watch
 from pulsar_ray.client.not_yet import table_view_not_yet
-from pulsar_ray.client.partition_consumer import PartitionConsumer
+from pulsar_ray.client.opening_consumers import ConsumerOpening
 from pulsar_ray.client.partition_producer import PartitionProducer
 from pulsar_ray.client.policies import (
     ConsumerBatchReceivePolicy,
@@ -33,14 +34,8 @@ from pulsar_ray.client.producer_options import ProducerOptions
 from pulsar_ray.client.reader import Reader
 from pulsar_ray.client.routing import MessageRouter
 from pulsar_ray.client.schema import BytesSchema, Schema
-from pulsar_ray.client.segment_files import SegmentFiles
-from pulsar_ray.errors import (
-    AlreadyClosed,
-    ForkedClient,
-    InvalidConfiguration,
-    PulsarException,
-    SubscriptionNotFound,
-)
+from pulsar_ray.client.start_position import StartPosition
+from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException
 from pulsar_ray.model.enums import (
     BatchingType,
     CompressionType,
@@ -55,11 +50,10 @@ from pulsar_ray.model.enums import (
 )
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.topic_name import TopicName
-from pulsar_ray.transport.cluster import Cluster, PartitionRoute, SubscriptionRequest
+from pulsar_ray.transport.cluster import Cluster
 from pulsar_ray.transport.link import ActorLink
 
 _ENDPOINT_IDS = itertools.count(1)
-Skip = tuple[int, int, int] | None
 
 
 class Client:
@@ -100,53 +94,39 @@ class Client:
         arguments = {name: value for name, value in locals().items() if name != "self"}
         self._options = ClientOptions.from_arguments(**arguments)
         self.operation_timeout_s = float(operation_timeout_seconds)
-        self._id = secrets.token_hex(8)
-        self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._links: dict[str, ActorLink] = {}
         self._open: list[Producer | Consumer | Reader] = []
-        self._files = SegmentFiles()
-        self._closed = False
-        self._connected_lock = threading.Lock()
-        self._connected: Connected | None = None
+        self._connect_through(ClusterConnection(self._options))
         watch(self)
+
+    def _connect_through(self, connection: ClusterConnection) -> None:
+        self._connection = connection
+        self._links = ActorLinks(connection, self._options.transport, self.operation_timeout_s)
+        self._consumers = ConsumerOpening(self._links, _ENDPOINT_IDS)
 
     @classmethod
     def _on(cls, cluster: Cluster, **arguments: Any) -> Client:
         """A client of a cluster that is there already (`pulsar_ray.testing`); it finds no other one."""
         client = cls(**arguments)
-        client._connected = Connected(cluster, client._options.service_url)
+        options = client._options
+        client._connect_through(ClusterConnection(options, Connected(cluster, options.service_url)))
         return client
 
     @property
     def is_usable(self) -> bool:
         """Whether it is open, and of this process."""
-        return not self._closed and self._pid == os.getpid()
+        return self._connection.is_usable
 
     def forked(self, _error: ForkedClient) -> None:
         """In a forked child (see `forking`): `cluster` refuses by itself."""
         self._lock = threading.Lock()
-        self._connected_lock = threading.Lock()
-        for link in self._links.values():
-            link.forked()
+        self._connection.forked()
+        self._links.forked()
 
     @property
     def cluster(self) -> Any:
         """The cluster this client talks to; connects at the first use. Raises AlreadyClosed, ForkedClient."""
-        if self._closed:
-            raise AlreadyClosed("the client is closed")
-        if os.getpid() != self._pid:
-            raise ForkedClient("this Client belongs to the parent process: make a new Client after the fork")
-        with self._connected_lock:
-            if self._connected is None:
-                options = self._options
-                self._connected = connect(
-                    options.service_url,
-                    data_dir=options.data_dir,
-                    config_file=options.config_file,
-                    settings=options.settings,
-                )
-            return self._connected.cluster
+        return self._connection.cluster
 
     # --- producers --------------------------------------------------------------------------------
 
@@ -189,12 +169,12 @@ class Client:
     def producer_from(self, options: ProducerOptions, producer: Producer | None = None) -> Producer:
         """A producer with checked options; `producer` is one that was unpickled and is opened now."""
         name = TopicName.parse(options.topic)
-        deadline = self._deadline()
-        routes = self._resolve(name, deadline)
+        deadline = self._links.deadline()
+        routes = self._links.resolve(name, deadline)
         partitions: list[PartitionProducer] = []
         try:
             for route in routes:
-                link = self._partition_link(route)
+                link = self._links.to_partition(route)
                 partition = PartitionProducer(link, next(_ENDPOINT_IDS), route, options)
                 partition.open(deadline)
                 partitions.append(partition)
@@ -263,53 +243,11 @@ class Client:
 
     def consumer_from(self, options: ConsumerOptions, consumer: Consumer | None = None) -> Consumer:
         """A consumer with checked options; `consumer` is one that was unpickled and is opened now."""
-        topic, core = self._open_core(options, options.subscription_name, None)
+        topic, core = self._consumers.open(options, options.subscription_name)
         consumer = Consumer.__new__(Consumer) if consumer is None else consumer
         Consumer.__init__(consumer, self, topic, core)
         self._remember(consumer)
         return consumer
-
-    def _open_core(
-        self, options: ConsumerOptions, subscription: str, start: dict[str, Any] | None, skip: Skip = None
-    ) -> tuple[str, ConsumerCore]:
-        assert isinstance(options.topic, str)
-        name = TopicName.parse(options.topic)
-        deadline = self._deadline()
-        routes = self._resolve(name, deadline)
-        if options.receiver_queue_size == 0 and len(routes) > 1:
-            raise InvalidConfiguration(
-                "receiver_queue_size=0 needs a topic without partitions: give at least 1"
-            )
-        core = ConsumerCore(options, options.consumer_name or secrets.token_hex(5), subscription, self._files)
-        # All dispatchers start at once, then partitions are attached in index order.
-        links = [self._dispatcher_link(route, options, subscription, deadline) for route in routes]
-        for route, link in zip(routes, links, strict=True):
-            partition = PartitionConsumer(core, link, next(_ENDPOINT_IDS), route)
-            if start is not None:
-                partition.start, partition.skip = start, skip
-            core.partitions.append(partition)
-        opened: list[PartitionConsumer] = []
-        try:
-            for partition in core.partitions:
-                self._open_partition(partition, options, subscription, deadline)
-                opened.append(partition)
-        except BaseException:
-            for partition in opened:
-                partition.close(time.monotonic() + self.operation_timeout_s)
-            raise
-        return name.full, core
-
-    def _open_partition(
-        self, partition: PartitionConsumer, options: ConsumerOptions, subscription: str, deadline: float
-    ) -> None:
-        try:
-            partition.open(deadline)
-        except SubscriptionNotFound:
-            # A dispatcher that died before it had registered its subscription cannot know whether that was
-            # removed meanwhile: it must not create it, another one does.
-            self.cluster.dispatcher_gone(partition.link.address)
-            self._dispatcher_link(partition.route, options, subscription, deadline)
-            partition.open(deadline)
 
     def create_reader(
         self,
@@ -337,10 +275,9 @@ class Client:
         options = ReaderOptions.from_arguments(**arguments)
         prefix = f"{options.subscription_role_prefix}-" if options.subscription_role_prefix else ""
         subscription = f"{prefix}reader-{secrets.token_hex(5)}"
-        place = (options.start_message_id, options.start_message_id_inclusive)
-        topic, core = self._open_core(
-            options.consumer_options(subscription), subscription, seek_target(*place), skipped_rows(*place)
-        )
+        start = StartPosition.at(options.start_message_id, options.start_message_id_inclusive)
+        consumer_options = options.consumer_options(subscription)
+        topic, core = self._consumers.open(consumer_options, subscription, start)
         reader = Reader.__new__(Reader) if reader is None else reader
         Reader.__init__(reader, self, Consumer(self, topic, core), core, arguments)
         self._remember(reader)
@@ -358,62 +295,11 @@ class Client:
     def get_topic_partitions(self, topic: str) -> list[str]:
         """The full names of the topic's partitions; its own name if it has none."""
         name = TopicName.parse(topic)
-        return [route.topic for route in self._resolve(name, time.monotonic() + self.operation_timeout_s)]
+        return [route.topic for route in self._links.resolve(name, self._links.deadline())]
 
     def forget_dispatchers(self, links: list[ActorLink]) -> None:
         """A subscription was deleted: its dispatchers leave, and their names are free when this returns."""
-        with self._lock:
-            gone = [address for address, link in self._links.items() if link in links]
-            for address in gone:
-                self._links.pop(address).close()
-        for address in gone:
-            self.cluster.dispatcher_gone(address)
-
-    # --- links ------------------------------------------------------------------------------------
-
-    def _deadline(self) -> float:
-        # Connecting may start a Ray and a broker, which has deadlines of its own.
-        _ = self.cluster
-        return time.monotonic() + self.operation_timeout_s
-
-    def _resolve(self, name: TopicName, deadline: float) -> list[PartitionRoute]:
-        left = max(0.1, deadline - time.monotonic())
-        routes: list[PartitionRoute] = self.cluster.resolve(name.full, create=True, timeout_s=left)
-        return routes
-
-    def _partition_link(self, route: PartitionRoute) -> ActorLink:
-        def find() -> str:
-            self.cluster.resolve(route.topic, create=False, timeout_s=5.0)
-            return route.address
-
-        return self._link(route.address, find, pushes=False)
-
-    def _dispatcher_link(
-        self, route: PartitionRoute, options: ConsumerOptions, subscription: str, deadline: float
-    ) -> ActorLink:
-        durable = options.subscription_mode == SubscriptionMode.Durable
-        initial = "earliest" if options.initial_position == InitialPosition.Earliest else "latest"
-        request = SubscriptionRequest(
-            route.topic, subscription, durable, initial, options.subscription_properties or {}, create=True
-        )
-        again = SubscriptionRequest(route.topic, subscription, durable, initial, {}, create=False)
-        address: str = self.cluster.dispatcher(request, max(0.1, deadline - time.monotonic()))
-
-        def find() -> str:
-            found: str = self.cluster.dispatcher(again, 5.0)
-            return found
-
-        return self._link(address, find, pushes=True)
-
-    def _link(self, address: str, find: Callable[[], str], *, pushes: bool) -> ActorLink:
-        with self._lock:
-            link = self._links.get(address)
-            if link is None or link.is_closed:
-                link = ActorLink(
-                    self.cluster, address, find, self._id, self._options.transport, pushes=pushes
-                )
-                self._links[address] = link
-            return link
+        self._links.forget_dispatchers(links)
 
     # --- ending -----------------------------------------------------------------------------------
 
@@ -432,7 +318,7 @@ class Client:
 
         A second call raises AlreadyClosed.
         """
-        if self._closed:
+        if self._connection.is_closed:
             raise AlreadyClosed("the client is closed already")
         first_error: PulsarException | None = None
         for opened in list(self._open):
@@ -453,28 +339,22 @@ class Client:
         self._end()
 
     def _end(self) -> None:
-        self._closed = True
+        self._connection.close()
         with self._lock:
-            links, self._links = self._links, {}
             self._open.clear()
-        for link in links.values():
-            link.close()
-        self._files.close()
-        with self._connected_lock:
-            connected, self._connected = self._connected, None
-        if connected is not None:
-            connected.release()
+        self._links.close()
+        self._consumers.close()
+        self._connection.release()
 
     def __enter__(self) -> Client:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self._closed:
+        if not self._connection.is_closed:
             self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        address = self._connected.address if self._connected is not None else self._options.service_url
-        return _reconnect, (self._options, address)
+        return _reconnect, (self._options, self._connection.address)
 
 
 def _reconnect(options: ClientOptions, address: str) -> Client:

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from pulsar_ray.errors import (
     AlreadyClosed,
@@ -26,27 +26,24 @@ from pulsar_ray.errors import (
     Timeout,
     TopicNotFound,
     UnknownError,
-    error_from,
 )
 from pulsar_ray.lane.completion import Completion
 from pulsar_ray.lane.connection import Awaited
 from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.session.packet import Packet
 from pulsar_ray.session.requests import (
-    ConsumerOpened,
-    Done,
-    Failed,
     MovedNotice,
     Ping,
     Pong,
-    ProducerOpened,
     Receipt,
     Request,
     decode_request,
     encode_request,
 )
+from pulsar_ray.transport.awaited_replies import ANSWERS, AwaitedReplies, Reply
 from pulsar_ray.transport.carriers import Connection, open_connection
 from pulsar_ray.transport.cluster import AttachReply, Cluster
+from pulsar_ray.transport.endpoint import FOLLOWER, Endpoint
 
 logger = logging.getLogger(__name__)
 
@@ -56,32 +53,6 @@ FIRST_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 2.0
 ATTACH_TIMEOUT_S = 5.0
 _ATTEMPTS = itertools.count(1)
-FOLLOWER = 0
-"""The endpoint id of a follower, which is alone on its link."""
-
-Reply = Callable[[Any, PulsarException | None], None]
-
-
-class Endpoint(Protocol):
-    """A producer, consumer or follower on a link.
-
-    All methods are called on the I/O thread or the thread that reads.
-    """
-
-    def reopen(self, attached: AttachReply) -> None:
-        """A new attachment stands: open again and resend what is pending."""
-
-    def on_detached(self) -> None:
-        """The carrier is gone: write nothing until `reopen`."""
-
-    def on_refused(self, error: PulsarException) -> None:
-        """What it is attached to was deleted: it will never be open again."""
-
-    def on_request(self, request: Any, body: memoryview) -> None:
-        """A packet for this endpoint."""
-
-    def on_receipts(self, rows: list[tuple[int, int, int, int, int]]) -> None:
-        """Receipts for this endpoint's blocks (producers only)."""
 
 
 class ActorLink:
@@ -113,8 +84,7 @@ class ActorLink:
         self._loop = loop
         self._io = IoThread.get()
         self._endpoints: dict[int, Endpoint] = {}
-        self._requests: dict[int, Reply] = {}
-        self._request_ids = itertools.count(1)
+        self._replies = AwaitedReplies()
         self._state = threading.Condition()
         self._connection: Connection | None = None
         self._attaching = False
@@ -208,11 +178,9 @@ class ActorLink:
         """Send a request with an id of its own; `reply(value, error)` follows, with SessionLost if the
         carrier is lost.
         """
-        request_id = next(self._request_ids)
-        self._requests[request_id] = reply
-        if not self.send(encode_request(build(request_id))) and request_id in self._requests:
-            del self._requests[request_id]
-            reply(None, NotConnected("not attached to the actor just now"))
+        request_id = self._replies.add(reply)
+        if not self.send(encode_request(build(request_id))):
+            self._replies.fail(request_id, NotConnected("not attached to the actor just now"))
 
     def request(self, build: Callable[[int], Request], deadline: float) -> Any:
         """Send a request and wait for its answer; attaches first, and again if the carrier is lost."""
@@ -262,8 +230,8 @@ class ActorLink:
             request = decode_request(packet)
             if type(request) is Receipt:
                 self._route_receipts(request)
-            elif isinstance(request, (Done, Failed, ProducerOpened, ConsumerOpened)):
-                self._answered(request)
+            elif isinstance(request, ANSWERS):
+                self._replies.answered(request)
             elif type(request) is MovedNotice:
                 raise SessionLost(f"the actor moved: {request.reason}")
             elif type(request) is not Pong:
@@ -286,17 +254,6 @@ class ActorLink:
             if endpoint is not None:
                 endpoint.on_receipts(rows)
 
-    def _answered(self, request: Done | Failed | ProducerOpened | ConsumerOpened) -> None:
-        reply = self._requests.pop(request.request_id, None)
-        if reply is None:
-            return
-        if type(request) is Failed:
-            reply(None, error_from(request.error, request.text, request.details))
-        elif type(request) is Done:
-            reply(request.value, None)
-        else:
-            reply(request, None)
-
     # --- losing and attaching ---------------------------------------------------------------------
 
     def _lost(self, connection: Connection | None, error: BaseException) -> None:
@@ -310,9 +267,7 @@ class ActorLink:
         # open on.
         for endpoint in list(self._endpoints.values()):
             endpoint.on_detached()
-        requests, self._requests = self._requests, {}
-        for reply in requests.values():
-            reply(None, SessionLost(f"the connection to the actor was lost: {error}"))
+        self._replies.fail_all(SessionLost(f"the connection to the actor was lost: {error}"))
         with self._state:
             self._start_attaching()
 

@@ -80,7 +80,7 @@ class Broker:
 
     def _shut_down_clients(self) -> None:
         for client in self._clients:
-            if not client._closed:
+            if client.is_usable:
                 client.shutdown()
 
     def unacked(self, topic: str, subscription: str) -> list[int]:

@@ -90,7 +90,7 @@ def test_lost_refusal_is_no_receipt(broker: Broker, topic: str, following: list[
     wait_until(
         lambda: broker.stats(partition_actor(topic))["msgInCounter"] == len(stored), DEADLINE_S, "the rest"
     )
-    for link in client._links.values():
+    for link in client._links:
         connection: Any = link.carrier
         connection.lose(SessionLost("cut by the test"))
     wait_until(lambda: len(sent.ids) + len(sent.errors) == 1 + len(following), DEADLINE_S, "all answers")
@@ -225,7 +225,7 @@ def test_lane_comes_back_without_the_controller(broker: Broker, topic: str) -> N
     controller = broker.freeze(CONTROLLER)
     try:
         for number in range(1, 5):
-            for link in client._links.values():
+            for link in client._links:
                 connection: Any = link.carrier
                 connection.lose(SessionLost("cut by the test"))
             producer.send(b"%d" % number)

@@ -1,0 +1,117 @@
+"""Gives a dispatcher's core the log, from memory or from files, as far ahead as it wants."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from pulsar_ray.actors.log_feed import FileRead, LogFeed, Place
+from pulsar_ray.actors.owner_loop import DiskThread
+from pulsar_ray.dispatch.block_ref import BlockRef
+from pulsar_ray.dispatch.dispatcher import Dispatcher
+from pulsar_ray.dispatch.grant import DropQueue
+from pulsar_ray.ledger.reader import SegmentGone
+from pulsar_ray.model.position import Position
+
+logger = logging.getLogger(__name__)
+
+RETRY_READ_S = 1.0
+
+
+class CoreFeeding:
+    """Runs on the owner loop; files are read on `reader`.
+
+    `turn` is called when a file brought something to dispatch, `dropped` with the queues that have to go.
+    A cursor that nothing `holds` entries for goes on at the first entry that is left.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        core: Dispatcher,
+        feed: LogFeed,
+        loop: asyncio.AbstractEventLoop,
+        reader: DiskThread,
+        *,
+        holds: bool,
+        turn: Callable[[], None],
+        dropped: Callable[[list[DropQueue], bool], None],
+    ) -> None:
+        self._name = name
+        self._core = core
+        self._feed = feed
+        self._loop = loop
+        self._reader = reader
+        self._holds = holds
+        self._turn = turn
+        self._dropped = dropped
+        self._place: Place | None = None
+        self._is_reading = False
+        self.problem = ""
+
+    def feed(self) -> bool:
+        """Offer the core what it wants and memory has; True if that was anything."""
+        if self._is_reading:
+            return False
+        core = self._core
+        wanted = core.blocks_wanted()
+        position = core.read_position
+        if wanted <= 0 or not self._feed.has_after(position):
+            return False
+        blocks = self._feed.blocks_from(position, wanted)
+        if blocks is None:
+            self._read_file(position, wanted)
+            return False
+        if not blocks:
+            return False
+        self._offer(blocks, core.seek_generation)
+        return True
+
+    def forget_place(self) -> None:
+        """The core reads from elsewhere from now on."""
+        self._place = None
+
+    def _offer(self, blocks: list[BlockRef], seek_generation: int) -> None:
+        self._core.cursor.extend(self._feed.last)
+        dropped = self._core.offer(blocks, seek_generation)
+        if dropped:
+            self._dropped(dropped, False)
+
+    def _read_file(self, position: Position, wanted: int) -> None:
+        read = self._feed.reader_from(position, self._place, wanted)
+        if read is None:
+            return
+        self._is_reading = True
+        generation = self._core.seek_generation
+
+        def done(blocks: list[BlockRef] | None, error: BaseException | None) -> None:
+            self._is_reading = False
+            if blocks is None:
+                self._read_failed(position, error)
+                return
+            self._file_was_read(read, blocks, generation)
+
+        self._reader.submit(read.run, done)
+
+    def _file_was_read(self, read: FileRead, blocks: list[BlockRef], generation: int) -> None:
+        self._place = read.place
+        for damage in read.damage:
+            # It stays unacknowledged: whoever repairs the file can still have it delivered.
+            if (text := str(damage)) != self.problem:
+                logger.error("subscription %s goes on behind damage: %s", self._name, text)
+            self.problem = text
+        if blocks:
+            self._offer(blocks, generation)
+            self._turn()
+        else:
+            # The segment ends before the position: nothing more is in it, and the next one is not known yet.
+            self._loop.call_later(RETRY_READ_S, self._turn)
+
+    def _read_failed(self, position: Position, error: BaseException | None) -> None:
+        if isinstance(error, SegmentGone) and not self._holds and self._feed.first > position:
+            self._dropped(self._core.seek(self._feed.first), True)
+            return
+        self.problem = f"reading the log from {tuple(position)}: {error}"
+        logger.error("subscription %s: %s", self._name, self.problem)
+        self._loop.call_later(RETRY_READ_S, self._turn)

@@ -1,0 +1,187 @@
+"""How the application acknowledges, one by one, cumulatively, in batches and tables, and gives back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from pulsar_ray.client.arrow_positions import table_nacks, table_positions
+from pulsar_ray.client.consumer_core import ConsumerCore
+from pulsar_ray.client.message import Message, MessageBatchView
+from pulsar_ray.client.opened_later import OpenedLater
+from pulsar_ray.client.partition_consumer import PartitionConsumer
+from pulsar_ray.errors import CumulativeAcknowledgementNotAllowedError, OperationNotSupported
+from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.model.message_id import MessageId
+
+
+class AcknowledgingConsumer(OpenedLater):
+    """The part of a Consumer that gathers acknowledgments at the partition each message came from."""
+
+    def __init__(self, topic: str, core: ConsumerCore, operation_timeout_s: float) -> None:
+        self._topic = topic
+        self._core = core
+        self._options = core.options
+        self._operation_timeout_s = operation_timeout_s
+        self._by_topic: dict[str, PartitionConsumer] = {p.route.topic: p for p in core.partitions}
+        self._single = core.partitions[0] if len(core.partitions) == 1 else None
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self._operation_timeout_s
+
+    def acknowledge(self, message: Message | MessageId | MessageBatchView | Iterable[Message]) -> None:
+        """Acknowledge a message, an id, or messages received in a batch.
+
+        Acknowledgments are grouped and durable soon; with `ack_receipt_enabled` this returns once they are
+        durable.
+        """
+        partition = self._single
+        if type(message) is Message:
+            block = message.block
+            partition = partition or self._partition_of(block.topic_name, block.partition)
+            with self._core.lock:
+                if block.is_batch:
+                    partition.acks.add_row(
+                        block.ledger_id, block.first_entry_id, message.row, block.message_count
+                    )
+                else:
+                    partition.acks.add(block.ledger_id, block.first_entry_id + message.row)
+            self._added(partition)
+        elif isinstance(message, MessageId):
+            self._acknowledge_id(message)
+        elif isinstance(message, MessageBatchView):
+            self._acknowledge_spans(message)
+        elif isinstance(message, Iterable):
+            for one in message:
+                if not isinstance(one, (Message, MessageId)):
+                    raise ValueError(f"acknowledge takes messages, not {type(one).__name__}")
+                self.acknowledge(one)
+        else:
+            raise ValueError(f"acknowledge takes a Message or MessageId, not {type(message).__name__}")
+
+    def _added(self, partition: PartitionConsumer) -> None:
+        self._core.check()
+        if self._options.ack_receipt_enabled:
+            partition.acknowledge_durably(self._deadline())
+        elif not partition.ack_pending:
+            partition.acks_added()
+
+    def _acknowledge_id(self, message_id: MessageId) -> None:
+        partition = self._partition_of(message_id.topic_name, message_id.partition())
+        ledger_id, entry_id, row = message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()
+        with self._core.lock:
+            size = message_id.batch_size() or partition.held.batch_size(ledger_id, entry_id)
+            if row >= 0 and size > row:
+                partition.acks.add_row(ledger_id, entry_id, row, size)
+            elif ledger_id >= 0 and entry_id >= 0:
+                partition.acks.add(ledger_id, entry_id)
+        self._added(partition)
+
+    def _acknowledge_spans(self, view: MessageBatchView) -> None:
+        touched: set[PartitionConsumer] = set()
+        with self._core.lock:
+            for block, first, end in view.spans:
+                partition = self._single or self._partition_of(block.topic_name, block.partition)
+                touched.add(partition)
+                if block.is_batch:
+                    rows = ((first, end),)
+                    partition.acks.add_rows(block.ledger_id, block.first_entry_id, rows, block.message_count)
+                else:
+                    start = block.first_entry_id
+                    partition.acks.add_range(block.ledger_id, start + first, start + end - 1)
+        for partition in touched:
+            self._added(partition)
+
+    def acknowledge_cumulative(self, message: Message | MessageId) -> None:
+        """Acknowledge everything up to and including this message, within its partition.
+
+        Raises CumulativeAcknowledgementNotAllowedError on Shared and KeyShared subscriptions.
+        """
+        if self._options.consumer_type in (ConsumerType.Shared, ConsumerType.KeyShared):
+            raise CumulativeAcknowledgementNotAllowedError(
+                "cumulative acknowledgment needs an Exclusive or Failover subscription: other consumers have "
+                "messages before this one; acknowledge one by one"
+            )
+        message_id = message.message_id() if isinstance(message, Message) else message
+        if not isinstance(message_id, MessageId):
+            raise ValueError(
+                f"acknowledge_cumulative takes a Message or MessageId, not {type(message).__name__}"
+            )
+        partition = self._partition_of(message_id.topic_name, message_id.partition())
+        ledger_id, entry_id, row = message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()
+        with self._core.lock:
+            size = message_id.batch_size() or partition.held.batch_size(ledger_id, entry_id)
+            if row >= 0 and size > row:
+                partition.acks.add_cumulative(ledger_id, entry_id, row, size)
+            elif ledger_id >= 0:
+                partition.acks.add_cumulative(ledger_id, entry_id)
+        self._added(partition)
+
+    def acknowledge_arrow(self, table: pa.Table) -> None:
+        """Acknowledge the rows of a received table or any part of one; needs its position columns only."""
+        for topic, positions in table_positions(table).items():
+            partition = self._partition_of(topic, -1)
+            with self._core.lock:
+                for entries in positions.ranges:
+                    partition.acks.add_range(*entries)
+                for ledger_id, entry_id, rows in positions.batch_rows:
+                    size = partition.held.batch_size(ledger_id, entry_id) or rows[-1][1]
+                    partition.acks.add_rows(ledger_id, entry_id, rows, size)
+            self._added(partition)
+
+    def negative_acknowledge(self, message: Message | MessageId) -> None:
+        """Have a message delivered again after the redelivery delay or backoff; of a batch, its whole entry
+        comes again.
+        """
+        if isinstance(message, Message):
+            block = message.block
+            partition = self._single or self._partition_of(block.topic_name, block.partition)
+            rows = ((message.row, message.row + 1),) if block.is_batch else ()
+            entry_id = block.first_entry_id + (0 if block.is_batch else message.row)
+            key = (block.ledger_id, entry_id, block.redelivery_count)
+        elif isinstance(message, MessageId):
+            partition = self._partition_of(message.topic_name, message.partition())
+            row = message.batch_index()
+            rows = ((row, row + 1),) if row >= 0 else ()
+            key = (message.ledger_id(), message.entry_id(), -1)
+        else:
+            raise ValueError(
+                f"negative_acknowledge takes a Message or MessageId, not {type(message).__name__}"
+            )
+        with self._core.lock:
+            partition.nacks.add(*key, time.monotonic_ns() // 1_000_000, rows)
+        partition.nacks_added()
+
+    def negative_acknowledge_arrow(self, table: pa.Table) -> None:
+        """Have the rows of a received table delivered again."""
+        now_ms = time.monotonic_ns() // 1_000_000
+        for topic, nacks in table_nacks(table).items():
+            partition = self._partition_of(topic, -1)
+            with self._core.lock:
+                for ledger_id, entry_id, rows, count in nacks:
+                    partition.nacks.add(ledger_id, entry_id, count, now_ms, rows)
+            partition.nacks_added()
+
+    def redeliver_unacknowledged_messages(self) -> None:
+        """Have everything this consumer was given and did not acknowledge delivered again."""
+        for partition in self._core.partitions:
+            partition.redeliver_unacknowledged()
+
+    def _partition_of(self, topic: str, index: int) -> PartitionConsumer:
+        if self._single is not None:
+            if topic and topic != self._single.route.topic:
+                raise OperationNotSupported(
+                    f"the id belongs to {topic}, this consumer to {self._single.route.topic}"
+                )
+            return self._single
+        partition = self._by_topic.get(topic)
+        if partition is None and not topic and 0 <= index < len(self._core.partitions):
+            partition = self._core.partitions[index]
+        if partition is None:
+            raise OperationNotSupported(
+                f"an id of {topic or 'no topic'} cannot be told to a partition of {self._topic}: use the "
+                "received message's id"
+            )
+        return partition

@@ -1,0 +1,67 @@
+"""A client's tie to its cluster: made at the first use, refused after the end and in forked children."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+from pulsar_ray.actors.connect import Connected, connect
+from pulsar_ray.client.client_options import ClientOptions
+from pulsar_ray.errors import AlreadyClosed, ForkedClient
+
+
+class ClusterConnection:
+    """Thread-safe. `connected` is a cluster that is there already; no other one is then looked for."""
+
+    def __init__(self, options: ClientOptions, connected: Connected | None = None) -> None:
+        self._options = options
+        self._connected = connected
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self.is_closed = False
+
+    def forked(self) -> None:
+        """In a forked child, where another thread's lock would stay locked."""
+        self._lock = threading.Lock()
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is open, and of this process."""
+        return not self.is_closed and self._pid == os.getpid()
+
+    @property
+    def cluster(self) -> Any:
+        """The cluster; connects at the first use. Raises AlreadyClosed, ForkedClient, or what connecting
+        raises.
+        """
+        if self.is_closed:
+            raise AlreadyClosed("the client is closed")
+        if os.getpid() != self._pid:
+            raise ForkedClient("this Client belongs to the parent process: make a new Client after the fork")
+        with self._lock:
+            if self._connected is None:
+                options = self._options
+                self._connected = connect(
+                    options.service_url,
+                    data_dir=options.data_dir,
+                    config_file=options.config_file,
+                    settings=options.settings,
+                )
+            return self._connected.cluster
+
+    @property
+    def address(self) -> str:
+        """What finds the same cluster from another process."""
+        return self._connected.address if self._connected is not None else self._options.service_url
+
+    def close(self) -> None:
+        """`cluster` raises from now on; what is under way may still use it until `release`."""
+        self.is_closed = True
+
+    def release(self) -> None:
+        """This client needs the cluster no more; others of this process may."""
+        with self._lock:
+            connected, self._connected = self._connected, None
+        if connected is not None:
+            connected.release()

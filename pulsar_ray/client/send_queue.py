@@ -1,0 +1,320 @@
+"""One producer's queue for one partition: enqueue, seal, number, and write in order, by turns.
+
+Two locks. The state lock guards the builder and the queue and is held for moments. The write role is taken
+by whoever finds work and nobody writing; it is never waited for, so the I/O thread cannot be held up by a
+thread that a full socket blocks.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pulsar_ray.client.batch_builder import OPENED, SEALED, BatchBuilder, BatchLimits
+from pulsar_ray.client.block_numbers import BlockNumbers
+from pulsar_ray.client.callback_queue import CallbackQueue
+from pulsar_ray.client.pending_blocks import BlockDone, PendingBlock, PendingBlocks
+from pulsar_ray.client.producer_options import ProducerOptions
+from pulsar_ray.client.sealed_batch import SealedBatch, SendCallback
+from pulsar_ray.client.send_callbacks import complete_callbacks, fail_callbacks
+from pulsar_ray.clock import SystemClock
+from pulsar_ray.errors import MessageTooBig, ProducerQueueIsFull, PulsarException, Timeout
+from pulsar_ray.format.block import check_block_size
+from pulsar_ray.lane.io_thread import IoThread
+from pulsar_ray.model.enums import BatchingType
+from pulsar_ray.session.requests import ProducerOpened, Publish, encode_request
+from pulsar_ray.transport.carriers import Connection
+from pulsar_ray.transport.cluster import PartitionRoute
+from pulsar_ray.transport.link import ActorLink
+
+MAX_PENDING_BYTES = 64 * 1024 * 1024
+IN_FLIGHT_UNBATCHED = 2
+"""Without batching, messages gather into one block while so many blocks are under way."""
+
+
+class SendQueue:
+    """The part of a PartitionProducer that messages go through; written on `_carrier` while it is open."""
+
+    def __init__(
+        self, link: ActorLink, producer_id: int, route: PartitionRoute, options: ProducerOptions
+    ) -> None:
+        self.link = link
+        self.route = route
+        self.producer_id = producer_id
+        self.name = options.producer_name or ""
+        self._options = options
+        self._io = IoThread.get()
+        self._state = threading.Lock()
+        self._room = threading.Condition(self._state)
+        self._write_role = threading.Lock()
+        self._callbacks = CallbackQueue()
+        self._pending = PendingBlocks()
+        self._numbers = BlockNumbers()
+        self._is_open = False
+        self._carrier: Connection | None = None
+        self._error: PulsarException | None = None
+        self._builder: BatchBuilder | None = None
+        self._batching = options.batching_enabled
+        self._max_pending = options.max_pending_messages
+        self._max_message_size = 0
+        self._batch_timer_armed = False
+        self._send_timeout_s = options.send_timeout_millis / 1000
+        self.on_batch_sealed: Callable[[int], None] | None = None
+        self.last_sequence_id = -1
+
+    def _drop_all(self) -> None:
+        """In a forked child: new locks, and nothing of what the parent was sending."""
+        self._state = threading.Lock()
+        self._room = threading.Condition(self._state)
+        self._write_role = threading.Lock()
+        self._callbacks = CallbackQueue()
+        self._pending = PendingBlocks()
+        self._is_open = False
+
+    def _make_builder(self, opened: ProducerOpened) -> None:
+        options = self._options
+        self.name = opened.name
+        self._max_message_size = opened.max_message_size
+        limits = BatchLimits(
+            options.batching_enabled,
+            options.batching_max_messages,
+            options.batching_max_allowed_size_in_bytes,
+            options.batching_max_publish_delay_ms,
+            options.batching_type == BatchingType.KeyBased,
+        )
+        self._builder = BatchBuilder(
+            limits,
+            SystemClock(),
+            first_sequence_id=options.first_sequence_id,
+            codec=int(options.compression_type),
+            max_message_size=opened.max_message_size,
+            producer_name=opened.name,
+        )
+        self.last_sequence_id = options.first_sequence_id - 1
+
+    # --- enqueueing -------------------------------------------------------------------------------
+
+    def enqueue(
+        self,
+        value: bytes | None,
+        callback: SendCallback | None,
+        fields: tuple[Any, ...] | None = None,
+        *,
+        seal: bool = False,
+    ) -> None:
+        """Add one message; `fields` are key, ordering key, properties, event time, sequence id.
+
+        `seal`: somebody waits for it, so its batch does not wait for more.
+        Raises ProducerQueueIsFull, MessageTooBig, AlreadyClosed; then nothing was added.
+        """
+        with self._state:
+            builder = self._builder
+            assert builder is not None
+            if self._error is not None:
+                raise self._error
+            pending = self._pending
+            if self._is_full(1, 0):
+                self._wait_for_room(1, 0)
+            flags = (
+                builder.add(value, callback)
+                if fields is None
+                else builder.add_message(value, callback, *fields)
+            )
+            if seal and self._batching:
+                self._take_sealed(seal=True)
+            elif self._batching:
+                if flags & OPENED and not self._batch_timer_armed:
+                    self._arm_batch_timer()
+                if not flags & SEALED:
+                    return
+            elif self._callbacks.is_running or (pending.sent >= IN_FLIGHT_UNBATCHED and not flags & SEALED):
+                return
+        self._pump()
+
+    def _is_full(self, messages: int, size: int) -> bool:
+        pending = self._pending
+        if pending.size + size > MAX_PENDING_BYTES and pending.size:
+            return True
+        limit = self._max_pending
+        if not limit or not messages:
+            return False
+        return pending.messages + self._builder.message_count + messages > limit  # type: ignore[union-attr]
+
+    def _wait_for_room(self, messages: int, size: int) -> None:
+        """Called with the state lock held."""
+        if not self._options.block_if_queue_full and messages:
+            raise ProducerQueueIsFull(
+                f"{self._pending.messages} messages wait for their receipts; wait for callbacks, raise "
+                "max_pending_messages, or set block_if_queue_full=True"
+            )
+        if self._io.is_current or (self._callbacks.is_running and self._write_role.locked()):
+            raise ProducerQueueIsFull("the queue is full, and a callback must not wait for it")
+        deadline = time.monotonic() + (self._send_timeout_s or 1e9)
+        while self._is_full(messages, size):
+            self._seal_for_room()
+            if (
+                not self._room.wait(min(0.1, max(0.0, deadline - time.monotonic())))
+                and time.monotonic() > deadline
+            ):
+                raise Timeout(f"the producer's queue stayed full for {self._send_timeout_s} s")
+            if self._error is not None:
+                raise self._error
+
+    def _seal_for_room(self) -> None:
+        """What is still open would otherwise fill the queue until its delay is over."""
+        builder = self._builder
+        if builder is not None and builder.message_count:
+            builder.seal()
+            self._io.call_soon(self._pump)
+
+    def check_size(self, payload_bytes: int) -> None:
+        """Raise MessageTooBig for a payload above what the partition takes; compression may only make it
+        smaller.
+        """
+        if not self._options.compression_type:
+            check_block_size(payload_bytes, payload_bytes, self._max_message_size)
+        elif payload_bytes > MAX_PENDING_BYTES:
+            raise MessageTooBig(
+                f"a message of {payload_bytes} bytes; at most {MAX_PENDING_BYTES} uncompressed"
+            )
+
+    def add_block(
+        self,
+        encode: Callable[[int, int, str, int], list[Any]],
+        *,
+        entries: int,
+        messages: int,
+        size: int,
+        done: BlockDone,
+    ) -> None:
+        """Add a block that is encoded elsewhere: `encode(incarnation, entry_seq, producer name)`. Waits for
+        room by bytes.
+        """
+        with self._state:
+            if self._error is not None:
+                raise self._error
+            if self._is_full(0, size):
+                self._wait_for_room(0, size)
+            self._take_sealed(seal=True)
+            builder = self._builder
+            assert builder is not None
+            first_id = builder.next_sequence_id
+            seq = self._numbers.next_seq
+            buffers = encode(self._numbers.incarnation, seq, self.name, first_id)
+            builder.skip_sequence_ids(messages)
+            self._numbers.take(entries)
+
+            def confirmed(ledger_id: int, entry_id: int, error: PulsarException | None) -> None:
+                if error is None:
+                    self.last_sequence_id = max(self.last_sequence_id, first_id + messages - 1)
+                done(ledger_id, entry_id, error)
+
+            self._pending.add(
+                PendingBlock(seq, entries, messages, buffers, size, time.monotonic(), confirmed)
+            )
+        self._pump()
+
+    def seal(self) -> None:
+        """Finish what is open and write it: a flush or a synchronous send."""
+        with self._state:
+            self._take_sealed(seal=True)
+        self._pump()
+
+    def _arm_batch_timer(self) -> None:
+        self._batch_timer_armed = True
+        delay_s = self._options.batching_max_publish_delay_ms / 1000
+        self._io.call_later(delay_s, self._batch_due)
+
+    def _batch_due(self) -> None:
+        with self._state:
+            self._batch_timer_armed = False
+            builder = self._builder
+            assert builder is not None
+            now_ms = time.monotonic_ns() // 1_000_000
+            if not builder.seal_due(now_ms) and (deadline := builder.deadline_ms) is not None:
+                self._batch_timer_armed = True
+                self._io.call_later(max(0.0005, (deadline - now_ms) / 1000), self._batch_due)
+        self._pump()
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def _take_sealed(self, *, seal: bool) -> None:
+        """Called with the state lock held: finished batches become pending blocks with their entry_seq."""
+        builder = self._builder
+        assert builder is not None
+        if seal:
+            builder.seal()
+        for batch in builder.take_sealed():
+            seq = self._numbers.next_seq
+            buffers = batch.encode(
+                incarnation=self._numbers.incarnation,
+                entry_seq=seq,
+                producer_name=self.name,
+                codec=int(self._options.compression_type),
+                schema_version=None,
+            )
+            self._numbers.take(batch.entries)
+            block = PendingBlock(
+                seq,
+                batch.entries,
+                batch.message_count,
+                buffers,
+                batch.payload_bytes,
+                time.monotonic(),
+                self._completion(batch),
+            )
+            self._pending.add(block)
+            if self._batching and self.on_batch_sealed is not None:
+                self.on_batch_sealed(self.route.partition)
+
+    def _next_block(self) -> tuple[PendingBlock, Connection] | None:
+        """The next block to write and the carrier on which it is next."""
+        with self._state:
+            carrier = self._carrier
+            if not self._is_open or carrier is None:
+                return None
+            if self._has_sealable():
+                self._take_sealed(seal=self._is_turn())
+            block = self._pending.next_unsent()
+            return None if block is None else (block, carrier)
+
+    def _is_turn(self) -> bool:
+        """Whether unbatched messages that have gathered may be written."""
+        return (
+            not self._batching and not self._callbacks.is_running and self._pending.sent < IN_FLIGHT_UNBATCHED
+        )
+
+    def _has_sealable(self) -> bool:
+        builder = self._builder
+        assert builder is not None
+        return builder.has_sealed or (builder.message_count > 0 and self._is_turn())
+
+    def _has_work(self) -> bool:
+        """Asked without the lock: whoever adds work asks again behind it."""
+        return self._is_open and (self._pending.has_unsent or self._has_sealable())
+
+    def _pump(self) -> None:
+        """Write what can be written, unless somebody else is doing it: they look again when they have
+        finished.
+        """
+        while self._has_work() and self._write_role.acquire(blocking=False):
+            try:
+                while self._has_work() and (work := self._next_block()) is not None:
+                    block, carrier = work
+                    packet = encode_request(Publish(self.producer_id), block.buffers)
+                    if not self.link.send(packet, only_on=carrier):
+                        return
+            finally:
+                self._write_role.release()
+
+    def _completion(self, batch: SealedBatch) -> BlockDone:
+        def complete(ledger_id: int, entry_id: int, error: PulsarException | None) -> None:
+            if error is not None:
+                fail_callbacks(batch.callbacks, error)
+                return
+            self.last_sequence_id = max(self.last_sequence_id, batch.last_sequence_id)
+            complete_callbacks(batch, self.route.partition, ledger_id, entry_id)
+
+        return complete

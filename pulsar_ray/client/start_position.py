@@ -1,0 +1,47 @@
+"""Where a seek or a reader starts, as the dispatcher is told, and what of a batch the client leaves out."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from pulsar_ray.model.message_id import MessageId
+
+
+class StartPosition(NamedTuple):
+    """`target` are the arguments of a dispatcher's seek.
+
+    `skip` is (ledger id, entry id, rows): that many rows at the start of a batch lie before a position inside
+    it. The dispatcher delivers the whole entry.
+    """
+
+    target: dict[str, Any]
+    skip: tuple[int, int, int] | None
+
+    @classmethod
+    def at(cls, messageid: MessageId | int, inclusive: bool) -> StartPosition:
+        """Behind a message id, at it with `inclusive`; or at the first message published at a time in ms."""
+        return cls(_target(messageid, inclusive), _skipped_rows(messageid, inclusive))
+
+
+def _target(messageid: MessageId | int, inclusive: bool) -> dict[str, Any]:
+    if isinstance(messageid, int):
+        return {"target": messageid, "inclusive": True}
+    if messageid == MessageId.earliest:
+        return {"target": "earliest", "inclusive": True}
+    if messageid == MessageId.latest:
+        return {"target": "latest", "inclusive": inclusive}
+    target = [messageid.ledger_id(), messageid.entry_id()]
+    return {"target": target, "inclusive": inclusive or _has_more_in_batch(messageid)}
+
+
+def _has_more_in_batch(messageid: MessageId) -> bool:
+    return messageid.batch_index() >= 0 and messageid.batch_index() + 1 != messageid.batch_size()
+
+
+def _skipped_rows(messageid: MessageId | int, inclusive: bool) -> tuple[int, int, int] | None:
+    if isinstance(messageid, int) or not (inclusive or _has_more_in_batch(messageid)):
+        return None
+    if messageid.batch_index() < 0:
+        return None
+    rows = messageid.batch_index() + (0 if inclusive else 1)
+    return messageid.ledger_id(), messageid.entry_id(), rows

@@ -1,0 +1,33 @@
+"""What a link serves: the producers, consumers and followers of this process at one actor."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from pulsar_ray.errors import PulsarException
+from pulsar_ray.transport.cluster import AttachReply
+
+FOLLOWER = 0
+"""The endpoint id of a follower, which is alone on its link."""
+
+
+class Endpoint(Protocol):
+    """A producer, consumer or follower on a link.
+
+    All methods are called on the I/O thread or the thread that reads.
+    """
+
+    def reopen(self, attached: AttachReply) -> None:
+        """A new attachment stands: open again and resend what is pending."""
+
+    def on_detached(self) -> None:
+        """The carrier is gone: write nothing until `reopen`."""
+
+    def on_refused(self, error: PulsarException) -> None:
+        """What it is attached to was deleted: it will never be open again."""
+
+    def on_request(self, request: Any, body: memoryview) -> None:
+        """A packet for this endpoint."""
+
+    def on_receipts(self, rows: list[tuple[int, int, int, int, int]]) -> None:
+        """Receipts for this endpoint's blocks (producers only)."""
