@@ -254,7 +254,7 @@ class Client:
         topic: str,
         start_message_id: MessageId,
         schema: Schema = BytesSchema(),  # noqa: B008
-        reader_listener: Callable[[Consumer, Any], Any] | None = None,
+        reader_listener: Callable[[Reader, Any], Any] | None = None,
         receiver_queue_size: int = 1000,
         reader_name: str | None = None,
         subscription_role_prefix: str | None = None,
@@ -265,6 +265,9 @@ class Client:
     ) -> Reader:
         """A reader that starts behind a message id (at it with `start_message_id_inclusive`), or at earliest
         or latest.
+
+        With a `reader_listener` it is called with the reader and each message, on a thread of its own, and
+        `read_next` raises.
         """
         return self.reader_from({name: value for name, value in locals().items() if name != "self"})
 
@@ -279,7 +282,7 @@ class Client:
         consumer_options = options.consumer_options(subscription)
         topic, core = self._consumers.open(consumer_options, subscription, start)
         reader = Reader.__new__(Reader) if reader is None else reader
-        Reader.__init__(reader, self, Consumer(self, topic, core), core, arguments)
+        Reader.__init__(reader, self, Consumer(self, topic, core), arguments)
         self._remember(reader)
         return reader
 

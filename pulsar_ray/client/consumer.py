@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -46,10 +47,13 @@ class Consumer(AcknowledgingConsumer):
         self._client = client
         self._closed = False
         self._listener: ListenerThread | None = None
-        if self._options.message_listener is not None:
-            self._listener = ListenerThread(
-                self, core, self._options.message_listener, paused=self._options.start_paused
-            )
+        if (listener := self._options.message_listener) is not None:
+            self.start_listening(lambda message: listener(self, message))
+
+    def start_listening(self, listen: Callable[[Message], object]) -> None:
+        """Call `listen` with each message from now on (a reader calls its own listener)."""
+        self._listener = ListenerThread(self._core, listen, paused=self._options.start_paused)
+        self._listener.start()
 
     # --- receiving --------------------------------------------------------------------------------
 

@@ -245,7 +245,6 @@ class ReaderOptions:
             subscription_name=subscription_name,
             consumer_type=ConsumerType.Exclusive,
             schema=self.schema,
-            message_listener=self.reader_listener,
             receiver_queue_size=self.receiver_queue_size,
             consumer_name=self.reader_name,
             start_message_id_inclusive=self.start_message_id_inclusive,

@@ -6,12 +6,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from pulsar_ray.client.message import Message
 from pulsar_ray.errors import AlreadyClosed, PulsarException, Timeout
 
 if TYPE_CHECKING:
-    from pulsar_ray.client.consumer import Consumer
     from pulsar_ray.client.consumer_core import ConsumerCore
 
 logger = logging.getLogger(__name__)
@@ -20,14 +20,14 @@ LOOK_INTERVAL_S = 1.0
 
 
 class ListenerThread:
-    """Calls `listener(consumer, message)` for one message after the other; what it raises is logged."""
+    """Calls `listen(message)` for one message after the other; what it raises is logged.
 
-    def __init__(
-        self, consumer: Consumer, core: ConsumerCore, listener: Callable[[Any, Any], Any], *, paused: bool
-    ) -> None:
-        self._consumer = consumer
+    Starts with `start`, once everything that a listener may use is there.
+    """
+
+    def __init__(self, core: ConsumerCore, listen: Callable[[Message], object], *, paused: bool) -> None:
         self._core = core
-        self._listener = listener
+        self._listen = listen
         self._running = threading.Event()
         self._stopped = False
         if not paused:
@@ -35,6 +35,9 @@ class ListenerThread:
         self._thread = threading.Thread(
             target=self._run, name=f"pulsar-ray-listener-{core.name}", daemon=True
         )
+
+    def start(self) -> None:
+        """Begin."""
         self._thread.start()
 
     def pause(self) -> None:
@@ -72,6 +75,6 @@ class ListenerThread:
             if self._is_stopped():
                 return
             try:
-                self._listener(self._consumer, message)
+                self._listen(message)
             except Exception:
                 logger.exception("a message listener raised")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pulsar_ray.client.consumer import Consumer
-from pulsar_ray.client.consumer_core import ConsumerCore
 from pulsar_ray.client.message import Message
 from pulsar_ray.client.opened_later import OpenedLater
+from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.model.message_id import MessageId
 
 if TYPE_CHECKING:
@@ -21,20 +23,30 @@ class Reader(OpenedLater):
     are skipped.
     """
 
-    def __init__(
-        self, client: Client, consumer: Consumer, core: ConsumerCore, arguments: dict[str, Any]
-    ) -> None:
+    def __init__(self, client: Client, consumer: Consumer, arguments: dict[str, Any]) -> None:
         self._client = client
         self._consumer = consumer
-        self._core = core
         self._arguments = arguments
+        self._listener: Callable[[Reader, Message], Any] | None = arguments.get("reader_listener")
+        if self._listener is not None:
+            consumer.start_listening(self._heard)
+
+    def _heard(self, message: Message) -> None:
+        assert self._listener is not None
+        self._consumer.acknowledge(message)
+        self._listener(self, message)
 
     def topic(self) -> str:
         """The full name of the topic."""
         return self._consumer.topic()
 
     def read_next(self, timeout_millis: int | None = None) -> Message:
-        """The next message; waits for ever, or so many ms (then Timeout)."""
+        """The next message; waits for ever, or so many ms (then Timeout).
+
+        InvalidConfiguration with a reader_listener.
+        """
+        if self._listener is not None:
+            raise InvalidConfiguration("this reader has a reader_listener: read_next() cannot be used")
         message = self._consumer.receive(timeout_millis)
         self._consumer.acknowledge(message)
         return message
@@ -66,5 +78,10 @@ class Reader(OpenedLater):
 
 def _recreate(client: Client, arguments: dict[str, Any]) -> Reader:
     reader = Reader.__new__(Reader)
-    reader.open_later(lambda: client.reader_from(arguments, reader), _client=client, _arguments=arguments)
+    opening = reader.open_later(
+        lambda: client.reader_from(arguments, reader), _client=client, _arguments=arguments
+    )
+    if arguments.get("reader_listener") is not None:
+        # Nobody needs to call a reader that has a listener.
+        threading.Thread(target=opening.run, name="pulsar-ray-reopen", daemon=True).start()
     return reader
