@@ -52,7 +52,7 @@ class Settings:
         minimum=1,
         maximum=MAX_FRAME_BYTES,
     )
-    broker_deduplication_enabled: bool = setting(False, "store a (producer name, sequence id) once")
+    broker_deduplication_enabled: bool = setting(False, "not yet: on is refused")
     acknowledgment_at_batch_index_level_enabled: bool = setting(
         False, "keep single messages of a batch acked"
     )
@@ -114,7 +114,9 @@ class Settings:
     )
     tcp_port_range: str = setting("0", "TCP ports actors listen on: 'first-last', or 0 for any")
     lane_buffer_budget_bytes: int = setting(
-        64 * MIB, "received bytes an actor holds before it stops reading", minimum=16 * MIB
+        64 * MIB,
+        "received bytes an actor holds before it stops reading; a connection: half",
+        minimum=16 * MIB,
     )
     segment_size_bytes: int = setting(
         128 * MIB, "start a new segment file there", minimum=64 * KIB, maximum=2 * GIB
@@ -124,7 +126,7 @@ class Settings:
     )
     index_checkpoint_entries: int = setting(20_000, "entries between index checkpoints", minimum=1)
     max_block_rows: int = setting(
-        8192, "messages in one batch of send_many and send_arrow", minimum=1, maximum=65_535
+        8192, "messages in one batch of send_many and send_arrow", minimum=1, maximum=8192
     )
     max_block_bytes: int = setting(MIB, "payload of one such batch", minimum=KIB, maximum=MAX_FRAME_BYTES)
 
@@ -134,6 +136,15 @@ class Settings:
         object.__setattr__(self, "data_dir", _absolute(self.data_dir))
         self.tcp_ports()
         self._check_pairs()
+        self._refuse_not_yet()
+
+    def _refuse_not_yet(self) -> None:
+        """Raise for a promise that this broker does not keep; who turned it on must not believe in it."""
+        if self.broker_deduplication_enabled:
+            raise InvalidConfiguration(
+                "broker_deduplication_enabled is True, but deduplication by producer name and sequence id is "
+                "not there yet: leave it off, and tell repeats apart when consuming"
+            )
 
     def _check_pairs(self) -> None:
         needed = self.max_message_size + ENTRY_OVERHEAD_BYTES

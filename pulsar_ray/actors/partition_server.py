@@ -44,7 +44,7 @@ from pulsar_ray.session.requests import (
 from pulsar_ray.session.session_table import Session
 
 HOLD_REPORT_DELAY_S = 0.1
-TRIM_INTERVAL_S = 10.0
+LOW_DISK_TRIM_S = 10.0
 
 
 class PartitionServer:
@@ -82,6 +82,7 @@ class PartitionServer:
         self._holds: dict[int, Position] = {}
         self._hold_timer: asyncio.TimerHandle | None = None
         self._trimmed_at = loop.time()
+        self._trim_interval_s = settings.retention_check_interval_in_seconds
         self.reach = self._write_reach_file()
         host.serve(self)
 
@@ -157,9 +158,13 @@ class PartitionServer:
         self.followers.catch_up()
         now_ms = self._clock.now_ms()
         self.ledger.incarnations.forget_idle(now_ms)
-        if self._loop.time() - self._trimmed_at >= TRIM_INTERVAL_S:
+        if self._loop.time() - self._trimmed_at >= self._trim_interval():
             self._trimmed_at = self._loop.time()
             self._submit_change(self.ledger.begin_trim(now_ms))
+
+    def _trim_interval(self) -> float:
+        # Whoever waits for space does not wait for the next regular check.
+        return min(LOW_DISK_TRIM_S, self._trim_interval_s) if self._space.is_low else self._trim_interval_s
 
     def _advanced(self, result: AppendResult) -> None:
         self.followers.advanced(result)

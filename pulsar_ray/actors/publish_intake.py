@@ -147,8 +147,16 @@ class PublishIntake:
         )
         self.producers[name] = endpoint
         session.endpoints[request.producer_id] = endpoint
+        settings = self._settings
         return ProducerOpened(
-            request.request_id, name, last_seq, -1, self._settings.max_message_size, self._ledger.epoch
+            request.request_id,
+            name,
+            last_seq,
+            -1,
+            settings.max_message_size,
+            self._ledger.epoch,
+            settings.max_block_rows,
+            settings.max_block_bytes,
         )
 
     def close_producer(self, endpoint: ProducerEndpoint) -> None:

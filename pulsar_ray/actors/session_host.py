@@ -19,6 +19,7 @@ from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException, ServiceUnitNotReady, SessionLost, UnsupportedVersionError
 from pulsar_ray.lane.hello import HelloFields, SessionDecision
+from pulsar_ray.lane.limits import LaneLimits
 from pulsar_ray.lane.server import LaneServer
 from pulsar_ray.lane.server_lane import ServerLane
 from pulsar_ray.session.packet import Packet
@@ -73,8 +74,14 @@ class SessionHost:
             lease_ms=int(settings.session_lease_seconds * 1000),
             first_id=first_session_id,
         )
+        budget = settings.lane_buffer_budget_bytes
         self.lanes = LaneServer(
-            loop, lane_directory, node_address=node_address, token_check=self._check_token, handler=self
+            loop,
+            lane_directory,
+            node_address=node_address,
+            token_check=self._check_token,
+            handler=self,
+            limits=LaneLimits(received_bytes=budget, lane_received_bytes=budget // 2),
         )
         self._ticker: asyncio.TimerHandle | None = None
         self._stays: dict[int, asyncio.Future[None]] = {}

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from pulsar_ray.client.bulk_limits import BulkLimits
 from pulsar_ray.client.partition_producer import PartitionProducer
 from pulsar_ray.client.producer_options import ProducerOptions
 from pulsar_ray.client.routing import CustomRouter, Router
 from pulsar_ray.errors import OperationNotSupported, PulsarException, Result, Timeout
 from pulsar_ray.format.arrow_payload import encode_rows
-from pulsar_ray.format.block import MAX_ROWS
 from pulsar_ray.format.metadata import BlockMetadata
 from pulsar_ray.format.payload import encode_batch, encode_table
-from pulsar_ray.format.table import MAX_BATCH_BYTES, normalize_table, split_rows, split_table
+from pulsar_ray.format.table import normalize_table, split_rows, split_table
 from pulsar_ray.lane.completion import Completion
 from pulsar_ray.model.enums import BatchingType
 from pulsar_ray.model.message_id import MessageId
@@ -47,6 +47,8 @@ class BulkSend:
         self._partitions = partitions
         self._router = router
         self._route_lock = route_lock
+        # One broker, so all partitions say the same.
+        self._limits = partitions[0].bulk_limits
         self._lock = threading.Lock()
         self._open = 1
         self._last: dict[int, MessageId] = {}
@@ -64,7 +66,7 @@ class BulkSend:
             raise ValueError(f"send_arrow takes a pyarrow Table or RecordBatch, not {type(data).__name__}")
         table = normalize_table(data)
         for index, part in self._split_by_partition(table):
-            for batch in split_table(part):
+            for batch in split_table(part, *self._limits):
                 self._add_batch(self._partition_of(index), batch)
         return self._all_added()
 
@@ -135,7 +137,7 @@ class BulkSend:
 
     def _add_rows(self, index: int | None, columns: list[Any]) -> None:
         values = columns[0]
-        for first, end in _cut(values):
+        for first, end in _cut(values, self._limits):
             part: list[Any] = [column if column is None else column[first:end] for column in columns]
             payload, bits = encode_rows(
                 part[0], keys=part[1], ordering_keys=part[2], properties=part[3], event_times=part[4]
@@ -268,10 +270,11 @@ def _is_plain(values: Sequence[Any]) -> bool:
     return set(map(type, values)) <= _PLAIN_TYPES
 
 
-def _cut(values: Sequence[bytes | None]) -> list[tuple[int, int]]:
+def _cut(values: Sequence[bytes | None], limits: BulkLimits) -> list[tuple[int, int]]:
     """Half-open row ranges for one block each."""
     count = len(values)
     present = values if None not in values else [value or b"" for value in values]
-    if count <= MAX_ROWS and sum(map(len, present)) + count * _ROW_OVERHEAD_BYTES <= MAX_BATCH_BYTES:  # type: ignore[arg-type]
+    rows, size = limits
+    if count <= rows and sum(map(len, present)) + count * _ROW_OVERHEAD_BYTES <= size:  # type: ignore[arg-type]
         return [(0, count)]
-    return split_rows([_ROW_OVERHEAD_BYTES + len(value or b"") for value in values])
+    return split_rows([_ROW_OVERHEAD_BYTES + len(value or b"") for value in values], rows, size)

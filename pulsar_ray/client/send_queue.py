@@ -14,6 +14,7 @@ from typing import Any
 
 from pulsar_ray.client.batch_builder import OPENED, SEALED, BatchBuilder, BatchLimits
 from pulsar_ray.client.block_numbers import BlockNumbers
+from pulsar_ray.client.bulk_limits import BulkLimits
 from pulsar_ray.client.callback_queue import CallbackQueue
 from pulsar_ray.client.pending_blocks import BlockDone, PendingBlock, PendingBlocks
 from pulsar_ray.client.producer_options import ProducerOptions
@@ -21,7 +22,8 @@ from pulsar_ray.client.sealed_batch import SealedBatch, SendCallback
 from pulsar_ray.client.send_callbacks import complete_callbacks, fail_callbacks
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.errors import MessageTooBig, ProducerQueueIsFull, PulsarException, Timeout
-from pulsar_ray.format.block import check_block_size
+from pulsar_ray.format.block import MAX_ROWS, check_block_size
+from pulsar_ray.format.table import MAX_BATCH_BYTES
 from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.model.enums import BatchingType
 from pulsar_ray.session.requests import ProducerOpened, Publish, encode_request
@@ -59,6 +61,7 @@ class SendQueue:
         self._batching = options.batching_enabled
         self._max_pending = options.max_pending_messages
         self._max_message_size = 0
+        self.bulk_limits = BulkLimits(MAX_ROWS, MAX_BATCH_BYTES)
         self._batch_timer_armed = False
         self._send_timeout_s = options.send_timeout_millis / 1000
         self.on_batch_sealed: Callable[[int], None] | None = None
@@ -77,6 +80,7 @@ class SendQueue:
         options = self._options
         self.name = opened.name
         self._max_message_size = opened.max_message_size
+        self.bulk_limits = BulkLimits.of(opened)
         limits = BatchLimits(
             options.batching_enabled,
             options.batching_max_messages,

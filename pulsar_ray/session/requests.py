@@ -48,6 +48,8 @@ class ProducerOpened(NamedTuple):
     last_sequence_id: int
     max_message_size: int
     epoch: int
+    max_block_rows: int = 8192
+    max_block_bytes: int = 1024 * 1024
 
 
 class CloseEndpoint(NamedTuple):

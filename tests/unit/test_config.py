@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pulsar_ray.config import (
     to_pulsar_key,
 )
 from pulsar_ray.errors import InvalidConfiguration
+from pulsar_ray.format.block import MAX_ROWS
 
 NAMES = [field.name for field in dataclasses.fields(Settings)]
 
@@ -85,8 +87,30 @@ def test_keywords_win_over_environment_over_file_over_default(tmp_path: Path) ->
 
 def test_the_environment_may_name_the_file(tmp_path: Path) -> None:
     file = tmp_path / "broker.yaml"
+    file.write_text("acknowledgmentAtBatchIndexLevelEnabled: true\n")
+    settings = load(env={"PULSAR_RAY_CONFIG_FILE": str(file), "OTHER": "x"})
+    assert settings.acknowledgment_at_batch_index_level_enabled
+
+
+def test_deduplication_cannot_be_turned_on_before_it_is_there(tmp_path: Path) -> None:
+    file = tmp_path / "broker.yaml"
     file.write_text("brokerDeduplicationEnabled: true\n")
-    assert load(env={"PULSAR_RAY_CONFIG_FILE": str(file), "OTHER": "x"}).broker_deduplication_enabled
+    turned_on: list[Callable[[], Settings]] = [
+        lambda: load(broker_deduplication_enabled=True),
+        lambda: load(env={"PULSAR_RAY_BROKER_DEDUPLICATION_ENABLED": "true"}),
+        lambda: load(file),
+        lambda: load().replace(broker_deduplication_enabled=True),
+    ]
+    for turn_on in turned_on:
+        with pytest.raises(InvalidConfiguration, match=r"deduplication .* not there yet"):
+            turn_on()
+    assert not load(broker_deduplication_enabled=False).broker_deduplication_enabled
+
+
+def test_a_block_holds_no_more_rows_than_the_format_allows() -> None:
+    assert load(max_block_rows=MAX_ROWS).max_block_rows == MAX_ROWS
+    with pytest.raises(InvalidConfiguration, match="max_block_rows"):
+        load(max_block_rows=MAX_ROWS + 1)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +182,7 @@ def test_an_unknown_variable_or_key_is_an_error_too(tmp_path: Path) -> None:
         ("tcp_port_range", "0-5", "1 to 65535"),
         ("tcp_port_range", "70000", "1 to 65535"),
         ("tcp_port_range", "http", "1 to 65535"),
-        ("max_block_rows", 65536, "65535"),
+        ("max_block_rows", 8193, "8192"),
     ],
 )
 def test_a_bad_value_names_setting_value_and_remedy(name: str, value: Any, remedy: str) -> None:
