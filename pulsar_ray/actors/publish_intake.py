@@ -29,7 +29,7 @@ from pulsar_ray.errors import (
 )
 from pulsar_ray.format.block import BlockHeader, check_block_size, parse_block_header, verify_block
 from pulsar_ray.managed_ledger.managed_ledger import AppendResult, ManagedLedger
-from pulsar_ray.managed_ledger.producer_incarnations import NeverStored, New, Repeat
+from pulsar_ray.managed_ledger.producer_incarnations import Forgotten, NeverStored, New, Repeat
 from pulsar_ray.model.traffic import IncomingTraffic
 from pulsar_ray.session.requests import OpenProducer, ProducerOpened, PublishFailed, Receipt, encode_request
 from pulsar_ray.session.session_table import Carrier, Session
@@ -249,6 +249,9 @@ class PublishIntake:
         if isinstance(known, Repeat) and known.position <= self._ledger.last_position:
             row = (producer.producer_id, header.entry_seq, header.entries, *known.position)
             producer.session.send(encode_request(Receipt([row])))
+        elif isinstance(known, Forgotten):
+            refusal = BrokerPersistenceError("nobody remembers whether the partition stored this message")
+            self._refuse(producer, header.entry_seq, refusal)
         elif isinstance(known, NeverStored) or (isinstance(known, New) and not self._is_waiting(header)):
             # It was refused, and the refusal lost with its carrier. Later blocks may be stored already.
             refusal = BrokerPersistenceError("the partition refused this message before: it was not stored")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pulsar_ray.errors import PulsarException
+from pulsar_ray.managed_ledger.producer_incarnations import WINDOW_BLOCKS
 
 BlockDone = Callable[[int, int, PulsarException | None], None]
 """done(ledger id, first entry id, None) once durable, or done(-1, -1, error)."""
@@ -65,7 +66,7 @@ class PendingBlocks:
 
     def next_unsent(self) -> PendingBlock | None:
         """The next block to write, which counts as written from now on."""
-        if self.sent >= len(self._blocks):
+        if not self.has_unsent:
             return None
         block = self._blocks[self.sent]
         self.sent += 1
@@ -73,8 +74,8 @@ class PendingBlocks:
 
     @property
     def has_unsent(self) -> bool:
-        """True if a block waits to be written."""
-        return self.sent < len(self._blocks)
+        """True if a block waits to be written, and the partition will remember all that are written."""
+        return self.sent < len(self._blocks) and self.sent < WINDOW_BLOCKS
 
     @property
     def first(self) -> PendingBlock | None:

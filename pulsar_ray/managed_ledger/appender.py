@@ -84,7 +84,7 @@ class Appender:
         state, identity = self._state, self._state.manifest.identity
         ledger_id, index, now_ms = commit.ledger_id, commit.segment_index, commit.now_ms
         commit.records = [*state.ended, *ended, SegmentOpened(ledger_id, index, first_entry_id, now_ms)]
-        if self._files.log.is_broken:
+        if state.has_to_rewrite(self._files.log):
             commit.snapshot = state.snapshot()
         epoch = self._files.owner.epoch
         header = SegmentHeader(ledger_id, index, epoch, identity.topic, identity.partition, now_ms)

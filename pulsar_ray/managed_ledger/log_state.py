@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pulsar_ray.config import Settings
+from pulsar_ray.ledger.record_log import RecordLog
 from pulsar_ray.ledger.segment_file import SegmentInfo, segment_name
 from pulsar_ray.managed_ledger.append import Commit, OpenLedger
 from pulsar_ray.managed_ledger.change import Change
 from pulsar_ray.managed_ledger.opening import OpenedLog
 from pulsar_ray.managed_ledger.records import (
     Checkpoint,
+    IncarnationRecord,
     ManifestRecord,
 )
 from pulsar_ray.model.position import Position
 
 _BEHIND_ALL_SEGMENTS = 1 << 32
+_COMPACT_ABOVE_BYTES = 1024 * 1024
+_COMPACT_FACTOR = 4
 
 
 class LogState:
@@ -116,6 +120,11 @@ class LogState:
 
     # ---- checkpoints and snapshots
 
+    def has_to_rewrite(self, log: RecordLog) -> bool:
+        """Whether the manifest is to begin anew with a snapshot: its log broke, or became long."""
+        is_long = log.size > max(_COMPACT_FACTOR * log.snapshot_size, _COMPACT_ABOVE_BYTES)
+        return (is_long or log.is_broken) and self.in_flight is None
+
     def checkpoint_if_due(self) -> Checkpoint | None:
         """A checkpoint of what is durable now, every so many bytes or entries."""
         if (
@@ -132,7 +141,7 @@ class LogState:
 
     def checkpoint_failed(self, checkpoint: Checkpoint) -> None:
         """What it said goes into the next one."""
-        self.incarnations.touch(checkpoint.last_seqs)
+        self.incarnations.put_back(checkpoint.written)
 
     def forget_points(self) -> None:
         """Drop the index points of ledgers that are gone."""
@@ -140,7 +149,7 @@ class LogState:
         self.index.forget_before(next(iter(self.manifest.ledgers), self.last_position.ledger_id))
         self._checkpointed_points = max(self._checkpointed_points - before + len(self.index.points), 0)
 
-    def _checkpoint(self, from_point: int, last_seqs: dict[int, int]) -> Checkpoint:
+    def _checkpoint(self, from_point: int, written: list[IncarnationRecord]) -> Checkpoint:
         current = self.open_ledger
         if current is not None:
             place = (current.ledger_id, current.segment_index, current.end_offset, current.next_entry_id)
@@ -148,7 +157,9 @@ class LogState:
             # Behind everything there was, before everything there will be.
             place = (self.last_position.ledger_id, _BEHIND_ALL_SEGMENTS, 0, 0)
         points: list[tuple[int, int, int, int, int]] = [*self.index.points[from_point:]]
-        return Checkpoint(*place, self.index.max_publish_ms, points, last_seqs, self.incarnations.retired())
+        last_seqs = {record.incarnation: record.last_seq for record in written}
+        retired = self.incarnations.retired()
+        return Checkpoint(*place, self.index.max_publish_ms, points, last_seqs, retired, written)
 
     def snapshot(self) -> list[ManifestRecord]:
         """Records that say everything; not while an append is under way, which may never come to be."""
@@ -156,7 +167,7 @@ class LogState:
         self.manifest.max_publish_ms = self.index.max_publish_ms
         records: list[ManifestRecord] = list(self.manifest.snapshot())
         records += self.incarnations.snapshot()
-        records.append(self._checkpoint(0, {}))
+        records.append(self._checkpoint(0, []))
         # Those that ran are durable already, and must not be lost; those that did not run yet do no harm.
         for change in self.unfinished:
             records += change.records

@@ -24,8 +24,6 @@ from pulsar_ray.managed_ledger.rollover import RolloverPolicy
 from pulsar_ray.managed_ledger.trim import Retention, ledgers_to_trim
 from pulsar_ray.model.position import Position
 
-_COMPACT_ABOVE_BYTES = 1024 * 1024
-_COMPACT_FACTOR = 4
 _IDLE_MS = 60_000
 
 
@@ -46,9 +44,7 @@ class ManifestChanges:
     ) -> Change:
         """A change that writes these records; a log that broke or became long is rewritten with them."""
         change = Change(self._files, records, result, hold=hold, deleted=deleted)
-        log = self._files.log
-        is_long = log.size > max(_COMPACT_FACTOR * log.snapshot_size, _COMPACT_ABOVE_BYTES)
-        if records and (is_long or log.is_broken) and self._state.in_flight is None:
+        if records and self._state.has_to_rewrite(self._files.log):
             change.snapshot = self._state.snapshot()
         self._state.unfinished.append(change)
         return change

@@ -35,8 +35,7 @@ class ManifestContent:
 def read_manifest(directory: Path) -> ManifestContent | None:
     """Replay the newest manifest; None if there is none. Raises CorruptData, UnsupportedFormatVersion.
 
-    The scan starts one checkpoint earlier than it could, so that it meets the latest blocks of all
-    producers: what a client resends after a crash is answered with its position.
+    The scan starts one checkpoint earlier than it could, so that it meets the last frame there is.
     """
     log = read_log(directory, MANIFEST)
     if log is None:

@@ -81,7 +81,7 @@ def _recover(owner: DirectoryOwner, content: ManifestContent, now_ms: int, disk:
     for record in content.incarnations:
         opened.incarnations.restore(record, now_ms)
     for checkpoint in content.folded:
-        opened.incarnations.restore_checkpoint(checkpoint.last_seqs, checkpoint.retired, now_ms)
+        opened.incarnations.restore_checkpoint(checkpoint.written, checkpoint.retired, now_ms)
     for ledger in list(manifest.ledgers.values()):
         _recover_ledger(opened, content, ledger, now_ms, disk)
     opened.incarnations.confirm()

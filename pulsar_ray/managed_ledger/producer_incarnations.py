@@ -2,6 +2,10 @@
 
 A producer numbers its entries 0, 1, 2, ... within an incarnation (a random u64). That is always on,
 whatever the deduplication switch says: it makes lost replies, resends and reordered requests harmless.
+
+Where the latest WINDOW_BLOCKS blocks of each are is remembered, also after a crash: snapshots hold all of
+it, each checkpoint what came since the one before, and behind the last one the log itself is scanned. A
+client has no more blocks than that written and unanswered, so what it repeats is answered with its position.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from typing import NamedTuple
 
 from pulsar_ray.format.block import BlockHeader
 from pulsar_ray.managed_ledger.records import IncarnationRecord
-from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.model.position import Position
 
 WINDOW_BLOCKS = 4096
 FORGET_AFTER_MS = 3_600_000
@@ -24,7 +28,7 @@ class New(NamedTuple):
 
 
 class Repeat(NamedTuple):
-    """The block is stored and durable, there; EARLIEST (-1, -1) if that is too long ago to know where."""
+    """The block is stored and durable, there."""
 
     position: Position
 
@@ -47,7 +51,11 @@ class NeverStored(NamedTuple):
     """Later blocks were stored without it: it was refused when it first came, and must not be stored now."""
 
 
-Verdict = New | Repeat | InFlight | Gap | Refused | NeverStored
+class Forgotten(NamedTuple):
+    """The block is older than what is remembered: nobody knows whether it was stored."""
+
+
+Verdict = New | Repeat | InFlight | Gap | Refused | NeverStored | Forgotten
 
 _NOWHERE = -1
 """The ledger id of a row that stands for blocks which were left out."""
@@ -56,10 +64,19 @@ _NOWHERE = -1
 class _Incarnation:
     """Last entry_seq and the latest blocks, in arrays: a tuple per block takes six times more."""
 
-    __slots__ = ("entry_ids", "first_seqs", "idle_since_ms", "last_seq", "ledger_ids", "sessions")
+    __slots__ = (
+        "entry_ids",
+        "first_seqs",
+        "idle_since_ms",
+        "last_seq",
+        "ledger_ids",
+        "saved_seq",
+        "sessions",
+    )
 
     def __init__(self, now_ms: int) -> None:
         self.last_seq = -1
+        self.saved_seq = -1  # up to there the manifest knows where the blocks are
         self.sessions = 0
         self.idle_since_ms = now_ms
         self.first_seqs = array("Q")
@@ -93,10 +110,34 @@ class _Incarnation:
             self.entry_ids.pop()
         self.last_seq = min(self.last_seq, first_seq - 1)
 
-    def find(self, entry_seq: int, rows: int) -> Repeat | Gap | NeverStored:
+    def columns(self, behind_seq: int) -> tuple[bytes, bytes, bytes]:
+        """The blocks behind an entry_seq, as far as they are remembered in a record."""
+        start = max(bisect_right(self.first_seqs, behind_seq), len(self.first_seqs) - WINDOW_BLOCKS)
+        return (
+            self.first_seqs[start:].tobytes(),
+            self.ledger_ids[start:].tobytes(),
+            self.entry_ids[start:].tobytes(),
+        )
+
+    def extend(self, last_seq: int, first_seqs: bytes, ledger_ids: bytes, entry_ids: bytes) -> None:
+        """Take over `columns`; unless they follow on the blocks known so far, those are forgotten."""
+        if last_seq <= self.last_seq:
+            return
+        added = array("Q", first_seqs)
+        start = bisect_right(added, self.last_seq)
+        if start == len(added) or added[start] != self.last_seq + 1:
+            self.keep_last(0)
+        self.first_seqs += added[start:]
+        self.ledger_ids += array("q", ledger_ids)[start:]
+        self.entry_ids += array("q", entry_ids)[start:]
+        self.last_seq = self.saved_seq = last_seq
+        if len(self.first_seqs) >= 2 * WINDOW_BLOCKS:
+            self.keep_last(WINDOW_BLOCKS)
+
+    def find(self, entry_seq: int, rows: int) -> Repeat | Gap | NeverStored | Forgotten:
         index = bisect_right(self.first_seqs, entry_seq) - 1
         if index < 0:
-            return Repeat(EARLIEST)
+            return Forgotten()
         if self.ledger_ids[index] == _NOWHERE:
             return NeverStored()
         following = self.first_seqs[index + 1] if index + 1 < len(self.first_seqs) else self.last_seq + 1
@@ -193,15 +234,26 @@ class ProducerIncarnations:
             self._touched.discard(incarnation)
         return idle
 
-    def take_touched(self) -> dict[int, int]:
-        """Last entry_seq of those that wrote since the last call, for a checkpoint; nothing is in flight."""
-        touched = {incarnation: self._known[incarnation].last_seq for incarnation in self._touched}
+    def take_touched(self) -> list[IncarnationRecord]:
+        """Those that wrote since the last call with their blocks since then, for a checkpoint; nothing is in
+        flight.
+        """
+        touched = []
+        for incarnation in self._touched:
+            known = self._known[incarnation]
+            touched.append(IncarnationRecord(incarnation, known.last_seq, *known.columns(known.saved_seq)))
+            known.saved_seq = known.last_seq
         self._touched.clear()
         return touched
 
-    def touch(self, incarnations: Iterable[int]) -> None:
-        """Put these into the next checkpoint again: the last one was not written."""
-        self._touched.update(incarnation for incarnation in incarnations if incarnation in self._known)
+    def put_back(self, taken: Iterable[IncarnationRecord]) -> None:
+        """What `take_touched` gave goes into the next checkpoint: the last one was not written."""
+        for record in taken:
+            known = self._known.get(record.incarnation)
+            if known is not None:
+                first = array("Q", record.first_seqs[:8])
+                known.saved_seq = min(known.saved_seq, first[0] - 1 if first else known.saved_seq)
+                self._touched.add(record.incarnation)
 
     def retired(self) -> list[int]:
         return sorted(self._retired)
@@ -209,31 +261,20 @@ class ProducerIncarnations:
     def snapshot(self) -> list[IncarnationRecord]:
         """Everything that must survive, also where the latest blocks are. Nothing is in flight."""
         return [
-            IncarnationRecord(
-                incarnation,
-                known.last_seq,
-                known.first_seqs[-WINDOW_BLOCKS:].tobytes(),
-                known.ledger_ids[-WINDOW_BLOCKS:].tobytes(),
-                known.entry_ids[-WINDOW_BLOCKS:].tobytes(),
-            )
+            IncarnationRecord(incarnation, known.last_seq, *known.columns(-1))
             for incarnation, known in self._known.items()
         ]
 
     def restore(self, record: IncarnationRecord, now_ms: int) -> None:
-        """Take one over from a snapshot; it has no session."""
-        known = self._open(record.incarnation, now_ms)
-        known.last_seq = record.last_seq
-        known.first_seqs = array("Q", record.first_seqs)
-        known.ledger_ids = array("q", record.ledger_ids)
-        known.entry_ids = array("q", record.entry_ids)
+        """Take one over from a snapshot or checkpoint; it has no session."""
+        self._open(record.incarnation, now_ms).extend(*record[1:])
 
-    def restore_checkpoint(self, last_seqs: dict[int, int], retired: Iterable[int], now_ms: int) -> None:
-        """Take over what a checkpoint says of everything before it; where those blocks are stays unknown."""
-        for incarnation, last_seq in last_seqs.items():
-            known = self._open(incarnation, now_ms)
-            if last_seq > known.last_seq:
-                known.keep_last(0)
-                known.last_seq = last_seq
+    def restore_checkpoint(
+        self, written: Iterable[IncarnationRecord], retired: Iterable[int], now_ms: int
+    ) -> None:
+        """Take over what a checkpoint says of everything before it."""
+        for record in written:
+            self.restore(record, now_ms)
         self._retired.update(retired)
 
     def _open(self, incarnation: int, now_ms: int) -> _Incarnation:

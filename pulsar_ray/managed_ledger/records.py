@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pulsar_ray.errors import UnsupportedFormatVersion
@@ -103,6 +104,16 @@ class LeaseEnded(NamedTuple):
     lease_id: int
 
 
+class IncarnationRecord(NamedTuple):
+    """A producer incarnation and its latest blocks, in arrays of 64-bit numbers, little-endian."""
+
+    incarnation: int
+    last_seq: int
+    first_seqs: bytes
+    ledger_ids: bytes
+    entry_ids: bytes
+
+
 class Checkpoint(NamedTuple):
     """What recovery need not scan: everything before a place in the open ledger; not synced by itself."""
 
@@ -114,16 +125,17 @@ class Checkpoint(NamedTuple):
     points: list[tuple[int, int, int, int, int]]
     last_seqs: dict[int, int]
     retired: list[int]
+    blocks: Sequence[tuple[int, int, bytes, bytes, bytes]] = ()
+    """An IncarnationRecord for each of `last_seqs`, with the blocks since the checkpoint before."""
 
-
-class IncarnationRecord(NamedTuple):
-    """A producer incarnation in a snapshot; the columns are arrays of 64-bit numbers, little-endian."""
-
-    incarnation: int
-    last_seq: int
-    first_seqs: bytes
-    ledger_ids: bytes
-    entry_ids: bytes
+    @property
+    def written(self) -> list[IncarnationRecord]:
+        """The incarnations that wrote since the checkpoint before, each with its blocks since then."""
+        blocks = {fields[0]: fields for fields in self.blocks}
+        return [
+            IncarnationRecord(*blocks.get(incarnation, (incarnation, last_seq, b"", b"", b"")))
+            for incarnation, last_seq in self.last_seqs.items()
+        ]
 
 
 ManifestRecord = (

@@ -179,6 +179,30 @@ def test_a_resend_after_the_partitions_death_is_answered_from_the_log(broker: Br
     assert outcomes.results[0][2].entry_id() == entries[1]
 
 
+def test_what_is_sent_again_from_before_checkpoints_is_answered_with_its_id(
+    make_broker: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = make_broker(index_checkpoint_entries=1)
+    client, topic = broker.client(), broker.topic()
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_messages=1)
+    producer.send(b"first")
+    partition = broker.cluster.partition(topic)
+    assert partition.server is not None
+    ledger = partition.server.ledger
+    # So that no receipt is sent.
+    monkeypatch.setattr(partition.server.intake, "_current", lambda _: None)
+    outcomes = Outcomes()
+    for value in numbers(0, 12):
+        before = ledger.last_position
+        producer.send_async(value, outcomes.of(value))
+        wait_until(lambda: ledger.last_position > before, what="it is stored")  # noqa: B023
+    broker.cluster.kill(topic)
+    producer.flush()
+    assert outcomes.confirmed == numbers(0, 12)
+    stored = [(ledger_id, entry_id) for ledger_id, entry_id, _ in broker.stored_blocks(topic)]
+    assert [(each.ledger_id(), each.entry_id()) for _, _, each in outcomes.results] == stored[1:]
+
+
 def test_a_consumer_whose_dispatcher_alone_died_sees_no_duplicate(
     broker: Broker, client: Client, assert_quiet: Quiet
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from pulsar_ray.managed_ledger.producer_incarnations import (
     FORGET_AFTER_MS,
     WINDOW_BLOCKS,
+    Forgotten,
     Gap,
     InFlight,
     NeverStored,
@@ -17,8 +19,9 @@ from pulsar_ray.managed_ledger.producer_incarnations import (
     Refused,
     Repeat,
 )
-from pulsar_ray.model.position import EARLIEST, Position
-from tests.stored_blocks import abandon, append, append_blocks, block, open_log, settings
+from pulsar_ray.model.position import Position
+from pulsar_ray.testing.faulty_disk import FaultyDisk
+from tests.stored_blocks import MIB, abandon, append, append_blocks, block, open_log, settings
 
 
 def test_new_repeat_and_gap() -> None:
@@ -103,7 +106,7 @@ def test_positions_are_known_of_the_latest_blocks() -> None:
     last = 3 * WINDOW_BLOCKS - 1
     for seq in (last, last - WINDOW_BLOCKS + 1):
         assert known.classify(1, seq, 1) == Repeat(Position(10, seq))
-    assert known.classify(1, 0, 1) == Repeat(EARLIEST)
+    assert known.classify(1, 0, 1) == Forgotten()
     [record] = known.snapshot()
     assert len(record.first_seqs) == 8 * WINDOW_BLOCKS
 
@@ -162,14 +165,91 @@ def test_they_are_rebuilt_from_snapshot_checkpoints_and_tail(
         assert known.classify(9, 11, 1) == Gap(10)
 
 
+@pytest.mark.parametrize("interval", [1, 3, 50])
+def test_after_a_crash_every_repeat_is_answered_as_before(tmp_path: Path, interval: int) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    config = settings(index_checkpoint_entries=interval, segment_size_bytes=64 * 1024)
+    log = open_log(tmp_path, config=config)
+    next_seq = dict.fromkeys((1, 2, 3), 0)
+    sent: list[tuple[int, int, int]] = []
+    for _ in range(6):
+        for _ in range(30):
+            group = []
+            for incarnation in rng.sample((1, 2, 3), rng.randint(1, 3)):
+                rows = rng.choice((1, 1, 4))
+                sent.append((incarnation, next_seq[incarnation], rows))
+                if rng.random() < 0.8:  # the others are refused, and their numbers left out
+                    group.append(block(next_seq[incarnation], incarnation=incarnation, rows=rows, size=300))
+                next_seq[incarnation] += rows
+            if group:
+                append_blocks(log, group)
+        before = [log.incarnations.classify(*each) for each in sent]
+        abandon(log)
+        log = open_log(tmp_path, config=config)
+        assert [log.incarnations.classify(*each) for each in sent] == before
+    assert {type(verdict) for verdict in before} >= {Repeat, NeverStored}
+
+
+def test_a_checkpoint_that_was_not_written_is_made_up_for(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    config = settings(index_checkpoint_entries=3)
+    log = open_log(tmp_path, config=config, disk=disk)
+    positions = append(log, 0, 1, 2, 3).positions
+    disk.fail("fdatasync")
+    with pytest.raises(OSError):
+        append(log, 4)
+    for seq in range(4, 20):
+        positions += append(log, seq).positions
+    abandon(log)
+    known = open_log(tmp_path, config=config).incarnations
+    assert [known.classify(5, seq, 1) for seq in range(20)] == [Repeat(at) for at in positions]
+
+
+def test_blocks_between_what_is_known_are_forgotten_not_guessed() -> None:
+    known = ProducerIncarnations()
+    for seq in range(3):
+        known.record(block(seq, incarnation=1)[0], 10, seq, 0)
+    known.confirm()
+    [early] = known.take_touched()
+    for seq in range(3, 6):
+        known.record(block(seq, incarnation=1)[0], 10, seq, 0)
+    known.confirm()
+    known.take_touched()
+    for seq in range(6, 9):
+        known.record(block(seq, incarnation=1)[0], 10, seq, 0)
+    known.confirm()
+    [late] = known.take_touched()
+    restored = ProducerIncarnations()
+    restored.restore_checkpoint([early, late], [], 0)
+    assert [restored.classify(1, seq, 1) for seq in (0, 5)] == [Forgotten()] * 2
+    assert [restored.classify(1, seq, 1) for seq in (6, 8)] == [Repeat(Position(10, seq)) for seq in (6, 8)]
+    assert restored.classify(1, 9, 1) == New()
+
+
+def test_the_manifest_stays_short_however_many_blocks_are_written(tmp_path: Path) -> None:
+    config = settings(index_checkpoint_entries=4096, segment_size_bytes=1 * MIB)
+    log = open_log(tmp_path, config=config)
+    seq = 0
+    for _ in range(120):
+        append(log, *range(seq, seq + 1024), size=1)
+        seq += 1024
+    [manifest] = tmp_path.glob("manifest-*")
+    assert 100_000 < manifest.stat().st_size < 2 * MIB
+
+
 def test_recovery_reads_little_with_checkpoints(tmp_path: Path) -> None:
     config = settings(index_checkpoint_entries=100)
     log = open_log(tmp_path, config=config)
     for seq in range(1000):
         append(log, seq)
+    [segment] = log.segments()
     abandon(log)
+    content = bytearray(segment.path.read_bytes())
+    content[segment.end_offset // 2] ^= 1
+    segment.path.write_bytes(content)
     again = open_log(tmp_path, config=config)
-    # Of one producer only the tail behind the last but one checkpoint is met again.
     assert again.incarnations.classify(5, 999, 1) == Repeat(log.last_position)
-    assert again.incarnations.classify(5, 890, 1) != Repeat(EARLIEST)
-    assert again.incarnations.classify(5, 500, 1) == Repeat(EARLIEST)
+    # What lies before the last but one checkpoint is not looked at.
+    assert again.corruptions == []
