@@ -105,6 +105,13 @@ class Broker:
                         at, entry = at + length, entry + entries
         return blocks
 
+    def first_stored(self, topic: str) -> tuple[int, int]:
+        """(ledger id, entry id) of the first entry that a partition has left."""
+        server = self.cluster.partition(topic).server
+        assert server is not None
+        ledger_id, entry_id = server.describe_log()["first"]
+        return ledger_id, entry_id
+
     def stored(self, topic: str) -> list[bytes | None]:
         """The values stored in a partition, in order."""
         return [value for _, _, block in self.stored_blocks(topic) for value in block.values()]

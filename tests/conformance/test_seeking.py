@@ -326,6 +326,19 @@ def test_a_reader_with_a_listener(broker: Broker, client: Client) -> None:
     wait_until(lambda: heard == numbers(0, 5), what="the listener has all")
 
 
+@pytest.mark.parametrize("queue", [1, 1000])
+def test_what_is_on_its_way_counts_as_available(broker: Broker, client: Client, queue: int) -> None:
+    topic = broker.topic()
+    producer = client.create_producer(topic)
+    consumer = client.subscribe(topic, "s", receiver_queue_size=queue)
+    for number in range(20):
+        assert not consumer.has_message_available()
+        producer.send_many(numbers(3 * number, 3 * number + 3))
+        for value in numbers(3 * number, 3 * number + 3):
+            assert consumer.has_message_available()
+            assert values(consumer, 1, acknowledge=True) == [value]
+
+
 def test_an_old_subscription_keeps_what_a_reader_skips(broker: Broker, client: Client) -> None:
     topic = broker.topic()
     kept = client.subscribe(topic, "kept", initial_position=EARLIEST)

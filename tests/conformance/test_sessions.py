@@ -184,7 +184,7 @@ def test_what_is_sent_again_from_before_checkpoints_is_answered_with_its_id(
 ) -> None:
     broker = make_broker(index_checkpoint_entries=1)
     client, topic = broker.client(), broker.topic()
-    producer = client.create_producer(topic, batching_enabled=True, batching_max_messages=1)
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=1)
     producer.send(b"first")
     partition = broker.cluster.partition(topic)
     assert partition.server is not None

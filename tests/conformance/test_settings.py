@@ -16,14 +16,6 @@ from tests.conformance.broker import EARLIEST, Broker, numbers, values
 MakeBroker = Callable[..., Broker]
 
 
-def first_stored(broker: Broker, topic: str) -> tuple[int, int]:
-    """(ledger id, entry id) of the first stored entry."""
-    server = broker.cluster.partition(topic).server
-    assert server is not None
-    ledger_id, entry_id = server.describe_log()["first"]
-    return ledger_id, entry_id
-
-
 def test_consumed_ledgers_go_at_the_next_retention_check(make_broker: MakeBroker) -> None:
     broker = make_broker(
         retention_check_interval_in_seconds=1,
@@ -38,7 +30,7 @@ def test_consumed_ledgers_go_at_the_next_retention_check(make_broker: MakeBroker
     assert values(consumer, 25, acknowledge=True) == numbers(0, 25)
     assert values(other, 15, acknowledge=True) == numbers(0, 15)
     wait_until(
-        lambda: first_stored(broker, topic) == (ids[10].ledger_id(), 0), what="the first ledger is gone"
+        lambda: broker.first_stored(topic) == (ids[10].ledger_id(), 0), what="the first ledger is gone"
     )
     assert broker.stored(topic) == numbers(10, 25)
     again = client.subscribe(topic, "from the first on", initial_position=EARLIEST)

@@ -86,7 +86,10 @@ class NaiveModel:
         self.suspects: set[Message] = set()
         self.last_granted: tuple[int, Message] | None = None
         cursor = ManagedCursor(Subscription("s"), Position(0, -1))
-        settings = DispatchSettings(self.max_unacked, 0, self.index_acks, GRACE_MS)
+        self.isolates = seed % 3 != 2
+        settings = DispatchSettings(
+            self.max_unacked, 0, self.index_acks, GRACE_MS, isolates_suspects=self.isolates
+        )
         self.dispatcher = Dispatcher(cursor, settings, epoch=1, now_ms=0)
 
     def is_complete(self, entry: tuple[int, int]) -> bool:
@@ -181,6 +184,8 @@ class NaiveModel:
                 )
 
     def let_go(self, client: Client, how: Departure) -> None:
+        if not self.isolates:
+            how = Departure.CLOSED  # a crash blames nobody
         handed = {m: i for m, (_, i) in client.handed.items()} | {m: i for m, _, i in client.queue}
         for message, (consumer_id, is_suspect) in list(self.holder.items()):
             if consumer_id != client.consumer_id:

@@ -242,7 +242,7 @@ def test_a_deletion_that_a_crash_interrupted_is_completed(tmp_path: Path) -> Non
 def test_many_changes_do_not_make_the_manifest_grow_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pulsar_ray.managed_ledger.manifest_changes._COMPACT_ABOVE_BYTES", 2_000)
+    monkeypatch.setattr("pulsar_ray.managed_ledger.log_state._COMPACT_ABOVE_BYTES", 2_000)
     log = log_of(tmp_path, 2)
     number = change(log, log.begin_register_subscription("s", True, "earliest")).number
     manifest = tmp_path / f"manifest-{log.epoch}"
