@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from pulsar_ray.actors.owner_loop import DiskThread
 from pulsar_ray.dispatch.grant import Grant
@@ -20,6 +21,16 @@ MAX_GRANTS_PER_PACKET = 512
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_UNSENT_BYTES = 4 * 1024 * 1024
 RETRY_S = 0.01
+
+
+class QueueDrop(NamedTuple):
+    """What a consumer is told when what it has comes again; the fields of `Reset`."""
+
+    incarnation: int
+    generation: int
+    is_seek: bool
+    last_number: int
+    granted: int
 
 
 class ConsumerEndpoint:
@@ -53,6 +64,7 @@ class ConsumerEndpoint:
         self._early: list[tuple[int, Sequence[Grant]]] | None = []
         self._single_parts = 0
         self.subscription = ""
+        self._told_active: bool | None = None
 
     def open(self, again: Sequence[Grant], generation: int) -> None:
         """The client was told that it is open: send what it must get once more, then what was granted
@@ -92,12 +104,18 @@ class ConsumerEndpoint:
         """Whether deliveries were granted that are not on the carrier yet."""
         return self._is_sending or bool(self._waiting) or bool(self._early)
 
-    def drop_queue(self, generation: int, *, is_seek: bool) -> None:
+    def drop_queue(self, drop: QueueDrop) -> None:
         """Tell the consumer to drop what it has of lower generations; what still waits here goes too."""
-        self._waiting.clear()
+        self._waiting = deque(waiting for waiting in self._waiting if waiting[0] >= drop.generation)
         if self._early is not None:
-            self._early.clear()
-        self.session.send(encode_request(Reset(self.consumer_id, generation, is_seek)))
+            self._early = [early for early in self._early if early[0] >= drop.generation]
+        self.session.send(encode_request(Reset(self.consumer_id, *drop[1:])))
+
+    def tell_active(self, is_active: bool, generation: int) -> None:
+        """Tell the consumer, once it is open and unless it knows, whether it is the active one."""
+        if self._early is None and is_active is not self._told_active:
+            self._told_active = is_active
+            self.session.send(encode_request(Reset(self.consumer_id, generation, is_active=is_active)))
 
     def _raise_uncaught(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

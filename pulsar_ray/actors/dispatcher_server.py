@@ -21,7 +21,8 @@ from pulsar_ray.actors.subscription_admin import SubscriptionAdmin
 from pulsar_ray.actors.subscription_host import SubscriptionHost
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
-from pulsar_ray.dispatch.dispatcher import Dispatcher, DispatchSettings
+from pulsar_ray.dispatch.dispatcher import Dispatcher
+from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.errors import InvalidConfiguration, Moved, PulsarException, SessionLost, SubscriptionNotFound
 from pulsar_ray.managed_ledger.cursor_store import CursorStore
 from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor, Subscription
@@ -139,7 +140,8 @@ class DispatcherServer:
         )
 
     def _add_host(self, name: str, cursor: ManagedCursor, store: CursorStore | None) -> SubscriptionHost:
-        core = Dispatcher(cursor, self._settings, epoch=self._epoch, now_ms=self._clock.monotonic_ms())
+        now_ms = self._clock.monotonic_ms()
+        core = Dispatcher(cursor, self._settings, epoch=self._epoch, now_ms=now_ms, topic=self._request.topic)
         host = SubscriptionHost(
             name,
             core,

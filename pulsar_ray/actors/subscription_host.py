@@ -10,15 +10,16 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from pulsar_ray.actors.consumer_endpoint import ConsumerEndpoint
+from pulsar_ray.actors.consumer_endpoint import ConsumerEndpoint, QueueDrop
 from pulsar_ray.actors.core_feeding import CoreFeeding
 from pulsar_ray.actors.cursor_flusher import CursorFlusher
 from pulsar_ray.actors.log_feed import LogFeed
 from pulsar_ray.actors.owner_loop import DiskThread
 from pulsar_ray.actors.subscription_stats import SubscriptionStats
 from pulsar_ray.clock import Clock
+from pulsar_ray.dispatch.attachment import Attachment, Departure
 from pulsar_ray.dispatch.consumer import ConsumerSpec
-from pulsar_ray.dispatch.dispatcher import Attachment, Departure, Dispatcher
+from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue, Grant
 from pulsar_ray.errors import ConsumerBusy, PulsarException, SessionLost
 from pulsar_ray.managed_ledger.cursor_store import CursorStore
@@ -103,13 +104,7 @@ class SubscriptionHost:
 
         Raises ConsumerBusy, and SessionLost if the session ended meanwhile.
         """
-        spec = ConsumerSpec(
-            request.incarnation,
-            request.name,
-            ConsumerType(request.consumer_type),
-            request.priority_level,
-            request.batch_index_ack,
-        )
+        spec = _spec_of(request, 0)
         while self.core.must_wait(spec):
             await self._until_deadline()
         if session.is_ended:
@@ -118,6 +113,7 @@ class SubscriptionHost:
         if request.incarnation not in self.core.consumers:
             self._numberings[request.incarnation] = next(self._numbering_ids)
         numbering = self._numberings[request.incarnation]
+        spec = _spec_of(request, numbering)
         is_same = request.dispatcher_epoch == numbering
         endpoint = ConsumerEndpoint(
             session,
@@ -247,21 +243,34 @@ class SubscriptionHost:
             endpoint.session.send(encode_request(Done(request_id)))
 
     def _drop(self, actions: list[DropQueue], is_seek: bool = False) -> None:
+        self._send_drops(self._queue_drops(actions, is_seek))
+
+    def _queue_drops(self, actions: list[DropQueue], is_seek: bool) -> list[QueueDrop]:
+        """What consumers are told, with their counts as they are now: later grants are not meant."""
+        drops = []
         for action in actions:
-            endpoint = self.endpoints.get(action.consumer_id)
+            consumer = self.core.consumers.get(action.consumer_id)
+            if consumer is not None:
+                last, granted = consumer.next_number - 1, consumer.granted
+                drops.append(QueueDrop(action.consumer_id, action.generation, is_seek, last, granted))
+        return drops
+
+    def _send_drops(self, drops: list[QueueDrop]) -> None:
+        for drop in drops:
+            endpoint = self.endpoints.get(drop.incarnation)
             if endpoint is not None:
-                endpoint.drop_queue(action.generation, is_seek=is_seek)
+                endpoint.drop_queue(drop)
         self.schedule()
         self._flush_soon()
 
     async def seek(self, position: Position) -> int:
         """Start over at `position`, durably; the new generation."""
         self.core.cursor.set_ledgers(self._feed.ledgers)
-        actions = self.core.seek(position)
+        drops = self._queue_drops(self.core.seek(position), is_seek=True)
         self._feeding.forget_place()
         generation = self.core.generation
         await self.flushed(self.core.cursor.version)
-        self._drop(actions, True)
+        self._send_drops(drops)
         return generation
 
     # --- feeding and granting ---------------------------------------------------------------------
@@ -284,9 +293,21 @@ class SubscriptionHost:
 
     def _turn(self) -> None:
         self._turn_scheduled = False
+        self._hand_over()
         while self._feed_core() | self._dispatch():
             continue
         self._arm_deadline()
+
+    def _hand_over(self) -> None:
+        """See whose turn it is on a Failover subscription; each is told once, and when it changes."""
+        drops = self.core.hand_over(self._now())
+        if drops:
+            self._drop(drops)
+        active = self.core.active
+        if active is None or active.spec.consumer_type != ConsumerType.Failover:
+            return
+        for incarnation, endpoint in self.endpoints.items():
+            endpoint.tell_active(incarnation == active.spec.consumer_id, self.core.generation)
 
     def _feed_core(self) -> bool:
         return bool(self.endpoints) and self._feeding.feed()
@@ -344,3 +365,16 @@ class SubscriptionHost:
         """Write the cursor and give its directory up."""
         if self._flusher is not None:
             await self._flusher.close()
+
+
+def _spec_of(request: OpenConsumer, numbering: int) -> ConsumerSpec:
+    """`numbering` is higher than what any consumer that subscribed before can say of itself."""
+    return ConsumerSpec(
+        request.incarnation,
+        request.name,
+        ConsumerType(request.consumer_type),
+        request.priority_level,
+        request.batch_index_ack,
+        request.joined if 0 < request.joined < numbering else numbering,
+        request.is_multi_topic,
+    )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pulsar_ray.client.acknowledging_consumer import AcknowledgingConsumer
+from pulsar_ray.client.activity import ActivityThread
 from pulsar_ray.client.arrow_table import received_table
 from pulsar_ray.client.consumer_core import FOREVER_S, ConsumerCore
 from pulsar_ray.client.listener import ListenerThread
@@ -49,6 +50,9 @@ class Consumer(AcknowledgingConsumer):
         self._listener: ListenerThread | None = None
         if (listener := self._options.message_listener) is not None:
             self.start_listening(lambda message: listener(self, message))
+        self._activity: ActivityThread | None = None
+        if self._options.consumer_event_listener is not None:
+            self._activity = ActivityThread(self, self._options.consumer_event_listener, core.activity)
 
     def start_listening(self, listen: Callable[[Message], object]) -> None:
         """Call `listen` with each message from now on (a reader calls its own listener)."""
@@ -216,8 +220,7 @@ class Consumer(AcknowledgingConsumer):
     def _leave(self, *, quietly: bool) -> None:
         self._closed = True
         self._client.forget(self)
-        if self._listener is not None:
-            self._listener.stop()
+        self._stop_threads()
         deadline = self._deadline()
         try:
             for partition in self._core.partitions:
@@ -231,11 +234,15 @@ class Consumer(AcknowledgingConsumer):
         again.
         """
         self._closed = True
-        if self._listener is not None:
-            self._listener.stop()
+        self._stop_threads()
         for partition in self._core.partitions:
             partition.link.remove_endpoint(partition.consumer_id)
         self._core.close()
+
+    def _stop_threads(self) -> None:
+        for thread in (self._listener, self._activity):
+            if thread is not None:
+                thread.stop()
 
     def topic(self) -> str:
         """The full name of the topic."""

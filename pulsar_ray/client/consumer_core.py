@@ -11,7 +11,9 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import Future
+from queue import SimpleQueue
 
+from pulsar_ray.client.activity import Activity
 from pulsar_ray.client.consumer_options import ConsumerOptions
 from pulsar_ray.client.forking import watch
 from pulsar_ray.client.held_rows import Held
@@ -49,6 +51,8 @@ class ConsumerCore:
         self._waiting = 0
         self._bulk_window = 0
         self._error: PulsarException | None = None
+        self.activity: SimpleQueue[Activity | None] = SimpleQueue()
+        """Filled if there is a consumer event listener."""
         watch(self)
 
     def forked(self, error: ForkedClient) -> None:
@@ -191,7 +195,8 @@ class ConsumerCore:
             block = partition.decode(granted)
         except PulsarException:
             # It stays unacknowledged; what comes after it can still be received.
-            partition.consumed += count_rows(granted)
+            if granted.generation == partition.generation:
+                partition.consumed += count_rows(granted)
             raise
         with self.lock:
             if granted.generation < partition.generation:

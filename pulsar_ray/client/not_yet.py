@@ -16,7 +16,6 @@ from typing import Any, Final
 from pulsar_ray.client.authentication import AuthenticationToken
 from pulsar_ray.client.policies import (
     ConsumerDeadLetterPolicy,
-    ConsumerEventListener,
     ConsumerKeySharedPolicy,
 )
 from pulsar_ray.client.schema import BytesSchema, Schema, StringSchema
@@ -110,9 +109,9 @@ NOT_YET: Final[tuple[NotYet, ...]] = (
     NotYet(
         "subscribe",
         "consumer_type",
-        lambda value: value in {ConsumerType.Failover, ConsumerType.KeyShared},
-        (ConsumerType.Failover, ConsumerType.KeyShared),
-        "use ConsumerType.Exclusive or ConsumerType.Shared",
+        lambda value: value == ConsumerType.KeyShared,
+        (ConsumerType.KeyShared,),
+        "use ConsumerType.Exclusive, Failover or Shared",
     ),
     _refused("subscribe", "key_shared_policy", (ConsumerKeySharedPolicy(),), "leave it out"),
     _refused(
@@ -131,7 +130,6 @@ NOT_YET: Final[tuple[NotYet, ...]] = (
     ),
     NotYet("subscribe", "is_read_compacted", _is_set, (True,), _NO_COMPACTION),
     _refused("subscribe", "crypto_key_reader", (object(),), _NO_ENCRYPTION),
-    _refused("subscribe", "consumer_event_listener", (ConsumerEventListener(),), "leave it out"),
     NotYet("create_reader", "schema", _is_other_schema, (_OwnSchema(),), _PLAIN_SCHEMA),
     NotYet("create_reader", "is_read_compacted", _is_set, (True,), _NO_COMPACTION),
     _refused("create_reader", "crypto_key_reader", (object(),), _NO_ENCRYPTION),

@@ -75,6 +75,8 @@ class PartitionConsumer(Acknowledging):
         """Where a non-durable cursor is to begin; behind what has arrived, should its dispatcher die."""
         self.skip: tuple[int, int, int] | None = None
         self._awaits_reset = False
+        self._joined = 0
+        self._is_active: bool | None = None
 
     # --- opening ----------------------------------------------------------------------------------
 
@@ -110,6 +112,8 @@ class PartitionConsumer(Acknowledging):
                 self.start,
                 self._core.subscription,
                 self.consumed + self._core.queued_messages(self),
+                self._joined,
+                not isinstance(options.topic, str),
             )
 
     def reopen(self, attached: AttachReply) -> None:
@@ -145,6 +149,7 @@ class PartitionConsumer(Acknowledging):
             if opened.start is not None and self._received == 0 and self._epoch < 0:
                 # "latest" is this from now on, whatever is published while the dispatcher is away.
                 self.start = {"target": opened.start, "inclusive": False}
+            self._joined = self._joined or opened.epoch
             if not opened.resumed:
                 self._epoch = opened.epoch
                 self._received = 0
@@ -153,6 +158,8 @@ class PartitionConsumer(Acknowledging):
             self._drop_older(opened.generation)
             self._is_open = True
             self._credit_sent = -1
+        if self._core.options.consumer_type == ConsumerType.Exclusive:
+            self._became(True)
         # Before any credit: a dispatcher that has not heard of them must not deliver these messages again.
         self._statements.send_all()
         self.flush_acks()
@@ -192,10 +199,7 @@ class PartitionConsumer(Acknowledging):
         if isinstance(request, Deliver):
             self._delivered(request, body)
         elif isinstance(request, Reset):
-            with self._core.lock:
-                self._drop_older(request.generation)
-            if request.is_seek:
-                self.forget_acknowledgments()
+            self._reset(request)
 
     def on_receipts(self, rows: list[tuple[int, int, int, int, int]]) -> None:
         """Dispatchers send no receipts."""
@@ -257,6 +261,27 @@ class PartitionConsumer(Acknowledging):
             self.generation = generation
             self._awaits_reset = False
             self._drop_queue()
+
+    def _reset(self, request: Reset) -> None:
+        with self._core.lock:
+            is_late = request.generation < self.generation
+            self._drop_older(request.generation)
+            if not is_late and request.granted >= 0:
+                self._received = max(self._received, request.last_number)
+                self.consumed = max(self.consumed, request.granted)
+            if not is_late and request.is_active is False:
+                self._drop_queue()
+        if request.is_seek:
+            self.forget_acknowledgments()
+        if not is_late and request.is_active is not None:
+            self._became(request.is_active)
+        self.send_credit()
+
+    def _became(self, is_active: bool) -> None:
+        if is_active is not self._is_active:
+            self._is_active = is_active
+            if self._core.options.consumer_event_listener is not None:
+                self._core.activity.put((is_active, self.route.partition))
 
     def _drop_queue(self) -> None:
         self._core.take_queued(self)

@@ -16,7 +16,9 @@ from pulsar_ray.model.row_ranges import RowRanges
 class ConsumerSpec:
     """Who a consumer is. `consumer_id` is its incarnation: random, kept over re-attachments.
 
-    `batch_index_ack` is the consumer's switch; it works only together with the broker's.
+    `batch_index_ack` is the consumer's switch; it works only together with the broker's. `joined` rises with
+    each consumer that subscribes, also over restarts of the dispatcher. `is_multi_topic`: it is one part of a
+    consumer of several topics.
     """
 
     consumer_id: int
@@ -24,6 +26,8 @@ class ConsumerSpec:
     consumer_type: ConsumerType
     priority_level: int = 0
     batch_index_ack: bool = False
+    joined: int = 0
+    is_multi_topic: bool = False
 
 
 class Consumer:

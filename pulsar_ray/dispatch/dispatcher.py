@@ -9,22 +9,24 @@ cursor. Costs are per block and per range.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from enum import Enum
 from typing import NamedTuple
 
 from pulsar_ray.dispatch import validation
 from pulsar_ray.dispatch.acknowledgments import Acknowledgments
+from pulsar_ray.dispatch.attachment import Attachment, Departure
 from pulsar_ray.dispatch.block_ref import BlockRef
 from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec, Delivery, PendingBlock
+from pulsar_ray.dispatch.failover import FailoverPolicy
 from pulsar_ray.dispatch.grant import DropQueue, Grant
 from pulsar_ray.dispatch.intake import Intake
 from pulsar_ray.dispatch.pending_acks import PendingAcks
 from pulsar_ray.dispatch.policy import DispatchPolicy
 from pulsar_ray.dispatch.redelivery import NackItem, Redelivery
 from pulsar_ray.dispatch.returning import HeldRows, ReturningConsumers
+from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.dispatch.shared import SharedPolicy
 from pulsar_ray.dispatch.single_active import SingleActivePolicy
+from pulsar_ray.dispatch.unacked_limits import UnackedLimits
 from pulsar_ray.errors import (
     ConsumerBusy,
     CumulativeAcknowledgementNotAllowedError,
@@ -39,35 +41,9 @@ from pulsar_ray.model.row_ranges import RowRanges
 POLICIES: dict[ConsumerType, Callable[[], DispatchPolicy]] = {
     ConsumerType.Exclusive: SingleActivePolicy,
     ConsumerType.Shared: SharedPolicy,
+    ConsumerType.Failover: FailoverPolicy,
 }
 _MAX_READ_AHEAD_MESSAGES = 65_536
-
-
-@dataclass(frozen=True)
-class DispatchSettings:
-    """The settings a dispatcher heeds; 0 means no limit."""
-
-    max_unacked_messages_per_consumer: int = 50_000
-    max_unacked_messages_per_subscription: int = 200_000
-    acknowledgment_at_batch_index_level_enabled: bool = False
-    reattach_grace_ms: int = 5_000
-    isolates_suspects: bool = True
-    """After a crash what its consumer held comes back one at a time, so that poison is found."""
-
-
-class Departure(Enum):
-    """How a consumer went."""
-
-    CLOSED = "closed"
-    CRASHED = "crashed"
-
-
-class Attachment(NamedTuple):
-    """`resumed`: numbers go on, and `again` is sent once more; otherwise they start at 1."""
-
-    resumed: bool
-    generation: int
-    again: list[Grant]
 
 
 class _Deferred(NamedTuple):
@@ -81,7 +57,16 @@ class _Deferred(NamedTuple):
 class Dispatcher:
     """The dispatcher core of one subscription on one partition, for one epoch of its owner."""
 
-    def __init__(self, cursor: ManagedCursor, settings: DispatchSettings, *, epoch: int, now_ms: int) -> None:
+    def __init__(
+        self,
+        cursor: ManagedCursor,
+        settings: DispatchSettings,
+        *,
+        epoch: int,
+        now_ms: int,
+        topic: str = "persistent://public/default/unnamed",
+    ) -> None:
+        self.topic = topic
         self.cursor = cursor
         self.settings = settings
         self.epoch = epoch
@@ -93,9 +78,9 @@ class Dispatcher:
         self._intake = Intake(cursor, self.pending, self._returning, self.consumers)
         self._acknowledgments = Acknowledgments(cursor, self.pending)
         self._redelivery = Redelivery(cursor, self.pending)
+        self._limits = UnackedLimits(settings, self.pending)
         self._policy: DispatchPolicy = SingleActivePolicy()
         self._type: ConsumerType | None = None
-        self._is_blocked = False
         self._deferred: list[_Deferred] = []
 
     # ---- consumers
@@ -108,13 +93,12 @@ class Dispatcher:
     @property
     def active_consumer_name(self) -> str:
         """Who gets the messages where only one does; "" if nobody, or several."""
-        active = self._policy.active if isinstance(self._policy, SingleActivePolicy) else None
-        return "" if active is None else active.spec.name
+        return "" if self.active is None else self.active.spec.name
 
     @property
     def is_blocked_on_unacked(self) -> bool:
         """Whether nothing is dispatched until half of the subscription's limit is acknowledged."""
-        return self._is_blocked
+        return self._limits.is_blocked
 
     @property
     def acknowledgments(self) -> Acknowledgments:
@@ -256,6 +240,33 @@ class Dispatcher:
         if consumer is not None:
             consumer.set_credit(credit, received, handed_over)
 
+    @property
+    def active(self) -> Consumer | None:
+        """The consumer that alone gets messages, of a subscription type that has one."""
+        return self._policy.active if isinstance(self._policy, SingleActivePolicy) else None
+
+    def hand_over(self, now_ms: int) -> list[DropQueue]:
+        """On Failover: elect the active consumer if others came or went; call before `dispatch`.
+
+        If it is another one than before, everything unacknowledged comes to it in order. If it is not, what
+        the others say to hold from before a restart or a long silence comes to it as well.
+        """
+        policy = self._policy
+        if not isinstance(policy, FailoverPolicy) or not policy.must_elect:
+            return []
+        if self._returning.is_waiting(now_ms):
+            return []
+        former, active = policy.elected, policy.elect(self.topic)
+        holding = [c for i, c in self.consumers.items() if c.deliveries or self._returning.has_claims(i)]
+        is_first = former is None and self.generation == self.cursor.generation
+        if (former is active or is_first) and all(consumer is active for consumer in holding):
+            return []
+        for consumer in holding:
+            self._redelivery.give_up(consumer, is_crash=False)
+            self._returning.forget(consumer.spec.consumer_id)
+        self.generation += 1
+        return [DropQueue(consumer_id, self.generation) for consumer_id in self.consumers]
+
     def dispatch(self, now_ms: int) -> list[Grant]:
         """Grant what can be granted now; nothing while consumers known from before a restart are awaited."""
         if self._returning.is_waiting(now_ms):
@@ -266,15 +277,7 @@ class Dispatcher:
         """How many messages a consumer may get now; 0 or less: none."""
         if not self._policy.limits_unacked or not self.cursor.subscription.is_durable:
             return consumer.room(0)
-        room = consumer.room(self.settings.max_unacked_messages_per_consumer)
-        limit = self.settings.max_unacked_messages_per_subscription
-        if not limit:
-            return room
-        unacked = self.pending.unacked_messages
-        if self._is_blocked and unacked >= limit // 2:
-            return 0
-        self._is_blocked = False
-        return min(room, limit - unacked)
+        return self._limits.room(consumer)
 
     def grant(self, consumer: Consumer, block: PendingBlock, limit: int) -> Grant:
         """Give up to `limit` waiting rows of a block, or a whole batch, to a consumer."""
@@ -295,11 +298,7 @@ class Dispatcher:
         delivery = self.pending.deliver(consumer, block, rows, count, is_suspect)
         consumer.charge(delivery)
         if self._policy.limits_unacked:
-            settings = self.settings
-            if 0 < settings.max_unacked_messages_per_consumer <= consumer.unacked:
-                consumer.is_blocked = True
-            if 0 < settings.max_unacked_messages_per_subscription <= self.pending.unacked_messages:
-                self._is_blocked = True
+            self._limits.granted(consumer)
         return self._grant_of(delivery)
 
     def _grant_of(self, delivery: Delivery) -> Grant:
@@ -378,7 +377,8 @@ class Dispatcher:
         given, by the last report, counts as failed.
         """
         consumer = self.consumers.get(consumer_id)
-        if consumer is None:
+        if consumer is None or (self.active is not None and consumer is not self.active):
+            # One that stands by has nothing, and the queue of the active one must stay as it is.
             return []
         if self._returning.has_claims(consumer_id):
             self._deferred.append(_Deferred(consumer_id, [], through))

@@ -149,7 +149,9 @@ class OpenConsumer(NamedTuple):
     `dispatcher_epoch` and `received` name the last delivery that arrived; `credit` is the absolute number of
     messages the dispatcher may have granted in all since the consumer's incarnation began.
     `received_messages` is where the consumer's count stands that credit refers to. `start` is where a non-
-    durable cursor begins (the arguments of a seek); durable ones begin where their subscription is.
+    durable cursor begins (the arguments of a seek); durable ones begin where their subscription is. `joined`
+    is the epoch in the first answer this consumer ever got, and says again when it subscribed.
+    `is_multi_topic`: it belongs to a consumer of several topics.
     """
 
     request_id: int
@@ -166,6 +168,8 @@ class OpenConsumer(NamedTuple):
     start: dict[str, Any] | None
     subscription: str
     received_messages: int
+    joined: int = 0
+    is_multi_topic: bool = False
 
 
 class ConsumerOpened(NamedTuple):
@@ -251,12 +255,17 @@ class Reset(NamedTuple):
     subscription).
 
     After a seek, also acknowledgments and negative ones that are not answered yet: they refer to what comes
-    again.
+    again. All deliveries up to `last_number`, `granted` messages in all, are done with: those that did not
+    arrive will not. On a Failover subscription `is_active` says whether this consumer is the active one from
+    this generation on; one that is not drops its queue. A late one, of a lower generation, changes nothing.
     """
 
     consumer_id: int
     generation: int
     is_seek: bool = False
+    last_number: int = 0
+    granted: int = -1
+    is_active: bool | None = None
 
 
 class Call(NamedTuple):

@@ -9,10 +9,12 @@ import random
 from collections import deque
 from dataclasses import dataclass, field
 
+from pulsar_ray.dispatch.attachment import Departure
 from pulsar_ray.dispatch.block_ref import BlockRef
 from pulsar_ray.dispatch.consumer import ConsumerSpec
-from pulsar_ray.dispatch.dispatcher import Departure, Dispatcher, DispatchSettings
+from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue, Grant
+from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor, Subscription
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.position import Position

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from pulsar_ray.dispatch.dispatcher import Departure
+from pulsar_ray.dispatch.attachment import Departure
 from pulsar_ray.model.enums import ConsumerType
 from tests.unit.dispatch.world import World
 

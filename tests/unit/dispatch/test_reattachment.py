@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pulsar_ray.dispatch.consumer import ConsumerSpec
-from pulsar_ray.dispatch.dispatcher import Dispatcher, DispatchSettings
+from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue
+from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.errors import ConsumerBusy
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.position import Position

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_ray.dispatch.dispatcher import Departure, DispatchSettings
+from pulsar_ray.dispatch.attachment import Departure
+from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.errors import ConsumerBusy, CumulativeAcknowledgementNotAllowedError
 from pulsar_ray.model.enums import ConsumerType
 from tests.unit.dispatch.rig import Rig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_ray.dispatch.dispatcher import Departure
+from pulsar_ray.dispatch.attachment import Departure
 from pulsar_ray.dispatch.grant import DropQueue
 from pulsar_ray.errors import ConsumerBusy, OperationNotSupported
 from pulsar_ray.model.enums import ConsumerType

@@ -6,9 +6,10 @@ from collections import deque
 
 import msgpack
 
+from pulsar_ray.dispatch.attachment import Departure
 from pulsar_ray.dispatch.block_ref import BlockRef
 from pulsar_ray.dispatch.consumer import ConsumerSpec
-from pulsar_ray.dispatch.dispatcher import Departure, Dispatcher
+from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue, Grant
 from pulsar_ray.managed_ledger.cursor_changes import CursorChanges
 from pulsar_ray.managed_ledger.cursor_records import (
