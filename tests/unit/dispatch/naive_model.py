@@ -78,7 +78,7 @@ class NaiveModel:
         self.random = random.Random(seed)
         self.type = consumer_type
         self.index_acks = index_acks
-        self.is_ordered = consumer_type == ConsumerType.Exclusive
+        self.is_ordered = consumer_type != ConsumerType.Shared
         self.max_unacked = self.random.choice([0, 0, 12])
         self.refs: list[BlockRef] = []
         self.entries: dict[tuple[int, int], list[Message]] = {}

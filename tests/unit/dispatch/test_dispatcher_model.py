@@ -74,7 +74,9 @@ def take_step(world: World, step: str) -> None:
 
 
 @pytest.mark.parametrize("index_acks", [False, True], ids=["whole-batches", "index-acks"])
-@pytest.mark.parametrize("consumer_type", [ConsumerType.Exclusive, ConsumerType.Shared], ids=str)
+@pytest.mark.parametrize(
+    "consumer_type", [ConsumerType.Exclusive, ConsumerType.Shared, ConsumerType.Failover], ids=str
+)
 def test_random_steps_agree_with_the_naive_model(consumer_type: ConsumerType, index_acks: bool) -> None:
     for seed in range(SEEDS):
         run(seed, consumer_type, index_acks)

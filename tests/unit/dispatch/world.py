@@ -63,6 +63,7 @@ class World(NaiveModel):
         self.dispatcher.offer(self.refs, self.dispatcher.seek_generation - 1)  # so are stale ones
 
     def dispatch(self) -> None:
+        self.hand_over()
         self.offer()
         before = {i: self.dispatcher.consumers[i].permits for i in self.dispatcher.consumers}
         for grant in self.dispatcher.dispatch(self.now_ms):
@@ -76,12 +77,29 @@ class World(NaiveModel):
             self.check_grant(grant, rows)
             client.lane.append(grant)
 
+    def hand_over(self) -> None:
+        """On Failover: everything pending comes again to the one whose turn it is, if that is another one."""
+        drops = self.dispatcher.hand_over(self.now_ms)
+        if self.type == ConsumerType.Failover and self.dispatcher.active is not None:
+            best = min(self.present(), key=lambda spec: (spec.priority_level, spec.joined))
+            assert self.dispatcher.active.spec == best, "another one's turn"
+        if drops:
+            assert {drop.consumer_id for drop in drops} == {spec.consumer_id for spec in self.present()}
+            self.suspects |= {message for message, (_, is_suspect) in self.holder.items() if is_suspect}
+            self.holder.clear()
+        for drop in drops:
+            if self.clients[drop.consumer_id].is_attached:
+                self.clients[drop.consumer_id].lane.append(drop)
+
+    def present(self) -> list[ConsumerSpec]:
+        return [consumer.spec for consumer in self.dispatcher.consumers.values()]
+
     def add_client(self) -> None:
-        if self.is_ordered and self.clients:
+        if self.type == ConsumerType.Exclusive and self.clients:
             return
-        spec = ConsumerSpec(
-            self.next_id, f"c{self.next_id}", self.type, self.random.choice([0, 0, 1]), self.index_acks
-        )
+        level = self.random.choice([0, 0, 1])
+        name = f"c{self.next_id}"
+        spec = ConsumerSpec(self.next_id, name, self.type, level, self.index_acks, self.next_id)
         if self.dispatcher.must_wait(spec):
             self.now_ms += GRACE_MS
             self.dispatcher.expire(self.now_ms)
@@ -184,7 +202,8 @@ class World(NaiveModel):
             lowest = min(failed)
             if self.ref_of[lowest[:2]].is_batch:
                 lowest = (*lowest[:2], 0)
-            self.holder = {m: h for m, h in self.holder.items() if m < lowest}
+            mine = client.consumer_id
+            self.holder = {m: h for m, h in self.holder.items() if m < lowest or h[0] != mine}
         assert len(answers) == (1 if failed and self.is_ordered else 0)
         client.lane.extend(answers)
 
@@ -201,7 +220,7 @@ class World(NaiveModel):
         answers = self.dispatcher.redeliver_unacknowledged(client.consumer_id, through)
         self.fail(client.consumer_id, held)
         if self.is_ordered:
-            self.holder.clear()
+            self.holder = {m: h for m, h in self.holder.items() if h[0] != client.consumer_id}
         client.lane.extend(answers)
 
     def detach(self, client: Client) -> None:
