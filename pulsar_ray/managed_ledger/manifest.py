@@ -84,10 +84,11 @@ class Manifest:
             self.subscriptions[record.number] = record
             self.next_subscription = max(self.next_subscription, record.number + 1)
         elif isinstance(record, HoldMoved):
-            moved = self.subscriptions[record.number]
-            self.subscriptions[record.number] = moved._replace(
-                hold_ledger_id=record.ledger_id, hold_entry_id=record.entry_id
-            )
+            # It may have been begun before a removal was finished, and stands behind that.
+            if (moved := self.subscriptions.get(record.number)) is not None:
+                self.subscriptions[record.number] = moved._replace(
+                    hold_ledger_id=record.ledger_id, hold_entry_id=record.entry_id
+                )
         elif isinstance(record, SubscriptionRemoved):
             self.subscriptions.pop(record.number, None)
         else:

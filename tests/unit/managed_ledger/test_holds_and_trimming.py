@@ -97,6 +97,18 @@ def test_holds_move_within_what_is_there(tmp_path: Path) -> None:
     assert log.subscriptions() == []
 
 
+def test_a_hold_that_moves_while_its_subscription_is_removed_changes_nothing(tmp_path: Path) -> None:
+    log = log_of(tmp_path, 3)
+    number = change(log, log.begin_register_subscription("s", True, "latest")).number
+    removing, moving = log.begin_remove_subscription(number), log.begin_move_hold(number, LATEST)
+    run_together([removing, moving])
+    log.finish_change(removing)
+    log.finish_change(moving)
+    assert log.subscriptions() == []
+    abandon(log)
+    assert open_log(tmp_path, config=TWO_A_LEDGER).subscriptions() == []
+
+
 def test_the_slowest_durable_hold_decides(tmp_path: Path) -> None:
     log = log_of(tmp_path, 8)
     fast = change(log, log.begin_register_subscription("fast", True, "latest")).number
