@@ -44,6 +44,7 @@ _MODULES = {
     "pulsar_ray.client.producer": ("Producer",),
     "pulsar_ray.client.reader": ("Reader",),
     "pulsar_ray.client.schema": ("BytesSchema", "StringSchema"),
+    "pulsar_ray.client.table_view": ("TableView",),
     "pulsar_ray.errors": ("PulsarException", "Result"),
     "pulsar_ray.model.enums": (
         "BatchingType",
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
     from pulsar_ray.client.reader import Reader as Reader
     from pulsar_ray.client.schema import BytesSchema as BytesSchema
     from pulsar_ray.client.schema import StringSchema as StringSchema
+    from pulsar_ray.client.table_view import TableView as TableView
     from pulsar_ray.errors import PulsarException as PulsarException
     from pulsar_ray.errors import Result as Result
     from pulsar_ray.model.enums import BatchingType as BatchingType

@@ -166,6 +166,12 @@ class Catalog:
         rows = self._db.execute("SELECT name, partitions FROM topic ORDER BY name")
         return [(n, p) for n, p in rows if n.split("://", 1)[1].startswith(namespace + "/")]
 
+    def topics_of(self, namespace: str) -> list[tuple[str, int]]:
+        """As `topics`. Raises TopicNotFound if the namespace does not exist."""
+        if not self._db.execute("SELECT 1 FROM namespace WHERE name = ?", (namespace,)):
+            raise TopicNotFound(f"namespace {namespace!r} does not exist; use public/default")
+        return self.topics(namespace)
+
     def partitions_per_store(self) -> dict[str, int]:
         """How many partitions each store holds."""
         return dict(self._db.execute("SELECT store_id, COUNT(*) FROM partition GROUP BY store_id"))

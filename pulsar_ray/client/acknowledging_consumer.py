@@ -25,8 +25,6 @@ class AcknowledgingConsumer(OpenedLater):
         self._core = core
         self._options = core.options
         self._operation_timeout_s = operation_timeout_s
-        self._by_topic: dict[str, PartitionConsumer] = {p.route.topic: p for p in core.partitions}
-        self._single = core.partitions[0] if len(core.partitions) == 1 else None
 
     def _deadline(self) -> float:
         return time.monotonic() + self._operation_timeout_s
@@ -37,7 +35,7 @@ class AcknowledgingConsumer(OpenedLater):
         Acknowledgments are grouped and durable soon; with `ack_receipt_enabled` this returns once they are
         durable.
         """
-        partition = self._single
+        partition = self._core.single
         if type(message) is Message:
             block = message.block
             partition = partition or self._partition_of(block.topic_name, block.partition)
@@ -63,7 +61,9 @@ class AcknowledgingConsumer(OpenedLater):
 
     def _added(self, partition: PartitionConsumer) -> None:
         self._core.check()
-        if self._options.ack_receipt_enabled:
+        if partition.is_abandoned:
+            partition.forget_acknowledgments()
+        elif self._options.ack_receipt_enabled:
             partition.acknowledge_durably(self._deadline())
         elif not partition.ack_pending:
             partition.acks_added()
@@ -83,7 +83,7 @@ class AcknowledgingConsumer(OpenedLater):
         touched: set[PartitionConsumer] = set()
         with self._core.lock:
             for block, first, end in view.spans:
-                partition = self._single or self._partition_of(block.topic_name, block.partition)
+                partition = self._core.single or self._partition_of(block.topic_name, block.partition)
                 touched.add(partition)
                 if block.is_batch:
                     rows = ((first, end),)
@@ -137,7 +137,7 @@ class AcknowledgingConsumer(OpenedLater):
         """
         if isinstance(message, Message):
             block = message.block
-            partition = self._single or self._partition_of(block.topic_name, block.partition)
+            partition = self._core.single or self._partition_of(block.topic_name, block.partition)
             rows = ((message.row, message.row + 1),) if block.is_batch else ()
             entry_id = block.first_entry_id + (0 if block.is_batch else message.row)
             key = (block.ledger_id, entry_id, block.redelivery_count)
@@ -170,15 +170,16 @@ class AcknowledgingConsumer(OpenedLater):
             partition.redeliver_unacknowledged()
 
     def _partition_of(self, topic: str, index: int) -> PartitionConsumer:
-        if self._single is not None:
-            if topic and topic != self._single.route.topic:
+        core = self._core
+        if core.single is not None:
+            if topic and topic != core.single.route.topic:
                 raise OperationNotSupported(
-                    f"the id belongs to {topic}, this consumer to {self._single.route.topic}"
+                    f"the id belongs to {topic}, this consumer to {core.single.route.topic}"
                 )
-            return self._single
-        partition = self._by_topic.get(topic)
-        if partition is None and not topic and 0 <= index < len(self._core.partitions):
-            partition = self._core.partitions[index]
+            return core.single
+        partition = core.by_topic.get(topic) or core.gone.get(topic)
+        if partition is None and not topic and not core.is_multi_topic and 0 <= index < len(core.partitions):
+            partition = core.partitions[index]
         if partition is None:
             raise OperationNotSupported(
                 f"an id of {topic or 'no topic'} cannot be told to a partition of {self._topic}: use the "

@@ -45,12 +45,17 @@ class ActorLinks:
         _ = self._connection.cluster
         return time.monotonic() + self.operation_timeout_s
 
-    def resolve(self, name: TopicName, deadline: float) -> list[PartitionRoute]:
-        """The partitions of a topic, which is created if it may be. Raises TopicNotFound."""
+    def resolve(self, name: TopicName, deadline: float, *, create: bool = True) -> list[PartitionRoute]:
+        """The partitions of a topic, which with `create` is created if it may be. Raises TopicNotFound."""
         routes: list[PartitionRoute] = self._connection.cluster.resolve(
-            name.full, create=True, timeout_s=_left(deadline)
+            name.full, create=create, timeout_s=_left(deadline)
         )
         return routes
+
+    def topics(self, namespace: str, deadline: float) -> list[tuple[str, int]]:
+        """(full name, partitions or 0) of a namespace's topics. Raises TopicNotFound for a missing one."""
+        topics: list[tuple[str, int]] = self._connection.cluster.topics(namespace, _left(deadline))
+        return topics
 
     def to_partition(self, route: PartitionRoute) -> ActorLink:
         """The link to a partition's actor."""

@@ -17,9 +17,9 @@ from pulsar_ray.client.authentication import Authentication
 from pulsar_ray.client.client_options import ClientOptions, Logger
 from pulsar_ray.client.cluster_connection import ClusterConnection
 from pulsar_ray.client.consumer import Consumer
+from pulsar_ray.client.consumer_core import ConsumerCore
 from pulsar_ray.client.consumer_options import ConsumerOptions, ReaderOptions
 from pulsar_ray.client.forking import watch
-from pulsar_ray.client.not_yet import table_view_not_yet
 from pulsar_ray.client.opening_consumers import ConsumerOpening
 from pulsar_ray.client.partition_producer import PartitionProducer
 from pulsar_ray.client.policies import (
@@ -35,6 +35,7 @@ from pulsar_ray.client.reader import Reader
 from pulsar_ray.client.routing import MessageRouter
 from pulsar_ray.client.schema import BytesSchema, Schema
 from pulsar_ray.client.start_position import StartPosition
+from pulsar_ray.client.table_view import TableView
 from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException
 from pulsar_ray.model.enums import (
     BatchingType,
@@ -275,25 +276,42 @@ class Client:
         """A reader with the arguments of `create_reader`; `reader` is one that was unpickled and is opened
         now.
         """
+        consumer, _ = self._reading_consumer(arguments)
+        reader = Reader.__new__(Reader) if reader is None else reader
+        Reader.__init__(reader, self, consumer, arguments)
+        self._remember(reader)
+        return reader
+
+    def _reading_consumer(self, arguments: dict[str, Any]) -> tuple[Consumer, ConsumerCore]:
         options = ReaderOptions.from_arguments(**arguments)
         prefix = f"{options.subscription_role_prefix}-" if options.subscription_role_prefix else ""
         subscription = f"{prefix}reader-{secrets.token_hex(5)}"
         start = StartPosition.at(options.start_message_id, options.start_message_id_inclusive)
         consumer_options = options.consumer_options(subscription)
         topic, core = self._consumers.open(consumer_options, subscription, start)
-        reader = Reader.__new__(Reader) if reader is None else reader
-        Reader.__init__(reader, self, Consumer(self, topic, core), arguments)
-        self._remember(reader)
-        return reader
+        return Consumer(self, topic, core), core
 
     def create_table_view(
         self,
         topic: str,
         subscription_name: str | None = None,
         schema: Schema = BytesSchema(),  # noqa: B008
-    ) -> Any:
-        """Not there yet: raises OperationNotSupported."""
-        raise table_view_not_yet()
+    ) -> TableView:
+        """The latest value of each key of a topic, which is read as far as it is stored before this returns.
+
+        Raises what `create_reader` raises, and OperationNotSupported for a schema that is not there yet.
+        """
+        arguments = {"topic": topic, "start_message_id": MessageId.earliest, "schema": schema}
+        consumer, core = self._reading_consumer({**arguments, "subscription_role_prefix": subscription_name})
+        reader = Reader(self, consumer, arguments)
+        self._remember(reader)
+        view = TableView(consumer.topic(), subscription_name, schema, reader, consumer, core)
+        try:
+            view.load()
+        except BaseException:
+            reader.close()
+            raise
+        return view
 
     def get_topic_partitions(self, topic: str) -> list[str]:
         """The full names of the topic's partitions; its own name if it has none."""

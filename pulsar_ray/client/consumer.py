@@ -25,9 +25,11 @@ from pulsar_ray.errors import (
     OperationNotSupported,
     SubscriptionNotFound,
     Timeout,
+    TopicNotFound,
 )
 from pulsar_ray.model.enums import SubscriptionMode
 from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.transport.cluster import PartitionRoute
 
 if TYPE_CHECKING:
     from pulsar_ray.client.client import Client
@@ -130,8 +132,21 @@ class Consumer(AcknowledgingConsumer):
         if self._core.has_received():
             return True
         # Deliveries under way arrive before these answers do, on the same carrier.
-        available = [partition.call("has_more", self._deadline()) for partition in self._core.partitions]
+        available = [more for _, more in self._ask(self._core.partitions, "has_more")]
         return any(available) or self._core.has_received()
+
+    def _ask(
+        self, partitions: list[PartitionConsumer], method: str, **arguments: Any
+    ) -> list[tuple[PartitionConsumer, Any]]:
+        """The answers of partitions, without those of several topics that are being deleted."""
+        answers = []
+        for partition in partitions:
+            try:
+                answers.append((partition, partition.call(method, self._deadline(), **arguments)))
+            except (TopicNotFound, SubscriptionNotFound):
+                if not self._core.is_multi_topic:
+                    raise
+        return answers
 
     # --- control ----------------------------------------------------------------------------------
 
@@ -144,8 +159,7 @@ class Consumer(AcknowledgingConsumer):
         """
         partitions = self._seek_partitions(messageid)
         start = StartPosition.at(messageid, self._options.start_message_id_inclusive)
-        for partition in partitions:
-            generation = partition.call("seek", self._deadline(), **start.target)
+        for partition, generation in self._ask(partitions, "seek", **start.target):
             partition.sought(generation, start.skip)
 
     def _seek_partitions(self, messageid: MessageId | int) -> list[PartitionConsumer]:
@@ -176,37 +190,28 @@ class Consumer(AcknowledgingConsumer):
     def unsubscribe(self) -> None:
         """Delete the subscription and close. Raises while other consumers are connected to it."""
         self._check_open()
-        for partition in self._core.partitions:
-            partition.call("check_unsubscribe", self._deadline())
-        for partition in self._core.partitions:
-            with contextlib.suppress(SubscriptionNotFound):  # done before, and the answer was lost
+        partitions = self._core.partitions
+        self._ask(partitions, "check_unsubscribe")
+        for partition in partitions:
+            # Done before, and the answer was lost; or gone with its topic.
+            with contextlib.suppress(SubscriptionNotFound, TopicNotFound):
                 partition.call("unsubscribe", self._deadline())
             partition.forget_acknowledgments()
         self._leave(quietly=True)
         if self._options.subscription_mode == SubscriptionMode.Durable:
             # The dispatcher of others serves all of their partition.
-            self._client.forget_dispatchers([partition.link for partition in self._core.partitions])
+            self._client.forget_dispatchers([partition.link for partition in partitions])
 
     def get_last_message_id(self) -> MessageId:
         """The id of the newest message of the topic, (-1,-1,-1,-1) if it is empty. One partition only."""
-        if self._single is None:
+        if self._core.single is None:
             raise OperationNotSupported("get_last_message_id needs one partition; use get_last_message_ids()")
-        return self._last_id(self._single)
+        return self.get_last_message_ids()[0]
 
     def get_last_message_ids(self) -> list[MessageId]:
         """The id of the newest message of each partition."""
-        return [self._last_id(partition) for partition in self._core.partitions]
-
-    def _last_id(self, partition: PartitionConsumer) -> MessageId:
-        last = partition.call("last_message", self._deadline())
-        ledger_id, entry_id = last["position"]
-        if ledger_id < 0 or entry_id < 0:
-            return MessageId()
-        size = last["batch_size"]
-        route = partition.route
-        return MessageId(
-            route.partition, ledger_id, entry_id, size - 1, batch_size=size, topic_name=route.topic
-        )
+        answers = self._ask(self._core.partitions, "last_message")
+        return [_last_id(partition.route, last) for partition, last in answers]
 
     def close(self) -> None:
         """Make acknowledgments durable and leave. A second call raises AlreadyClosed."""
@@ -261,6 +266,14 @@ class Consumer(AcknowledgingConsumer):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _resubscribe, (self._client, self._options)
+
+
+def _last_id(route: PartitionRoute, last: dict[str, Any]) -> MessageId:
+    ledger_id, entry_id = last["position"]
+    if ledger_id < 0 or entry_id < 0:
+        return MessageId()
+    size = last["batch_size"]
+    return MessageId(route.partition, ledger_id, entry_id, size - 1, batch_size=size, topic_name=route.topic)
 
 
 def _resubscribe(client: Client, options: ConsumerOptions) -> Consumer:

@@ -6,12 +6,14 @@ is handed out.
 
 from __future__ import annotations
 
+import logging
 import operator
 import threading
 import time
 from collections import deque
 from concurrent.futures import Future
 from queue import SimpleQueue
+from typing import Protocol
 
 from pulsar_ray.client.activity import Activity
 from pulsar_ray.client.consumer_options import ConsumerOptions
@@ -21,10 +23,26 @@ from pulsar_ray.client.message import Message, RowSpan
 from pulsar_ray.client.partition_consumer import Granted, PartitionConsumer, count_rows
 from pulsar_ray.client.received_block import ReceivedBlock
 from pulsar_ray.client.segment_files import SegmentFiles
-from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException, Timeout
+from pulsar_ray.errors import (
+    AlreadyClosed,
+    ForkedClient,
+    PulsarException,
+    SubscriptionNotFound,
+    Timeout,
+    TopicNotFound,
+)
 from pulsar_ray.model import row_ranges
 
+logger = logging.getLogger(__name__)
+
 FOREVER_S = 1e9
+KEEP_GONE = 100
+
+
+class Discovery(Protocol):
+    """What looks for topics that come and go, while the consumer is open."""
+
+    def stop(self) -> None: ...
 
 
 class ConsumerCore:
@@ -39,7 +57,17 @@ class ConsumerCore:
         self.subscription = subscription
         self.files = files
         self.lock = threading.Lock()
+        self.is_multi_topic = not isinstance(options.topic, str)
         self.partitions: list[PartitionConsumer] = []
+        """Replaced, never changed, as topics come and go."""
+        self.by_topic: dict[str, PartitionConsumer] = {}
+        self.single: PartitionConsumer | None = None
+        """The only partition there is, unless that may change."""
+        self.gone: dict[str, PartitionConsumer] = {}
+        """Partitions that were deleted lately: what is still acknowledged there is nobody's concern."""
+        self.withheld: set[str] = set()
+        """Topics whose subscription was deleted under this consumer."""
+        self.discovery: Discovery | None = None
         self._arrived = threading.Condition(self.lock)
         self._taking = threading.Lock()
         self._queue: deque[Granted] = deque()
@@ -67,6 +95,41 @@ class ConsumerCore:
         self._error = error
         for partition in self.partitions:
             partition.forked(self.lock)
+
+    # --- partitions -------------------------------------------------------------------------------
+
+    def add(self, partition: PartitionConsumer) -> None:
+        """One more partition, before it is opened."""
+        with self.lock:
+            self._set_partitions([*self.partitions, partition])
+            self.gone.pop(partition.route.topic, None)
+
+    def remove(self, partition: PartitionConsumer) -> None:
+        """A partition is no more; what it had delivered is not handed out."""
+        with self.lock:
+            if partition not in self.partitions:
+                return
+            self._set_partitions([other for other in self.partitions if other is not partition])
+            self.take_queued(partition)
+            self.gone[partition.route.topic] = partition
+            while len(self.gone) > KEEP_GONE:
+                del self.gone[next(iter(self.gone))]
+        partition.abandon()
+
+    def _set_partitions(self, partitions: list[PartitionConsumer]) -> None:
+        self.partitions = partitions
+        self.by_topic = {partition.route.topic: partition for partition in partitions}
+        self.single = partitions[0] if len(partitions) == 1 and not self.is_multi_topic else None
+
+    def partition_failed(self, partition: PartitionConsumer, error: PulsarException) -> None:
+        """A partition cannot go on: a consumer of several topics loses only this one if it was deleted."""
+        if not self.is_multi_topic or not isinstance(error, (TopicNotFound, SubscriptionNotFound)):
+            self.fail(error)
+            return
+        if isinstance(error, SubscriptionNotFound):
+            self.withheld.add(partition.route.topic)
+        logger.warning("the consumer goes on without %s: %s", partition.route.topic, error)
+        self.remove(partition)
 
     def check(self) -> None:
         """Raise what ended this consumer, if anything did."""
@@ -239,8 +302,8 @@ class ConsumerCore:
                 partition.send_credit()
         remaining = deadline - time.monotonic()
         if remaining > 0:
-            if len(self.partitions) == 1:
-                self.partitions[0].link.wait(self, deadline)
+            if self.single is not None and self.discovery is None:
+                self.single.link.wait(self, deadline)
             else:
                 self.wait(min(remaining, 3600.0))
         if not self.is_set() and time.monotonic() >= deadline:
@@ -346,6 +409,8 @@ class ConsumerCore:
 
     def close(self) -> None:
         """Nothing can be received any more."""
+        if self.discovery is not None:
+            self.discovery.stop()
         self.fail(AlreadyClosed("the consumer is closed"))
 
 

@@ -7,7 +7,6 @@ Nothing that would change what a program means is ignored in silence.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -98,13 +97,6 @@ NOT_YET: Final[tuple[NotYet, ...]] = (
         tuple(mode for mode in ProducerAccessMode if mode != ProducerAccessMode.Shared),
         "use ProducerAccessMode.Shared; a fixed producer_name admits one producer of that name at a time",
     ),
-    NotYet(
-        "subscribe",
-        "topic",
-        lambda value: not isinstance(value, str),
-        (["a", "b"], re.compile("a.*")),
-        "subscribe to each topic",
-    ),
     NotYet("subscribe", "schema", _is_other_schema, (_OwnSchema(),), _PLAIN_SCHEMA),
     NotYet(
         "subscribe",
@@ -144,14 +136,6 @@ def refuse_not_yet(call: str, arguments: Mapping[str, Any]) -> None:
     for row in NOT_YET:
         if row.call == call and row.is_refused(arguments[row.parameter]):
             raise row.error(arguments[row.parameter])
-
-
-def table_view_not_yet() -> OperationNotSupported:
-    """What `create_table_view` raises until table views are there."""
-    return OperationNotSupported(
-        "create_table_view is not supported yet; use create_reader(topic, MessageId.earliest) "
-        "and keep the latest value per key"
-    )
 
 
 def reconsume_later_not_yet() -> OperationNotSupported:

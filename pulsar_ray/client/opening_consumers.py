@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
+from dataclasses import replace
 
 from pulsar_ray.client.actor_links import ActorLinks
 from pulsar_ray.client.consumer_core import ConsumerCore
@@ -12,8 +13,13 @@ from pulsar_ray.client.consumer_options import ConsumerOptions
 from pulsar_ray.client.partition_consumer import PartitionConsumer
 from pulsar_ray.client.segment_files import SegmentFiles
 from pulsar_ray.client.start_position import StartPosition
-from pulsar_ray.errors import InvalidConfiguration, SubscriptionNotFound
-from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.client.topic_discovery import TopicDiscovery
+from pulsar_ray.client.topic_selection import TopicSelection, selection_of
+from pulsar_ray.errors import InvalidConfiguration, OperationNotSupported, SubscriptionNotFound, TopicNotFound
+from pulsar_ray.model.enums import InitialPosition, SubscriptionMode
+from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.transport.cluster import PartitionRoute
+from pulsar_ray.transport.link import ActorLink
 
 
 class ConsumerOpening:
@@ -27,26 +33,28 @@ class ConsumerOpening:
     def open(
         self, options: ConsumerOptions, subscription: str, start: StartPosition | None = None
     ) -> tuple[str, ConsumerCore]:
-        """The topic's full name and the open core; `start` is where a non-durable cursor begins.
+        """What the consumer calls its topic, and the open core; `start` is where a non-durable cursor begins.
 
         Raises what `Client.subscribe` raises; nothing stays open then.
         """
-        assert isinstance(options.topic, str)
-        name = TopicName.parse(options.topic)
+        topics = selection_of(options)
         deadline = self._links.deadline()
-        routes = self._links.resolve(name, deadline)
-        if options.receiver_queue_size == 0 and len(routes) > 1:
-            raise InvalidConfiguration(
-                "receiver_queue_size=0 needs a topic without partitions: give at least 1"
-            )
+        routes = topics.routes(self._links, deadline, create=True)
         core = ConsumerCore(options, options.consumer_name or secrets.token_hex(5), subscription, self._files)
+        if options.receiver_queue_size == 0 and (len(routes) > 1 or core.is_multi_topic):
+            raise InvalidConfiguration(
+                "receiver_queue_size=0 needs a single topic without partitions: give at least 1"
+            )
+        _check_start(start, routes)
         # All dispatchers start at once, then partitions are attached in index order.
-        links = [self._links.to_dispatcher(route, options, subscription, deadline) for route in routes]
-        for route, link in zip(routes, links, strict=True):
-            partition = PartitionConsumer(core, link, next(self._endpoint_ids), route)
-            if start is not None:
-                partition.start, partition.skip = start.target, start.skip
-            core.partitions.append(partition)
+        for route in routes:
+            try:
+                link = self._links.to_dispatcher(route, options, subscription, deadline)
+            except TopicNotFound:
+                if core.is_multi_topic:
+                    continue  # deleted since it was found
+                raise
+            core.add(self._partition(core, route, link, start))
         opened: list[PartitionConsumer] = []
         try:
             for partition in core.partitions:
@@ -56,7 +64,40 @@ class ConsumerOpening:
             for partition in opened:
                 partition.close(time.monotonic() + self._links.operation_timeout_s)
             raise
-        return name.full, core
+        if topics.may_change:
+            core.discovery = discovery = self._discovery(core, topics)
+            discovery.start()
+        return topics.name, core
+
+    def _partition(
+        self, core: ConsumerCore, route: PartitionRoute, link: ActorLink, start: StartPosition | None
+    ) -> PartitionConsumer:
+        partition = PartitionConsumer(core, link, next(self._endpoint_ids), route)
+        if start is not None:
+            partition.start, partition.skip = start.target, start.skip
+        return partition
+
+    def _discovery(self, core: ConsumerCore, topics: TopicSelection) -> TopicDiscovery:
+        # What is found later is new: nothing of it is to be missed, whatever `initial_position` says.
+        options = replace(core.options, initial_position=InitialPosition.Earliest)
+        is_durable = options.subscription_mode == SubscriptionMode.Durable
+        start = None if is_durable else StartPosition.at(MessageId.earliest, inclusive=True)
+
+        def find() -> list[PartitionRoute]:
+            return topics.routes(self._links, self._links.deadline(), create=False)
+
+        def attach(route: PartitionRoute) -> None:
+            deadline = self._links.deadline()
+            link = self._links.to_dispatcher(route, options, core.subscription, deadline)
+            partition = self._partition(core, route, link, start)
+            core.add(partition)
+            try:
+                self._open_partition(partition, options, core.subscription, deadline)
+            except BaseException:
+                core.remove(partition)
+                raise
+
+        return TopicDiscovery(core, find, attach, max(1, options.pattern_auto_discovery_period))
 
     def _open_partition(
         self, partition: PartitionConsumer, options: ConsumerOptions, subscription: str, deadline: float
@@ -73,3 +114,11 @@ class ConsumerOpening:
     def close(self) -> None:
         """Close the segment files that all of them read."""
         self._files.close()
+
+
+def _check_start(start: StartPosition | None, routes: list[PartitionRoute]) -> None:
+    if start is not None and len(routes) > 1 and isinstance(start.target["target"], list):
+        raise OperationNotSupported(
+            "a message id is a place in one partition: start a reader of several partitions at "
+            "MessageId.earliest or latest, or read each partition by its own name"
+        )

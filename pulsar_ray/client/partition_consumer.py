@@ -76,6 +76,7 @@ class PartitionConsumer(Acknowledging):
         self.skip: tuple[int, int, int] | None = None
         self._awaits_reset = False
         self._joined = 0
+        self.is_abandoned = False
         self._is_active: bool | None = None
 
     # --- opening ----------------------------------------------------------------------------------
@@ -113,7 +114,7 @@ class PartitionConsumer(Acknowledging):
                 self._core.subscription,
                 self.consumed + self._core.queued_messages(self),
                 self._joined,
-                not isinstance(options.topic, str),
+                self._core.is_multi_topic,
             )
 
     def reopen(self, attached: AttachReply) -> None:
@@ -169,7 +170,7 @@ class PartitionConsumer(Acknowledging):
         """The topic or subscription was deleted, or will not have this consumer again."""
         # Another subscription of the same name may come; this consumer does not belong to it.
         self.link.remove_endpoint(self.consumer_id)
-        self._core.fail(error)
+        self._core.partition_failed(self, error)
         self._statements.discard(error)
 
     def on_detached(self) -> None:
@@ -344,6 +345,13 @@ class PartitionConsumer(Acknowledging):
             self.skip = skip
         self.forget_acknowledgments()
         self.send_credit()
+
+    def abandon(self) -> None:
+        """What it was attached to is no more: nothing is said or asked any more."""
+        self.is_abandoned = True
+        self.link.remove_endpoint(self.consumer_id)
+        self._is_open = False
+        self.forget_acknowledgments()
 
     def close(self, deadline: float) -> None:
         """Make acknowledgments durable and leave; what is held goes to others.

@@ -104,6 +104,11 @@ class StubCluster:
                     self._partition(row)
         return [PartitionRoute(row.name, row.partition_index, partition_name(row.name)) for row in rows]
 
+    def topics(self, namespace: str, timeout_s: float) -> list[tuple[str, int]]:
+        """As Controller.topics_of."""
+        self._check_runs()
+        return self._catalog.topics_of(namespace)
+
     def dispatcher(self, request: SubscriptionRequest, timeout_s: float) -> str:
         """As Controller.dispatcher."""
         allowed = request.create and self.settings.allow_auto_subscription_creation
@@ -288,6 +293,25 @@ class StubCluster:
         """As Controller.create_topic."""
         with self._lock:
             self._catalog.create(TopicName.parse(topic), partitions, [STORE])
+
+    def delete_topic(self, topic: str) -> None:
+        """As Controller.delete_topic, forced."""
+        with self._lock:
+            rows = self._catalog.delete(TopicName.parse(topic).full)
+            gone = [
+                address
+                for address in self._actors
+                if any(
+                    address == row.name or address.startswith((f"{row.name} -> ", f"{row.name} => "))
+                    for row in rows
+                )
+            ]
+            actors = [self._actors.pop(address) for address in gone]
+        for actor in actors:
+            actor.kill()
+            actor.wait_ended()
+        for row in rows:
+            shutil.rmtree(self._data_dir / "p" / str(row.number), ignore_errors=True)
 
     def partition(self, topic: str) -> StubPartition:
         """The running actor of a partition, started if it does not run."""

@@ -73,6 +73,11 @@ class RayCluster:
         rows = self.controller("resolve", topic, create, timeout_s=timeout_s)
         return [PartitionRoute(*row) for row in rows]
 
+    def topics(self, namespace: str, timeout_s: float) -> list[tuple[str, int]]:
+        """(full name, partitions or 0) of a namespace's topics. Raises TopicNotFound for a missing one."""
+        rows = self.controller("topics_of", namespace, timeout_s=timeout_s)
+        return [(name, partitions) for name, partitions in rows]
+
     def dispatcher(self, request: SubscriptionRequest, timeout_s: float) -> str:
         """The address of the subscription's dispatcher, started if it does not run."""
         address: str = self.controller(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.client.not_yet import NOT_YET, NotYet, reconsume_later_not_yet, table_view_not_yet
+from pulsar_ray.client.not_yet import NOT_YET, NotYet, reconsume_later_not_yet
 from pulsar_ray.client.options import ClientOptions, ConsumerOptions, ProducerOptions, ReaderOptions
 from pulsar_ray.client.send_arguments import check_send_arguments
 from pulsar_ray.client.signatures import CLIENT, CREATE_PRODUCER, CREATE_READER, SEND, SUBSCRIBE
@@ -56,5 +56,4 @@ def test_the_default_is_not_refused(row: NotYet) -> None:
 
 
 def test_whole_calls_that_are_not_there_yet_name_a_way_out() -> None:
-    assert "create_reader" in str(table_view_not_yet())
     assert "negative_acknowledge" in str(reconsume_later_not_yet())
