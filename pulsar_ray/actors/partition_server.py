@@ -18,7 +18,7 @@ from typing import Any
 from pulsar_ray.actors.disk_space import DiskSpaceWatch
 from pulsar_ray.actors.followers import Followers
 from pulsar_ray.actors.owner_loop import DiskThread
-from pulsar_ray.actors.partition_stats import describe_partition
+from pulsar_ray.actors.partition_stats import describe_partition, describe_subscriptions
 from pulsar_ray.actors.publish_intake import ProducerEndpoint, PublishIntake
 from pulsar_ray.actors.range_plan import cut_range
 from pulsar_ray.actors.session_host import SessionHost
@@ -26,7 +26,7 @@ from pulsar_ray.actors.sleeping_cursors import SleepingCursors
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration, PulsarException, SubscriptionNotFound
-from pulsar_ray.managed_ledger.managed_ledger import AppendResult, ManagedLedger
+from pulsar_ray.managed_ledger.managed_ledger import AppendResult, ManagedLedger, Subscription
 from pulsar_ray.managed_ledger.manifest import LEDGER_COUNTER_BITS
 from pulsar_ray.model.position import Position
 from pulsar_ray.session.requests import (
@@ -45,6 +45,8 @@ from pulsar_ray.session.session_table import Session
 
 HOLD_REPORT_DELAY_S = 0.1
 LOW_DISK_TRIM_S = 10.0
+STATS_SLICE = 100
+"""Subscriptions described in one go: well below a millisecond."""
 
 
 class PartitionServer:
@@ -352,16 +354,31 @@ class PartitionServer:
         }
 
     def stats(self) -> dict[str, Any]:
-        """Counters of this partition since it started, and its storage."""
-        described = describe_partition(self.ledger, self.intake, self._cursors, self.followers.numbers)
-        return {**described, "diskLow": self._space.is_low}
+        """Counters of this partition since it started, its storage and its subscriptions."""
+        return self._described(self.ledger.subscriptions())
 
-    async def learn_cursors(self) -> None:
-        """Before `stats`: read how far the subscriptions are whose dispatchers do not run."""
+    async def gather_stats(self) -> dict[str, Any]:
+        """As `stats`, in slices between which others get the loop.
+
+        Of subscriptions whose dispatchers do not run the cursors are read first.
+        """
         followed = self.followers.numbers
-        await self._cursors.learn(
-            [s for s in self.ledger.subscriptions() if s.is_durable and s.number not in followed]
-        )
+        subscriptions = self.ledger.subscriptions()
+        await self._cursors.learn([s for s in subscriptions if s.is_durable and s.number not in followed])
+        described = self._described(subscriptions[:STATS_SLICE])
+        for start in range(STATS_SLICE, len(subscriptions), STATS_SLICE):
+            await asyncio.sleep(0)
+            part = subscriptions[start : start + STATS_SLICE]
+            described["subscriptions"] += describe_subscriptions(part, self._cursors, followed)
+        return described
+
+    def _described(self, subscriptions: list[Subscription]) -> dict[str, Any]:
+        followed = self.followers.numbers
+        return {
+            **describe_partition(self.ledger, self.intake, followed),
+            "subscriptions": describe_subscriptions(subscriptions, self._cursors, followed),
+            "diskLow": self._space.is_low,
+        }
 
     async def close(self) -> None:
         """Write what is pending, then release the directory."""

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from typing import Any
 
 from pulsar_ray.actors.publish_intake import ProducerEndpoint, PublishIntake
 from pulsar_ray.actors.sleeping_cursors import SleepingCursors
 from pulsar_ray.managed_ledger.log_sizes import ledger_sizes
-from pulsar_ray.managed_ledger.managed_ledger import ManagedLedger
+from pulsar_ray.managed_ledger.managed_ledger import ManagedLedger, Subscription
 
 
-def describe_partition(
-    ledger: ManagedLedger, intake: PublishIntake, cursors: SleepingCursors, followed: Set[int]
-) -> dict[str, Any]:
-    """Counters since the actor started, rates, storage, producers, and every registered subscription.
+def describe_subscriptions(
+    subscriptions: Iterable[Subscription], cursors: SleepingCursors, followed: Set[int]
+) -> list[dict[str, Any]]:
+    """Registered subscriptions; of those whose dispatchers do not run (`followed` do) how far they are."""
+    return [
+        {
+            "number": s.number,
+            "name": s.name,
+            "durable": s.is_durable,
+            "hold": list(s.hold),
+            "subscriptionProperties": dict(s.properties),
+            "isServed": s.number in followed,
+            **cursors.describe(s),
+        }
+        for s in subscriptions
+    ]
 
-    `followed` are the numbers of dispatchers that run; of the others' subscriptions it says how far they are.
-    """
+
+def describe_partition(ledger: ManagedLedger, intake: PublishIntake, followed: Set[int]) -> dict[str, Any]:
+    """Counters since the actor started, rates, storage and producers."""
     sizes = ledger_sizes(ledger.segments())
     numbers = {s.number for s in ledger.subscriptions()}
     return {
@@ -32,18 +45,6 @@ def describe_partition(
         "epoch": ledger.epoch,
         "lastPosition": list(ledger.last_position),
         "corruptions": [str(c) for c in ledger.corruptions],
-        "subscriptions": [
-            {
-                "number": s.number,
-                "name": s.name,
-                "durable": s.is_durable,
-                "hold": list(s.hold),
-                "subscriptionProperties": dict(s.properties),
-                "isServed": s.number in followed,
-                **cursors.describe(s),
-            }
-            for s in ledger.subscriptions()
-        ],
         "hasReaders": any(number not in numbers for number in followed),
     }
 

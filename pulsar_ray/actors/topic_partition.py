@@ -72,8 +72,11 @@ class TopicPartition(LaneActor):
         async def collect() -> dict[str, Any]:
             assert self._server is not None
             assert self._host is not None
-            await self._server.learn_cursors()
-            return {**self._server.stats(), "sessions": self._host.describe(), "pid": os.getpid()}
+            return {
+                **await self._server.gather_stats(),
+                "sessions": self._host.describe(),
+                "pid": os.getpid(),
+            }
 
         result: dict[str, Any] = await self._owner.run(collect)
         return result

@@ -234,8 +234,7 @@ class StubPartition(StubActor):
 
     async def stats(self) -> dict[str, Any]:
         assert self.server is not None
-        await self.server.learn_cursors()
-        return {**self.server.stats(), "pid": os.getpid()}
+        return {**await self.server.gather_stats(), "pid": os.getpid()}
 
     def _disks(self) -> list[DiskThread]:
         return [self.server._disk] if self.server is not None else []  # noqa: SLF001

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pulsar_ray.actors.partition_server import STATS_SLICE
 from pulsar_ray.client.client import Client
 from pulsar_ray.errors import NotAllowedError, OperationNotSupported, TopicNotFound
 from pulsar_ray.model.enums import ConsumerType
@@ -173,3 +174,11 @@ def test_the_last_id_and_missing_topics(broker: Broker, client: Client) -> None:
     for call in (admin.topics.stats, admin.topics.subscriptions, admin.topics.get_last_message_id):
         with pytest.raises(TopicNotFound):
             call(f"{topic}-missing")
+
+
+def test_every_one_of_many_subscriptions_shows(broker: Broker) -> None:
+    topic, topics = broker.topic(), broker.admin().topics
+    names = sorted(f"s{number}" for number in range(2 * STATS_SLICE + 1))
+    for name in names:
+        topics.create_subscription(topic, name)
+    assert sorted(topics.stats(topic)["subscriptions"]) == topics.subscriptions(topic) == names
