@@ -23,6 +23,7 @@ from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.managed_ledger.store_directory import hold_cluster_lock
+from pulsar_ray.session.exchange_bytes import pack_answer, unpack_call
 
 
 class LaneActor:
@@ -74,21 +75,12 @@ class LaneActor:
         assert self._host is not None
         return self._host
 
-    async def exchange(
-        self,
-        session_id: int,
-        attachment: int,
-        token: bytes,
-        last_received: int,
-        packets: list[tuple[int, Any]],
-    ) -> tuple[int, list[tuple[int, bytes]]]:
-        """See SessionHost.exchange."""
+    async def exchange(self, packed: bytes) -> bytes:
+        """See SessionHost.exchange; both ways as `exchange_bytes` packs it."""
         host = self._host
         assert host is not None
-        reply: tuple[int, list[tuple[int, bytes]]] = await self._guarded(
-            lambda: host.exchange(session_id, attachment, token, last_received, packets)
-        )
-        return reply
+        call = unpack_call(packed)
+        return pack_answer(*await self._guarded(lambda: host.exchange(*call)))
 
     async def stay(self, session_id: int, attachment: int, token: bytes) -> None:
         """Answers when the session ends. The client is this call's owner, which `watch` makes use of."""

@@ -8,6 +8,7 @@ from typing import Any
 import ray
 
 from pulsar_ray.errors import Moved, NotConnected, PulsarException, ServiceUnitNotReady
+from pulsar_ray.session.exchange_bytes import ExchangeCall, pack_call, unpack_answer
 from pulsar_ray.session.requests import PROTOCOL_VERSION
 from pulsar_ray.transport.cluster import AttachReply, PartitionRoute, SubscriptionRequest
 from pulsar_ray.transport.names import CONTROLLER, NAMESPACE
@@ -110,13 +111,12 @@ class RayCluster:
         """Start one tunnel call."""
         handle = self.handle(address)
         with RAY_CALLS, translated(f"{address}.exchange"):
-            return handle.exchange.remote(session_id, attachment, token, up[0], list(up[1]))
+            return handle.exchange.remote(pack_call(ExchangeCall(session_id, attachment, token, *up)))
 
     def exchange_result(self, handle: Any, timeout_s: float) -> tuple[int, list[tuple[int, bytes]]]:
         """What a tunnel call brought down. Raises SessionLost, NotConnected, Moved, Timeout."""
         with RAY_CALLS, translated("exchange"):
-            result: tuple[int, list[tuple[int, bytes]]] = RAY_CALLS.result(handle, timeout_s)
-            return result
+            return unpack_answer(RAY_CALLS.result(handle, timeout_s))
 
     def tie_life(self, address: str, session_id: int, attachment: int, token: bytes) -> None:
         """The actor awaits a call that this process owns and that does not end: Ray tells it of our death."""
