@@ -62,6 +62,15 @@ class Settings:
     subscription_key_shared_consistent_hashing_replica_points: int = setting(
         100, "points of a consumer on the ring", minimum=1, maximum=10_000
     )
+    key_shared_look_ahead_msg_in_replay_threshold_per_consumer: int = setting(
+        2_000, "Key_Shared reads on past so many messages that must wait; 0: no limit", minimum=0
+    )
+    key_shared_look_ahead_msg_in_replay_threshold_per_subscription: int = setting(
+        20_000, "the same for all its consumers together; 0: no limit", minimum=0
+    )
+    stuck_subscription_warning_seconds: float = setting(
+        30.0, "warn of a subscription that has messages and takers and stands still; 0: never", minimum=0
+    )
     allow_auto_topic_creation: bool = setting(True, "create topics at their first use")
     allow_auto_topic_creation_type: str = setting(
         "non-partitioned", "kind of topics created so", choices=("non-partitioned", "partitioned")

@@ -8,9 +8,11 @@ from collections.abc import Callable
 
 from pulsar_ray.actors.log_feed import FileRead, LogFeed, Place
 from pulsar_ray.actors.owner_loop import DiskThread
+from pulsar_ray.actors.slot_reader import read_slots
 from pulsar_ray.dispatch.block_ref import BlockRef
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue
+from pulsar_ray.dispatch.sticky_key import Slots, Slotting
 from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.model.position import Position
 
@@ -33,6 +35,7 @@ class CoreFeeding:
         feed: LogFeed,
         loop: asyncio.AbstractEventLoop,
         reader: DiskThread,
+        directory: str,
         *,
         holds: bool,
         turn: Callable[[], None],
@@ -43,6 +46,7 @@ class CoreFeeding:
         self._feed = feed
         self._loop = loop
         self._reader = reader
+        self._directory = directory
         self._holds = holds
         self._turn = turn
         self._dropped = dropped
@@ -65,16 +69,34 @@ class CoreFeeding:
             return False
         if not blocks:
             return False
-        self._offer(blocks, core.seek_generation)
+        if core.slotting is not None:
+            self._read_slots(blocks, core.slotting)
+            return False
+        self._offer(blocks, None, core.seek_generation)
         return True
 
     def forget_place(self) -> None:
         """The core reads from elsewhere from now on."""
         self._place = None
 
-    def _offer(self, blocks: list[BlockRef], seek_generation: int) -> None:
+    def _read_slots(self, blocks: list[BlockRef], slotting: Slotting) -> None:
+        """What memory has of blocks does not say their keys."""
+        self._is_reading = True
+        generation, position = self._core.seek_generation, self._core.read_position
+
+        def done(slots: list[Slots] | None, error: BaseException | None) -> None:
+            self._is_reading = False
+            if slots is None:
+                self._read_failed(position, error)
+                return
+            self._offer(blocks, slots, generation)
+            self._turn()
+
+        self._reader.submit(lambda: read_slots(self._directory, blocks, slotting), done)
+
+    def _offer(self, blocks: list[BlockRef], slots: list[Slots] | None, seek_generation: int) -> None:
         self._core.cursor.extend(self._feed.last)
-        dropped = self._core.offer(blocks, seek_generation)
+        dropped = self._core.offer(blocks, seek_generation, slots)
         if dropped:
             self._dropped(dropped, False)
 
@@ -83,18 +105,26 @@ class CoreFeeding:
         if read is None:
             return
         self._is_reading = True
-        generation = self._core.seek_generation
+        generation, slotting = self._core.seek_generation, self._core.slotting
 
-        def done(blocks: list[BlockRef] | None, error: BaseException | None) -> None:
+        def run() -> tuple[list[BlockRef], list[Slots] | None]:
+            blocks = read.run()
+            return blocks, None if slotting is None else read_slots(self._directory, blocks, slotting)
+
+        def done(
+            found: tuple[list[BlockRef], list[Slots] | None] | None, error: BaseException | None
+        ) -> None:
             self._is_reading = False
-            if blocks is None:
+            if found is None:
                 self._read_failed(position, error)
                 return
-            self._file_was_read(read, blocks, generation)
+            self._file_was_read(read, *found, generation)
 
-        self._reader.submit(read.run, done)
+        self._reader.submit(run, done)
 
-    def _file_was_read(self, read: FileRead, blocks: list[BlockRef], generation: int) -> None:
+    def _file_was_read(
+        self, read: FileRead, blocks: list[BlockRef], slots: list[Slots] | None, generation: int
+    ) -> None:
         self._place = read.place
         for damage in read.damage:
             # It stays unacknowledged: whoever repairs the file can still have it delivered.
@@ -102,7 +132,7 @@ class CoreFeeding:
                 logger.error("subscription %s goes on behind damage: %s", self._name, text)
             self.problem = text
         if blocks:
-            self._offer(blocks, generation)
+            self._offer(blocks, slots, generation)
             self._turn()
         else:
             # The segment ends before the position: nothing more is in it, and the next one is not known yet.

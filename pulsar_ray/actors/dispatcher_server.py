@@ -78,6 +78,12 @@ class DispatcherServer:
             reattach_grace_ms=int(settings.reattach_grace_seconds * 1000),
             # Needs clients that report a suspect before they hand it out; until then a crash blames nobody.
             isolates_suspects=False,
+            stuck_after_ms=int(settings.stuck_subscription_warning_seconds * 1000),
+            key_shared_replica_points=settings.subscription_key_shared_consistent_hashing_replica_points
+            if settings.subscription_key_shared_use_consistent_hashing
+            else 0,
+            look_ahead_messages_per_consumer=settings.key_shared_look_ahead_msg_in_replay_threshold_per_consumer,
+            look_ahead_messages_per_subscription=settings.key_shared_look_ahead_msg_in_replay_threshold_per_subscription,
         )
         self._subscriptions: dict[str, SubscriptionHost] = {}
         self._number = next(_FOLLOWER_NUMBERS)
@@ -178,6 +184,7 @@ class DispatcherServer:
             self._follower.follow(self._number, armed=True)
         for host in self._subscriptions.values():
             host.counts.sample()
+            host.watch()
             host.schedule()
 
     # --- sessions ---------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from pulsar_ray.actors.owner_loop import DiskThread
 from pulsar_ray.actors.partition_follower import PartitionFollower
 from pulsar_ray.actors.subscription_host import SubscriptionHost
 from pulsar_ray.actors.subscription_peek import peek_blocks
+from pulsar_ray.dispatch.key_stats import key_owner
+from pulsar_ray.dispatch.why_blocked import why_blocked
 from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, ServiceUnitNotReady
 from pulsar_ray.managed_ledger.deleted_text import deleted_text
 from pulsar_ray.model.position import Position
@@ -52,6 +54,8 @@ class SubscriptionAdmin:
             "peek": self.peek,
             "delete": self.delete,
             "describe_cursor": self.describe_cursor,
+            "why_blocked": self.why_blocked,
+            "key_owner": self.key_owner,
         }
         method = methods.get(name)
         if method is None:
@@ -124,6 +128,15 @@ class SubscriptionAdmin:
         await self._look_around()
         text = deleted_text(self._host.core.cursor.deleted)
         return {**self._host.stats(), "individuallyDeletedMessages": text}
+
+    async def why_blocked(self) -> dict[str, Any]:
+        """See `dispatch.why_blocked`."""
+        await self._look_around()
+        return why_blocked(self._host.core, self._host.now_ms())
+
+    async def key_owner(self, key: str) -> dict[str, Any]:
+        """See `dispatch.key_stats.key_owner`."""
+        return key_owner(self._host.core, key)
 
     async def _catch_up(self) -> None:
         """Know of everything that is stored by now. Raises ServiceUnitNotReady."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,8 @@ from pulsar_ray.dispatch.attachment import Attachment, Departure
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue, Grant
+from pulsar_ray.dispatch.hash_regions import key_shared_spec
+from pulsar_ray.dispatch.watchdog import Watchdog
 from pulsar_ray.errors import ConsumerBusy, PulsarException, SessionLost
 from pulsar_ray.managed_ledger.cursor_store import CursorStore
 from pulsar_ray.model.enums import ConsumerType
@@ -37,6 +40,8 @@ from pulsar_ray.session.requests import (
     encode_request,
 )
 from pulsar_ray.session.session_table import Session
+
+logger = logging.getLogger(__name__)
 
 NUMBERING_BITS = 20
 
@@ -91,10 +96,12 @@ class SubscriptionHost:
             feed,
             loop,
             reader,
+            directory,
             holds=store is not None,
             turn=self._turn,
             dropped=self._drop,
         )
+        self._watchdog = Watchdog(core.settings.stuck_after_ms)
         core.cursor.set_ledgers(feed.ledgers)
 
     # --- consumers --------------------------------------------------------------------------------
@@ -109,7 +116,7 @@ class SubscriptionHost:
             await self._until_deadline()
         if session.is_ended:
             raise SessionLost("the session ended while its consumer waited: attach again")
-        self.core.expire(self._now())
+        self.core.expire(self.now_ms())
         if request.incarnation not in self.core.consumers:
             self._numberings[request.incarnation] = next(self._numbering_ids)
         numbering = self._numberings[request.incarnation]
@@ -130,7 +137,7 @@ class SubscriptionHost:
         self.core.cursor.set_ledgers(self._feed.ledgers)
         attachment = self.core.attach_consumer(
             spec,
-            self._now(),
+            self.now_ms(),
             epoch=self.core.epoch,
             received=request.received if is_same else 0,
             held=request.held,
@@ -161,9 +168,9 @@ class SubscriptionHost:
 
     async def _until_deadline(self) -> None:
         deadline = self.core.next_deadline()
-        delay_ms = 100 if deadline is None else max(10, deadline - self._now())
+        delay_ms = 100 if deadline is None else max(10, deadline - self.now_ms())
         await asyncio.sleep(delay_ms / 1000)
-        self.core.expire(self._now())
+        self.core.expire(self.now_ms())
 
     def detach(self, endpoint: ConsumerEndpoint) -> None:
         """Its session ended with a crash: what it holds waits again, after the session's own grace."""
@@ -300,7 +307,7 @@ class SubscriptionHost:
 
     def _hand_over(self) -> None:
         """See whose turn it is on a Failover subscription; each is told once, and when it changes."""
-        drops = self.core.hand_over(self._now())
+        drops = self.core.hand_over(self.now_ms())
         if drops:
             self._drop(drops)
         active = self.core.active
@@ -313,7 +320,7 @@ class SubscriptionHost:
         return bool(self.endpoints) and self._feeding.feed()
 
     def _dispatch(self) -> bool:
-        grants = self.core.dispatch(self._now())
+        grants = self.core.dispatch(self.now_ms())
         if not grants:
             return False
         by_consumer: dict[int, list[Grant]] = {}
@@ -330,12 +337,12 @@ class SubscriptionHost:
         deadline = self.core.next_deadline()
         if deadline is None or self._deadline_timer is not None:
             return
-        delay_s = max(0.01, (deadline - self._now()) / 1000)
+        delay_s = max(0.01, (deadline - self.now_ms()) / 1000)
         self._deadline_timer = self._loop.call_later(delay_s, self._deadline_reached)
 
     def _deadline_reached(self) -> None:
         self._deadline_timer = None
-        self.core.expire(self._now())
+        self.core.expire(self.now_ms())
         self._turn()
 
     async def flushed(self, version: int, *, at_once: bool = True) -> None:
@@ -347,7 +354,8 @@ class SubscriptionHost:
         if self._flusher is not None:
             self._flusher.flush_soon()
 
-    def _now(self) -> int:
+    def now_ms(self) -> int:
+        """The time its core counts in."""
         return self._clock.monotonic_ms()
 
     def check_sole(self, endpoint: ConsumerEndpoint) -> None:
@@ -359,7 +367,14 @@ class SubscriptionHost:
 
     def stats(self) -> dict[str, Any]:
         """Pulsar's names where Pulsar has one."""
-        return self.counts.describe(self.endpoints.values(), self._feeding.problem)
+        counts = self.counts.describe(self.endpoints.values(), self._feeding.problem)
+        return {**counts, **self._watchdog.stats(self.now_ms())}
+
+    def watch(self) -> None:
+        """Once a second: warn if the subscription stands still."""
+        reason = self._watchdog.look(self.core, self.now_ms())
+        if reason is not None:
+            logger.warning("subscription %s stands still: %s", self.name, reason)
 
     async def close(self) -> None:
         """Write the cursor and give its directory up."""
@@ -377,4 +392,5 @@ def _spec_of(request: OpenConsumer, numbering: int) -> ConsumerSpec:
         request.batch_index_ack,
         request.joined if 0 < request.joined < numbering else numbering,
         request.is_multi_topic,
+        key_shared_spec(request.key_shared),
     )

@@ -12,6 +12,7 @@ from pulsar_ray.clock import Clock
 from pulsar_ray.dispatch.consumer import Consumer
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import Grant
+from pulsar_ray.dispatch.key_stats import key_shared_consumer_stats, key_shared_stats
 from pulsar_ray.model import row_ranges
 from pulsar_ray.model.rate_meter import RateMeter
 from pulsar_ray.model.traffic import OutgoingTraffic
@@ -114,6 +115,7 @@ class SubscriptionStats:
             "individuallyDeletedEntries": cursor.deleted.count(),
             "subscriptionProperties": dict(cursor.subscription.properties),
             "problem": problem,
+            **key_shared_stats(core),
             "consumers": [self._consumer(endpoint) for endpoint in endpoints],
         }
 
@@ -124,6 +126,7 @@ class SubscriptionStats:
             "consumerName": endpoint.name,
             **traffic.describe(),
             **_state(known),
+            **key_shared_consumer_stats(self._core, endpoint.incarnation),
             "avgMessagesPerEntry": round(traffic.messages_per_entry),
             "connectedSince": connected_ms,
             "address": endpoint.session.client_id,

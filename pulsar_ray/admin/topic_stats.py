@@ -22,6 +22,10 @@ _SUBSCRIPTION_TIMES = (
     "lastAckedTimestamp", "lastConsumedTimestamp", "lastConsumedFlowTimestamp", "lastExpireTimestamp",
     "lastMarkDeleteAdvancedTimestamp",
 )  # fmt: skip
+_KEY_SHARED_SUMS = (
+    "drainingHashesCount", "drainingHashesClearedTotal", "drainingHashesUnackedMessages", "msgInReplay",
+)  # fmt: skip
+_KEY_SHARED_FIELDS = ("keySharedMode", "allowOutOfOrderDelivery", *_KEY_SHARED_SUMS)
 _PUBLISHER_SUMS = (*_RATES_IN, "msgInCounter", "bytesInCounter")
 
 
@@ -89,6 +93,9 @@ def _subscription(stats: Mapping[str, Any], log: LogSizes, *, is_durable: bool) 
     )  # fmt: skip
     return {
         **{field: stats[field] for field in copied},
+        **{field: stats[field] for field in _KEY_SHARED_FIELDS if field in stats},
+        "stuckForMs": stats.get("stuckForMs", 0),
+        "stuckReason": stats.get("stuckReason", ""),
         "backlogSize": size,
         "durable": is_durable,
         "isDurable": is_durable,
@@ -131,6 +138,12 @@ def _add_subscription(total: dict[str, Any], stats: Mapping[str, Any]) -> None:
         total[field] = max(total[field], stats[field])
     for field in ("type", "problem", "blockedSubscriptionOnUnackedMsgs"):
         total[field] = total[field] or stats[field]
+    total["stuckForMs"] = max(total["stuckForMs"], stats["stuckForMs"])
+    total["stuckReason"] = total["stuckReason"] or stats["stuckReason"]
+    for field in _KEY_SHARED_FIELDS:
+        if field in stats:
+            is_sum = field in _KEY_SHARED_SUMS
+            total[field] = total.get(field, 0) + stats[field] if is_sum else total.get(field) or stats[field]
     total["consumers"] += stats["consumers"]
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pulsar_ray.admin.topic_inspection import TopicInspection
+from pulsar_ray.admin.topic_keys import TopicKeys
 from pulsar_ray.admin.topic_subscriptions import TopicSubscriptions
 from pulsar_ray.errors import InvalidConfiguration, TopicNotFound
 from pulsar_ray.model.topic_name import TopicName
 
 
-class Topics(TopicInspection, TopicSubscriptions):
+class Topics(TopicInspection, TopicKeys, TopicSubscriptions):
     """Topics of a broker. Names may be short: `t` is persistent://public/default/t."""
 
     def create_topic(self, topic: str) -> None:

@@ -7,7 +7,7 @@ import json
 import click
 from rich.table import Table
 
-from pulsar_ray.cli import subscriptions
+from pulsar_ray.cli import keys, subscriptions
 from pulsar_ray.cli.console import out
 from pulsar_ray.cli.stats import stats
 from pulsar_ray.cli.target import Target, pass_target
@@ -19,7 +19,7 @@ def topics() -> None:
 
 
 topics.add_command(stats)
-for _one in subscriptions.COMMANDS:
+for _one in (*subscriptions.COMMANDS, *keys.COMMANDS):
     topics.add_command(_one)
 
 

@@ -100,6 +100,7 @@ class ConsumerOptions:
         """
         options = cls(**arguments)
         _check_subscription(options)
+        _check_key_shared(options)
         _check_receiving(options)
         _check_acknowledgment(options)
         refuse_not_yet("subscribe", vars(options))
@@ -122,14 +123,21 @@ def _check_subscription(options: ConsumerOptions) -> None:
     check_enum("initial_position", options.initial_position, InitialPosition)
     check_flag("replicate_subscription_state_enabled", options.replicate_subscription_state_enabled)
     check_flag("start_message_id_inclusive", options.start_message_id_inclusive)
-    check_optional(
-        "key_shared_policy", options.key_shared_policy, ConsumerKeySharedPolicy, "a ConsumerKeySharedPolicy"
-    )
     check_enum("regex_subscription_mode", options.regex_subscription_mode, RegexSubscriptionMode)
     check_enum("crypto_failure_action", options.crypto_failure_action, ConsumerCryptoFailureAction)
     check_enum("subscription_mode", options.subscription_mode, SubscriptionMode)
     check_number("priority_level", options.priority_level, 0)
     check_properties("subscription_properties", options.subscription_properties)
+
+
+def _check_key_shared(options: ConsumerOptions) -> None:
+    policy = options.key_shared_policy
+    check_optional("key_shared_policy", policy, ConsumerKeySharedPolicy, "a ConsumerKeySharedPolicy")
+    if policy is not None and options.consumer_type != ConsumerType.KeyShared:
+        raise InvalidConfiguration(
+            f"key_shared_policy has no effect with {options.consumer_type!s}: subscribe with "
+            "ConsumerType.KeyShared, or leave it out"
+        )
 
 
 def _is_list_of_text(value: object) -> bool:

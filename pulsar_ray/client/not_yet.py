@@ -15,11 +15,10 @@ from typing import Any, Final
 from pulsar_ray.client.authentication import AuthenticationToken
 from pulsar_ray.client.policies import (
     ConsumerDeadLetterPolicy,
-    ConsumerKeySharedPolicy,
 )
 from pulsar_ray.client.schema import BytesSchema, Schema, StringSchema
 from pulsar_ray.errors import OperationNotSupported
-from pulsar_ray.model.enums import ConsumerType, ProducerAccessMode, SchemaType
+from pulsar_ray.model.enums import ProducerAccessMode, SchemaType
 
 
 @dataclass(frozen=True)
@@ -98,14 +97,6 @@ NOT_YET: Final[tuple[NotYet, ...]] = (
         "use ProducerAccessMode.Shared; a fixed producer_name admits one producer of that name at a time",
     ),
     NotYet("subscribe", "schema", _is_other_schema, (_OwnSchema(),), _PLAIN_SCHEMA),
-    NotYet(
-        "subscribe",
-        "consumer_type",
-        lambda value: value == ConsumerType.KeyShared,
-        (ConsumerType.KeyShared,),
-        "use ConsumerType.Exclusive, Failover or Shared",
-    ),
-    _refused("subscribe", "key_shared_policy", (ConsumerKeySharedPolicy(),), "leave it out"),
     _refused(
         "subscribe",
         "dead_letter_policy",

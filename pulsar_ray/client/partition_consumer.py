@@ -10,6 +10,7 @@ import secrets
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pulsar_ray.client.acknowledging import Acknowledging
+from pulsar_ray.client.consumer_options import ConsumerOptions
 from pulsar_ray.client.received_block import ReceivedBlock
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.format.payload import decode_block
@@ -115,6 +116,7 @@ class PartitionConsumer(Acknowledging):
                 self.consumed + self._core.queued_messages(self),
                 self._joined,
                 self._core.is_multi_topic,
+                _key_shared(options),
             )
 
     def reopen(self, attached: AttachReply) -> None:
@@ -380,6 +382,13 @@ def _first_start(options: ConsumerOptions) -> dict[str, Any] | None:
     if options.initial_position == InitialPosition.Earliest:
         return {"target": "earliest", "inclusive": True}
     return {"target": "latest", "inclusive": False}
+
+
+def _key_shared(options: ConsumerOptions) -> tuple[int, bool, list[tuple[int, int]]] | None:
+    policy = options.key_shared_policy
+    if policy is None:
+        return None
+    return int(policy.key_shared_mode), policy.allow_out_of_order_delivery, policy.sticky_ranges
 
 
 def _can_read(reach: tuple[str, str]) -> bool:

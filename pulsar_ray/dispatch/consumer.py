@@ -6,7 +6,9 @@ from collections import deque
 from dataclasses import dataclass
 
 from pulsar_ray.dispatch.block_ref import BlockRef
+from pulsar_ray.dispatch.hash_regions import DEFAULT_KEY_SHARED, KeySharedSpec
 from pulsar_ray.dispatch.row_segments import Segment
+from pulsar_ray.dispatch.sticky_key import Slots
 from pulsar_ray.model import row_ranges
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.row_ranges import RowRanges
@@ -18,7 +20,7 @@ class ConsumerSpec:
 
     `batch_index_ack` is the consumer's switch; it works only together with the broker's. `joined` rises with
     each consumer that subscribes, also over restarts of the dispatcher. `is_multi_topic`: it is one part of a
-    consumer of several topics.
+    consumer of several topics. `key_shared` says how it wants a Key_Shared subscription.
     """
 
     consumer_id: int
@@ -28,6 +30,7 @@ class ConsumerSpec:
     batch_index_ack: bool = False
     joined: int = 0
     is_multi_topic: bool = False
+    key_shared: KeySharedSpec = DEFAULT_KEY_SHARED
 
 
 class Consumer:
@@ -130,12 +133,16 @@ class Consumer:
 
 
 class PendingBlock:
-    """A block that is not acknowledged completely, as far as it was read."""
+    """A block that is not acknowledged completely, as far as it was read.
 
-    __slots__ = ("deliveries", "key", "ref", "suspects", "waiting")
+    `slots` are those of its rows' sticky keys, where the subscription needs them.
+    """
 
-    def __init__(self, ref: BlockRef) -> None:
+    __slots__ = ("deliveries", "key", "ref", "slots", "suspects", "waiting")
+
+    def __init__(self, ref: BlockRef, slots: Slots | None = None) -> None:
         self.ref = ref
+        self.slots = slots
         self.key = (ref.ledger_id, ref.first_entry_id)
         self.deliveries: list[Delivery] = []
         self.waiting: list[Segment] = []

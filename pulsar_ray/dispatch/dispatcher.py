@@ -19,6 +19,7 @@ from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec, Delivery, Pendi
 from pulsar_ray.dispatch.failover import FailoverPolicy
 from pulsar_ray.dispatch.grant import DropQueue, Grant
 from pulsar_ray.dispatch.intake import Intake
+from pulsar_ray.dispatch.key_shared import KeySharedPolicy, new_regions
 from pulsar_ray.dispatch.pending_acks import PendingAcks
 from pulsar_ray.dispatch.policy import DispatchPolicy
 from pulsar_ray.dispatch.redelivery import NackItem, Redelivery
@@ -26,11 +27,11 @@ from pulsar_ray.dispatch.returning import HeldRows, ReturningConsumers
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.dispatch.shared import SharedPolicy
 from pulsar_ray.dispatch.single_active import SingleActivePolicy
+from pulsar_ray.dispatch.sticky_key import Slots, Slotting
 from pulsar_ray.dispatch.unacked_limits import UnackedLimits
 from pulsar_ray.errors import (
     ConsumerBusy,
     CumulativeAcknowledgementNotAllowedError,
-    OperationNotSupported,
 )
 from pulsar_ray.managed_ledger.managed_cursor import KnownConsumer, ManagedCursor
 from pulsar_ray.managed_ledger.redelivery_counts import RowFailures
@@ -80,6 +81,12 @@ class Dispatcher:
         self._redelivery = Redelivery(cursor, self.pending)
         self._limits = UnackedLimits(settings, self.pending)
         self._policy: DispatchPolicy = SingleActivePolicy()
+        self.keyed: KeySharedPolicy | None = None
+        """The policy, if the consumers are Key_Shared."""
+        self.slotting: Slotting | None = None
+        """What offered blocks must come with the slots of."""
+        self.now_ms = now_ms
+        self._rereads = 0
         self._type: ConsumerType | None = None
         self._deferred: list[_Deferred] = []
 
@@ -128,8 +135,10 @@ class Dispatcher:
         Otherwise its pending messages are rebuilt from what it says it holds (`held`); what others got
         meanwhile stays theirs, and `received_messages` is where its count of received messages, which
         credit refers to, stands. The client repeats acks and nacks it cannot know to have arrived. Flush
-        the cursor before answering. Raises ConsumerBusy (Exclusive, another type), OperationNotSupported.
+        the cursor before answering. Raises ConsumerBusy (Exclusive, another type or mode),
+        ConsumerAssignError.
         """
+        self.now_ms = now_ms
         self.expire(now_ms)
         known = self.consumers.get(spec.consumer_id)
         if known is not None:
@@ -154,11 +163,23 @@ class Dispatcher:
                 f"the subscription has {self._type!s} consumers, so {spec.consumer_type!s} is refused"
             )
         if not self.consumers:
-            make_policy = POLICIES.get(spec.consumer_type)
-            if make_policy is None:
-                raise OperationNotSupported(f"subscription type {spec.consumer_type!s} is not there yet")
-            self._policy, self._type = make_policy(), spec.consumer_type
+            self._policy, self._type = self._new_policy(spec), spec.consumer_type
         self._policy.admit(spec, self.consumers.values())
+
+    def _new_policy(self, spec: ConsumerSpec) -> DispatchPolicy:
+        if spec.consumer_type is ConsumerType.KeyShared:
+            regions = new_regions(spec.key_shared, self.settings.key_shared_replica_points)
+            self.keyed = KeySharedPolicy(spec.key_shared.mode, regions, self.pending)
+            if self.slotting is not regions.slotting:
+                # Blocks that were read already came without these slots: they are read again, for nobody has
+                # any.
+                self.slotting = regions.slotting
+                self.pending.clear()
+                self._intake.seek(self.cursor.mark_delete.next())
+                self._rereads += 1
+            return self.keyed
+        self.keyed = self.slotting = self.pending.watcher = None
+        return POLICIES[spec.consumer_type]()
 
     def detach_consumer(self, consumer_id: int, now_ms: int) -> None:
         """Its connection is lost: for the grace period it keeps its place and what it has."""
@@ -207,22 +228,42 @@ class Dispatcher:
 
     @property
     def seek_generation(self) -> int:
-        """Rises with every seek; an offer read before one is ignored."""
-        return self.cursor.generation
+        """Rises with every seek, and where reading starts over; an offer read before is ignored."""
+        return self.cursor.generation + self._rereads
 
     def blocks_wanted(self) -> int:
         """How many messages to read and offer now: twice what consumers could take, within a bound."""
         limit = _MAX_READ_AHEAD_MESSAGES
         if not self._returning.claims:
             room = sum(max(c.permits, 0) for c in self.consumers.values() if c.is_attached)
-            limit = min(2 * room, limit)
+            limit = min(max(2 * room, self._look_ahead() if room else 0), limit)
         return max(limit - self.pending.waiting_messages, 0)
 
-    def offer(self, blocks: Iterable[BlockRef], seek_generation: int) -> list[DropQueue]:
-        """Take in durable blocks in the order of the log, from the read position on."""
-        if seek_generation != self.cursor.generation:
+    def _look_ahead(self) -> int:
+        """How many messages Key_Shared lets wait for their consumers, so that those of others get on.
+
+        At that limit nothing is read until some of them can go: a consumer that takes nothing stops the
+        others in the end, as in Pulsar, and `why_blocked` names it.
+        """
+        if self.keyed is None:
+            return 0
+        settings = self.settings
+        limits = (
+            settings.look_ahead_messages_per_consumer * len(self.consumers),
+            settings.look_ahead_messages_per_subscription,
+        )
+        return min((limit for limit in limits if limit), default=_MAX_READ_AHEAD_MESSAGES)
+
+    def offer(
+        self, blocks: Iterable[BlockRef], seek_generation: int, slots: Iterable[Slots] | None = None
+    ) -> list[DropQueue]:
+        """Take in durable blocks in the order of the log, from the read position on.
+
+        Each comes with its slots if there is a `slotting`.
+        """
+        if seek_generation != self.seek_generation:
             return []
-        self._intake.take_in(blocks)
+        self._intake.take_in(blocks, slots)
         if not self._deferred:
             return []
         deferred, self._deferred = self._deferred, []
@@ -269,7 +310,11 @@ class Dispatcher:
 
     def dispatch(self, now_ms: int) -> list[Grant]:
         """Grant what can be granted now; nothing while consumers known from before a restart are awaited."""
+        self.now_ms = now_ms
         if self._returning.is_waiting(now_ms):
+            return []
+        if self.keyed is not None and self._returning.claims and self.blocks_wanted() > 0:
+            # Whoever says that it holds a message keeps its key: first find out which one that is.
             return []
         return self._policy.dispatch(self)
 
@@ -279,14 +324,48 @@ class Dispatcher:
             return consumer.room(0)
         return self._limits.room(consumer)
 
+    # ---- what keeps messages from going out
+
+    @property
+    def awaits_consumers(self) -> bool:
+        """Whether nothing is dispatched because consumers from before a restart may come back."""
+        return self._returning.is_waiting(self.now_ms)
+
+    @property
+    def is_full_of_unacked(self) -> bool:
+        """Whether the subscription has as many unacknowledged messages as it may."""
+        limit = self.settings.max_unacked_messages_per_subscription
+        return self._policy.limits_unacked and 0 < limit <= self.pending.unacked_messages
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether durable entries were not offered yet."""
+        return self.read_position <= self.cursor.ledgers.end
+
+    def why_no_room(self, consumer: Consumer) -> str | None:
+        """Why a consumer may get nothing now, None if it may."""
+        if not consumer.is_attached:
+            return "its connection is lost; it keeps its place for a while"
+        if consumer.permits <= 0:
+            return "its receiver queue is full"
+        if consumer.suspect is not None:
+            return "it works on a message that may have ended another consumer"
+        if self.room(consumer) <= 0 and not self.is_full_of_unacked:
+            return f"max_unacked_messages_per_consumer is reached: it holds {consumer.unacked} messages"
+        return None
+
     def grant(self, consumer: Consumer, block: PendingBlock, limit: int) -> Grant:
         """Give up to `limit` waiting rows of a block, or a whole batch, to a consumer."""
         rows, count = self.pending.take(block, block.ref.messages if block.ref.is_batch else limit)
         return self._deliver(consumer, block, rows, count, is_suspect=False)
 
-    def grant_suspect(self, consumer: Consumer, block: PendingBlock) -> Grant:
-        """Give one suspect message of a block to a consumer that has nothing else."""
-        rows, count = self.pending.take_suspect(block)
+    def grant_taken(self, consumer: Consumer, block: PendingBlock, rows: RowRanges, count: int) -> Grant:
+        """Give rows that share a redelivery count, and that the caller takes off the block, to a consumer."""
+        return self._deliver(consumer, block, rows, count, is_suspect=False)
+
+    def grant_suspect(self, consumer: Consumer, block: PendingBlock, row: int | None = None) -> Grant:
+        """Give one suspect message of a block, the first without `row`, to one that has nothing else."""
+        rows, count = self.pending.take_suspect(block, row)
         return self._deliver(consumer, block, rows, count, is_suspect=True)
 
     def _deliver(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 
 from pulsar_ray.dispatch.block_ref import BlockRef
 from pulsar_ray.dispatch.consumer import Consumer, PendingBlock
 from pulsar_ray.dispatch.pending_acks import PendingAcks
 from pulsar_ray.dispatch.returning import HeldRows, ReturningConsumers
 from pulsar_ray.dispatch.row_segments import Segment
+from pulsar_ray.dispatch.sticky_key import Slots
 from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor
 from pulsar_ray.model import row_ranges
 from pulsar_ray.model.position import Position
@@ -32,13 +34,13 @@ class Intake:
         self._returning = returning
         self._consumers = consumers
 
-    def take_in(self, blocks: Iterable[BlockRef]) -> None:
+    def take_in(self, blocks: Iterable[BlockRef], slots: Iterable[Slots] | None = None) -> None:
         """Blocks in the order of the log; those below the read position are known already."""
         cursor, pending = self._cursor, self._pending
         # Without holes, counts and claims every row of a block waits.
         is_plain = not (cursor.has_marks or self._returning.claims)
         read_position, last = self.read_position, None
-        for ref in blocks:
+        for ref, of_rows in zip(blocks, repeat(None) if slots is None else slots, strict=False):
             first = ref.first_entry_id
             following = Position(ref.ledger_id, first + ref.entries)
             if following <= read_position:
@@ -47,11 +49,11 @@ class Intake:
                 cursor.extend(last)
             read_position, last = following, Position(ref.ledger_id, ref.last_entry_id)
             if is_plain and (ref.ledger_id, first) > cursor.mark_delete:
-                pending.add(PendingBlock(ref), [(0, ref.messages, 0)])
+                pending.add(PendingBlock(ref, of_rows), [(0, ref.messages, 0)])
                 continue
             cursor.extend(last)
             if rows := self._unacknowledged(ref):
-                self._add(PendingBlock(ref), rows)
+                self._add(PendingBlock(ref, of_rows), rows)
         if last is not None:
             cursor.extend(last)
             self._has_read = True
@@ -108,7 +110,7 @@ class Intake:
             self._restore_batch(consumer, block, rows)
             return
         for part, count in self._by_count(block.ref, self._pending.claim(block, rows)):
-            self._pending.deliver(consumer, block, part, count).mark_from_before()
+            self._pending.restore(consumer, block, part, count)
 
     def _restore_batch(self, consumer: Consumer, block: PendingBlock, rows: RowRanges) -> None:
         """A batch goes whole to one consumer: what it does not hold any more it has acknowledged."""
@@ -123,7 +125,7 @@ class Intake:
         held = row_ranges.subtract(row_ranges.intersect(free, rows), self._cursor.acknowledged_rows(position))
         if held:
             count = self._cursor.counts.of(*block.key)
-            self._pending.deliver(consumer, block, held, count).mark_from_before()
+            self._pending.restore(consumer, block, held, count)
 
     def _by_count(self, ref: BlockRef, rows: RowRanges) -> list[tuple[RowRanges, int]]:
         counts: dict[int, list[tuple[int, int]]] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from typing import Protocol
 
 from sortedcontainers import SortedDict
 
@@ -23,6 +24,22 @@ Key = tuple[int, int]
 """(ledger id, first entry id) of a block."""
 
 
+class PendingWatcher(Protocol):
+    """Learns what happens to blocks, where a subscription type keeps books of its own."""
+
+    def came_back(self, block: PendingBlock) -> None:
+        """Rows of a block wait again."""
+
+    def restored(self, delivery: Delivery) -> None:
+        """A consumer that attached again holds these rows."""
+
+    def settled(self, delivery: Delivery, before: RowRanges) -> None:
+        """Some of the rows that were pending in a delivery are not any more."""
+
+    def cleared(self) -> None:
+        """Every block was forgotten."""
+
+
 class PendingAcks:
     """Blocks in the order of the log, the queues of those with rows to dispatch, and the totals."""
 
@@ -35,6 +52,7 @@ class PendingAcks:
         self.suspects: SortedDict = SortedDict()
         self.waiting_messages = 0
         self.unacked_messages = 0
+        self.watcher: PendingWatcher | None = None
 
     # ---- finding
 
@@ -113,9 +131,23 @@ class PendingAcks:
             self.waiting.pop(block.key, None)
         return rows, count
 
-    def take_suspect(self, block: PendingBlock) -> tuple[RowRanges, int]:
-        """Take the first suspect row off a block."""
-        rows, count = row_segments.take(block.suspects, 1)
+    def keep_waiting(self, block: PendingBlock, left: list[Segment]) -> None:
+        """Only these rows of a block wait any longer: the others were taken."""
+        self.waiting_messages += row_segments.size(left) - row_segments.size(block.waiting)
+        block.waiting = left
+        if left:
+            self.waiting[block.key] = block
+        elif self.waiting:
+            self.waiting.pop(block.key, None)
+
+    def take_suspect(self, block: PendingBlock, row: int | None = None) -> tuple[RowRanges, int]:
+        """Take one suspect row off a block, the first if none is named."""
+        if row is None:
+            rows, count = row_segments.take(block.suspects, 1)
+        else:
+            rows = ((row, row + 1),)
+            count = next(count for start, end, count in block.suspects if start <= row < end)
+            row_segments.remove(block.suspects, rows)
         if not block.suspects:
             del self.suspects[block.key]
         return rows, count
@@ -143,6 +175,13 @@ class PendingAcks:
             consumer.suspect = delivery
         return delivery
 
+    def restore(self, consumer: Consumer, block: PendingBlock, rows: RowRanges, count: int) -> None:
+        """Rows that were taken have been at a consumer since before this dispatcher began."""
+        delivery = self.deliver(consumer, block, rows, count)
+        delivery.mark_from_before()
+        if self.watcher is not None:
+            self.watcher.restored(delivery)
+
     def put_back(self, block: PendingBlock, rows: RowRanges, count: int, is_suspect: bool = False) -> None:
         """Let rows that are nowhere wait again, with this redelivery count."""
         if not rows:
@@ -161,6 +200,8 @@ class PendingAcks:
         else:
             self.waiting[block.key] = block
             self.waiting_messages += row_ranges.count(rows)
+            if self.watcher is not None:
+                self.watcher.came_back(block)
 
     def end(self, delivery: Delivery) -> RowRanges:
         """Nothing of a delivery is pending any more; returns the rows that were."""
@@ -181,7 +222,7 @@ class PendingAcks:
             self._shrink(delivery, left, row_ranges.count(before) - row_ranges.count(left))
 
     def _shrink(self, delivery: Delivery, left: RowRanges, gone: int) -> None:
-        delivery.rows = left
+        before, delivery.rows = delivery.rows, left
         consumer = delivery.consumer
         consumer.unacked -= gone
         self.unacked_messages -= gone
@@ -190,6 +231,8 @@ class PendingAcks:
             delivery.block.deliveries.remove(delivery)
             if consumer.suspect is delivery:
                 consumer.suspect = None
+        if self.watcher is not None:
+            self.watcher.settled(delivery, before)
 
     # ---- acknowledged
 
@@ -241,6 +284,8 @@ class PendingAcks:
         self.suspects.clear()
         self.fresh.clear()
         self.waiting_messages = 0
+        if self.watcher is not None:
+            self.watcher.cleared()
 
     def _remove_waiting(self, block: PendingBlock, rows: RowRanges) -> None:
         if block.waiting:

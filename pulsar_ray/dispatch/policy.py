@@ -8,6 +8,7 @@ from typing import Protocol
 from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec, PendingBlock
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.dispatch.pending_acks import PendingAcks
+from pulsar_ray.model.row_ranges import RowRanges
 
 WHOLE_BLOCK_ROWS = 128
 """A block of fewer rows is cheap to decode twice: it is cut without a second thought."""
@@ -17,6 +18,7 @@ class GrantSource(Protocol):
     """What a policy may use of the dispatcher."""
 
     pending: PendingAcks
+    now_ms: int
 
     def room(self, consumer: Consumer) -> int:
         """How many messages a consumer may get now; 0 or less: none."""
@@ -24,8 +26,11 @@ class GrantSource(Protocol):
     def grant(self, consumer: Consumer, block: PendingBlock, limit: int) -> Grant:
         """Give waiting rows of a block to a consumer."""
 
-    def grant_suspect(self, consumer: Consumer, block: PendingBlock) -> Grant:
-        """Give one suspect message of a block to a consumer that has nothing else."""
+    def grant_taken(self, consumer: Consumer, block: PendingBlock, rows: RowRanges, count: int) -> Grant:
+        """Give rows that share a redelivery count, and that the caller takes off the block, to a consumer."""
+
+    def grant_suspect(self, consumer: Consumer, block: PendingBlock, row: int | None = None) -> Grant:
+        """Give one suspect message of a block, the first without `row`, to one that has nothing else."""
 
 
 class DispatchPolicy(Protocol):

@@ -118,19 +118,42 @@ def decode_rows(payload: Buffer, columns: int, message_count: int) -> pa.RecordB
 
     What comes back is safe to use as long as the payload's memory does not change. Raises ValueError.
     """
-    if not columns & VALUE_COLUMN:
+    batch = _read_batch(payload, columns, message_count)
+    try:
+        # A valid checksum does not make Arrow safe: a bad offset would end the process.
+        batch.validate(full=True)
+    except pa.ArrowException as error:
+        raise ValueError(f"bad Arrow: {error}") from None
+    if columns & SEQUENCE_ID_COLUMN and batch.column(batch.num_columns - 1).null_count:
+        raise ValueError("the batch has a message without sequence id")
+    return batch
+
+
+def decode_keys(payload: Buffer, columns: int, message_count: int) -> list[pa.Array]:
+    """The columns ordering_key and key, in this order, as far as a payload has them; no others are looked at.
+
+    Validated, and as safe as what `decode_rows` returns. Raises ValueError.
+    """
+    batch = _read_batch(payload, columns, message_count)
+    found = [batch.column(name) for name in ("ordering_key", "key") if name in batch.schema.names]
+    try:
+        for column in found:
+            column.validate(full=True)
+    except pa.ArrowException as error:
+        raise ValueError(f"bad Arrow: {error}") from None
+    return found
+
+
+def _read_batch(payload: Buffer, columns: int, message_count: int) -> pa.RecordBatch:
+    if not columns & VALUE_COLUMN or columns > KNOWN_COLUMNS:
         raise ValueError("the batch has no column value")
     _check_message(payload)
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(payload), _schemas[columns])
-        if batch.num_rows != message_count:
-            raise ValueError(f"the batch has {batch.num_rows} rows instead of {message_count}")
-        # A valid checksum does not make Arrow safe: a bad offset would end the process.
-        batch.validate(full=True)
     except (pa.ArrowException, OSError, MemoryError) as error:
         raise ValueError(f"bad Arrow: {error}") from None
-    if columns & SEQUENCE_ID_COLUMN and batch.column(batch.num_columns - 1).null_count:
-        raise ValueError("the batch has a message without sequence id")
+    if batch.num_rows != message_count:
+        raise ValueError(f"the batch has {batch.num_rows} rows instead of {message_count}")
     return batch
 
 

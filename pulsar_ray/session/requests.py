@@ -170,6 +170,8 @@ class OpenConsumer(NamedTuple):
     received_messages: int
     joined: int = 0
     is_multi_topic: bool = False
+    key_shared: tuple[int, bool, Sequence[tuple[int, int]]] | None = None
+    """Of a Key_Shared consumer: mode, whether out of order delivery is allowed, declared inclusive ranges."""
 
 
 class ConsumerOpened(NamedTuple):

@@ -9,12 +9,16 @@ import random
 from collections import deque
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from pulsar_ray.dispatch.attachment import Departure
 from pulsar_ray.dispatch.block_ref import BlockRef
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue, Grant
+from pulsar_ray.dispatch.hash_regions import KeySharedSpec
 from pulsar_ray.dispatch.settings import DispatchSettings
+from pulsar_ray.dispatch.sticky_key import Slots
 from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor, Subscription
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.position import Position
@@ -78,9 +82,12 @@ class NaiveModel:
         self.random = random.Random(seed)
         self.type = consumer_type
         self.index_acks = index_acks
-        self.is_ordered = consumer_type != ConsumerType.Shared
+        self.is_ordered = consumer_type not in (ConsumerType.Shared, ConsumerType.KeyShared)
         self.max_unacked = self.random.choice([0, 0, 12])
         self.refs: list[BlockRef] = []
+        self.slots: dict[BlockRef, Slots] = {}
+        self.keys = self.random.sample(range(1, 65_536), self.random.choice([1, 4, 12]))
+        self.is_out_of_order = self.random.random() < 0.2
         self.entries: dict[tuple[int, int], list[Message]] = {}
         self.ref_of: dict[tuple[int, int], BlockRef] = {}
         self.facts = Facts()
@@ -89,13 +96,81 @@ class NaiveModel:
         self.last_granted: tuple[int, Message] | None = None
         cursor = ManagedCursor(Subscription("s"), Position(0, -1))
         self.isolates = seed % 3 != 2
+        points = self.random.choice([0, 0, 3])
         settings = DispatchSettings(
-            self.max_unacked, 0, self.index_acks, GRACE_MS, isolates_suspects=self.isolates
+            self.max_unacked,
+            0,
+            self.index_acks,
+            GRACE_MS,
+            isolates_suspects=self.isolates,
+            key_shared_replica_points=points,
         )
         self.dispatcher = Dispatcher(cursor, settings, epoch=1, now_ms=0)
 
     def is_complete(self, entry: tuple[int, int]) -> bool:
         return all(message in self.facts.acked for message in self.entries[entry])
+
+    def new_slots(self, ref: BlockRef) -> Slots:
+        """Keys of a block: one, or one for each row that is an entry."""
+        if not ref.row_is_entry or self.random.random() < 0.2:
+            return self.random.choice(self.keys)
+        return np.array(self.random.choices(self.keys, k=ref.messages), np.uint16)
+
+    def slot_of(self, message: Message) -> int:
+        ref = self.ref_of[message[:2]]
+        slots = self.slots[ref]
+        return slots if isinstance(slots, int) else int(slots[message[1] - ref.first_entry_id])
+
+    def key_shared_spec(self) -> KeySharedSpec:
+        return KeySharedSpec(allow_out_of_order_delivery=self.is_out_of_order and self.random.random() < 0.5)
+
+    def owner_of(self, message: Message) -> ConsumerSpec:
+        """Who owns the message's key, looked up in the regions one by one."""
+        assert self.dispatcher.keyed is not None
+        slot = self.slot_of(message)
+        for first, last, owner in self.dispatcher.keyed.routes.regions.regions():
+            if first <= slot <= last:
+                return self.dispatcher.consumers[owner].spec
+        raise AssertionError(f"nobody owns {slot}")
+
+    def check_key(self, consumer_id: int, message: Message) -> None:
+        """It goes to the key's owner, the key is nowhere else, and nothing of the key is left before it."""
+        owner = self.owner_of(message)
+        assert owner.consumer_id == consumer_id, f"{message} is of a key of {owner.name}"
+        if self.is_out_of_order:
+            return
+        slot = self.slot_of(message)
+        for other, (holder, _) in self.holder.items():
+            assert holder == consumer_id or self.slot_of(other) != slot, f"{other} of the key is at {holder}"
+        for entry, messages in self.entries.items():
+            if entry < message[:2]:
+                for other in messages:
+                    is_left = other not in self.holder and other not in self.facts.acked
+                    assert not (is_left and self.slot_of(other) == slot), f"{other} comes before {message}"
+
+    def check_nothing_is_stuck(self) -> None:
+        """After dispatching: what was read and waits has an owner without room, or its key is elsewhere."""
+        dispatcher = self.dispatcher
+        if (
+            dispatcher.keyed is None
+            or not dispatcher.consumers
+            or self.suspects
+            or dispatcher._returning.claims
+        ):
+            return
+        for entry, messages in self.entries.items():
+            for message in messages:
+                if entry >= dispatcher.read_position or message in self.holder or message in self.facts.acked:
+                    continue
+                owner = self.owner_of(message)
+                if dispatcher.room(dispatcher.consumers[owner.consumer_id]) > 0:
+                    slot = self.slot_of(message)
+                    elsewhere = {
+                        holder
+                        for other, (holder, _) in self.holder.items()
+                        if self.slot_of(other) == slot and holder != owner.consumer_id
+                    }
+                    assert elsewhere, f"{message} waits although {owner.name} has room"
 
     def check_grant(self, grant: Grant, rows: list[Message]) -> None:
         facts = self.facts
@@ -130,6 +205,8 @@ class NaiveModel:
                 )
                 assert not absent, f"batch came without {absent}"
         for message in rows:
+            if self.type is ConsumerType.KeyShared:
+                self.check_key(grant.consumer_id, message)
             self.holder[message] = (grant.consumer_id, grant.is_suspect)
             self.suspects.discard(message)
         if self.max_unacked and not self.is_ordered:

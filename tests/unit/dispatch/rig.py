@@ -6,7 +6,9 @@ from pulsar_ray.dispatch.block_ref import BlockRef
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import Grant
+from pulsar_ray.dispatch.hash_regions import DEFAULT_KEY_SHARED, KeySharedSpec
 from pulsar_ray.dispatch.settings import DispatchSettings
+from pulsar_ray.dispatch.sticky_key import Slots
 from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor, Subscription
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.position import Position
@@ -19,9 +21,14 @@ class Rig:
     """Ledger 1 with `blocks` of so many rows each, positive for blocks of entries, negative for batches."""
 
     def __init__(
-        self, blocks: list[int], settings: DispatchSettings | None = None, cursor: ManagedCursor | None = None
+        self,
+        blocks: list[int],
+        settings: DispatchSettings | None = None,
+        cursor: ManagedCursor | None = None,
+        slots: list[Slots] | None = None,
     ) -> None:
         self.refs: list[BlockRef] = []
+        self.slots = slots
         entry = 0
         for rows in blocks:
             entries = rows if rows > 0 else 1
@@ -39,8 +46,12 @@ class Rig:
         consumer_type: ConsumerType = ConsumerType.Shared,
         priority_level: int = 0,
         batch_index_ack: bool = False,
+        key_shared: KeySharedSpec = DEFAULT_KEY_SHARED,
     ) -> ConsumerSpec:
-        spec = ConsumerSpec(consumer_id, f"c{consumer_id}", consumer_type, priority_level, batch_index_ack)
+        name = f"c{consumer_id}"
+        spec = ConsumerSpec(
+            consumer_id, name, consumer_type, priority_level, batch_index_ack, key_shared=key_shared
+        )
         self.dispatcher.attach_consumer(spec, self.now_ms)
         self.report(consumer_id, credit)
         return spec
@@ -50,8 +61,9 @@ class Rig:
 
     def offer(self) -> None:
         position = self.dispatcher.read_position
-        blocks = [ref for ref in self.refs if (1, ref.last_entry_id) >= position]
-        self.dispatcher.offer(blocks, self.dispatcher.seek_generation)
+        known = sum((1, ref.last_entry_id) < position for ref in self.refs)
+        slots = None if self.slots is None else self.slots[known:]
+        self.dispatcher.offer(self.refs[known:], self.dispatcher.seek_generation, slots)
 
     def grants(self) -> list[Grant]:
         self.offer()

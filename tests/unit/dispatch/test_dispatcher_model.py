@@ -75,7 +75,9 @@ def take_step(world: World, step: str) -> None:
 
 @pytest.mark.parametrize("index_acks", [False, True], ids=["whole-batches", "index-acks"])
 @pytest.mark.parametrize(
-    "consumer_type", [ConsumerType.Exclusive, ConsumerType.Shared, ConsumerType.Failover], ids=str
+    "consumer_type",
+    [ConsumerType.Exclusive, ConsumerType.Shared, ConsumerType.Failover, ConsumerType.KeyShared],
+    ids=str,
 )
 def test_random_steps_agree_with_the_naive_model(consumer_type: ConsumerType, index_acks: bool) -> None:
     for seed in range(SEEDS):

@@ -6,7 +6,7 @@ import pytest
 
 from pulsar_ray.dispatch.attachment import Departure
 from pulsar_ray.dispatch.grant import DropQueue
-from pulsar_ray.errors import ConsumerBusy, OperationNotSupported
+from pulsar_ray.errors import ConsumerBusy
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.position import EARLIEST, Position
 from tests.unit.dispatch.rig import Rig
@@ -21,11 +21,6 @@ def test_a_second_consumer_is_refused() -> None:
         rig.add(2, consumer_type=EXCLUSIVE)
     rig.dispatcher.remove_consumer(1, Departure.CLOSED)
     rig.add(2, consumer_type=EXCLUSIVE)
-
-
-def test_types_that_are_not_there_yet_are_named() -> None:
-    with pytest.raises(OperationNotSupported, match="KeyShared"):
-        Rig([]).add(1, consumer_type=ConsumerType.KeyShared)
 
 
 def test_a_nack_repeats_everything_from_the_oldest_on_in_order() -> None:

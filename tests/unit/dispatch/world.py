@@ -47,6 +47,7 @@ class World(NaiveModel):
         ref = BlockRef(self.ledger, 0, 0, 100, self.next_entry, entries, messages, kind == "rows")
         self.next_entry += entries
         self.refs.append(ref)
+        self.slots[ref] = self.new_slots(ref)
         for message in messages_of(ref, ref.all_rows):
             self.entries.setdefault(message[:2], []).append(message)
             self.ref_of[message[:2]] = ref
@@ -58,9 +59,11 @@ class World(NaiveModel):
             if (ref.ledger_id, ref.last_entry_id) >= self.dispatcher.read_position and wanted > 0:
                 blocks.append(ref)
                 wanted -= ref.messages
-        self.dispatcher.offer(blocks, self.dispatcher.seek_generation)
-        self.dispatcher.offer(blocks[:1], self.dispatcher.seek_generation)  # repeats are harmless
-        self.dispatcher.offer(self.refs, self.dispatcher.seek_generation - 1)  # so are stale ones
+        generation = self.dispatcher.seek_generation
+        self.dispatcher.offer(blocks, generation, [self.slots[ref] for ref in blocks])
+        # Repeats are harmless, and so are stale ones.
+        self.dispatcher.offer(blocks[:1], generation, [self.slots[ref] for ref in blocks[:1]])
+        self.dispatcher.offer(self.refs, generation - 1, [self.slots[ref] for ref in self.refs])
 
     def dispatch(self) -> None:
         self.hand_over()
@@ -76,6 +79,7 @@ class World(NaiveModel):
             before[grant.consumer_id] -= len(rows)
             self.check_grant(grant, rows)
             client.lane.append(grant)
+        self.check_nothing_is_stuck()
 
     def hand_over(self) -> None:
         """On Failover: everything pending comes again to the one whose turn it is, if that is another one."""
@@ -98,8 +102,15 @@ class World(NaiveModel):
         if self.type == ConsumerType.Exclusive and self.clients:
             return
         level = self.random.choice([0, 0, 1])
-        name = f"c{self.next_id}"
-        spec = ConsumerSpec(self.next_id, name, self.type, level, self.index_acks, self.next_id)
+        spec = ConsumerSpec(
+            self.next_id,
+            f"c{self.next_id}",
+            self.type,
+            level,
+            self.index_acks,
+            self.next_id,
+            key_shared=self.key_shared_spec(),
+        )
         if self.dispatcher.must_wait(spec):
             self.now_ms += GRACE_MS
             self.dispatcher.expire(self.now_ms)

@@ -1,0 +1,131 @@
+"""Where messages of each slot go now: to the slot's owner, or nowhere while it drains or has none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec, Delivery
+from pulsar_ray.dispatch.draining import DrainingHashes, Held
+from pulsar_ray.dispatch.hash_regions import HashRegions
+from pulsar_ray.dispatch.sticky_key import SLOTS
+from pulsar_ray.dispatch.waiting_rows import rows_of
+from pulsar_ray.model import row_ranges
+from pulsar_ray.model.row_ranges import RowRanges
+
+NOWHERE = -1
+
+
+class KeyRoutes:
+    """Consumers by number, and the number of each slot.
+
+    What a consumer that has lost slots still holds of them is counted when they move, so that nothing is
+    counted per message while nobody comes or goes. Slots whose new owner allows out of order delivery do not
+    wait.
+    """
+
+    def __init__(self, regions: HashRegions) -> None:
+        self.regions = regions
+        self.consumers: list[Consumer] = []
+        self.draining = DrainingHashes()
+        self.table: NDArray[np.int32] = np.full(SLOTS, NOWHERE, np.int32)
+        """The number of the consumer that gets messages of a slot, NOWHERE if they wait."""
+        self._owners: NDArray[np.int32] = self.table.copy()
+
+    def admit(self, spec: ConsumerSpec) -> None:
+        """Give a consumer slots; `join` follows. Raises ConsumerAssignError, and then nothing has changed."""
+        self.regions.add(spec.consumer_id, spec.name, spec.key_shared)
+
+    def join(self, consumer: Consumer) -> None:
+        """The consumer is there: slots have moved to it."""
+        self.consumers.append(consumer)
+        self._refresh()
+
+    def leave(self, consumer: Consumer) -> None:
+        """The consumer is gone, and what it holds will come back."""
+        self.consumers.remove(consumer)
+        self.regions.remove(consumer.spec.consumer_id)
+        self.draining.forget(consumer.spec.consumer_id)
+        self._refresh()
+
+    def owner(self, slot: int) -> Consumer | None:
+        """Whose slot it is, drained or not."""
+        number = int(self._owners[slot])
+        return None if number < 0 else self.consumers[number]
+
+    def restored(self, delivery: Delivery) -> None:
+        """A consumer that attached again holds these rows; some may be of slots that are another's now."""
+        for slot, messages in slot_counts(delivery, delivery.rows):
+            if self._must_drain(delivery.consumer, slot):
+                self.draining.add(Held(delivery.consumer.spec.consumer_id, slot, messages))
+                self.table[slot] = NOWHERE
+
+    def settled(self, delivery: Delivery, before: RowRanges) -> list[int]:
+        """Rows of a delivery are not pending any more; returns the slots that have become free by that."""
+        consumer_id = delivery.consumer.spec.consumer_id
+        if not self.draining.is_drained_by(consumer_id):
+            return []
+        gone = row_ranges.subtract(before, delivery.rows)
+        return [
+            slot
+            for slot, messages in slot_counts(delivery, gone)
+            if self.draining.settle(consumer_id, slot, messages) and self._set_route(slot)
+        ]
+
+    def cleared(self) -> None:
+        """Nothing is pending any more."""
+        self.draining.clear()
+        self.table[:] = self._owners
+
+    def _refresh(self) -> None:
+        numbers = {consumer.spec.consumer_id: number for number, consumer in enumerate(self.consumers)}
+        self._owners.fill(NOWHERE)
+        for first, last, consumer_id in self.regions.regions():
+            self._owners[first : last + 1] = numbers[consumer_id]
+        self.draining.replace(self._held_elsewhere())
+        self.table[:] = self._owners
+        for slot in self.draining.slots():
+            self.table[slot] = NOWHERE
+
+    def _held_elsewhere(self) -> Iterator[Held]:
+        for consumer in self.consumers:
+            held = np.zeros(SLOTS, np.int64)
+            for delivery in consumer.deliveries:
+                slots = delivery.block.slots
+                if isinstance(slots, int):
+                    held[slots] += delivery.messages
+                elif slots is not None:
+                    np.add.at(held, slots[rows_of(delivery.rows)], 1)
+            for slot in np.flatnonzero(held).tolist():
+                if self._must_drain(consumer, slot):
+                    yield Held(consumer.spec.consumer_id, slot, int(held[slot]))
+
+    def _must_drain(self, holder: Consumer, slot: int) -> bool:
+        owner = self.owner(slot)
+        return (
+            owner is not None
+            and owner is not holder
+            and not owner.spec.key_shared.allow_out_of_order_delivery
+        )
+
+    def _set_route(self, slot: int) -> bool:
+        """Send a slot to its owner unless somebody still drains it; returns whether it goes there."""
+        if self.draining.holders(slot):
+            return False
+        self.table[slot] = self._owners[slot]
+        return bool(self._owners[slot] >= 0)
+
+
+def slot_counts(delivery: Delivery, rows: RowRanges) -> list[tuple[int, int]]:
+    """(slot, messages) of rows of a delivery."""
+    slots = delivery.block.slots
+    if slots is None or not rows:
+        return []
+    if isinstance(slots, int):
+        return [(slots, row_ranges.count(rows))]
+    if len(rows) == 1 and rows[0][1] == rows[0][0] + 1:
+        return [(int(slots[rows[0][0]]), 1)]
+    found, counts = np.unique(slots[rows_of(rows)], return_counts=True)
+    return list(zip(found.tolist(), counts.tolist(), strict=True))
