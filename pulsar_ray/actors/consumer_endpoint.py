@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pulsar_ray.actors.owner_loop import DiskThread
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.errors import PulsarException
-from pulsar_ray.ledger.reader import SegmentReader
+from pulsar_ray.ledger.reader import SegmentGone, SegmentReader
 from pulsar_ray.ledger.segment_file import segment_name
 from pulsar_ray.session.requests import Deliver, Reset, encode_request
 from pulsar_ray.session.requests import Grant as WireGrant
@@ -65,6 +65,8 @@ class ConsumerEndpoint:
         self._single_parts = 0
         self.subscription = ""
         self._told_active: bool | None = None
+        self.is_held = True
+        """Whether its subscription holds entries, so that a segment that is gone is damage."""
 
     def open(self, again: Sequence[Grant], generation: int) -> None:
         """The client was told that it is open: send what it must get once more, then what was granted
@@ -139,7 +141,7 @@ class ConsumerEndpoint:
             generation, part = self._next_part()
             try:
                 body = await self._disk.run(lambda part=part: _read(self._directory, part))  # type: ignore[misc]
-            except PulsarException:
+            except PulsarException as error:
                 if len(part) > 1:
                     # One of them cannot be read: each goes alone, so that the others arrive.
                     self._single_parts = len(part)
@@ -147,6 +149,8 @@ class ConsumerEndpoint:
                     continue
                 # The consumer is told the place and meets the same error, typed, itself.
                 body = []
+                if isinstance(error, SegmentGone) and not self.is_held:
+                    part = [_without_bytes(grant) for grant in part]
             packet = Deliver(self.consumer_id, self._epoch, generation, [_described(grant) for grant in part])
             if self.session.carrier is carrier and not self._is_retired:
                 self.session.send(encode_request(packet, body))
@@ -181,6 +185,11 @@ def _described(grant: Grant) -> tuple[int, WireGrant]:
         grant.redelivery_count,
         ref.messages,
     )
+
+
+def _without_bytes(grant: Grant) -> Grant:
+    """A grant of what was trimmed: there is nothing to read."""
+    return grant._replace(block=grant.block._replace(length=0))
 
 
 def _read(directory: str, grants: Sequence[Grant]) -> list[bytes]:

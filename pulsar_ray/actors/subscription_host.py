@@ -134,6 +134,7 @@ class SubscriptionHost:
             reads_files=request.reads_files,
         )
         endpoint.subscription = self.name
+        endpoint.is_held = self._flusher is not None
         self.core.cursor.set_ledgers(self._feed.ledgers)
         attachment = self.core.attach_consumer(
             spec,

@@ -256,10 +256,10 @@ class ConsumerCore:
         rows = granted.rows
         try:
             block = partition.decode(granted)
-        except PulsarException:
-            # It stays unacknowledged; what comes after it can still be received.
-            if granted.generation == partition.generation:
-                partition.consumed += count_rows(granted)
+        except PulsarException as error:
+            # What comes after it can still be received.
+            if partition.leave_out(granted, error):
+                return
             raise
         with self.lock:
             if granted.generation < partition.generation:
@@ -281,6 +281,8 @@ class ConsumerCore:
             for first, end in rows:
                 for start in range(first, end, step):
                     self._spans.append(((block, start, min(start + step, end)), partition))
+        if not rows:
+            partition.send_credit()
 
     def _take_granted(self, deadline: float) -> Granted:
         while True:

@@ -14,6 +14,7 @@ from pulsar_ray.client.consumer_options import ConsumerOptions
 from pulsar_ray.client.received_block import ReceivedBlock
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.format.payload import decode_block
+from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.ledger.segment_file import segment_name
 from pulsar_ray.model import row_ranges
 from pulsar_ray.model.enums import ConsumerType, InitialPosition, SubscriptionMode
@@ -79,6 +80,7 @@ class PartitionConsumer(Acknowledging):
         self._joined = 0
         self.is_abandoned = False
         self._is_active: bool | None = None
+        self._reads_files = False
 
     # --- opening ----------------------------------------------------------------------------------
 
@@ -98,6 +100,7 @@ class PartitionConsumer(Acknowledging):
         options = self._core.options
         attached = self.link.attached
         assert attached is not None
+        self._reads_files = _can_read(attached.reach)
         with self._core.lock:
             return OpenConsumer(
                 request_id,
@@ -107,7 +110,7 @@ class PartitionConsumer(Acknowledging):
                 int(options.consumer_type),
                 options.priority_level,
                 options.batch_index_ack_enabled,
-                _can_read(attached.reach),
+                self._reads_files,
                 self._epoch,
                 self._received,
                 self.held.declared(),
@@ -296,6 +299,8 @@ class PartitionConsumer(Acknowledging):
 
     def decode(self, granted: Granted) -> ReceivedBlock:
         """Read, verify and decode a granted block. Raises CorruptData, SegmentGone, InvalidMessage."""
+        if not granted.length:
+            raise SegmentGone(granted.path)
         key = (granted.ledger_id, granted.first_entry_id)
         for known, block in self._decoded:
             if known == key and block.redelivery_count == granted.redelivery_count:
@@ -315,6 +320,24 @@ class PartitionConsumer(Acknowledging):
         # A block that was granted in parts is decoded once.
         self._decoded = [(key, block), *self._decoded[: KEEP_DECODED - 1]]
         return block
+
+    def leave_out(self, granted: Granted, error: PulsarException) -> bool:
+        """A block could not be read: it counts as consumed, and stays unacknowledged.
+
+        True if it was trimmed before a cursor that holds nothing back came to it: nobody needs to know.
+        """
+        is_trimmed = (
+            isinstance(error, SegmentGone)
+            and self._core.options.subscription_mode == SubscriptionMode.NonDurable
+            and (self._reads_files or not granted.length)
+        )
+        with self._core.lock:
+            if granted.generation == self.generation:
+                self.consumed += count_rows(granted)
+            if is_trimmed:
+                self.held.remove_rows(granted.ledger_id, granted.first_entry_id, granted.rows)
+        self.send_credit()
+        return is_trimmed
 
     def redeliver_unacknowledged(self) -> None:
         """Everything not acknowledged comes again; what is queued is dropped."""

@@ -108,9 +108,9 @@ def test_publishing_stops_while_the_disk_is_low_and_reading_and_acks_go_on(
     assert_quiet(again)
 
 
-@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize(("restarted", "queue"), [(False, 1000), (True, 1000), (False, 1)])
 def test_a_corrupt_entry_is_reported_with_its_place_and_the_others_arrive(
-    broker: Broker, client: Client, restarted: bool
+    broker: Broker, client: Client, restarted: bool, queue: int
 ) -> None:
     topic = broker.topic()
     producer = client.create_producer(topic)
@@ -123,7 +123,7 @@ def test_a_corrupt_entry_is_reported_with_its_place_and_the_others_arrive(
     if restarted:
         broker.restart(kill=True)
         client = broker.client()
-    consumer = client.subscribe(topic, "s")
+    consumer = client.subscribe(topic, "s", receiver_queue_size=queue)
     got, errors = received_with_errors(consumer, 6)
     assert got == [b"payload-" + value for value in numbers(0, 6) if value != b"000003"]
     (error,) = errors
