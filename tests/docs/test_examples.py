@@ -14,7 +14,7 @@ LAST_LINE = {
     "work_queue": "60 jobs done, 9 of them at the second attempt",
     "events_between_actors": "600 readings sent, all seen; the monitor died once, and saw ... of them twice",
     "arrow_pipeline": "DDD ...",
-    "failover_consumers": "400 bookings, in order for each account; bob took over ...",
+    "failover_consumers": "400 bookings, in order for each account; bob took over",
 }
 IN_TESTS_SPARK = {"spark_report"}
 
