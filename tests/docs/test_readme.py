@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from codeop import compile_command
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -41,6 +42,19 @@ def test_the_tour_does_what_it_says(environment: dict[str, str], tmp_path: Path)
         )
         print(done.stdout)
         assert done.returncode == 0, done.stdout
+
+
+def test_the_tour_can_be_typed_into_python() -> None:
+    """An interactive Python wants an empty line after a loop."""
+    for block in blocks_of(README):
+        if block.language != "python":
+            continue
+        typed: list[str] = []
+        for line in [*block.text.splitlines(), ""]:
+            typed.append(line)
+            if compile_command("\n".join(typed)) is not None:
+                typed = []
+        assert not typed, f"line {block.line}"
 
 
 def test_what_is_not_run_exists() -> None:
