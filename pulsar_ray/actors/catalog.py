@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pulsar_ray.errors import CorruptData, NotAllowedError, ServiceUnitNotReady, TopicNotFound
+from pulsar_ray.errors import (
+    BrokerPersistenceError,
+    CorruptData,
+    NotAllowedError,
+    ServiceUnitNotReady,
+    TopicNotFound,
+)
 from pulsar_ray.model.topic_name import TopicName
 
 _SCHEMA = """
@@ -41,24 +48,51 @@ class _Database:
     """One connection for several threads: a statement at a time, and none once it is closed."""
 
     def __init__(self, path: Path) -> None:
-        self.lock = threading.RLock()
-        self._connection: sqlite3.Connection | None = sqlite3.connect(
-            path, isolation_level=None, check_same_thread=False
-        )
+        self._lock = threading.RLock()
+        self._path = path
+        with self._storing():
+            self._connection: sqlite3.Connection | None = sqlite3.connect(
+                path, isolation_level=None, check_same_thread=False
+            )
 
     def execute(self, sql: str, arguments: tuple[Any, ...] = ()) -> list[Any]:
-        with self.lock:
+        """Raises BrokerPersistenceError when the disk does not take or give it, ServiceUnitNotReady."""
+        with self._lock, self._storing():
             if self._connection is None:
                 raise ServiceUnitNotReady("the controller is stopping")
             return self._connection.execute(sql, arguments).fetchall()
 
     def executescript(self, sql: str) -> None:
-        with self.lock:
+        """Raises BrokerPersistenceError."""
+        with self._lock, self._storing():
             if self._connection is not None:
                 self._connection.executescript(sql)
 
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """What is executed inside is committed at the end, or none of it."""
+        with self._lock:
+            self.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self.execute("COMMIT")
+            except BaseException:
+                # A full disk may have ended the transaction already.
+                if self._connection is not None and self._connection.in_transaction:
+                    self.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _storing(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise BrokerPersistenceError(
+                f"{self._path} cannot be used ({error}): see to the disk of the data directory"
+            ) from None
+
     def close(self) -> None:
-        with self.lock:
+        with self._lock:
             connection, self._connection = self._connection, None
             if connection is not None:
                 connection.close()
@@ -128,21 +162,15 @@ class Catalog:
             raise TopicNotFound(f"namespace {namespace!r} of {topic.full} does not exist; use public/default")
         if self.partition_count(topic.full) is not None:
             raise NotAllowedError(f"the topic {topic.full} already exists")
-        with self._db.lock:
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                self._db.execute("INSERT INTO topic VALUES (?, ?)", (topic.full, partitions))
-                for index in range(partitions) if partitions else (-1,):
-                    name = topic.partition(index).full if partitions else topic.full
-                    self._db.execute("UPDATE last_number SET value = value + 1")
-                    self._db.execute(
-                        "INSERT INTO partition SELECT ?, value, ?, ?, ?, 0 FROM last_number",
-                        (name, topic.full, index, stores[max(index, 0) % len(stores)]),
-                    )
-                self._db.execute("COMMIT")
-            except BaseException:
-                self._db.execute("ROLLBACK")
-                raise
+        with self._db.transaction():
+            self._db.execute("INSERT INTO topic VALUES (?, ?)", (topic.full, partitions))
+            for index in range(partitions) if partitions else (-1,):
+                name = topic.partition(index).full if partitions else topic.full
+                self._db.execute("UPDATE last_number SET value = value + 1")
+                self._db.execute(
+                    "INSERT INTO partition SELECT ?, value, ?, ?, ?, 0 FROM last_number",
+                    (name, topic.full, index, stores[max(index, 0) % len(stores)]),
+                )
         return self.partitions(topic.full)
 
     def opened(self, name: str) -> None:
@@ -154,11 +182,9 @@ class Catalog:
         rows = self.partitions(topic)
         if not rows:
             raise TopicNotFound(f"the topic {topic} does not exist")
-        with self._db.lock:
-            self._db.execute("BEGIN IMMEDIATE")
+        with self._db.transaction():
             self._db.execute("DELETE FROM partition WHERE topic = ?", (topic,))
             self._db.execute("DELETE FROM topic WHERE name = ?", (topic,))
-            self._db.execute("COMMIT")
         return rows
 
     def topics(self, namespace: str) -> list[tuple[str, int]]:

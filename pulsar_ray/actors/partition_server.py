@@ -77,7 +77,7 @@ class PartitionServer:
             self._disk,
             on_durable=self._advanced,
             on_fatal=on_fatal,
-            is_disk_low=lambda: self._space.is_low,
+            disk_refusal=lambda: self._space.refusal,
             name_prefix=f"pulsar-ray-{ledger.identity.number}",
         )
         self._on_fatal = on_fatal

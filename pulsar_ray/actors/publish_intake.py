@@ -19,7 +19,6 @@ from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import (
     BrokerPersistenceError,
-    DiskSpaceLow,
     Fenced,
     ProducerBusy,
     ProducerFenced,
@@ -85,7 +84,7 @@ class PublishIntake:
         *,
         on_durable: Callable[[AppendResult], None],
         on_fatal: Callable[[BaseException], None],
-        is_disk_low: Callable[[], bool],
+        disk_refusal: Callable[[], PulsarException | None],
         name_prefix: str,
     ) -> None:
         self._ledger = ledger
@@ -95,7 +94,7 @@ class PublishIntake:
         self._disk = disk
         self._on_durable = on_durable
         self._on_fatal = on_fatal
-        self._is_disk_low = is_disk_low
+        self._disk_refusal = disk_refusal
         self._name_prefix = name_prefix
         self._made_up_names = 0
         self.producers: dict[str, ProducerEndpoint] = {}
@@ -236,12 +235,7 @@ class PublishIntake:
             )
         except PulsarException as error:
             return error
-        if self._is_disk_low():
-            return DiskSpaceLow(
-                "the disk of this partition is below its low-water mark; free space, or lower "
-                "disk_low_water_mark_bytes"
-            )
-        return None
+        return self._disk_refusal()
 
     def _answer_repeat(self, producer: ProducerEndpoint, header: BlockHeader) -> None:
         known = self._ledger.incarnations.classify(header.incarnation, header.entry_seq, header.entries)

@@ -47,6 +47,9 @@ class RayCalls:
                 return ray.get(reference, timeout=max(0.0, min(left, SLICE_S)))
             except ray_errors.GetTimeoutError:
                 if left <= SLICE_S:
+                    # Somebody has to take a late answer: an error that nobody took, Ray prints into the
+                    # terminal.
+                    reference.future()
                     raise
         raise AlreadyClosed("the program is ending")
 

@@ -7,7 +7,15 @@ from contextlib import contextmanager
 
 import ray.exceptions as ray_errors
 
-from pulsar_ray.errors import Moved, NotConnected, PulsarException, ServiceUnitNotReady, Timeout, UnknownError
+from pulsar_ray.errors import (
+    BrokerPersistenceError,
+    Moved,
+    NotConnected,
+    PulsarException,
+    ServiceUnitNotReady,
+    Timeout,
+    UnknownError,
+)
 
 
 @contextmanager
@@ -22,6 +30,8 @@ def translated(what: str) -> Iterator[None]:
         cause = error.cause
         if isinstance(cause, PulsarException):
             raise cause from None
+        if isinstance(cause, OSError):
+            raise BrokerPersistenceError(f"{what}: {cause}: see to the disk of the data directory") from None
         raise UnknownError(f"{what}: {type(cause).__name__}: {cause}") from None
     except PulsarException:
         raise

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pulsar_ray.errors import DiskSpaceLow
 from pulsar_ray.ledger.disk import SystemDisk
 
 
@@ -35,16 +36,16 @@ def inside_write(partition: Any) -> None:
 def refuse_once_in_silence(partition: Any) -> None:
     """The next block finds the disk full, and its refusal gets lost."""
     intake = partition._server.intake
-    is_low, refuse = intake._is_disk_low, intake._refuse
+    disk_refusal, refuse = intake._disk_refusal, intake._refuse
 
-    def low_once() -> bool:
-        intake._is_disk_low = is_low
-        return True
+    def low_once() -> DiskSpaceLow:
+        intake._disk_refusal = disk_refusal
+        return DiskSpaceLow("once")
 
     def lose_once(*_: Any) -> None:
         intake._refuse = refuse
 
-    intake._is_disk_low, intake._refuse = low_once, lose_once
+    intake._disk_refusal, intake._refuse = low_once, lose_once
 
 
 def on_acknowledgment(dispatcher: Any) -> None:
