@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from pulsar_ray.errors import ConnectError
 from pulsar_ray.transport.cluster import Cluster
 from pulsar_ray.transport.names import NAMESPACE
 from pulsar_ray.transport.ray_cluster import RayCluster
+
+PROBE_TIMEOUT_S = 5.0
 
 
 @dataclass(slots=True)
@@ -118,6 +121,7 @@ def _join(record: EmbeddedRecord) -> None:
 
 
 def _init(address: str) -> None:
+    _check_answers(address)
     try:
         ray.init(
             address=address,
@@ -128,6 +132,20 @@ def _init(address: str) -> None:
         )
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ConnectError(f"no Ray cluster answers at {address}: {error}") from None
+
+
+def _check_answers(address: str) -> None:
+    """Raise ConnectError if nobody listens at host:port; Ray would go on trying for minutes."""
+    host, _, port = address.rpartition(":")
+    if ray.is_initialized() or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), PROBE_TIMEOUT_S).close()
+    except (OSError, OverflowError) as error:
+        raise ConnectError(
+            f"no Ray cluster answers at {address} ({error}): give the address that `ray start` printed, or "
+            '"local" for an embedded broker'
+        ) from None
 
 
 def _running_ray() -> str:

@@ -27,17 +27,22 @@ def topic(number: int) -> TopicName:
     return TopicName.parse(f"{'t' * 200}-{number}")
 
 
+def create_all(catalog: Catalog, tried: list[TopicName]) -> None:
+    for number in range(1000):
+        tried.append(topic(number))
+        catalog.create(tried[-1], 8, ["store"])
+
+
 def test_a_topic_that_a_full_disk_refused_is_created_once_there_is_room(tmp_path: Path) -> None:
     catalog = Catalog(tmp_path / "meta.sqlite")
-    created = 0
+    created: list[TopicName] = []
     with (
         full_disk(catalog),
         pytest.raises(BrokerPersistenceError, match=r"meta.sqlite cannot be used \(database or disk is full"),
     ):
-        for created in range(1000):
-            catalog.create(topic(created), 8, ["store"])
-    assert catalog.partitions(topic(created).full) == []
-    assert len(catalog.create(topic(created), 8, ["store"])) == 8
+        create_all(catalog, created)
+    assert catalog.partitions(created[-1].full) == []
+    assert len(catalog.create(created[-1], 8, ["store"])) == 8
     catalog.close()
 
 

@@ -16,7 +16,7 @@ def test_an_actor_whose_disk_is_full_is_a_typed_error() -> None:
     full = OSError(errno.ENOSPC, "No space left on device")
     with (
         pytest.raises(
-            BrokerPersistenceError, match="t -> s.attach: .*No space left on device: see to the disk"
+            BrokerPersistenceError, match=r"t -> s\.attach: .*No space left on device: see to the disk"
         ),
         translated("t -> s.attach"),
     ):
