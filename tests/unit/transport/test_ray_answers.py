@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from pulsar_ray.transport.ray_errors import translated
 
 
 def test_an_actor_whose_disk_is_full_is_a_typed_error() -> None:
+    failed: Callable[..., Exception] = ray_errors.RayTaskError
     full = OSError(errno.ENOSPC, "No space left on device")
     with (
         pytest.raises(
@@ -20,7 +22,7 @@ def test_an_actor_whose_disk_is_full_is_a_typed_error() -> None:
         ),
         translated("t -> s.attach"),
     ):
-        raise ray_errors.RayTaskError("attach", "the actor's traceback", full)
+        raise failed("attach", "the actor's traceback", full)
 
 
 class LateReference:
