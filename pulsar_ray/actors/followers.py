@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from pulsar_ray.ledger.segment_file import SegmentInfo
 from pulsar_ray.managed_ledger.managed_ledger import AppendResult, ManagedLedger
@@ -12,6 +13,7 @@ from pulsar_ray.session.session_table import Session
 MAX_UNSENT_BYTES = 256 * 1024
 
 Frames = Sequence[tuple[int, int, int, bytes]]
+SegmentRow = tuple[int, int, str, int, int, int]
 
 
 class _Follower:
@@ -58,6 +60,7 @@ class Followers:
 
     def advanced(self, result: AppendResult) -> None:
         """A commit became durable."""
+        usual: list[Any] | None = None
         for follower in self._followers.values():
             if not follower.armed:
                 continue
@@ -66,6 +69,10 @@ class Followers:
                 # It reads slower than we write: its next Follow (at the latest after a second) tells it the
                 # position.
                 follower.behind = True
+            elif follower.segments_version == self._ledger.segments_version and result.frames:
+                # The same for all of them, nearly always: encoded once.
+                usual = usual or encode_request(self._packet(None, None, result.frames))
+                follower.session.send(usual)
             else:
                 self._tell(follower, result.frames)
 
@@ -79,28 +86,20 @@ class Followers:
 
     def _tell(self, follower: _Follower, frames: Frames) -> None:
         ledger = self._ledger
-        position = ledger.last_position
-        first = ledger.first_position
         segments = tail = None
         if follower.segments_version != ledger.segments_version:
             follower.segments_version = ledger.segments_version
             segments = [_described(segment) for segment in ledger.segments()]
         elif not frames and (known := ledger.segments()):
             tail = _described(known[-1])
-        packet = Advanced(
-            ledger.epoch,
-            position.ledger_id,
-            position.entry_id,
-            first.ledger_id,
-            first.entry_id,
-            segments,
-            tail,
-            frames,
-        )
-        follower.session.send(encode_request(packet))
+        follower.session.send(encode_request(self._packet(segments, tail, frames)))
+
+    def _packet(self, segments: list[SegmentRow] | None, tail: SegmentRow | None, frames: Frames) -> Advanced:
+        position, first = self._ledger.last_position, self._ledger.first_position
+        return Advanced(self._ledger.epoch, *position, *first, segments, tail, frames)
 
 
-def _described(segment: SegmentInfo) -> tuple[int, int, str, int, int, int]:
+def _described(segment: SegmentInfo) -> SegmentRow:
     return (
         segment.ledger_id,
         segment.segment_index,
