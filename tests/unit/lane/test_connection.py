@@ -251,8 +251,14 @@ def test_the_servers_reason_for_closing_is_told_once(
 def test_a_waiting_thread_notices_the_loss(
     connection: LaneConnection, receiver: Receiver, server: ServerThread
 ) -> None:
-    threading.Timer(0.02, lambda: server.call(server.server.lanes[0].close)).start()
-    assert not connection.request(encode_packet(SWALLOW, ()), Completion(), soon())
+    def close_when_it_waits() -> None:
+        receiver.journal.wait_for(lambda events: len(events) == 1)
+        server.call(server.server.lanes[0].close)
+
+    closing = threading.Thread(target=close_when_it_waits)
+    closing.start()
+    assert not connection.request(encode_packet(ECHO, (1,)), Completion(), soon())
+    closing.join()
     assert type(receiver.wait_lost()) is SessionLost
 
 
