@@ -17,6 +17,7 @@ from benchmarks.results import Report
 GROUPS = (
     "latency",
     "async_publish",
+    "asyncio",
     "consume",
     "arrow",
     "concurrency",

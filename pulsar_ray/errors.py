@@ -86,6 +86,10 @@ class PulsarException(Exception):
         name = type(self).__name__
         return f"{name}: {self.text}" if self.text else name
 
+    def error(self) -> Result:
+        """The official code, as the asyncio client's exceptions tell it."""
+        return self.result
+
     @property
     def details(self) -> dict[str, Any]:
         """The values of `fields`: plain values that a packet can carry."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -37,7 +36,6 @@ class PartitionFollower:
         self._loop = loop
         self._on_advanced = on_advanced
         self._number = -1
-        self._loop_thread = threading.get_ident()
         self._armed = False
         self.epoch = -1
         self.link = ActorLink(
@@ -84,7 +82,7 @@ class PartitionFollower:
         self.link.request_async(lambda request_id: Call(request_id, FOLLOWER, method, arguments), reply)
         return await future
 
-    # --- the endpoint, called on the owner loop or the I/O thread ------------------------------------------
+    # --- the endpoint, called on the owner loop, but for losses and attachments --------------------------
 
     def reopen(self, attached: AttachReply) -> None:
         """Attached again: ask where the log is."""
@@ -99,13 +97,9 @@ class PartitionFollower:
         """What was missed is asked for after the next attach."""
 
     def on_request(self, request: Any, body: memoryview) -> None:
-        """An Advanced packet: on the owner loop already when it came over a lane."""
-        if not isinstance(request, Advanced):
-            return
-        if threading.get_ident() == self._loop_thread:
+        """An Advanced packet."""
+        if isinstance(request, Advanced):
             self._on_advanced(request)
-        else:
-            self._loop.call_soon_threadsafe(self._on_advanced, request)
 
     def on_receipts(self, rows: list[tuple[int, int, int, int, int]]) -> None:
         """A follower publishes nothing."""

@@ -12,7 +12,6 @@ from pulsar_ray.client.held_rows import HeldRows
 from pulsar_ray.client.nack_tracker import Nack, NackTracker
 from pulsar_ray.client.statements import Statement, Statements
 from pulsar_ray.errors import Timeout
-from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.session.requests import Acknowledge, NegativeAcknowledge, Request
 from pulsar_ray.transport.link import ActorLink
 
@@ -33,7 +32,7 @@ class Acknowledging:
             options.negative_ack_redelivery_delay_ms, options.negative_ack_redelivery_backoff
         )
         self.held = HeldRows()
-        self._io = IoThread.get()
+        self._io = link.timers
         self._lock = lock
         self._ack_options = options
         self._statements = Statements(link)
@@ -82,9 +81,13 @@ class Acknowledging:
 
         Raises Timeout, after which it is still repeated until an answer comes, or what it is refused with.
         """
+        self._wait(self.say_durably(), deadline)
+
+    def say_durably(self) -> list[Statement]:
+        """Send what was gathered, to be made durable at once; it is when these are answered."""
         said = self._say_acks(at_once=True)
         # What another thread took along is durable when its own statement is answered.
-        self._wait(said or self._statements.unanswered(), deadline)
+        return said or self._statements.unanswered()
 
     def _wait(self, statements: list[Statement], deadline: float) -> None:
         for statement in statements:

@@ -26,6 +26,11 @@ class AcknowledgingConsumer(OpenedLater):
         self._options = core.options
         self._operation_timeout_s = operation_timeout_s
 
+    @property
+    def core(self) -> ConsumerCore:
+        """Its receiver queue; not part of the official client."""
+        return self._core
+
     def _deadline(self) -> float:
         return time.monotonic() + self._operation_timeout_s
 

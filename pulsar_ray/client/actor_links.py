@@ -4,6 +4,7 @@ subscriptions.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import threading
 import time
@@ -29,6 +30,8 @@ class ActorLinks:
         self._client_id = secrets.token_hex(8)
         self._lock = threading.Lock()
         self._by_address: dict[str, ActorLink] = {}
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Where the links that are made from now on live, if not on threads."""
 
     def __iter__(self) -> Iterator[ActorLink]:
         return iter(list(self._by_address.values()))
@@ -102,7 +105,13 @@ class ActorLinks:
             link = self._by_address.get(address)
             if link is None or link.is_closed:
                 link = ActorLink(
-                    self._connection.cluster, address, find, self._client_id, self._transport, pushes=pushes
+                    self._connection.cluster,
+                    address,
+                    find,
+                    self._client_id,
+                    self._transport,
+                    pushes=pushes,
+                    loop=self.loop,
                 )
                 self._by_address[address] = link
             return link

@@ -7,12 +7,17 @@ from collections import deque
 from collections.abc import Iterable
 
 from pulsar_ray.client.pending_blocks import PendingBlock
+from pulsar_ray.lane.timers import LoopTimers
 
 
 class CallbackQueue:
-    """Callbacks run in the order of completion; threads that find one running leave theirs to it."""
+    """Callbacks run in the order of completion; threads that find one running leave theirs to it.
 
-    def __init__(self) -> None:
+    With a `home` they run there only: they complete futures of that loop.
+    """
+
+    def __init__(self, home: LoopTimers | None) -> None:
+        self._home = home
         self._settled: deque[PendingBlock] = deque()
         self._role = threading.Lock()
         self.is_running = False
@@ -22,13 +27,11 @@ class CallbackQueue:
         """Add blocks that have their outcome; `run` must follow."""
         self._settled.extend(settled)
 
-    @property
-    def is_idle(self) -> bool:
-        """True when every callback of what was added has returned."""
-        return not self._settled and not self._role.locked()
-
     def run(self) -> None:
         """Call back, unless another thread does; not under any lock that a callback may need."""
+        if self._home is not None and not self._home.is_current:
+            self._home.call_soon(self.run)
+            return
         while self._settled and self._role.acquire(blocking=False):
             try:
                 self.is_running = True

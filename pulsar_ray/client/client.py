@@ -384,14 +384,7 @@ def _reconnect(options: ClientOptions, address: str) -> Client:
     with _UNPICKLED_LOCK:
         client = _UNPICKLED.get(key)
         if client is None or not client.is_usable:
-            client = Client(
-                address,
-                operation_timeout_seconds=options.operation_timeout_seconds,
-                data_dir=options.data_dir,
-                config_file=options.config_file,
-                transport=options.transport,
-                **options.settings,
-            )
+            client = Client(address, **options.for_another_process())
             _UNPICKLED[key] = client
         return client
 

@@ -90,6 +90,16 @@ class ClientOptions:
         refuse_not_yet("Client", vars(options))
         return options
 
+    def for_another_process(self) -> dict[str, Any]:
+        """The arguments, behind the address, of a client that connects to the same cluster elsewhere."""
+        return {
+            "operation_timeout_seconds": self.operation_timeout_seconds,
+            "data_dir": self.data_dir,
+            "config_file": self.config_file,
+            "transport": self.transport,
+            **self.settings,
+        }
+
 
 def check_service_url(url: object) -> None:
     """Raises ValueError unless it is "auto", "local" or the host:port of a Ray cluster."""

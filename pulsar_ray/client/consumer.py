@@ -14,11 +14,13 @@ import pyarrow as pa
 from pulsar_ray.client.acknowledging_consumer import AcknowledgingConsumer
 from pulsar_ray.client.activity import ActivityThread
 from pulsar_ray.client.arrow_table import received_table
-from pulsar_ray.client.consumer_core import FOREVER_S, ConsumerCore
+from pulsar_ray.client.consumer_core import ConsumerCore
 from pulsar_ray.client.listener import ListenerThread
 from pulsar_ray.client.message import Message, MessageBatchView
 from pulsar_ray.client.partition_consumer import PartitionConsumer
+from pulsar_ray.client.receivers import FutureReceiver
 from pulsar_ray.client.start_position import StartPosition
+from pulsar_ray.client.taken_spans import FOREVER_S, TakenSpans, batch_limits, receive_timeout_s
 from pulsar_ray.errors import (
     AlreadyClosed,
     InvalidConfiguration,
@@ -34,9 +36,6 @@ from pulsar_ray.transport.cluster import PartitionRoute
 if TYPE_CHECKING:
     from pulsar_ray.client.client import Client
     from pulsar_ray.client.consumer_options import ConsumerOptions
-
-DEFAULT_BATCH_BYTES = 10 * 1024 * 1024
-DEFAULT_BATCH_TIMEOUT_MS = 100
 
 
 class Consumer(AcknowledgingConsumer):
@@ -72,23 +71,20 @@ class Consumer(AcknowledgingConsumer):
         if timeout_millis is None:
             deadline = time.monotonic() + FOREVER_S
         else:
-            deadline = time.monotonic() + self._checked_timeout(timeout_millis) / 1000
+            deadline = time.monotonic() + receive_timeout_s(timeout_millis)
             if self._options.receiver_queue_size == 0:
                 raise InvalidConfiguration("receive(timeout_millis) needs a receiver_queue_size above 0")
         if self._listener is not None:
             raise InvalidConfiguration("this consumer has a message_listener: receive() cannot be used")
         return self._core.receive(deadline)
 
-    def _checked_timeout(self, timeout_millis: int) -> int:
-        if not isinstance(timeout_millis, int):
-            raise ValueError(f"timeout_millis={timeout_millis!r}: give an int (ms) or None")
-        return timeout_millis
-
     def receive_async(self) -> Future[Message]:
         """A future of the next message; cancelling it gives the message to the next one."""
         if self._listener is not None:
             raise InvalidConfiguration("this consumer has a message_listener: receive_async() cannot be used")
-        return self._core.receive_async()
+        receiver = FutureReceiver()
+        self._core.add_receiver(receiver)
+        return receiver.future
 
     def batch_receive(self) -> MessageBatchView:
         """Messages as the batch receive policy says: when one of its limits is reached; possibly none at its
@@ -98,14 +94,9 @@ class Consumer(AcknowledgingConsumer):
         """
         if self._listener is not None:
             raise InvalidConfiguration("this consumer has a message_listener: batch_receive() cannot be used")
-        policy = self._options.batch_receive_policy
-        most, size, timeout_ms = -1, DEFAULT_BATCH_BYTES, DEFAULT_BATCH_TIMEOUT_MS
-        if policy is not None:
-            most, size, timeout_ms = policy.max_num_message, policy.max_num_bytes, policy.timeout_ms
-        deadline = time.monotonic() + (timeout_ms / 1000 if timeout_ms > 0 else FOREVER_S)
-        most = most if most > 0 else 2**31
-        size = size if size > 0 else 2**62
-        return MessageBatchView(self._core.take_spans(most, size, deadline, fills=policy is not None))
+        taken, timeout_s = batch_limits(self._options.batch_receive_policy)
+        self._core.take_into(taken, time.monotonic() + timeout_s)
+        return MessageBatchView(taken.spans)
 
     def receive_arrow(self, max_messages: int = 100_000, timeout_millis: int | None = None) -> pa.Table:
         """What is there, at least one message, as a table with the columns key, value, ordering_key,
@@ -117,12 +108,13 @@ class Consumer(AcknowledgingConsumer):
             raise InvalidConfiguration("this consumer has a message_listener: receive_arrow() cannot be used")
         if max_messages < 1:
             raise ValueError(f"max_messages={max_messages!r}: give an int of at least 1")
-        wait_s = FOREVER_S if timeout_millis is None else self._checked_timeout(timeout_millis) / 1000
+        wait_s = FOREVER_S if timeout_millis is None else receive_timeout_s(timeout_millis)
         self._core.widen(2 * max_messages)
-        spans = self._core.take_spans(max_messages, 2**62, time.monotonic() + wait_s)
-        if not spans:
+        taken = TakenSpans(max_messages, 2**62, fills=False)
+        self._core.take_into(taken, time.monotonic() + wait_s)
+        if not taken.spans:
             raise Timeout(f"no message arrived in {timeout_millis} ms")
-        return received_table(spans)
+        return received_table(taken.spans)
 
     def has_message_available(self) -> bool:
         """Whether a message that is stored by now is waiting here, or will come to this subscription.

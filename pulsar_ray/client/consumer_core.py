@@ -11,7 +11,8 @@ import operator
 import threading
 import time
 from collections import deque
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Protocol
 
@@ -22,7 +23,9 @@ from pulsar_ray.client.held_rows import Held
 from pulsar_ray.client.message import Message, RowSpan
 from pulsar_ray.client.partition_consumer import Granted, PartitionConsumer, count_rows
 from pulsar_ray.client.received_block import ReceivedBlock
+from pulsar_ray.client.receivers import Origin, Receiver
 from pulsar_ray.client.segment_files import SegmentFiles
+from pulsar_ray.client.taken_spans import TakenSpans
 from pulsar_ray.errors import (
     AlreadyClosed,
     ForkedClient,
@@ -35,7 +38,6 @@ from pulsar_ray.model import row_ranges
 
 logger = logging.getLogger(__name__)
 
-FOREVER_S = 1e9
 KEEP_GONE = 100
 
 
@@ -75,7 +77,8 @@ class ConsumerCore:
         self._block: ReceivedBlock | None = None
         self._rows = iter(range(0))
         self._partition: PartitionConsumer | None = None
-        self._futures: deque[Future[Message]] = deque()
+        self._receivers: deque[Receiver] = deque()
+        self._listeners: list[Callable[[], None]] = []
         self._waiting = 0
         self._bulk_window = 0
         self._error: PulsarException | None = None
@@ -90,7 +93,7 @@ class ConsumerCore:
         self._taking = threading.Lock()
         self._queue.clear()
         self._spans.clear()
-        self._futures.clear()
+        self._receivers.clear()
         self._rows = iter(range(0))
         self._error = error
         for partition in self.partitions:
@@ -146,14 +149,19 @@ class ConsumerCore:
         """
         options = self.options
         if options.receiver_queue_size == 0:
-            return max(1 if self._waiting or self._futures else 0, self._bulk_window)
+            return max(1 if self._waiting or self._receivers else 0, self._bulk_window)
         share = options.max_total_receiver_queue_size_across_partitions // max(1, len(self.partitions))
         return max(1, min(options.receiver_queue_size, share), self._bulk_window)
 
     def arrived(self, granted: list[Granted]) -> None:
         """Called with the lock held: deliveries join the queue."""
         self._queue.extend(granted)
+        self._tell_arrival()
+
+    def _tell_arrival(self) -> None:
         self._arrived.notify_all()
+        for listener in self._listeners:
+            listener()
 
     def take_queued(self, partition: PartitionConsumer) -> list[Held]:
         """Called with the lock held: forget what is queued of one partition; it counts as consumed."""
@@ -202,10 +210,10 @@ class ConsumerCore:
         """Every receive from now on raises `error`."""
         with self.lock:
             self._error = self._error or error
-            self._arrived.notify_all()
-            futures, self._futures = self._futures, deque()
-        for future in futures:
-            future.set_exception(error)
+            self._tell_arrival()
+            receivers, self._receivers = self._receivers, deque()
+        for receiver in receivers:
+            receiver.fail(error)
 
     # --- one message ------------------------------------------------------------------------------
 
@@ -223,9 +231,42 @@ class ConsumerCore:
                         break
                 self._start_span(*self._next_span(deadline))
             message = Message(self._block, row)  # type: ignore[arg-type]
-        if self._futures:
+        if self._receivers:
             self.serve_waiting()
         return message
+
+    def receive_now(self) -> Message | None:
+        """The next message if one is here and nobody waits for it already.
+
+        Raises AlreadyClosed, or what reading its block raises.
+        """
+        if self._receivers:
+            return None
+        with self.lock:
+            row = next(self._rows, None)
+        if row is not None:
+            return Message(self._block, row)  # type: ignore[arg-type]
+        if not self._taking.acquire(blocking=False):
+            return None
+        try:
+            return self._take_one()
+        finally:
+            self._taking.release()
+
+    def _take_one(self) -> Message | None:
+        """Called with `_taking` held."""
+        while True:
+            with self.lock:
+                row = next(self._rows, None)
+                if row is None and not (self._queue or self._spans):
+                    self.check()
+                    return None
+            if row is not None:
+                return Message(self._block, row)  # type: ignore[arg-type]
+            try:
+                self._start_span(*self._next_span(0.0))
+            except Timeout:  # what was here had been acknowledged, or was dropped meanwhile
+                return None
 
     def _start_span(self, span: RowSpan, partition: PartitionConsumer) -> None:
         with self.lock:
@@ -244,6 +285,18 @@ class ConsumerCore:
             self._fill_spans(deadline)
         partition.send_credit()
         return span, partition
+
+    def give_back(self, spans: Iterable[RowSpan], origins: Iterable[Origin]) -> None:
+        """What was handed out and did not get to the application is handed out next, in the same order.
+
+        Unless a seek or rewind came between, after which it comes by itself.
+        """
+        with self._taking:
+            self._return_current()
+            for span, (partition, generation) in reversed(list(zip(spans, origins, strict=True))):
+                if partition.generation == generation:
+                    self._put_back(span, partition)
+        self.serve_waiting()
 
     def _put_back(self, span: RowSpan, partition: PartitionConsumer) -> None:
         with self.lock:
@@ -320,42 +373,20 @@ class ConsumerCore:
             for partition in self.partitions:
                 partition.send_credit()
 
-    def take_spans(
-        self, max_messages: int, max_bytes: int, deadline: float, *, fills: bool = False
-    ) -> list[RowSpan]:
-        """Spans of up to so many messages and bytes; empty if none came until `deadline`.
-
-        What is there once the first came, or with `fills` as many as come until a limit is reached. A message
-        above `max_bytes` comes alone.
-        """
-        spans: list[RowSpan] = []
+    def take_into(self, taken: TakenSpans, deadline: float) -> None:
+        """Add what is here, and what comes until `deadline` or until it has enough."""
         with self._taking:
-            messages = size = 0
             self._return_current()
-            while messages < max_messages and size < max_bytes:
-                if (
-                    not self._spans
-                    and not self._queue
-                    and ((spans and not fills) or time.monotonic() >= deadline)
-                ):
+            while not taken.is_full:
+                if not self._spans and not self._queue and (taken.is_enough or time.monotonic() >= deadline):
                     break
                 try:
                     (block, first, end), partition = self._next_span(deadline)
                 except Timeout:
                     break
-                room, taken = _fitting(
-                    block, first, min(end, first + max_messages - messages), max_bytes - size
-                )
-                room = max(room, 0 if spans else 1)
-                if end - first > room:
-                    self._put_back((block, first + room, end), partition)
-                    end = first + room
-                if not room:
-                    break
-                spans.append((block, first, end))
-                messages += end - first
-                size += taken
-        return spans
+                kept = taken.add((block, first, end), Origin(partition, partition.generation))
+                if kept < end - first:
+                    self._put_back((block, first + kept, end), partition)
 
     def _return_current(self) -> None:
         """What is left of the span that single receives were handing out goes back to the front."""
@@ -365,22 +396,39 @@ class ConsumerCore:
         if rest and self._block is not None and self._partition is not None:
             self._put_back((self._block, rest[0], rest[-1] + 1), self._partition)
 
-    # --- futures ----------------------------------------------------------------------------------
+    # --- without a thread that waits ----------------------------------------------------------------
 
-    def receive_async(self) -> Future[Message]:
-        """A future of the next message; cancel it to give up."""
-        future: Future[Message] = Future()
+    def add_receiver(self, receiver: Receiver) -> None:
+        """It gets the next message, behind those that wait already. Raises AlreadyClosed."""
         with self.lock:
             self.check()
-            self._futures.append(future)
+            self._receivers.append(receiver)
         for partition in self.partitions:
             partition.send_credit()
         self.serve_waiting()
-        return future
+
+    def remove_receiver(self, receiver: Receiver) -> None:
+        """It waits no more."""
+        with self.lock, suppress(ValueError):
+            self._receivers.remove(receiver)
+
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        """Call `listener` at each arrival, with the lock held, and at the end; it counts as waiting."""
+        with self.lock:
+            self._listeners.append(listener)
+            self._waiting += 1
+        for partition in self.partitions:
+            partition.send_credit()
+
+    def remove_listener(self, listener: Callable[[], None]) -> None:
+        """Call it no more."""
+        with self.lock:
+            self._listeners.remove(listener)
+            self._waiting -= 1
 
     def serve_waiting(self) -> None:
-        """Give messages to futures that wait, in order; called after arrivals, without the lock."""
-        while self._futures:
+        """Give messages to receivers that wait, in order; called after arrivals, without the lock."""
+        while self._receivers:
             if not self._taking.acquire(blocking=False):
                 return
             try:
@@ -390,23 +438,26 @@ class ConsumerCore:
                 self._taking.release()
 
     def _serve_one(self) -> bool:
-        with self.lock:
-            row = next(self._rows, None)
-            ready = bool(self._queue or self._spans)
-        while row is None and ready:
-            self._start_span(*self._next_span(time.monotonic() + FOREVER_S))
-            with self.lock:
-                row = next(self._rows, None)
-        if row is None or self._block is None or self._partition is None:
+        try:
+            message = self._take_one()
+        except PulsarException as error:
+            failed = error
+            return self._offer(lambda receiver: receiver.fail(failed))
+        if message is None or self._partition is None:
             return False
-        message = Message(self._block, row)
-        while self._futures:
-            future = self._futures.popleft()
-            if future.set_running_or_notify_cancel():
-                future.set_result(message)
-                return True
+        origin = Origin(self._partition, self._partition.generation)
+        if self._offer(lambda receiver: receiver.give(message, origin)):
+            return True
         self._return_current()
-        self._put_back((self._block, row, row + 1), self._partition)
+        self._put_back((message.block, message.row, message.row + 1), self._partition)
+        return False
+
+    def _offer(self, takes: Callable[[Receiver], bool]) -> bool:
+        """Whether anybody took it."""
+        while self._receivers:
+            with suppress(IndexError):  # another thread took the last one away
+                if takes(self._receivers.popleft()):
+                    return True
         return False
 
     def close(self) -> None:
@@ -419,17 +470,3 @@ class ConsumerCore:
 def _rows_of(span: RowSpan) -> Held:
     block, first, end = span
     return block.ledger_id, block.first_entry_id, ((first, end),)
-
-
-def _fitting(block: ReceivedBlock, first: int, end: int, max_bytes: int) -> tuple[int, int]:
-    """How many of these rows fit into so many bytes, and their size."""
-    block_bytes = block.decoded.header.uncompressed_length
-    if block_bytes < max_bytes:
-        return end - first, block_bytes * (end - first) // block.message_count
-    size = 0
-    for row in range(first, end):
-        length = len(block.values[row] or b"")
-        if size + length > max_bytes:
-            return row - first, size
-        size += length
-    return end - first, size

@@ -16,6 +16,7 @@ from pulsar_ray.errors import (
     Timeout,
     error_from,
 )
+from pulsar_ray.lane.completion import Completion
 from pulsar_ray.session.requests import CloseEndpoint, OpenProducer, ProducerOpened, PublishFailed
 from pulsar_ray.transport.carriers import Connection
 from pulsar_ray.transport.cluster import AttachReply, PartitionRoute
@@ -124,7 +125,7 @@ class PartitionProducer(SendQueue):
             for _, entry_seq, _, ledger_id, entry_id in rows:
                 pending.answer(entry_seq, (ledger_id, entry_id, None))
             self._callbacks.extend(pending.take_settled())
-            self._room.notify_all()
+            self._made_room()
         self._callbacks.run()
         self._pump()
 
@@ -134,7 +135,7 @@ class PartitionProducer(SendQueue):
         for block in blocks:
             block.outcome = block.outcome or (-1, -1, error)
         self._callbacks.extend(blocks)
-        self._room.notify_all()
+        self._made_room()
 
     def on_request(self, request: Any, body: memoryview) -> None:
         """A refusal of one block."""
@@ -145,7 +146,7 @@ class PartitionProducer(SendQueue):
                 error = error_from(request.error, request.text, request.details)
                 self._pending.answer(request.entry_seq, (-1, -1, error))
                 self._callbacks.extend(self._pending.take_settled())
-                self._room.notify_all()
+                self._made_room()
             self._callbacks.run()
             self._pump()
 
@@ -193,24 +194,18 @@ class PartitionProducer(SendQueue):
             self._fail_pending(error)
         self._callbacks.run()
 
-    def flush(self, deadline: float) -> None:
-        """Wait until everything enqueued so far is confirmed or failed. Raises Timeout."""
+    def check(self) -> None:
+        """Raise what ended this producer, if anything did."""
         if self._error is not None:
             raise self._error
-        self.seal()
-        with self._state:
-            last = max((block.entry_seq for block in self._pending), default=-1)
-            flushed = _Flushed(self, self._numbers.incarnation, last)
+
+    def flush(self, deadline: float) -> None:
+        """Wait until everything enqueued so far is confirmed or failed. Raises Timeout."""
+        self.check()
+        flushed = Completion()
+        self.when_settled(flushed.set)
         if not self.link.wait(flushed, deadline):
             raise Timeout("flush: messages are still unconfirmed")
-
-    def is_settled_up_to(self, incarnation: int, entry_seq: int) -> bool:
-        """True when no block up to this entry_seq is pending any more and every callback of them has run."""
-        with self._state:
-            if not self._callbacks.is_idle:
-                return False
-            first = self._pending.first
-            return first is None or first.entry_seq > entry_seq or self._numbers.incarnation != incarnation
 
     def close(self, deadline: float) -> None:
         """Write and confirm what is pending, then give the name back."""
@@ -228,19 +223,3 @@ class PartitionProducer(SendQueue):
     def is_connected(self) -> bool:
         """True while open at the partition."""
         return self._is_open
-
-
-class _Flushed:
-    """Looks like an event that is set once everything up to an entry_seq is confirmed or has failed."""
-
-    def __init__(self, producer: PartitionProducer, incarnation: int, entry_seq: int) -> None:
-        self._producer = producer
-        self._incarnation = incarnation
-        self._entry_seq = entry_seq
-
-    def is_set(self) -> bool:
-        return self._producer.is_settled_up_to(self._incarnation, self._entry_seq)
-
-    def wait(self, timeout: float | None = None) -> bool:
-        time.sleep(min(timeout or 0.001, 0.001))
-        return self.is_set()

@@ -38,6 +38,16 @@ class PendingBlock:
         self.done = done
         self.outcome: Outcome | None = None
 
+    def then(self, callback: Callable[[], None]) -> None:
+        """Call `callback` behind `done`, whatever the outcome."""
+        before = self.done
+
+        def done(ledger_id: int, entry_id: int, error: PulsarException | None) -> None:
+            before(ledger_id, entry_id, error)
+            callback()
+
+        self.done = done
+
 
 class PendingBlocks:
     """A queue whose first `sent` blocks were written to the present carrier. The producer's state lock
@@ -81,6 +91,11 @@ class PendingBlocks:
     def first(self) -> PendingBlock | None:
         """The oldest block."""
         return self._blocks[0] if self._blocks else None
+
+    @property
+    def last(self) -> PendingBlock | None:
+        """The newest block."""
+        return self._blocks[-1] if self._blocks else None
 
     def answer(self, entry_seq: int, outcome: Outcome) -> None:
         """A receipt or refusal came; one that came before is harmless."""

@@ -24,7 +24,6 @@ from pulsar_ray.clock import SystemClock
 from pulsar_ray.errors import MessageTooBig, ProducerQueueIsFull, PulsarException, Timeout
 from pulsar_ray.format.block import MAX_ROWS, check_block_size
 from pulsar_ray.format.table import MAX_BATCH_BYTES
-from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.model.enums import BatchingType
 from pulsar_ray.session.requests import ProducerOpened, Publish, encode_request
 from pulsar_ray.transport.carriers import Connection
@@ -34,6 +33,7 @@ from pulsar_ray.transport.link import ActorLink
 MAX_PENDING_BYTES = 64 * 1024 * 1024
 IN_FLIGHT_UNBATCHED = 2
 """Without batching, messages gather into one block while so many blocks are under way."""
+UNLIMITED = 1 << 62
 
 
 class SendQueue:
@@ -47,11 +47,14 @@ class SendQueue:
         self.producer_id = producer_id
         self.name = options.producer_name or ""
         self._options = options
-        self._io = IoThread.get()
+        self._io = link.timers
         self._state = threading.Lock()
         self._room = threading.Condition(self._state)
         self._write_role = threading.Lock()
-        self._callbacks = CallbackQueue()
+        self._callbacks = CallbackQueue(link.loop_timers)
+        self._is_gathering = False
+        self.on_room: Callable[[], None] | None = None
+        """Called under the state lock when receipts or refusals have made room."""
         self._pending = PendingBlocks()
         self._numbers = BlockNumbers()
         self._is_open = False
@@ -72,7 +75,7 @@ class SendQueue:
         self._state = threading.Lock()
         self._room = threading.Condition(self._state)
         self._write_role = threading.Lock()
-        self._callbacks = CallbackQueue()
+        self._callbacks = CallbackQueue(self.link.loop_timers)
         self._pending = PendingBlocks()
         self._is_open = False
 
@@ -126,6 +129,9 @@ class SendQueue:
                 if fields is None
                 else builder.add_message(value, callback, *fields)
             )
+            if flags & SEALED and not self._is_open:
+                # Nobody takes it before the producer is open again, and it fills the queue from now on.
+                self._take_sealed(seal=False)
             if seal and self._batching:
                 self._take_sealed(seal=True)
             elif self._batching:
@@ -133,9 +139,39 @@ class SendQueue:
                     self._arm_batch_timer()
                 if not flags & SEALED:
                     return
-            elif self._callbacks.is_running or (pending.sent >= IN_FLIGHT_UNBATCHED and not flags & SEALED):
+            elif (
+                self._callbacks.is_running
+                or self._is_gathering
+                or (pending.sent >= IN_FLIGHT_UNBATCHED and not flags & SEALED)
+            ):
                 return
         self._pump()
+
+    def gather(self) -> None:
+        """On a loop: what is sent without batching in this turn of it goes out together at its end."""
+        if not self._is_gathering and not self._batching:
+            self._is_gathering = True
+            self._io.call_soon(self._gathered)
+
+    def _gathered(self) -> None:
+        self._is_gathering = False
+        self._pump()
+
+    @property
+    def room(self) -> int:
+        """How many messages the queue takes without waiting."""
+        pending = self._pending
+        if pending.size > MAX_PENDING_BYTES:
+            return 0
+        if not self._max_pending:
+            return UNLIMITED
+        return max(0, self._max_pending - pending.messages - self._builder.message_count)  # type: ignore[union-attr]
+
+    def _made_room(self) -> None:
+        """Called with the state lock held."""
+        self._room.notify_all()
+        if self.on_room is not None:
+            self.on_room()
 
     def _is_full(self, messages: int, size: int) -> bool:
         pending = self._pending
@@ -170,7 +206,7 @@ class SendQueue:
         """What is still open would otherwise fill the queue until its delay is over."""
         builder = self._builder
         if builder is not None and builder.message_count:
-            builder.seal()
+            self._take_sealed(seal=True)
             self._io.call_soon(self._pump)
 
     def check_size(self, payload_bytes: int) -> None:
@@ -224,6 +260,21 @@ class SendQueue:
         """Finish what is open and write it: a flush or a synchronous send."""
         with self._state:
             self._take_sealed(seal=True)
+        self._pump()
+
+    def when_settled(self, callback: Callable[[], None]) -> None:
+        """Write what is open; call back once all of it was confirmed or failed, behind its own callbacks."""
+        with self._state:
+            self._take_sealed(seal=True)
+            last = self._pending.last
+            if last is not None:
+                last.then(callback)
+            else:
+                # Behind what is settled and not called back yet.
+                nothing = PendingBlock(-1, 0, 0, [], 0, 0.0, lambda *_: callback())
+                nothing.outcome = (-1, -1, None)
+                self._callbacks.extend([nothing])
+        self._callbacks.run()
         self._pump()
 
     def _arm_batch_timer(self) -> None:
@@ -287,7 +338,10 @@ class SendQueue:
     def _is_turn(self) -> bool:
         """Whether unbatched messages that have gathered may be written."""
         return (
-            not self._batching and not self._callbacks.is_running and self._pending.sent < IN_FLIGHT_UNBATCHED
+            not self._batching
+            and not self._callbacks.is_running
+            and not self._is_gathering
+            and self._pending.sent < IN_FLIGHT_UNBATCHED
         )
 
     def _has_sealable(self) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from pulsar_ray.errors import NotConnected, PulsarException, SessionLost
 from pulsar_ray.session.requests import Request
@@ -13,7 +15,7 @@ from pulsar_ray.transport.link import ActorLink
 class Statement:
     """`build(request id)` makes the request. `answered`: it was carried out, or refused with `error`."""
 
-    __slots__ = ("answered", "build", "carried_out", "error")
+    __slots__ = ("_then", "answered", "build", "carried_out", "error")
 
     def __init__(
         self, build: Callable[[int], Request], carried_out: Callable[[], None] | None = None
@@ -22,13 +24,29 @@ class Statement:
         self.carried_out = carried_out
         self.answered = threading.Event()
         self.error: PulsarException | None = None
+        self._then: deque[Callable[[], None]] = deque()
 
     def settle(self, error: PulsarException | None) -> None:
         """There is an answer, or there will be none."""
-        self.error = error
         if error is None and self.carried_out is not None:
             self.carried_out()
+        self.end(error)
+
+    def end(self, error: PulsarException | None) -> None:
+        """Whoever waits goes on."""
+        self.error = error
         self.answered.set()
+        with suppress(IndexError):
+            while True:
+                callback = self._then.popleft()
+                callback()
+
+    def when_answered(self, callback: Callable[[], None]) -> None:
+        """Call back once there is an answer, or when there will be none; possibly at once."""
+        self._then.append(callback)
+        # Whoever answers looks at the list after the event: one of the two always sees the other.
+        if self.answered.is_set():
+            self.end(self.error)
 
 
 class Statements:
@@ -76,5 +94,4 @@ class Statements:
         with self._lock:
             unanswered, self._unanswered = self._unanswered, {}
         for statement in unanswered:
-            statement.error = error
-            statement.answered.set()
+            statement.end(error)

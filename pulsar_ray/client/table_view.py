@@ -13,6 +13,7 @@ from pulsar_ray.client.consumer_core import ConsumerCore
 from pulsar_ray.client.message import MessageBatchView
 from pulsar_ray.client.reader import Reader
 from pulsar_ray.client.schema import Schema
+from pulsar_ray.client.taken_spans import TakenSpans
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.message_id import MessageId
 
@@ -64,9 +65,10 @@ class TableView:
         threading.Thread(target=self._follow, name="pulsar-ray-table", daemon=True).start()
 
     def _take(self) -> MessageBatchView:
-        spans = self._core.take_spans(MESSAGES_AT_ONCE, 2**62, time.monotonic() + LOOK_INTERVAL_S)
-        view = MessageBatchView(spans)
-        if spans:
+        taken = TakenSpans(MESSAGES_AT_ONCE, 2**62, fills=False)
+        self._core.take_into(taken, time.monotonic() + LOOK_INTERVAL_S)
+        view = MessageBatchView(taken.spans)
+        if taken.spans:
             self._apply(view)
             self._consumer.acknowledge(view)
         return view

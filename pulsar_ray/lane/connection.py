@@ -191,6 +191,13 @@ class LaneConnection:
                 awaited.wait(min(remaining, _WAIT_SLICE_S))
         return True
 
+    has_unread = False
+    """Whoever has the time reads: nothing that arrived is left lying."""
+
+    def keep_alive(self, packet: bytes) -> None:
+        """Write a small packet that says that this process lives; on the I/O thread."""
+        self.send([packet])
+
     def close(self) -> None:
         """Write what is queued if the kernel takes it, and close; `on_lost` is not called.
 

@@ -16,16 +16,20 @@ from typing import ClassVar, Protocol
 logger = logging.getLogger(__name__)
 
 
-class IoOwner(Protocol):
-    """A connection as the I/O thread sees it."""
-
-    def on_events(self, mask: int) -> None:
-        """Its descriptor is ready; called on the I/O thread and must not block."""
+class Inherited(Protocol):
+    """Has a socket that forked children inherit."""
 
     def abandon(self) -> None:
         """This process is a forked child: close the raw descriptor and nothing else, the parent still uses
         the socket.
         """
+
+
+class IoOwner(Inherited, Protocol):
+    """A connection as the I/O thread sees it."""
+
+    def on_events(self, mask: int) -> None:
+        """Its descriptor is ready; called on the I/O thread and must not block."""
 
 
 class TimerHandle:
@@ -56,7 +60,7 @@ class IoThread:
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wakeup, select.EPOLLIN)
         self._registered: dict[int, IoOwner] = {}
-        self._owners: set[IoOwner] = set()
+        self._owners: set[Inherited] = set()
         self._soon: deque[Callable[[], None]] = deque()
         self._timers: list[tuple[float, int, TimerHandle]] = []
         self._timer_numbers = itertools.count()
@@ -100,11 +104,11 @@ class IoThread:
         self.call_soon(lambda: heapq.heappush(self._timers, entry))
         return handle
 
-    def own(self, owner: IoOwner) -> None:
+    def own(self, owner: Inherited) -> None:
         """From now on a fork in this process abandons `owner` in the child."""
         self._owners.add(owner)
 
-    def disown(self, owner: IoOwner) -> None:
+    def disown(self, owner: Inherited) -> None:
         """The owner's descriptor is closed."""
         self._owners.discard(owner)
 

@@ -1,9 +1,11 @@
-"""A client's lane that lives on an event loop: for actors that follow actors, whose state that loop owns."""
+"""A client's lane that lives on an event loop: of an asyncio client, or of an actor that follows another."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import select
 import socket
 import threading
 from collections.abc import Sequence
@@ -14,6 +16,7 @@ from typing import Any, cast
 from pulsar_ray.errors import (
     AlreadyClosed,
     ConnectError,
+    ForkedClient,
     ProtocolError,
     PulsarException,
     SessionLost,
@@ -23,6 +26,7 @@ from pulsar_ray.lane.address import LaneAddress
 from pulsar_ray.lane.connection import Awaited, ConnectionHandler
 from pulsar_ray.lane.handshake import open_lane
 from pulsar_ray.lane.hello import HelloFields, parse_error
+from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.lane.limits import LaneLimits
 from pulsar_ray.session.packet import CARRIER_TYPES, ERROR, Buffer, Packet, PacketParser
 
@@ -35,12 +39,15 @@ class LoopConnection(asyncio.BufferedProtocol):
     def __init__(
         self,
         address: LaneAddress,
+        sock: socket.socket,
         loop: asyncio.AbstractEventLoop,
         handler: ConnectionHandler,
         limits: LaneLimits,
     ) -> None:
         self.address = address
         self.kind = address.kind
+        self._sock = sock
+        self._write_lock = threading.Lock()
         self._loop = loop
         self._loop_thread = 0
         self._handler = handler
@@ -62,8 +69,8 @@ class LoopConnection(asyncio.BufferedProtocol):
         """
         limits = LaneLimits()
         sock, _ = open_lane(address, hello, limits)
-        connection = cls(address, loop, handler, limits)
-        adopting = connection._adopt(sock)
+        connection = cls(address, sock, loop, handler, limits)
+        adopting = connection._adopt()
         try:
             asyncio.run_coroutine_threadsafe(adopting, loop).result(CONNECT_DEADLINE_S)
         except (RuntimeError, CancelledError, FutureTimeout):
@@ -73,9 +80,11 @@ class LoopConnection(asyncio.BufferedProtocol):
         except BaseException:
             sock.close()
             raise
+        IoThread.get().own(connection)
         return connection
 
-    async def _adopt(self, sock: socket.socket) -> None:
+    async def _adopt(self) -> None:
+        sock = self._sock
         self._loop_thread = threading.get_ident()
         sock.setblocking(False)
         if sock.family == socket.AF_UNIX:
@@ -98,8 +107,45 @@ class LoopConnection(asyncio.BufferedProtocol):
             self._loop.call_soon_threadsafe(self._write, buffers)
 
     def _write(self, buffers: Sequence[Buffer]) -> None:
-        if self._transport is not None:
-            self._transport.writelines(buffers)
+        with self._write_lock:
+            if self._transport is not None:
+                self._transport.writelines(buffers)
+
+    def keep_alive(self, packet: bytes) -> None:
+        """Write a small packet even while the loop stands still; it may overtake what other threads queued.
+
+        The session of a program that computes on its loop for minutes must not end. From any thread.
+        """
+        with self._write_lock:
+            transport = self._transport
+            # With something queued, that will say soon that this process lives; and a packet of which a part
+            # was written must not be interrupted.
+            if self._lost is not None or transport is None or transport.get_write_buffer_size():
+                return
+            try:
+                written = self._sock.send(packet, socket.MSG_DONTWAIT)
+            except OSError:  # full, or lost: the loop finds out
+                return
+        if written != len(packet):
+            self._lose(SessionLost("a packet could be written only in part"))
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether something arrived that the loop did not come to read yet: the peer is not silent then."""
+        with contextlib.suppress(OSError, ValueError):
+            poll = select.poll()
+            poll.register(self._sock.fileno(), select.POLLIN)
+            return bool(poll.poll(0))
+        return False
+
+    def abandon(self) -> None:
+        """Called in a forked child: the parent goes on with the socket, so nothing may be done to it here."""
+        self._lost = ForkedClient(
+            "this connection belongs to the parent process: make a new Client after the fork"
+        )
+        fd = self._sock.detach()
+        if fd >= 0:
+            os.close(fd)
 
     def wait(self, awaited: Awaited, deadline: float) -> bool:
         """Nobody reads here but the loop: `awaited` is left to its own waiting."""
@@ -109,8 +155,14 @@ class LoopConnection(asyncio.BufferedProtocol):
         """Close; `on_lost` is not called."""
         if self._lost is None:
             self._lost = AlreadyClosed("the connection was closed by its owner")
-            with contextlib.suppress(RuntimeError):  # the loop has ended, and its sockets with it
-                self._loop.call_soon_threadsafe(self._close_transport)
+            self._end()
+
+    def _end(self) -> None:
+        IoThread.get().disown(self)
+        try:
+            self._loop.call_soon_threadsafe(self._close_transport)
+        except RuntimeError:  # the loop is closed, and will not close its sockets
+            self._sock.close()
 
     def _close_transport(self) -> None:
         if self._transport is not None:
@@ -151,6 +203,6 @@ class LoopConnection(asyncio.BufferedProtocol):
         if self._lost is not None:
             return
         self._lost = error
-        self._close_transport()
+        self._end()
         handler: Any = self._handler
         handler.on_lost(self, error)

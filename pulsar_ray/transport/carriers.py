@@ -25,7 +25,12 @@ class Connection(Protocol):
     @property
     def is_lost(self) -> bool: ...
 
+    @property
+    def has_unread(self) -> bool: ...
+
     def send(self, buffers: Sequence[Any]) -> None: ...
+
+    def keep_alive(self, packet: bytes) -> None: ...
 
     def wait(self, awaited: Awaited, deadline: float) -> bool: ...
 
@@ -45,12 +50,12 @@ def open_connection(
     """The carrier `transport` names; with `auto` a lane, and the tunnel when none can be had.
 
     `pushes` says that the actor sends of its own accord, so that the tunnel keeps a call waiting there. With
-    a `loop` a lane lives on that. Raises ConnectError or the actor's refusal when a forced carrier cannot be
-    had.
+    a `loop` a lane lives on that, and packets are handed over there. Raises ConnectError or the actor's
+    refusal when a forced carrier cannot be had.
     """
     hello = HelloFields(attached.protocol_version, attached.session_id, attached.token, attached.attachment)
     if transport == "ray":
-        return _tunnel(cluster, address, attached, handler, pushes=pushes)
+        return _tunnel(cluster, address, attached, handler, pushes=pushes, loop=loop)
     candidates = _lane_addresses(attached, transport)
     for candidate in candidates:
         try:
@@ -62,14 +67,20 @@ def open_connection(
                 raise ConnectError(f"no {transport} lane to {address} ({candidate}): {error}") from None
     if transport != "auto":
         raise ConnectError(f"{address} offers no {transport} lane here; transport='auto' takes what there is")
-    return _tunnel(cluster, address, attached, handler, pushes=pushes)
+    return _tunnel(cluster, address, attached, handler, pushes=pushes, loop=loop)
 
 
 def _tunnel(
-    cluster: Cluster, address: str, attached: AttachReply, handler: ConnectionHandler, *, pushes: bool
+    cluster: Cluster,
+    address: str,
+    attached: AttachReply,
+    handler: ConnectionHandler,
+    *,
+    pushes: bool,
+    loop: asyncio.AbstractEventLoop | None,
 ) -> RayConnection:
     cluster.tie_life(address, attached.session_id, attached.attachment, attached.token)
-    return RayConnection(cluster, address, attached, handler, pushes=pushes)
+    return RayConnection(cluster, address, attached, handler, pushes=pushes, loop=loop)
 
 
 def _lane_addresses(attached: AttachReply, transport: str) -> list[LaneAddress]:

@@ -30,6 +30,7 @@ from pulsar_ray.errors import (
 from pulsar_ray.lane.completion import Completion
 from pulsar_ray.lane.connection import Awaited
 from pulsar_ray.lane.io_thread import IoThread
+from pulsar_ray.lane.timers import LoopTimers, Timers
 from pulsar_ray.session.packet import Packet
 from pulsar_ray.session.requests import (
     MovedNotice,
@@ -83,6 +84,10 @@ class ActorLink:
         self._wants_tcp = transport == "tcp"
         self._loop = loop
         self._io = IoThread.get()
+        self.loop_timers = None if loop is None else LoopTimers(loop)
+        """Of the loop this link lives on, if it does."""
+        self.timers: Timers = self.loop_timers or self._io
+        """For what its endpoints do later."""
         self._endpoints: dict[int, Endpoint] = {}
         self._replies = AwaitedReplies()
         self._state = threading.Condition()
@@ -356,12 +361,21 @@ class ActorLink:
     def _keep_alive(self, connection: Connection, address: str) -> None:
         if self._connection is not connection or self._closed:
             return
-        if time.monotonic() - self._heard_at > SILENCE_S:
+        if self._loop is not None and self._loop.is_closed():
+            # Nobody will read or use this any more; the session must not outlive its program's loop.
+            self.close()
+            return
+        if time.monotonic() - self._heard_at > SILENCE_S and not connection.has_unread:
             silent = SessionLost(f"{address} has been silent for {SILENCE_S} s")
             threading.Thread(target=self._cluster.report_silent, args=(address,), daemon=True).start()
             self._lost(connection, silent)
             return
-        self.send(encode_request(Ping(0)))
+        # Always on the I/O thread, which goes on while a program blocks its loop.
+        try:
+            connection.keep_alive(b"".join(encode_request(Ping(0))))
+        except (PulsarException, OSError) as error:
+            self._lost(connection, error)
+            return
         self._io.call_later(PING_INTERVAL_S, lambda: self._keep_alive(connection, address))
 
     def close(self) -> None:

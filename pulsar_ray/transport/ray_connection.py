@@ -1,12 +1,14 @@
 """The client's end of the Ray carrier: a session's packets through calls of the actor's `exchange` method.
 
-The same interface as a lane's connection. A thread that waits makes its own call and takes what comes down
-with it; for the others one thread per connection takes packets up. A second one keeps a call waiting at an
-actor that sends of its own accord; a newer call releases it, so that nothing queues behind it.
+The same interface as a lane's connection; with a loop, packets are handed over there. A thread that waits
+makes its own call and takes what comes down with it; for the others one thread per connection takes packets
+up. A second one keeps a call waiting at an actor that sends of its own accord; a newer call releases it, so
+that nothing queues behind it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Sequence
@@ -14,7 +16,7 @@ from typing import Any
 
 from pulsar_ray.errors import AlreadyClosed, NotConnected, PulsarException, SessionLost, Timeout
 from pulsar_ray.lane.connection import Awaited, ConnectionHandler
-from pulsar_ray.session.packet import decode_packet
+from pulsar_ray.session.packet import Packet, decode_packet
 from pulsar_ray.session.tunnel import TunnelEnd
 from pulsar_ray.transport.cluster import AttachReply, Cluster
 
@@ -38,11 +40,15 @@ class RayConnection:
         handler: ConnectionHandler,
         *,
         pushes: bool,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self._cluster = cluster
         self._address = address
         self._attached = attached
         self._handler = handler
+        self._loop = loop
+        self._handed_over = 0
+        self._handled = 0
         self._end = TunnelEnd()
         self._end_lock = threading.Lock()
         self._deliver_lock = threading.RLock()
@@ -67,6 +73,15 @@ class RayConnection:
         with self._end_lock:
             self._end.send(b"".join(buffers))
         self._tell_work()
+
+    def keep_alive(self, packet: bytes) -> None:
+        """Queue a small packet that says that this process lives."""
+        self.send([packet])
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether something arrived that the loop did not come to handle yet: the peer is not silent then."""
+        return self._handled < self._handed_over
 
     def wait(self, awaited: Awaited, deadline: float) -> bool:
         """Wait until `awaited` is set; False at the deadline or once lost."""
@@ -151,8 +166,29 @@ class RayConnection:
         with self._deliver_lock:
             with self._end_lock:
                 packets = [decode_packet(packet) for packet in self._end.end_call(last_received, down)]
-            if packets and self._lost is None:
-                self._handler.on_packets(self, packets)  # type: ignore[arg-type]
+            if packets:
+                self._hand_over(packets)
+
+    def _hand_over(self, packets: list[Packet]) -> None:
+        if self._loop is None:
+            self._handle(packets)
+            return
+        self._handed_over += 1
+        try:
+            self._loop.call_soon_threadsafe(self._handle_on_loop, packets)
+        except RuntimeError:
+            raise SessionLost("the event loop of this connection was closed") from None
+
+    def _handle_on_loop(self, packets: list[Packet]) -> None:
+        self._handled += 1
+        try:
+            self._handle(packets)
+        except PulsarException as error:
+            self._lose(error)
+
+    def _handle(self, packets: list[Packet]) -> None:
+        if self._lost is None:
+            self._handler.on_packets(self, packets)  # type: ignore[arg-type]
 
     def _failed(self, error: PulsarException) -> None:
         with self._end_lock:

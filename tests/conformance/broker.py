@@ -6,6 +6,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+from pulsar_ray import asyncio
 from pulsar_ray.admin.admin import Admin
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer import Consumer
@@ -37,6 +38,7 @@ class Broker:
         self._seed = seed
         self._settings = Settings(**{"reattach_grace_seconds": 1.0, **settings, "data_dir": str(directory)})
         self._clients: list[Client] = []
+        self._asyncio_clients: list[asyncio.Client] = []
         self.cluster = self._new_cluster()
 
     def _new_cluster(self) -> StubCluster:
@@ -60,6 +62,13 @@ class Broker:
         """An administrator of this broker."""
         return Admin._on(self.cluster)
 
+    def asyncio_client(self, **arguments: Any) -> asyncio.Client:
+        """As `client`; it lives on the loop it is first used on."""
+        kind = "ray" if self.transport == "lossy" else self.transport
+        client = asyncio.Client._on(self.cluster, transport=kind, **arguments)
+        self._asyncio_clients.append(client)
+        return client
+
     def topic(self, partitions: int = 0) -> str:
         """The full name of a new topic."""
         name = f"persistent://public/default/t{next(_TOPICS)}"
@@ -82,6 +91,8 @@ class Broker:
         for client in self._clients:
             if client.is_usable:
                 client.shutdown()
+        for asyncio_client in self._asyncio_clients:
+            asyncio_client.shutdown()
 
     def unacked(self, topic: str, subscription: str) -> list[int]:
         """How many messages each consumer was given and has not acknowledged, in the order they came."""

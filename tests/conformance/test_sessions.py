@@ -376,3 +376,19 @@ def test_a_waiting_receive_is_served_over_reconnects(broker: Broker, client: Cli
     producer.send(b"at last")
     thread.join(30)
     assert got == [b"at last"]
+
+
+@pytest.mark.parametrize("batching", [False, True])
+def test_a_disconnected_producers_queue_stays_bounded(broker: Broker, client: Client, batching: bool) -> None:
+    topic = broker.topic()
+    producer = client.create_producer(
+        topic, max_pending_messages=10, batching_enabled=batching, batching_max_messages=2
+    )
+    broker.cluster.kill(topic, keep_down=True)
+    wait_until(lambda: not producer.is_connected(), what="the loss was noticed")
+    outcomes = Outcomes()
+    send_all(producer, [b"%06d" % number + bytes(1 << 20) for number in range(15)], outcomes)
+    assert [result for _, result, _ in outcomes.results] == [Result.ProducerQueueIsFull] * 5
+    broker.cluster.allow(topic)
+    producer.flush()
+    assert [(value or b"")[:6] for value in broker.stored(topic)] == numbers(0, 10)

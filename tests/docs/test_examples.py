@@ -15,6 +15,7 @@ LAST_LINE = {
     "events_between_actors": "600 readings sent, all seen; the monitor died once, and saw ... of them twice",
     "arrow_pipeline": "DDD ...",
     "failover_consumers": "400 bookings, in order for each account; bob took over",
+    "asyncio_pipeline": "200 requests answered by 8 workers; the sum of all squares is 2646700",
 }
 IN_TESTS_SPARK = {"spark_report"}
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from pulsar_ray.asyncio.client import Client as AsyncioClient
+from pulsar_ray.asyncio.producer import Producer as AsyncioProducer
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.options import ClientOptions, ConsumerOptions, ProducerOptions, ReaderOptions
 from pulsar_ray.client.producer import Producer
@@ -47,6 +49,30 @@ def test_option_classes_hold_every_parameter_with_its_default(options: Any, sign
 def test_official_parameter_counts_are_those_of_the_reference() -> None:
     counts = [len(s.official) for s in (CLIENT, CREATE_PRODUCER, SUBSCRIBE, CREATE_READER, SEND, SEND_ASYNC)]
     assert counts == [17, 22, 26, 11, 10, 11]
+
+
+OFFICIAL_ASYNCIO = [
+    (AsyncioClient.create_producer, CREATE_PRODUCER, {"batching_enabled": True, "schema": None}, [], []),
+    (
+        AsyncioClient.subscribe,
+        SUBSCRIBE,
+        {"schema": None, "is_pattern_topic": False},
+        ["message_listener", "pattern_auto_discovery_period", "consumer_event_listener", "start_paused"],
+        ["is_pattern_topic"],
+    ),
+    (AsyncioClient.create_reader, CREATE_READER, {"schema": None}, ["reader_listener"], []),
+    (AsyncioProducer.send, SEND, {"disable_replication": None}, [], []),
+]
+
+
+@pytest.mark.parametrize(("method", "signature", "defaults", "left_out", "added"), OFFICIAL_ASYNCIO)
+def test_asyncio_methods_take_the_same_but_for_the_official_differences(
+    method: Any, signature: Signature, defaults: dict[str, Any], left_out: list[str], added: list[str]
+) -> None:
+    expected = {name: signature.official[name] for name in signature.official if name not in left_out}
+    additions = {name: signature.additions[name] for name in signature.additions if name not in left_out}
+    expected = {**expected, **dict.fromkeys(added), **defaults}
+    assert Signature(expected, additions).differences(method) == []
 
 
 def test_no_difference_to_a_method_with_exactly_these_parameters() -> None:

@@ -1,0 +1,273 @@
+"""The asyncio client: producers, consumers and readers on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from types import TracebackType
+from typing import Any
+
+from pulsar_ray.asyncio.consumer import Consumer
+from pulsar_ray.asyncio.control_threads import in_thread
+from pulsar_ray.asyncio.home_loop import HomeLoop
+from pulsar_ray.asyncio.loop_handles import LoopClient, LoopConsumer, LoopProducer, LoopReader
+from pulsar_ray.asyncio.producer import Producer
+from pulsar_ray.asyncio.reader import Reader
+from pulsar_ray.asyncio.shared_clients import shared_client
+from pulsar_ray.client.checks import check_flag, refuse
+from pulsar_ray.client.client_options import ClientOptions
+from pulsar_ray.client.consumer_options import ConsumerOptions
+from pulsar_ray.client.policies import (
+    ConsumerBatchReceivePolicy,
+    ConsumerDeadLetterPolicy,
+    ConsumerKeySharedPolicy,
+    RedeliveryBackoff,
+)
+from pulsar_ray.client.producer_options import ProducerOptions
+from pulsar_ray.client.routing import MessageRouter
+from pulsar_ray.client.schema import BytesSchema, Schema
+from pulsar_ray.model.enums import (
+    BatchingType,
+    CompressionType,
+    ConsumerCryptoFailureAction,
+    ConsumerType,
+    HashingScheme,
+    InitialPosition,
+    PartitionsRoutingMode,
+    ProducerAccessMode,
+    RegexSubscriptionMode,
+    SubscriptionMode,
+)
+from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.transport.cluster import Cluster
+
+
+class Client:
+    """Connects a program's event loop to a broker; `service_url` and keywords as of `pulsar_ray.Client`.
+
+    It lives on the loop of its first awaited call, with all it opens; another loop needs a client of its own.
+    Calls that have to find or attach to actors run on threads, everything else on the loop. Used elsewhere it
+    raises NotAllowedError, after the end of its loop AlreadyClosed. Pickled into Ray tasks and actors it
+    connects there anew.
+    """
+
+    def __init__(self, service_url: str = "auto", **kwargs: Any) -> None:
+        self._use(LoopClient(service_url, **kwargs))
+
+    def _use(self, client: LoopClient) -> None:
+        self._inner = client
+        self._home = HomeLoop(client.live_on)
+        self._was_shut_down = False
+
+    @classmethod
+    def _on(cls, cluster: Cluster, **arguments: Any) -> Client:
+        """A client of a cluster that is there already (`pulsar_ray.testing`); it finds no other one."""
+        client = cls(**arguments)
+        client._use(LoopClient.of_cluster(cluster, **arguments))
+        return client
+
+    @classmethod
+    def reconnected(cls, options: ClientOptions, address: str) -> Client:
+        """In another process: handles that are used on the same loop share their connections."""
+        client = cls(address, **options.for_another_process())
+        client._home = HomeLoop(lambda loop: client._join(shared_client(options, address, loop)))
+        return client
+
+    def _join(self, client: LoopClient) -> None:
+        self._inner = client
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The running loop, if this client lives on it. Raises NotAllowedError, AlreadyClosed."""
+        return self._home.running()
+
+    @property
+    def operation_timeout_s(self) -> float:
+        return self._inner.operation_timeout_s
+
+    # --- producers --------------------------------------------------------------------------------
+
+    async def create_producer(
+        self,
+        topic: str,
+        producer_name: str | None = None,
+        schema: Schema | None = None,
+        initial_sequence_id: int | None = None,
+        send_timeout_millis: int = 30000,
+        compression_type: CompressionType = CompressionType.NONE,
+        max_pending_messages: int = 1000,
+        max_pending_messages_across_partitions: int = 50000,
+        block_if_queue_full: bool = False,
+        batching_enabled: bool = True,
+        batching_max_messages: int = 1000,
+        batching_max_allowed_size_in_bytes: int = 131072,
+        batching_max_publish_delay_ms: int = 10,
+        chunking_enabled: bool = False,
+        message_routing_mode: PartitionsRoutingMode = PartitionsRoutingMode.RoundRobinDistribution,
+        lazy_start_partitioned_producers: bool = False,
+        properties: dict[str, str] | None = None,
+        batching_type: BatchingType = BatchingType.Default,
+        encryption_key: str | None = None,
+        crypto_key_reader: Any = None,
+        access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
+        message_router: MessageRouter | None = None,
+        *,
+        hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
+        chunk_max_message_size: int = -1,
+    ) -> Producer:
+        """A producer for a topic; errors as of `pulsar_ray.Client.create_producer`.
+
+        Batching is on by default: a lone `await send` takes its delay of 10 ms, and hardly anything without.
+        """
+        arguments = _with_schema({name: value for name, value in locals().items() if name != "self"})
+        options = ProducerOptions.from_arguments(**arguments)
+        return Producer(self, options, await self.open_producer(options))
+
+    async def open_producer(self, options: ProducerOptions) -> LoopProducer:
+        """What a Producer sends with."""
+        self.loop()
+        producer = LoopProducer.__new__(LoopProducer)
+        await in_thread(self._inner.producer_from, options, producer, undo=lambda opened: opened.close())
+        return producer
+
+    # --- consumers --------------------------------------------------------------------------------
+
+    async def subscribe(
+        self,
+        topic: str | list[str],
+        subscription_name: str,
+        consumer_type: ConsumerType = ConsumerType.Exclusive,
+        schema: Schema | None = None,
+        receiver_queue_size: int = 1000,
+        max_total_receiver_queue_size_across_partitions: int = 50000,
+        consumer_name: str | None = None,
+        unacked_messages_timeout_ms: int | None = None,
+        broker_consumer_stats_cache_time_ms: int = 30000,
+        negative_ack_redelivery_delay_ms: int = 60000,
+        is_read_compacted: bool = False,
+        properties: dict[str, str] | None = None,
+        initial_position: InitialPosition = InitialPosition.Latest,
+        crypto_key_reader: Any = None,
+        replicate_subscription_state_enabled: bool = False,
+        max_pending_chunked_message: int = 10,
+        auto_ack_oldest_chunked_message_on_queue_full: bool = False,
+        start_message_id_inclusive: bool = False,
+        batch_receive_policy: ConsumerBatchReceivePolicy | None = None,
+        key_shared_policy: ConsumerKeySharedPolicy | None = None,
+        batch_index_ack_enabled: bool = False,
+        regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly,
+        dead_letter_policy: ConsumerDeadLetterPolicy | None = None,
+        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+        is_pattern_topic: bool = False,
+        *,
+        subscription_mode: SubscriptionMode = SubscriptionMode.Durable,
+        priority_level: int = 0,
+        negative_ack_redelivery_backoff: RedeliveryBackoff | None = None,
+        ack_timeout_tick_time_ms: int = 1000,
+        ack_timeout_redelivery_backoff: RedeliveryBackoff | None = None,
+        enable_retry: bool = False,
+        ack_receipt_enabled: bool = False,
+        ack_grouping_time_ms: int = 100,
+        ack_grouping_max_size: int = 1000,
+        expire_time_of_incomplete_chunked_message_ms: int = 60000,
+        subscription_properties: dict[str, str] | None = None,
+    ) -> Consumer:
+        """A consumer on a subscription, which is created if it does not exist; errors as of
+        `pulsar_ray.Client.subscribe`.
+
+        When this returns, everything published from now on (or stored, with InitialPosition.Earliest) is kept
+        for the subscription. With `is_pattern_topic` the topic is a regular expression.
+        """
+        arguments = _with_schema({name: value for name, value in locals().items() if name != "self"})
+        arguments["topic"] = _topic(topic, arguments.pop("is_pattern_topic"))
+        options = ConsumerOptions.from_arguments(**arguments)
+        return Consumer(self, options, await self.open_consumer(options))
+
+    async def open_consumer(self, options: ConsumerOptions) -> LoopConsumer:
+        """What a Consumer receives with."""
+        self.loop()
+        consumer = LoopConsumer.__new__(LoopConsumer)
+        await in_thread(self._inner.consumer_from, options, consumer, undo=lambda opened: opened.close())
+        return consumer
+
+    async def create_reader(
+        self,
+        topic: str,
+        start_message_id: MessageId,
+        schema: Schema | None = None,
+        receiver_queue_size: int = 1000,
+        reader_name: str | None = None,
+        subscription_role_prefix: str | None = None,
+        is_read_compacted: bool = False,
+        crypto_key_reader: Any = None,
+        start_message_id_inclusive: bool = False,
+        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+    ) -> Reader:
+        """A reader that starts behind a message id (at it with `start_message_id_inclusive`), or at earliest
+        or latest.
+        """
+        arguments = _with_schema({name: value for name, value in locals().items() if name != "self"})
+        return Reader(self, arguments, await self.open_reader(arguments))
+
+    async def open_reader(self, arguments: dict[str, Any]) -> LoopReader:
+        """What a Reader reads with."""
+        self.loop()
+        reader = LoopReader.__new__(LoopReader)
+        await in_thread(self._inner.reader_from, arguments, reader, undo=lambda opened: opened.close())
+        return reader
+
+    async def get_topic_partitions(self, topic: str) -> list[str]:
+        """The full names of the topic's partitions; its own name if it has none."""
+        self.loop()
+        return await in_thread(self._inner.get_topic_partitions, topic)
+
+    # --- ending -----------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Close all producers, consumers and readers, then the connection.
+
+        A second call raises AlreadyClosed; one after `shutdown` does not.
+        """
+        self.loop()
+        if self._was_shut_down:
+            self._was_shut_down = False
+            return
+        await in_thread(self._inner.close)
+
+    def shutdown(self) -> None:
+        """End at once: pending messages fail with AlreadyClosed, nothing is waited for."""
+        if not self._inner.is_closed:
+            self._inner.shutdown()
+            self._was_shut_down = True
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        if not self._inner.is_closed:
+            await self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Client.reconnected, (self._inner.options, self._inner.address)
+
+
+def _with_schema(arguments: dict[str, Any]) -> dict[str, Any]:
+    if arguments["schema"] is None:
+        arguments["schema"] = BytesSchema()
+    return arguments
+
+
+def _topic(topic: str | list[str], is_pattern: bool) -> str | list[str] | re.Pattern[str]:
+    check_flag("is_pattern_topic", is_pattern)
+    if not isinstance(topic, str if is_pattern else (str, list)):
+        raise refuse(
+            "topic", topic, "a str or list of str; with is_pattern_topic=True one regular expression"
+        )
+    if not is_pattern:
+        return topic
+    assert isinstance(topic, str)
+    try:
+        return re.compile(topic)
+    except re.error as error:
+        raise ValueError(f"topic={topic!r} is no regular expression: {error}") from None

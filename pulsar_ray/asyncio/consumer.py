@@ -1,0 +1,196 @@
+"""The consumer of an asyncio client."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from pulsar_ray.asyncio.control_threads import in_thread
+from pulsar_ray.asyncio.loop_handles import LoopConsumer
+from pulsar_ray.asyncio.opened_first import OpenedFirst
+from pulsar_ray.asyncio.receiving import has_message_available, receive_into, receive_one
+from pulsar_ray.asyncio.requests import all_answered
+from pulsar_ray.client.arrow_table import received_table
+from pulsar_ray.client.consumer_options import ConsumerOptions
+from pulsar_ray.client.message import Message, MessageBatchView
+from pulsar_ray.client.partition_consumer import PartitionConsumer
+from pulsar_ray.client.taken_spans import FOREVER_S, TakenSpans, batch_limits, receive_timeout_s
+from pulsar_ray.errors import InvalidConfiguration, Timeout
+from pulsar_ray.model.message_id import MessageId
+
+if TYPE_CHECKING:
+    from pulsar_ray.asyncio.client import Client
+
+
+class Consumer(OpenedFirst[LoopConsumer]):
+    """Receives from a topic through a subscription, in any number of tasks of its loop. Made by
+    `Client.subscribe`; pickled, it subscribes anew at its first awaited call.
+
+    Delivery is at least once: what was not acknowledged durably when something crashed comes again. A
+    receiving call that is cancelled, or runs into `asyncio.wait_for`'s timeout, loses no message.
+    """
+
+    def __init__(self, client: Client, options: ConsumerOptions, inner: LoopConsumer | None = None) -> None:
+        super().__init__(client)
+        self._options = options
+        self._confirming: dict[PartitionConsumer, asyncio.Future[None]] = {}
+        if inner is not None:
+            self._opened(inner)
+
+    async def _open(self) -> LoopConsumer:
+        return await self._client.open_consumer(self._options)
+
+    # --- receiving --------------------------------------------------------------------------------
+
+    async def receive(self, timeout_millis: int | None = None) -> Message:
+        """The next message; waits for ever, or so many ms. Tasks get messages in the order of their calls.
+
+        Raises Timeout, AlreadyClosed, InvalidConfiguration with a timeout on a queue of size 0, CorruptData
+        naming the position of an entry that cannot be read (it stays unacknowledged).
+        """
+        self._client.loop()
+        inner = self._inner or await self._open_first()
+        if timeout_millis is None:
+            return await receive_one(inner.core, None)
+        if self._options.receiver_queue_size == 0:
+            raise InvalidConfiguration("receive(timeout_millis) needs a receiver_queue_size above 0")
+        return await receive_one(inner.core, receive_timeout_s(timeout_millis))
+
+    async def batch_receive(self) -> MessageBatchView:
+        """Messages as the batch receive policy says: when one of its limits is reached; possibly none at its
+        timeout.
+
+        A sequence filled lazily; `acknowledge` takes it whole.
+        """
+        inner = await self._open_first()
+        taken, timeout_s = batch_limits(self._options.batch_receive_policy)
+        await receive_into(inner.core, taken, timeout_s)
+        return MessageBatchView(taken.spans)
+
+    async def receive_arrow(self, max_messages: int = 100_000, timeout_millis: int | None = None) -> pa.Table:
+        """What is there, at least one message, as a table with the columns key, value, ordering_key,
+        properties, topic, ...
+
+        Raises Timeout when nothing came in time, else what `receive` raises.
+        """
+        inner = await self._open_first()
+        if max_messages < 1:
+            raise ValueError(f"max_messages={max_messages!r}: give an int of at least 1")
+        timeout_s = FOREVER_S if timeout_millis is None else receive_timeout_s(timeout_millis)
+        inner.core.widen(2 * max_messages)
+        taken = TakenSpans(max_messages, 2**62, fills=False)
+        await receive_into(inner.core, taken, timeout_s)
+        if not taken.spans:
+            raise Timeout(f"no message arrived in {timeout_millis} ms")
+        return received_table(taken.spans)
+
+    async def has_message_available(self) -> bool:
+        """Whether a message that is stored by now is waiting here, or will come to this subscription."""
+        inner = await self._open_first()
+        return await has_message_available(inner.core, self._client.operation_timeout_s)
+
+    # --- acknowledging ----------------------------------------------------------------------------
+
+    async def acknowledge(self, message: Message | MessageId | MessageBatchView | Iterable[Message]) -> None:
+        """Acknowledge a message, an id, or messages received in a batch.
+
+        Acknowledgments are grouped and durable soon; with `ack_receipt_enabled` this returns once they are
+        durable.
+        """
+        self._client.loop()
+        inner = self._inner or await self._open_first()
+        inner.acknowledge(message)
+        if self._options.ack_receipt_enabled:
+            await self._confirmed(inner)
+
+    async def acknowledge_cumulative(self, message: Message | MessageId) -> None:
+        """Acknowledge everything up to and including this message, within its partition.
+
+        Raises CumulativeAcknowledgementNotAllowedError on Shared and KeyShared subscriptions.
+        """
+        inner = await self._open_first()
+        inner.acknowledge_cumulative(message)
+        await self._confirmed(inner)
+
+    async def acknowledge_arrow(self, table: pa.Table) -> None:
+        """Acknowledge the rows of a received table or any part of one; needs its position columns only."""
+        inner = await self._open_first()
+        inner.acknowledge_arrow(table)
+        await self._confirmed(inner)
+
+    async def negative_acknowledge(self, message: Message | MessageId) -> None:
+        """Have a message delivered again after the redelivery delay or backoff; of a batch, its whole entry
+        comes again.
+        """
+        (await self._open_first()).negative_acknowledge(message)
+
+    async def negative_acknowledge_arrow(self, table: pa.Table) -> None:
+        """Have the rows of a received table delivered again."""
+        (await self._open_first()).negative_acknowledge_arrow(table)
+
+    def redeliver_unacknowledged_messages(self) -> None:
+        """Have everything this consumer was given and did not acknowledge delivered again."""
+        self._client.loop()
+        self._open_already().redeliver_unacknowledged_messages()
+
+    async def _confirmed(self, inner: LoopConsumer) -> None:
+        """What one turn of the loop acknowledges with receipts is said, and waited for, together."""
+        for confirming in [self._confirm(partition) for partition in inner.take_added()]:
+            await asyncio.shield(confirming)
+
+    def _confirm(self, partition: PartitionConsumer) -> asyncio.Future[None]:
+        confirming = self._confirming.get(partition)
+        if confirming is None:
+            confirming = asyncio.ensure_future(self._say(partition))
+            confirming.add_done_callback(_retrieved)
+            self._confirming[partition] = confirming
+        return confirming
+
+    async def _say(self, partition: PartitionConsumer) -> None:
+        del self._confirming[partition]
+        await all_answered(partition.say_durably(), time.monotonic() + self._client.operation_timeout_s)
+
+    # --- control ----------------------------------------------------------------------------------
+
+    async def seek(self, messageid: MessageId | int) -> None:
+        """Go on behind this message (at it with `start_message_id_inclusive`), or at the first one published
+        at this time (ms); as the synchronous client's `seek`.
+        """
+        await in_thread((await self._open_first()).seek, messageid)
+
+    async def unsubscribe(self) -> None:
+        """Delete the subscription and close. Raises while other consumers are connected to it."""
+        await in_thread((await self._open_first()).unsubscribe)
+
+    async def get_last_message_id(self) -> MessageId:
+        """The id of the newest message of the topic, (-1,-1,-1,-1) if it is empty. One partition only."""
+        return await in_thread((await self._open_first()).get_last_message_id)
+
+    async def get_last_message_ids(self) -> list[MessageId]:
+        """The id of the newest message of each partition."""
+        return await in_thread((await self._open_first()).get_last_message_ids)
+
+    async def close(self) -> None:
+        """Make acknowledgments durable and leave. A second call raises AlreadyClosed."""
+        await in_thread((await self._open_first()).close)
+
+    def subscription_name(self) -> str:
+        return self._options.subscription_name
+
+    def consumer_name(self) -> str:
+        """The given name, or ten random hex digits."""
+        return self._open_already().consumer_name()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Consumer, self._client, self._options), ()
+
+
+def _retrieved(future: asyncio.Future[None]) -> None:
+    """Nobody may wait for it any more; its error is then no news."""
+    if not future.cancelled():
+        future.exception()

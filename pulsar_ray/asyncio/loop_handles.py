@@ -1,0 +1,147 @@
+"""The synchronous client's classes as the asyncio client uses them: with carriers and timers on a loop.
+
+What may block is called in a thread; what is here is called on the loop and never blocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pyarrow as pa
+
+from pulsar_ray.client.client import Client
+from pulsar_ray.client.client_options import ClientOptions
+from pulsar_ray.client.consumer import Consumer
+from pulsar_ray.client.consumer_core import ConsumerCore
+from pulsar_ray.client.consumer_options import ConsumerOptions
+from pulsar_ray.client.message import Message
+from pulsar_ray.client.partition_consumer import PartitionConsumer
+from pulsar_ray.client.partition_producer import PartitionProducer
+from pulsar_ray.client.producer import Producer
+from pulsar_ray.client.reader import Reader
+from pulsar_ray.transport.cluster import Cluster
+
+
+class LoopClient(Client):
+    """Its links live on a loop from `live_on` on, which comes before the first of them is made."""
+
+    @classmethod
+    def of_cluster(cls, cluster: Cluster, **arguments: Any) -> LoopClient:
+        """A client of a cluster that is there already (`pulsar_ray.testing`)."""
+        client = cls._on(cluster, **arguments)
+        assert isinstance(client, LoopClient)
+        return client
+
+    def live_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """All links are made for this loop."""
+        self._links.loop = loop
+
+    @property
+    def options(self) -> ClientOptions:
+        return self._options
+
+    @property
+    def address(self) -> str:
+        """What finds the same cluster from another process."""
+        return self._connection.address
+
+    @property
+    def is_closed(self) -> bool:
+        return self._connection.is_closed
+
+    def consumer_from(self, options: ConsumerOptions, consumer: Consumer | None = None) -> Consumer:
+        """See Client; in a thread."""
+        _load_conversion()
+        return super().consumer_from(options, consumer)
+
+    def reader_from(self, arguments: dict[str, Any], reader: Reader | None = None) -> Reader:
+        """See Client; in a thread."""
+        _load_conversion()
+        return super().reader_from(arguments, reader)
+
+
+def _load_conversion() -> None:
+    """The first conversion to Python objects makes pyarrow load pandas if it is there: for half a second."""
+    pa.array([b""]).to_pylist()
+
+
+class LoopProducer(Producer):
+    """`Producer` without what blocks."""
+
+    @property
+    def partitions(self) -> list[PartitionProducer]:
+        return self._partitions
+
+    def prepare(
+        self,
+        content: Any,
+        properties: Any,
+        partition_key: Any,
+        ordering_key: Any,
+        sequence_id: Any,
+        replication_clusters: Any,
+        disable_replication: Any,
+        event_timestamp: Any,
+        deliver_at: Any,
+        deliver_after: Any,
+    ) -> tuple[PartitionProducer, bytes | None, tuple[Any, ...] | None]:
+        """What `PartitionProducer.enqueue` takes, and of which partition. Raises what `Producer.send` raises
+        for wrong arguments.
+        """
+        fields = self._fields(
+            properties,
+            partition_key,
+            ordering_key,
+            sequence_id,
+            replication_clusters,
+            disable_replication,
+            event_timestamp,
+            deliver_at,
+            deliver_after,
+        )
+        value = None if content is None else self._schema.encode(content)
+        partition = self._single or self._choose(
+            value, partition_key, ordering_key, properties, event_timestamp
+        )
+        return partition, value, fields
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+
+class LoopConsumer(Consumer):
+    """`Consumer` whose acknowledging calls do not wait: `take_added` says what is to be confirmed."""
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def _added(self, partition: PartitionConsumer) -> None:
+        self._core.check()
+        if self._options.ack_receipt_enabled:
+            self.__dict__.setdefault("added", []).append(partition)
+        elif not partition.ack_pending:
+            partition.acks_added()
+
+    def take_added(self) -> list[PartitionConsumer]:
+        """Partitions with acknowledgments that have to be confirmed and were not said yet."""
+        added: list[PartitionConsumer] = self.__dict__.pop("added", [])
+        return added
+
+
+class LoopReader(Reader):
+    """`Reader` whose messages are received elsewhere."""
+
+    def read(self, message: Message) -> None:
+        """A message was handed out."""
+        self._consumer.acknowledge(message)
+
+    @property
+    def core(self) -> ConsumerCore:
+        return self._consumer.core
+
+    @property
+    def is_closed(self) -> bool:
+        return self.core.has_failed

@@ -1,0 +1,75 @@
+"""What an asyncio client opened; unpickled ones connect at their first awaited call."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from pulsar_ray.errors import NotConnected
+
+if TYPE_CHECKING:
+    from pulsar_ray.asyncio.client import Client
+
+
+class _Handle(Protocol):
+    @property
+    def is_closed(self) -> bool: ...
+
+    def topic(self) -> str: ...
+
+    def is_connected(self) -> bool: ...
+
+
+T = TypeVar("T", bound=_Handle)
+S = TypeVar("S", bound="OpenedFirst[Any]")
+
+
+class OpenedFirst(Generic[T]):
+    """`_inner` is the synchronous client's object, once it is open."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._inner: T | None = None
+        self._opening: asyncio.Lock | None = None
+
+    async def _open(self) -> T:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+    def _opened(self, inner: T) -> None:
+        self._inner = inner
+
+    async def _open_first(self) -> T:
+        self._client.loop()
+        if self._inner is None:
+            self._opening = self._opening or asyncio.Lock()
+            async with self._opening:
+                if self._inner is None:
+                    self._opened(await self._open())
+        assert self._inner is not None
+        return self._inner
+
+    def _open_already(self) -> T:
+        if self._inner is None:
+            raise NotConnected("it was unpickled and connects at its first awaited call: make that first")
+        return self._inner
+
+    def topic(self) -> str:
+        """The full name of the topic."""
+        return self._open_already().topic()
+
+    def is_connected(self) -> bool:
+        """True while every partition's connection stands."""
+        return self._inner is not None and self._inner.is_connected()
+
+    async def __aenter__(self: S) -> S:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        if self._inner is not None and not self._inner.is_closed:
+            await self.close()

@@ -1,0 +1,195 @@
+"""The producer of an asyncio client."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from pulsar_ray.asyncio.control_threads import in_thread
+from pulsar_ray.asyncio.loop_handles import LoopProducer
+from pulsar_ray.asyncio.opened_first import OpenedFirst
+from pulsar_ray.asyncio.room_queue import RoomQueue
+from pulsar_ray.client.partition_producer import PartitionProducer
+from pulsar_ray.client.producer_options import ProducerOptions
+from pulsar_ray.client.send_callbacks import ErrorCallback
+from pulsar_ray.errors import PulsarException, Timeout, error_from
+from pulsar_ray.model.message_id import MessageId
+
+if TYPE_CHECKING:
+    from pulsar_ray.asyncio.client import Client
+
+
+class _SentMessage(asyncio.Future[MessageId], ErrorCallback):
+    """One message's receipt; completed on the loop it belongs to."""
+
+    def __call__(self, result: Any, message_id: MessageId) -> None:
+        if not self.done():
+            self.set_result(message_id)
+
+    def failed(self, error: PulsarException) -> None:
+        if not self.done():
+            # Tracebacks of different tasks must not pile up in one error.
+            self.set_exception(error_from(type(error).__name__, error.text, error.details))
+
+
+class Producer(OpenedFirst[LoopProducer]):
+    """Publishes to a topic, from any number of tasks of its loop. Made by `Client.create_producer`; pickled,
+    it reconnects as a new one at its first awaited call.
+
+    A receipt (the return of `send`) means: stored durably, and there after any crash. Without one the outcome
+    is unknown. Messages of one partition are stored in the order in which their sends began.
+    """
+
+    def __init__(self, client: Client, options: ProducerOptions, inner: LoopProducer | None = None) -> None:
+        super().__init__(client)
+        self._options = options
+        self._blocks = options.block_if_queue_full
+        self._rooms: dict[PartitionProducer, RoomQueue] = {}
+        if inner is not None:
+            self._opened(inner)
+
+    async def _open(self) -> LoopProducer:
+        return await self._client.open_producer(self._options)
+
+    def _opened(self, inner: LoopProducer) -> None:
+        super()._opened(inner)
+        timeout_s = self._options.send_timeout_millis / 1000
+        self._rooms = {
+            partition: RoomQueue(partition, self._client.loop(), timeout_s) for partition in inner.partitions
+        }
+
+    async def send(
+        self,
+        content: Any,
+        properties: dict[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool | None = None,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> MessageId:
+        """Publish one message and wait until it is stored durably. `content=None` is a tombstone.
+
+        What is sent in one turn of the loop goes out together. With batching (the default here) a batch waits
+        for more until its delay, a limit or `flush`. A full queue (`max_pending_messages`) is waited for with
+        `block_if_queue_full`, else raises ProducerQueueIsFull. Once begun, a send that is cancelled goes on.
+
+        Raises Timeout after `send_timeout_millis` without a receipt (the outcome is then unknown),
+        MessageTooBig, DiskSpaceLow, AlreadyClosed; ValueError for wrong arguments, TypeError for content of a
+        type the schema does not take.
+        """
+        loop = self._client.loop()
+        inner = self._inner or await self._open_first()
+        partition, value, fields = inner.prepare(
+            content,
+            properties,
+            partition_key,
+            ordering_key,
+            sequence_id,
+            replication_clusters,
+            disable_replication or False,
+            event_timestamp,
+            deliver_at,
+            deliver_after,
+        )
+        sent = _SentMessage(loop=loop)
+        partition.gather()
+        if self._blocks:
+            room = self._rooms[partition]
+            await room.enter()
+            try:
+                partition.enqueue(value, sent, fields)
+            finally:
+                room.entered()
+        else:
+            partition.enqueue(value, sent, fields)
+        return await sent
+
+    async def send_many(
+        self,
+        values: Sequence[bytes | None],
+        *,
+        partition_keys: Sequence[str | None] | None = None,
+        ordering_keys: Sequence[str | None] | None = None,
+        properties: Sequence[dict[str, str] | None] | None = None,
+        event_timestamps: Sequence[int | None] | None = None,
+    ) -> list[MessageId]:
+        """Publish a list and wait until all of it is durable; the last message's id per partition that got
+        any.
+
+        It is encoded at once and on another thread, so its place among single sends is open until this
+        returns. Other sequences are as long as `values`. Raises what `send` raises; after an error a part may
+        be stored, after a cancellation all.
+        """
+        inner = await self._open_first()
+        return await in_thread(
+            lambda: inner.send_many(
+                values,
+                partition_keys=partition_keys,
+                ordering_keys=ordering_keys,
+                properties=properties,
+                event_timestamps=event_timestamps,
+            )
+        )
+
+    async def send_arrow(
+        self, data: pa.Table | pa.RecordBatch, *, deliver_at: int | None = None
+    ) -> list[MessageId]:
+        """Publish a table, row by row a message, and wait until all is durable; the last id per partition.
+
+        Columns as the synchronous client's `send_arrow` takes them; place and errors as of `send_many`.
+        """
+        inner = await self._open_first()
+        return await in_thread(lambda: inner.send_arrow(data, deliver_at=deliver_at))
+
+    async def flush(self) -> None:
+        """Write what is open, and wait until everything sent before is stored or has failed.
+
+        Every send that was waited for with it has returned or raised by then. Raises Timeout, AlreadyClosed.
+        """
+        loop = self._client.loop()
+        inner = await self._open_first()
+        for partition in inner.partitions:
+            partition.check()
+        timeout_s = self._options.send_timeout_millis / 1000
+        deadline = time.monotonic() + timeout_s
+        settled = [loop.create_future() for _ in inner.partitions]
+        for partition, future in zip(inner.partitions, settled, strict=True):
+            partition.when_settled(partial(_settle, future))
+        for future in settled:
+            left = max(0.0, deadline - time.monotonic()) if timeout_s else None
+            try:
+                await asyncio.wait_for(future, left)
+            except asyncio.TimeoutError:
+                raise Timeout("flush: messages are still unconfirmed") from None
+
+    async def close(self) -> None:
+        """Store what is pending, then disconnect. A second call raises AlreadyClosed."""
+        self._client.loop()
+        inner = await self._open_first()
+        await in_thread(inner.close)
+
+    def producer_name(self) -> str:
+        """The given name, or the one made up by the broker."""
+        return self._open_already().producer_name()
+
+    def last_sequence_id(self) -> int:
+        """The highest sequence id stored so far, -1 before any."""
+        return self._open_already().last_sequence_id()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Producer, self._client, self._options), ()
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,113 @@
+"""Receiving on a loop from the queue of a consumer or reader; what a cancelled call had got goes back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from pulsar_ray.asyncio.requests import call_partition
+from pulsar_ray.client.consumer_core import ConsumerCore
+from pulsar_ray.client.message import Message
+from pulsar_ray.client.partition_consumer import PartitionConsumer
+from pulsar_ray.client.receivers import Origin
+from pulsar_ray.client.taken_spans import FOREVER_S, TakenSpans
+from pulsar_ray.errors import PulsarException, SubscriptionNotFound, Timeout, TopicNotFound
+from pulsar_ray.lane.timers import LoopTimers
+
+
+class _Received(asyncio.Future[Message]):
+    """Waits for one message."""
+
+    origin: Origin | None = None
+
+    def give(self, message: Message, origin: Origin) -> bool:
+        if self.done():
+            return False
+        self.origin = origin
+        self.set_result(message)
+        return True
+
+    def fail(self, error: PulsarException) -> bool:
+        # Possibly from another thread; nothing is lost if nobody waits any more.
+        LoopTimers(self.get_loop()).run(lambda: self._fail(error))
+        return True
+
+    def _fail(self, error: PulsarException) -> None:
+        if not self.done():
+            self.set_exception(error)
+
+
+async def receive_one(core: ConsumerCore, timeout_s: float | None) -> Message:
+    """The next message. Raises Timeout, AlreadyClosed, or what reading its block raises."""
+    message = core.receive_now()
+    if message is not None:
+        return message
+    loop = asyncio.get_running_loop()
+    received = _Received(loop=loop)
+    core.add_receiver(received)
+    expiry = None
+    if timeout_s is not None:
+        expiry = loop.call_later(timeout_s, received.fail, Timeout("no message arrived in time"))
+    try:
+        return await received
+    except BaseException:
+        core.remove_receiver(received)
+        if received.origin is not None:
+            message = received.result()
+            core.give_back([(message.block, message.row, message.row + 1)], [received.origin])
+        raise
+    finally:
+        if expiry is not None:
+            expiry.cancel()
+
+
+async def receive_into(core: ConsumerCore, taken: TakenSpans, timeout_s: float = FOREVER_S) -> None:
+    """Take what is here, and what comes until it is enough or the time is over. Raises AlreadyClosed, or what
+    reading a block raises; then nothing is taken.
+    """
+    deadline = time.monotonic() + timeout_s
+    timers = LoopTimers(asyncio.get_running_loop())
+    arrived = asyncio.Event()
+
+    def tell() -> None:
+        timers.run(arrived.set)
+
+    core.add_listener(tell)
+    try:
+        while True:
+            arrived.clear()
+            core.take_into(taken, 0.0)
+            left = deadline - time.monotonic()
+            if taken.is_enough or left <= 0:
+                return
+            core.check()
+            try:
+                await asyncio.wait_for(arrived.wait(), min(left, 3600.0))
+            except asyncio.TimeoutError:
+                continue
+    except BaseException:
+        core.give_back(taken.spans, taken.origins)
+        raise
+    finally:
+        core.remove_listener(tell)
+
+
+async def has_message_available(core: ConsumerCore, timeout_s: float) -> bool:
+    """Whether a message that is stored by now is waiting here, or will come."""
+    core.check()
+    if core.has_received():
+        return True
+    deadline = time.monotonic() + timeout_s
+    answers = [_has_more(core, partition, deadline) for partition in core.partitions]
+    # Deliveries under way arrive before these answers do, on the same carrier.
+    available = await asyncio.gather(*answers)
+    return any(available) or core.has_received()
+
+
+async def _has_more(core: ConsumerCore, partition: PartitionConsumer, deadline: float) -> bool:
+    try:
+        return bool(await call_partition(partition, "has_more", deadline))
+    except (TopicNotFound, SubscriptionNotFound):  # of several topics, one is being deleted
+        if not core.is_multi_topic:
+            raise
+        return False

@@ -1,0 +1,83 @@
+"""Requests to a dispatcher that are awaited on the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pulsar_ray.asyncio.control_threads import in_thread
+from pulsar_ray.client.partition_consumer import PartitionConsumer
+from pulsar_ray.client.statements import Statement
+from pulsar_ray.errors import NotConnected, PulsarException, SessionLost, Timeout, error_from
+from pulsar_ray.lane.timers import LoopTimers
+from pulsar_ray.session.requests import Call, Request
+from pulsar_ray.transport.link import FIRST_BACKOFF_S, ActorLink
+
+
+async def call_partition(partition: PartitionConsumer, method: str, deadline: float) -> Any:
+    """A control call that changes nothing, behind what was acknowledged before.
+
+    Made again if the carrier is lost.
+    """
+    partition.flush_acks()
+    link = partition.link
+    while True:
+        if not link.is_attached:
+            await in_thread(link.ensure_attached, deadline)
+        try:
+            return await _request(link, lambda rid: Call(rid, partition.consumer_id, method, {}), deadline)
+        except (SessionLost, NotConnected):
+            if time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(FIRST_BACKOFF_S)
+
+
+async def _request(link: ActorLink, build: Callable[[int], Request], deadline: float) -> Any:
+    loop = asyncio.get_running_loop()
+    timers = LoopTimers(loop)
+    answered: asyncio.Future[Any] = loop.create_future()
+
+    def settle(value: Any, error: PulsarException | None) -> None:
+        if answered.done():
+            return
+        if error is not None:
+            answered.set_exception(error)
+        else:
+            answered.set_result(value)
+
+    # A lost carrier is noticed on any thread.
+    link.request_async(build, lambda value, error: timers.run(lambda: settle(value, error)))
+    return await _until(answered, deadline, "the actor did not answer in time")
+
+
+async def all_answered(statements: Sequence[Statement], deadline: float) -> None:
+    """Wait until the dispatcher has answered. Raises what it refused one with, or Timeout."""
+    loop = asyncio.get_running_loop()
+    timers = LoopTimers(loop)
+    left = len(statements)
+    done: asyncio.Future[None] = loop.create_future()
+
+    def one() -> None:
+        nonlocal left
+        left -= 1
+        if not left and not done.done():
+            done.set_result(None)
+
+    for statement in statements:
+        statement.when_answered(lambda: timers.run(one))
+    if statements:
+        text = "the dispatcher did not answer in time; acknowledgments may not be durable yet"
+        await _until(done, deadline, text)
+    for statement in statements:
+        if statement.error is not None:
+            error = statement.error
+            raise error_from(type(error).__name__, error.text, error.details)
+
+
+async def _until(future: asyncio.Future[Any], deadline: float, text: str) -> Any:
+    try:
+        return await asyncio.wait_for(future, max(0.0, deadline - time.monotonic()))
+    except asyncio.TimeoutError:
+        raise Timeout(text) from None
