@@ -46,10 +46,19 @@ class HeldRows:
         return 0 if held is None or held[1] else int(held[3])
 
     def remove_entries(self, ranges: Iterable[tuple[int, int, int]]) -> None:
-        """Whole entries were acknowledged."""
+        """Whole entries were acknowledged. Ranges in order cost one pass over each block's rows."""
+        gone: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        inside: tuple[int, int] | None = None
+        end = -1
         for ledger_id, first, last in ranges:
-            for key in self._overlapping(ledger_id, first, last):
-                self._remove(key, first, last)
+            if inside is not None and ledger_id == inside[0] and inside[1] <= first and last <= end:
+                gone[inside].append((first, last))
+                continue
+            for inside in self._overlapping(ledger_id, first, last):
+                gone.setdefault(inside, []).append((first, last))
+                end = self._blocks[inside][0]
+        for key, entries in gone.items():
+            self._remove(key, entries)
 
     def remove_rows(self, ledger_id: int, entry_id: int, rows: RowRanges) -> None:
         """Rows of a batch were acknowledged or given back; without rows, the entry."""
@@ -68,7 +77,7 @@ class HeldRows:
             if key[0] < ledger_id:
                 del self._blocks[key]
             else:
-                self._remove(key, key[1], entry_id)
+                self._remove(key, [(key[1], entry_id)])
 
     def _overlapping(self, ledger_id: int, first: int, last: int) -> list[tuple[int, int]]:
         found = list(self._blocks.irange((ledger_id, first), (ledger_id, last)))
@@ -79,14 +88,14 @@ class HeldRows:
             found.insert(0, before)
         return found
 
-    def _remove(self, key: tuple[int, int], first: int, last: int) -> None:
-        held = self._blocks[key]
-        if (held[0] <= last and key[1] >= first) or not held[1]:
-            del self._blocks[key]
-            return
-        held[2] = subtract(held[2], ((max(first - key[1], 0), last - key[1] + 1),))
-        if not held[2]:
-            del self._blocks[key]
+    def _remove(self, key: tuple[int, int], entries: list[tuple[int, int]]) -> None:
+        held, origin = self._blocks[key], key[1]
+        if held[1]:
+            rows = union((), ((max(first - origin, 0), last - origin + 1) for first, last in entries))
+            held[2] = subtract(held[2], rows)
+            if held[2]:
+                return
+        del self._blocks[key]
 
     def declared(self) -> list[Held]:
         """Everything held, in order, as far as it fits into one packet: what is left out comes again."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
+from pulsar_ray.dispatch.block_ref import BlockRef
 from pulsar_ray.dispatch.consumer import PendingBlock
 from pulsar_ray.dispatch.pending_acks import PendingAcks
 from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor
@@ -23,24 +24,48 @@ class Acknowledgments:
         self._pending = pending
 
     def acknowledge_ranges(self, ranges: Iterable[tuple[int, int, int]]) -> None:
-        """Entries (ledger, first, last). Costs per range and block, not per entry."""
-        open_block: PendingBlock | None = None
-        open_rows: list[tuple[int, int]] = []
+        """Entries (ledger, first, last). Costs per range and block, not per entry.
+
+        Neighbouring ranges within one block, as Key_Shared has them, cost little more than one.
+        """
+        block: PendingBlock | None = None
+        within: list[tuple[int, int]] = []  # entries that are part of that block
         for ledger_id, first, last in ranges:
-            if not self._cursor.acknowledge(ledger_id, first, last):
+            if block is not None and _is_part(block.ref, ledger_id, first, last):
+                within.append((first, last))
                 continue
-            for block in self._pending.overlapping(ledger_id, first, last):
-                ref = block.ref
-                if first <= ref.first_entry_id and ref.last_entry_id <= last:
-                    self._pending.drop(block)
-                    if block is open_block:
-                        open_block = None
-                    continue
-                if block is not open_block:
-                    self._drop_rows(open_block, open_rows)
-                    open_block, open_rows = block, []
-                open_rows += ref.rows_of_entries(first, last)
-        self._drop_rows(open_block, open_rows)
+            self._acknowledge_within(block, within)
+            block, within = self._pending.find(ledger_id, first), []
+            if block is not None and _is_part(block.ref, ledger_id, first, last):
+                within.append((first, last))
+            else:
+                block = None
+                self._acknowledge_range(ledger_id, first, last)
+        self._acknowledge_within(block, within)
+
+    def _acknowledge_within(self, block: PendingBlock | None, within: list[tuple[int, int]]) -> None:
+        if block is None or not within:
+            return
+        ledger_id, origin = block.key
+        if len(within) == 1:
+            added = self._cursor.acknowledge(ledger_id, *within[0])
+        else:
+            within.sort()
+            added = self._cursor.acknowledge_many(ledger_id, within)
+        if added:
+            self._pending.drop_rows(
+                block, row_ranges.union((), ((first - origin, last - origin + 1) for first, last in within))
+            )
+
+    def _acknowledge_range(self, ledger_id: int, first: int, last: int) -> None:
+        if not self._cursor.acknowledge(ledger_id, first, last):
+            return
+        for block in self._pending.overlapping(ledger_id, first, last):
+            ref = block.ref
+            if first <= ref.first_entry_id and ref.last_entry_id <= last:
+                self._pending.drop(block)
+            else:
+                self._pending.drop_rows(block, ref.rows_of_entries(first, last))
 
     def acknowledge_batch(self, ledger_id: int, entry_id: int, rows: RowRanges, is_durable: bool) -> None:
         """Messages of a batch entry, by batch index; rows of a block of entries are taken as entries."""
@@ -87,6 +112,12 @@ class Acknowledgments:
             else:
                 self._pending.drop_rows(block, ref.rows_of_entries(ref.first_entry_id, position.entry_id))
 
-    def _drop_rows(self, block: PendingBlock | None, rows: Sequence[tuple[int, int]]) -> None:
-        if block is not None:
-            self._pending.drop_rows(block, row_ranges.union((), rows) if len(rows) > 1 else tuple(rows))
+
+def _is_part(ref: BlockRef, ledger_id: int, first: int, last: int) -> bool:
+    """Whether entries first..last lie in a block of entries, and others before or behind them too."""
+    return (
+        ref.row_is_entry
+        and ref.ledger_id == ledger_id
+        and ref.first_entry_id <= first <= last <= ref.last_entry_id
+        and last - first + 1 < ref.entries
+    )

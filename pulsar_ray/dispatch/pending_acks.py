@@ -209,17 +209,20 @@ class PendingAcks:
         self._shrink(delivery, (), row_ranges.count(rows))
         return rows
 
-    def settle(self, delivery: Delivery, rows: RowRanges) -> None:
-        """Some rows of a delivery are no longer pending, as far as they were."""
+    def settle(self, delivery: Delivery, rows: RowRanges) -> int:
+        """Some rows of a delivery are no longer pending, as far as they were; returns how many."""
         before = delivery.rows
+        left: RowRanges = ()
         if rows == before:
-            self._shrink(delivery, (), row_ranges.count(rows))
+            gone = row_ranges.count(rows)
         elif len(rows) == 1:
             left, gone = row_segments.without(before, *rows[0])
-            self._shrink(delivery, left, gone)
         else:
             left = row_ranges.subtract(before, rows)
-            self._shrink(delivery, left, row_ranges.count(before) - row_ranges.count(left))
+            gone = row_ranges.count(before) - row_ranges.count(left)
+        if gone:
+            self._shrink(delivery, left, gone)
+        return gone
 
     def _shrink(self, delivery: Delivery, left: RowRanges, gone: int) -> None:
         before, delivery.rows = delivery.rows, left
@@ -251,9 +254,13 @@ class PendingAcks:
 
     def drop_rows(self, block: PendingBlock, rows: RowRanges) -> None:
         """Rows of a block are acknowledged; the block goes with its last row."""
+        left = row_ranges.count(rows)
         for delivery in tuple(block.deliveries):
-            self.settle(delivery, rows)
-        self._remove_waiting(block, rows)
+            left -= self.settle(delivery, rows)
+            if not left:
+                break
+        else:
+            self._remove_waiting(block, rows)
         if not (block.deliveries or block.waiting or block.suspects):
             del self.blocks[block.key]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pulsar_ray.model.position import Position
 
@@ -53,6 +53,36 @@ class PositionRanges:
         lasts[i:j] = (last,)
         added = last - first + 1 - present
         self._ranges += 1 - (j - i)
+        self._entries += added
+        return added
+
+    def add_many(self, ledger_id: int, ranges: Sequence[tuple[int, int]]) -> int:
+        """Add sorted, disjoint ranges (first, last) of one ledger; returns how many were not contained.
+
+        Costs in proportion to these ranges and those between the first and the last of them.
+        """
+        runs = self._ledgers.get(ledger_id)
+        if runs is None:
+            runs = self._ledgers[ledger_id] = _Runs()
+        firsts, lasts = runs.firsts, runs.lasts
+        i = bisect_left(lasts, ranges[0][0] - 1)
+        j = bisect_right(firsts, ranges[-1][1] + 1, i)
+        before = sum(lasts[i:j]) - sum(firsts[i:j]) + (j - i)
+        merged = sorted([*zip(firsts[i:j], lasts[i:j], strict=True), *ranges])
+        new_firsts, new_lasts = [merged[0][0]], []
+        reach = merged[0][1]
+        for first, last in merged:
+            if first > reach + 1:
+                new_firsts.append(first)
+                new_lasts.append(reach)
+                reach = last
+            elif last > reach:
+                reach = last
+        new_lasts.append(reach)
+        firsts[i:j] = new_firsts
+        lasts[i:j] = new_lasts
+        added = sum(new_lasts) - sum(new_firsts) + len(new_firsts) - before
+        self._ranges += len(new_firsts) - (j - i)
         self._entries += added
         return added
 

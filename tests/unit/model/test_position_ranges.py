@@ -117,3 +117,19 @@ def check(held: PositionRanges, model: set[tuple[int, int]]) -> None:
     for ledger in range(3):
         for entry in range(60):
             assert held.contains(ledger, entry) == ((ledger, entry) in model)
+
+
+def test_many_ranges_at_once_are_what_they_are_one_by_one() -> None:
+    for seed in range(60):
+        rng = random.Random(seed)
+        one_by_one, at_once = PositionRanges(), PositionRanges()
+        for _ in range(30):
+            cuts = sorted(rng.sample(range(200), 2 * rng.randint(1, 12)))
+            ranges = [(cuts[i], cuts[i + 1] - rng.randint(0, 1)) for i in range(0, len(cuts), 2)]
+            ranges = [(first, max(first, last)) for first, last in ranges]
+            added = sum(one_by_one.add(3, first, last) for first, last in ranges)
+            assert at_once.add_many(3, ranges) == added, f"seed {seed}"
+            assert at_once == one_by_one, f"seed {seed}"
+            assert (len(at_once), at_once.count()) == (len(one_by_one), one_by_one.count())
+            limit = Position(3, rng.randrange(100))
+            assert at_once.remove_up_to(limit) == one_by_one.remove_up_to(limit)
