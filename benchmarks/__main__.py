@@ -22,6 +22,7 @@ GROUPS = (
     "arrow",
     "concurrency",
     "fan_out",
+    "key_shared",
     "ray_carrier",
     "memory",
     "recovery",

@@ -14,6 +14,7 @@ LAST_LINE = {
     "work_queue": "60 jobs done, 9 of them at the second attempt",
     "events_between_actors": "600 readings sent, all seen; the monitor died once, and saw ... of them twice",
     "arrow_pipeline": "DDD ...",
+    "keyed_consumers": "40 customers' orders were handled in order",
     "failover_consumers": "400 bookings, in order for each account; bob took over",
     "asyncio_pipeline": "200 requests answered by 8 workers; the sum of all squares is 2646700",
 }
