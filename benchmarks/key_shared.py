@@ -74,6 +74,9 @@ class _Consumer:
             initial_position=pulsar_ray.InitialPosition.Earliest,
         )
 
+    def ready(self) -> None:
+        """It is subscribed."""
+
     def run(self) -> tuple[int, float, float]:
         """Consume until nothing has come for a second: how many, and when the first and the last."""
         consumer, count = self._consumer, 0
@@ -101,11 +104,13 @@ def _rate(
     actors = [
         decorate(_Consumer).remote(topic, subscription, kind, f"c{number}") for number in range(consumers)
     ]
-    told = ray.get([actor.run.remote() for actor in actors])
+    ray.get([actor.ready.remote() for actor in actors])
+    told: list[tuple[int, float, float]] = ray.get([actor.run.remote() for actor in actors])
     ray.get([actor.close.remote() for actor in actors])
     for actor in actors:
         ray.kill(actor)
     got = sum(count for count, _, _ in told)
     if got < messages:
         raise RuntimeError(f"{got} of {messages} messages came to {subscription}")
-    return got / (max(last for _, _, last in told) - min(first for _, first, _ in told))
+    took_s: float = max(last for _, _, last in told) - min(first for _, first, _ in told)
+    return got / took_s

@@ -54,13 +54,21 @@ def _reason(dispatcher: Dispatcher, hashes: list[dict[str, Any]], consumers: lis
         reason = f"max_unacked_messages_per_subscription is reached: {unacked} messages are unacknowledged"
     elif hashes:
         reason = f"hash {hashes[0]['hash']}: {hashes[0]['reason']}"
-    elif in_the_way := [one for one in consumers if one["waitingMessages"]]:
+    elif in_the_way := _in_the_way(dispatcher, consumers):
         reason = f"consumer {in_the_way[0]['consumerName']}: {in_the_way[0]['reason']}"
     elif dispatcher.pending.waiting_messages or dispatcher.has_unread:
         reason = "nothing keeps messages from going out"
     else:
         reason = "everything was delivered and waits to be acknowledged"
     return reason
+
+
+def _in_the_way(dispatcher: Dispatcher, consumers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those who have messages waiting; if nobody takes anything, nothing is read, and all of them are."""
+    waited_for = [one for one in consumers if one["waitingMessages"]]
+    if not waited_for and dispatcher.has_unread and len(consumers) == len(dispatcher.consumers):
+        return consumers
+    return waited_for
 
 
 def _consumer(dispatcher: Dispatcher, consumer: Consumer) -> dict[str, Any] | None:

@@ -156,6 +156,14 @@ def test_a_consumer_without_permits_stops_its_own_keys_only_until_too_many_wait(
     assert told["consumers"][0]["waitingMessages"] == 97
 
 
+def test_a_full_queue_is_the_reason_also_before_anything_was_read() -> None:
+    keys = KeysRig(["0"] * 8)
+    keys.add(1, credit=0)
+    told = why_blocked(keys.dispatcher, 0)
+    assert told["waitingMessages"] == 0
+    assert told["reason"] == "consumer c1: its receiver queue is full"
+
+
 def test_blocked_messages_are_read_past_up_to_a_limit() -> None:
     keys = KeysRig(["0"] * 60, per_block=10, settings=DispatchSettings(look_ahead_messages_per_consumer=15))
     keys.add(1, credit=0)
