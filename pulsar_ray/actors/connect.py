@@ -61,17 +61,14 @@ def join_ray(service_url: str) -> bool:
 
     Raises ConnectError if it does not answer.
     """
-    if service_url != "auto":
-        _init(service_url)
+    if service_url == "auto" and ray.is_initialized():
         return True
-    if ray.is_initialized():
-        return True
-    address = os.environ.get("RAY_ADDRESS")
-    if not address and (address := _running_ray()) and has_auth_token() and "RAY_AUTH_MODE" not in os.environ:
-        # As ray.init("auto") does: `ray start` took the token, if there was one.
-        share_auth_mode("token")
+    address = service_url if service_url != "auto" else os.environ.get("RAY_ADDRESS") or _running_ray()
     if not address:
         return False
+    if not ray.is_initialized() and has_auth_token() and "RAY_AUTH_MODE" not in os.environ:
+        # As ray.init("auto") does: `ray start` took the token, if there was one.
+        share_auth_mode("token")
     _init(address)
     return True
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pulsar_ray.client.acknowledging import Acknowledging
 from pulsar_ray.client.consumer_options import ConsumerOptions
 from pulsar_ray.client.received_block import ReceivedBlock
-from pulsar_ray.errors import PulsarException
+from pulsar_ray.errors import CorruptData, PulsarException
 from pulsar_ray.format.payload import decode_block
 from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.ledger.segment_file import segment_name
@@ -308,8 +308,12 @@ class PartitionConsumer(Acknowledging):
         data: Any = granted.data
         if data is None:
             data = self._core.files.read_block(granted.path, granted.offset, granted.length)
+        try:
+            decoded = decode_block(data)
+        except CorruptData as error:
+            raise CorruptData(granted.path or self.route.topic, granted.offset, error.text) from None
         block = ReceivedBlock(
-            decode_block(data, 0, granted.path or self.route.topic),
+            decoded,
             topic_name=self.route.topic,
             partition=self.route.partition,
             ledger_id=granted.ledger_id,
