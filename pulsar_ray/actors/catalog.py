@@ -157,9 +157,7 @@ class Catalog:
         0 partitions is a topic without. Raises NotAllowedError if it exists, TopicNotFound for a missing
         namespace.
         """
-        namespace = f"{topic.tenant}/{topic.namespace}"
-        if not self._db.execute("SELECT 1 FROM namespace WHERE name = ?", (namespace,)):
-            raise TopicNotFound(f"namespace {namespace!r} of {topic.full} does not exist; use public/default")
+        self.check_namespace(topic)
         if self.partition_count(topic.full) is not None:
             raise NotAllowedError(f"the topic {topic.full} already exists")
         with self._db.transaction():
@@ -172,6 +170,12 @@ class Catalog:
                     (name, topic.full, index, stores[max(index, 0) % len(stores)]),
                 )
         return self.partitions(topic.full)
+
+    def check_namespace(self, topic: TopicName) -> None:
+        """Raise TopicNotFound if the topic's namespace does not exist."""
+        namespace = f"{topic.tenant}/{topic.namespace}"
+        if not self._db.execute("SELECT 1 FROM namespace WHERE name = ?", (namespace,)):
+            raise TopicNotFound(f"namespace {namespace!r} of {topic.full} does not exist; use public/default")
 
     def opened(self, name: str) -> None:
         """The partition's ledger directory exists from now on: a missing one is a loss, never made anew."""

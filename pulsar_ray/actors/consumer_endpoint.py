@@ -98,7 +98,7 @@ class ConsumerEndpoint:
             return
         for start in range(0, len(grants), MAX_GRANTS_PER_PACKET):
             part = grants[start : start + MAX_GRANTS_PER_PACKET]
-            packet = Deliver(self.consumer_id, self._epoch, generation, [_described(grant) for grant in part])
+            packet = Deliver(self.consumer_id, self._epoch, generation, [described(grant) for grant in part])
             self.session.send(encode_request(packet))
 
     @property
@@ -151,7 +151,7 @@ class ConsumerEndpoint:
                 body = []
                 if isinstance(error, SegmentGone) and not self.is_held:
                     part = [_without_bytes(grant) for grant in part]
-            packet = Deliver(self.consumer_id, self._epoch, generation, [_described(grant) for grant in part])
+            packet = Deliver(self.consumer_id, self._epoch, generation, [described(grant) for grant in part])
             if self.session.carrier is carrier and not self._is_retired:
                 self.session.send(encode_request(packet, body))
 
@@ -172,7 +172,8 @@ class ConsumerEndpoint:
         return generation, part
 
 
-def _described(grant: Grant) -> tuple[int, WireGrant]:
+def described(grant: Grant) -> tuple[int, WireGrant]:
+    """A grant as a Deliver packet names it."""
     ref = grant.block
     return grant.number, (
         ref.ledger_id,

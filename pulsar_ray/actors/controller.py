@@ -23,6 +23,7 @@ from pulsar_ray.actors.owner_loop import prepare_broker_process
 from pulsar_ray.actors.stores import Stores
 from pulsar_ray.actors.subscription_dispatcher import SubscriptionDispatcher
 from pulsar_ray.actors.topic_partition import TopicPartition
+from pulsar_ray.actors.unstored_topics import UnstoredTopics, check_enabled
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import (
     InvalidConfiguration,
@@ -59,6 +60,7 @@ class Controller:
         self._stores = Stores(str(self._data_dir), settings)
         self._handles: dict[str, Any] = {}
         self._dispatchers: dict[str, tuple[str, str, bool]] = {}
+        self._unstored = UnstoredTopics()
         self._probing: dict[str, asyncio.Task[bool]] = {}
         self._start: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -93,12 +95,15 @@ class Controller:
 
     def _find_running(self) -> None:
         """After a restart of this actor: the partitions and dispatchers that run already."""
+        assert self._catalog is not None
         for name in ray.util.list_named_actors():
             found = parse_dispatcher_name(name)
             if found is not None:
                 self._dispatchers[name] = found
             elif "://" not in name:
                 continue
+            elif not TopicName.parse(name).is_persistent and self._catalog.partition(name) is None:
+                self._unstored.add(name)
             with contextlib.suppress(ValueError):
                 self._handles[name] = ray.get_actor(name, namespace=NAMESPACE)
 
@@ -125,7 +130,8 @@ class Controller:
         """
         catalog = await self._serving()
         name = TopicName.parse(topic)
-        own = catalog.partition(name.full)
+        check_enabled(name, self._settings)
+        own = self._partition_row(catalog, name)
         rows = [own] if own is not None else catalog.partitions(name.full)
         if not rows:
             rows = self._auto_create(catalog, name, create)
@@ -133,9 +139,12 @@ class Controller:
             self._partition_handle(catalog, row)
         return [(row.name, row.partition_index, partition_name(row.name)) for row in rows]
 
+    def _partition_row(self, catalog: Catalog, name: TopicName) -> PartitionRow | None:
+        for row in self._unstored.find(name.full):
+            return row
+        return catalog.partition(name.full)
+
     def _auto_create(self, catalog: Catalog, name: TopicName, create: bool) -> list[PartitionRow]:
-        if name.domain != "persistent":
-            raise NotAllowedError(f"{name.full}: non-persistent topics are not served yet; use persistent://")
         if name.partition_index >= 0 and (count := catalog.partition_count(name.partitioned_full)):
             raise NotAllowedError(
                 f"{name.full} is no partition of {name.partitioned_full}, which has {count}"
@@ -148,7 +157,15 @@ class Controller:
             self._settings.allow_auto_topic_creation_type == "partitioned" and name.partition_index < 0
         )
         partitions = self._settings.default_num_partitions if partitioned else 0
-        return catalog.create(name, partitions, self._stores_for_new(catalog))
+        return self._new_topic(catalog, name, partitions)
+
+    def _new_topic(self, catalog: Catalog, name: TopicName, partitions: int) -> list[PartitionRow]:
+        if name.is_persistent or partitions:
+            return catalog.create(name, partitions, self._stores_for_new(catalog))
+        catalog.check_namespace(name)
+        if self._unstored.find(name.full) or catalog.partition_count(name.full) is not None:
+            raise NotAllowedError(f"the topic {name.full} already exists")
+        return self._unstored.add(name.full)
 
     def _stores_for_new(self, catalog: Catalog) -> list[str]:
         """Stores for new partitions, the emptiest first."""
@@ -163,11 +180,15 @@ class Controller:
         directory = str(Path(store["path"]) / "p" / str(row.number))
         args = (directory, row.number, row.name, row.partition_index, self._settings, row.has_ledger)
         handle = self._create(TopicPartition, name, store, *args)
-        catalog.opened(row.name)
+        if TopicName.parse(row.name).is_persistent:
+            catalog.opened(row.name)
         return handle
 
     def _store_of(self, row: PartitionRow) -> dict[str, Any]:
         store = self._stores.known.get(row.store_id)
+        if store is None and not TopicName.parse(row.name).is_persistent:
+            # Nothing of it lies in a store: any node will do.
+            store = next(iter(self._stores.known.values()), None)
         if store is None:
             raise WrongNode(
                 f"{row.name} lives in store {row.store_id}, which no running node holds: "
@@ -184,6 +205,7 @@ class Controller:
         """Create a topic; 0 partitions is an unpartitioned one. Raises NotAllowedError if it exists."""
         catalog = await self._serving()
         name = TopicName.parse(topic)
+        check_enabled(name, self._settings)
         if name.partition_index >= 0:
             raise NotAllowedError(
                 f"{topic}: a name that ends in -partition-<number> is reserved for partitions"
@@ -192,11 +214,14 @@ class Controller:
             raise InvalidConfiguration(
                 f"{partitions} partitions: the number of partitions must be more than 0"
             )
-        catalog.create(name, partitions, self._stores_for_new(catalog))
+        if partitions and self._unstored.find(name.full):
+            raise NotAllowedError(f"the topic {name.full} already exists")
+        self._new_topic(catalog, name, partitions)
 
     async def list_topics(self, namespace: str) -> list[tuple[str, int]]:
         """(full name, partitions or 0)."""
-        return (await self._serving()).topics(namespace)
+        stored = (await self._serving()).topics(namespace)
+        return sorted([*stored, *((name, 0) for name in self._unstored.names(namespace))])
 
     async def topics_of(self, namespace: str) -> list[tuple[str, int]]:
         """As `list_topics`, for clients. Raises TopicNotFound if the namespace does not exist."""
@@ -209,7 +234,7 @@ class Controller:
         """
         catalog = await self._serving()
         name = TopicName.parse(topic)
-        rows = catalog.partitions(name.full)
+        rows = self._unstored.find(name.full) or catalog.partitions(name.full)
         if not rows:
             raise TopicNotFound(f"the topic {name.full} does not exist")
         if not force:
@@ -218,14 +243,18 @@ class Controller:
                 raise NotAllowedError(
                     f"Topic has {connected} connected producers/consumers: close them, or force"
                 )
-        catalog.delete(name.full)
+        if self._unstored.find(name.full):
+            self._unstored.discard(name.full)
+        else:
+            catalog.delete(name.full)
         for row in rows:
             for address, (partition, _, _) in list(self._dispatchers.items()):
                 if partition == row.name:
                     self._kill(address)
                     del self._dispatchers[address]
             self._kill(partition_name(row.name))
-            await self._stores.known[row.store_id]["handle"].remove.remote(row.number)
+            if name.is_persistent:
+                await self._stores.known[row.store_id]["handle"].remove.remote(row.number)
 
     async def _connected(self, row: PartitionRow) -> int:
         total = 0
@@ -258,7 +287,7 @@ class Controller:
         `topic` is a partition's own name.
         """
         catalog = await self._serving()
-        row = catalog.partition(TopicName.parse(topic).full)
+        row = self._partition_row(catalog, TopicName.parse(topic))
         if row is None:
             raise TopicNotFound(f"the topic {topic} does not exist")
         name = dispatcher_name(row.name, subscription, durable)

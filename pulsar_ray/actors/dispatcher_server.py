@@ -42,7 +42,7 @@ from pulsar_ray.session.requests import (
     encode_request,
 )
 from pulsar_ray.session.session_table import Session
-from pulsar_ray.transport.cluster import Cluster, SubscriptionRequest
+from pulsar_ray.transport.cluster import SubscriptionRequest
 
 LOOK_DEADLINE_S = 2.0
 _FOLLOWER_NUMBERS = itertools.count(1 << 40)
@@ -173,10 +173,14 @@ class DispatcherServer:
             host.advanced()
 
     def _update_arming(self) -> None:
-        wanted = any(host.waits_for_entries for host in self._subscriptions.values())
+        wanted = self._waits_for_entries
         if wanted != self._is_armed:
             self._is_armed = wanted
             self._follower.follow(self._number, armed=wanted)
+
+    @property
+    def _waits_for_entries(self) -> bool:
+        return any(host.waits_for_entries for host in self._subscriptions.values())
 
     def tick(self) -> None:
         """Once a second, as a net under what following may have lost."""
@@ -385,38 +389,13 @@ class DispatcherServer:
             "epoch": self._epoch,
         }
 
+    def leave(self) -> None:
+        """Follow the partition no longer."""
+        self._follower.close()
+
     async def close(self) -> None:
         """Make the cursor durable and leave."""
-        self._follower.close()
+        self.leave()
         for host in self._subscriptions.values():
             with contextlib.suppress(PulsarException):
                 await host.close()
-
-
-async def start_dispatcher(
-    request: SubscriptionRequest,
-    cluster: Cluster,
-    partition_address: str,
-    settings: Settings,
-    clock: Clock,
-    host: SessionHost,
-    on_fatal: Callable[[BaseException], None],
-) -> DispatcherServer:
-    """A dispatcher that serves; runs on its owner loop."""
-    loop = asyncio.get_running_loop()
-    feed = LogFeed()
-    servers: list[DispatcherServer] = []
-
-    def advanced(packet: Advanced) -> None:
-        servers[0].advanced(packet)
-
-    follower = PartitionFollower(cluster, request.topic, partition_address, loop, advanced)
-    server = DispatcherServer(request, follower, feed, settings, clock, loop, host, on_fatal)
-    servers.append(server)
-    try:
-        await host.start()
-        await server.start()
-    except BaseException:
-        follower.close()
-        raise
-    return server

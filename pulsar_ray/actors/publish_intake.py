@@ -11,9 +11,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from pulsar_ray.actors.owner_loop import DiskThread
 from pulsar_ray.actors.quick_disk import QuickDisk, is_small
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
@@ -27,15 +26,54 @@ from pulsar_ray.errors import (
     SessionLost,
 )
 from pulsar_ray.format.block import BlockHeader, check_block_size, parse_block_header, verify_block
-from pulsar_ray.managed_ledger.managed_ledger import AppendResult, ManagedLedger
-from pulsar_ray.managed_ledger.producer_incarnations import Forgotten, NeverStored, New, Repeat
+from pulsar_ray.managed_ledger.append import AppendResult
+from pulsar_ray.managed_ledger.producer_incarnations import (
+    Forgotten,
+    NeverStored,
+    New,
+    ProducerIncarnations,
+    Repeat,
+)
+from pulsar_ray.model.position import Position
 from pulsar_ray.model.traffic import IncomingTraffic
 from pulsar_ray.session.requests import OpenProducer, ProducerOpened, PublishFailed, Receipt, encode_request
 from pulsar_ray.session.session_table import Carrier, Session
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 MAX_GROUP_BYTES = 32 * 1024 * 1024
+
+
+class Log(Protocol):
+    """Where blocks are appended: a managed ledger, or one that keeps nothing."""
+
+    epoch: int
+    incarnations: ProducerIncarnations
+
+    @property
+    def last_position(self) -> Position: ...
+
+    def begin_append(self, blocks: Any, now_ms: int) -> Any: ...
+
+    def finish_append(self, commit: Any) -> AppendResult: ...
+
+    def fail_append(self, commit: Any) -> None: ...
+
+
+class CommitThread(Protocol):
+    """Where appends are written: a DiskThread, or nowhere."""
+
+    @property
+    def is_idle(self) -> bool: ...
+
+    def submit(
+        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
+    ) -> None: ...
+
+    def run_here(
+        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
+    ) -> None: ...
 
 
 class ProducerEndpoint:
@@ -76,11 +114,11 @@ class PublishIntake:
 
     def __init__(
         self,
-        ledger: ManagedLedger,
+        ledger: Log,
         settings: Settings,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
-        disk: DiskThread,
+        disk: CommitThread,
         *,
         on_durable: Callable[[AppendResult], None],
         on_fatal: Callable[[BaseException], None],

@@ -7,7 +7,8 @@ import logging
 import os
 from typing import Any
 
-from pulsar_ray.actors.dispatcher_server import DispatcherServer, start_dispatcher
+from pulsar_ray.actors.dispatcher_server import DispatcherServer
+from pulsar_ray.actors.dispatcher_start import start_dispatcher
 from pulsar_ray.actors.lane_actor import LaneActor
 from pulsar_ray.actors.local_ray import was_restarted
 from pulsar_ray.actors.session_host import SessionHost

@@ -122,17 +122,7 @@ class SubscriptionHost:
         numbering = self._numberings[request.incarnation]
         spec = _spec_of(request, numbering)
         is_same = request.dispatcher_epoch == numbering
-        endpoint = ConsumerEndpoint(
-            session,
-            request.consumer_id,
-            request.incarnation,
-            request.name,
-            self._directory,
-            numbering,
-            self._loop,
-            self._reader,
-            reads_files=request.reads_files,
-        )
+        endpoint = self._new_endpoint(session, request, numbering)
         endpoint.subscription = self.name
         endpoint.is_held = self._flusher is not None
         self.core.cursor.set_ledgers(self._feed.ledgers)
@@ -160,6 +150,19 @@ class SubscriptionHost:
         # The answer goes first: what comes before it the client drops, for it does not know what it is yet.
         self._loop.call_soon(self._opened, endpoint, attachment)
         return opened
+
+    def _new_endpoint(self, session: Session, request: OpenConsumer, numbering: int) -> ConsumerEndpoint:
+        return ConsumerEndpoint(
+            session,
+            request.consumer_id,
+            request.incarnation,
+            request.name,
+            self._directory,
+            numbering,
+            self._loop,
+            self._reader,
+            reads_files=request.reads_files,
+        )
 
     def _opened(self, endpoint: ConsumerEndpoint, attachment: Attachment) -> None:
         # After a seek in between, what was granted before it is not wanted any more.

@@ -9,12 +9,14 @@ from typing import Any
 
 from pulsar_ray.actors.lane_actor import LaneActor
 from pulsar_ray.actors.local_ray import node_id, was_restarted
+from pulsar_ray.actors.non_persistent_partition import NonPersistentPartitionServer
 from pulsar_ray.actors.partition_server import PartitionServer
 from pulsar_ray.actors.session_host import SessionHost
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.managed_ledger.identity import TopicIdentity
 from pulsar_ray.managed_ledger.managed_ledger import ManagedLedger
+from pulsar_ray.model.topic_name import TopicName
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +24,8 @@ logger = logging.getLogger(__name__)
 class TopicPartition(LaneActor):
     """Owns one partition of a topic.
 
-    `must_exist`: its ledger was there before, so a missing directory is a loss.
+    `must_exist`: its ledger was there before, so a missing directory is a loss. A non-persistent topic has
+    none.
     """
 
     def __init__(
@@ -30,31 +33,35 @@ class TopicPartition(LaneActor):
     ) -> None:
         super().__init__(topic)
         self._settings = settings
-        self._server: PartitionServer | None = None
+        self._server: PartitionServer | NonPersistentPartitionServer | None = None
         try:
             self._hold_cluster(settings.data_dir)
-            ledger = ManagedLedger.open(
-                Path(directory),
-                TopicIdentity(number, topic, partition),
-                self._settings,
-                self._clock.now_ms(),
-                # Restarted, it made the directory in its former life.
-                must_exist=must_exist or was_restarted(),
-            )
+            ledger = None
+            if TopicName.parse(topic).is_persistent:
+                ledger = ManagedLedger.open(
+                    Path(directory),
+                    TopicIdentity(number, topic, partition),
+                    self._settings,
+                    self._clock.now_ms(),
+                    # Restarted, it made the directory in its former life.
+                    must_exist=must_exist or was_restarted(),
+                )
         except PulsarException as error:
             logger.error("%s cannot be served: %s", topic, error)
             self._refusal = error
             return
         self._host = self._new_host(self._settings)
-        self._owner.submit(lambda: self._start(ledger)).result()
+        self._owner.submit(lambda: self._start(topic, ledger)).result()
 
-    async def _start(self, ledger: ManagedLedger) -> None:
+    async def _start(self, topic: str, ledger: ManagedLedger | None) -> None:
         host = self._host
         assert host is not None
         await host.start()
-        self._server = PartitionServer(
-            ledger, self._settings, self._clock, self._owner.loop, host, self._fatal
-        )
+        rest = (self._settings, self._clock, self._owner.loop, host, self._fatal)
+        if ledger is None:
+            self._server = NonPersistentPartitionServer(topic, *rest)
+        else:
+            self._server = PartitionServer(ledger, *rest)
 
     def _fatal(self, error: BaseException) -> None:
         logger.critical("%s stops: %s", self._label, error)

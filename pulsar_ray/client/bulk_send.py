@@ -23,6 +23,7 @@ from pulsar_ray.format.table import normalize_table, split_rows, split_table
 from pulsar_ray.lane.completion import Completion
 from pulsar_ray.model.enums import BatchingType
 from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.model.position import entry_at
 
 logger = logging.getLogger(__name__)
 
@@ -192,7 +193,7 @@ class BulkSend:
                 last = (
                     MessageId(index, ledger_id, entry_id, count - 1, batch_size=count)
                     if is_batch
-                    else MessageId(index, ledger_id, entry_id + count - 1)
+                    else MessageId(index, ledger_id, entry_at(entry_id, count - 1))
                 )
                 self._block_done(index, last, None)
             else:

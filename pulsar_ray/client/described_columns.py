@@ -21,13 +21,12 @@ def described_span(span: RowSpan) -> dict[str, pa.Array]:
     """The columns of neighbouring rows of one long block, nearly all of them slices of arrays made once."""
     block, first, end = span
     count = end - first
-    if block.is_batch:
+    if block.is_batch or block.first_entry_id < 0:
         entry_ids = pa.repeat(pa.scalar(block.first_entry_id, pa.int64()), count)
-        rows = _numbers().slice(first, count)
     else:
         start = block.first_entry_id + first
         entry_ids = pa.array(np.arange(start, start + count, dtype=np.int64))
-        rows = _constant(-1, pa.int32(), count)
+    rows = _numbers().slice(first, count) if block.is_batch else _constant(-1, pa.int32(), count)
     return {
         "topic": _constant(block.topic_name, pa.utf8(), count),
         "partition": _constant(block.partition, pa.int32(), count),
@@ -71,7 +70,7 @@ def described_rows(spans: Sequence[RowSpan]) -> dict[str, pa.Array]:
         "topic": _repeated([block.topic_name for block in blocks], counts, pa.utf8()),
         "partition": pa.array(partitions),
         "ledger_id": pa.array(np.repeat(_int64s([block.ledger_id for block in blocks]), counts)),
-        "entry_id": pa.array(entry_ids + np.where(in_batch, 0, rows)),
+        "entry_id": pa.array(entry_ids + np.where(in_batch | (entry_ids < 0), 0, rows)),
         "batch_index": pa.array(np.where(in_batch, rows, -1).astype(np.int32)),
         "publish_time": pa.array(publish_times).view(TIME),
         "producer_name": _repeated([block.producer_name for block in blocks], counts, pa.utf8()),

@@ -9,6 +9,7 @@ from typing import Any, overload
 
 from pulsar_ray.client.received_block import ReceivedBlock
 from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.model.position import entry_at
 
 
 class Message:
@@ -72,7 +73,10 @@ class Message:
                 topic_name=block.topic_name,
             )
         return MessageId(
-            block.partition, block.ledger_id, block.first_entry_id + self.row, topic_name=block.topic_name
+            block.partition,
+            block.ledger_id,
+            entry_at(block.first_entry_id, self.row),
+            topic_name=block.topic_name,
         )
 
     def topic_name(self) -> str:

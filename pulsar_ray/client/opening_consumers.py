@@ -10,6 +10,7 @@ from dataclasses import replace
 from pulsar_ray.client.actor_links import ActorLinks
 from pulsar_ray.client.consumer_core import ConsumerCore
 from pulsar_ray.client.consumer_options import ConsumerOptions
+from pulsar_ray.client.non_persistent import partition_consumer
 from pulsar_ray.client.partition_consumer import PartitionConsumer
 from pulsar_ray.client.segment_files import SegmentFiles
 from pulsar_ray.client.start_position import StartPosition
@@ -72,7 +73,7 @@ class ConsumerOpening:
     def _partition(
         self, core: ConsumerCore, route: PartitionRoute, link: ActorLink, start: StartPosition | None
     ) -> PartitionConsumer:
-        partition = PartitionConsumer(core, link, next(self._endpoint_ids), route)
+        partition = partition_consumer(core, link, next(self._endpoint_ids), route)
         if start is not None:
             partition.start, partition.skip = start.target, start.skip
         return partition

@@ -8,6 +8,7 @@ from typing import Any
 from pulsar_ray.client.sealed_batch import SealedBatch, SendCallback
 from pulsar_ray.errors import PulsarException, Result
 from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.model.position import entry_at
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ def complete_callbacks(batch: SealedBatch, partition: int, ledger_id: int, entry
             if batch.is_batch:
                 callback(ok, MessageId(partition, ledger_id, entry_id, row, batch_size=size))
             else:
-                callback(ok, MessageId(partition, ledger_id, entry_id + row))
+                callback(ok, MessageId(partition, ledger_id, entry_at(entry_id, row)))
         except Exception:
             logger.exception("a send callback raised")
 

@@ -16,5 +16,10 @@ class Position(NamedTuple):
         return Position(self.ledger_id, self.entry_id + 1)
 
 
+def entry_at(first_entry_id: int, row: int) -> int:
+    """The entry id of a row that is an entry; -1 for all rows of what was never stored."""
+    return first_entry_id + row if first_entry_id >= 0 else -1
+
+
 EARLIEST = Position(-1, -1)
 LATEST = Position(2**63 - 1, 2**63 - 1)

@@ -109,6 +109,24 @@ class Follow(NamedTuple):
     subscription_number: int
     epoch: int
     armed: bool
+    taken_bytes: int = 0
+    """Of a non-persistent topic: the highest `sent_bytes` that arrived, of this epoch of the partition."""
+    subscription: str = ""
+    """Of a non-persistent topic, which has no registry: the durable subscription this follower serves."""
+
+
+class Pushed(NamedTuple):
+    """Partition of a non-persistent topic to follower: what was published just now; the body is the blocks.
+
+    `sent_bytes` counts all block bytes sent to this follower in this epoch, these included: a packet that
+    does not raise it is a repeat. `dropped_messages` is how many it did not get so far. `blocks` are (length,
+    entries, messages).
+    """
+
+    epoch: int
+    sent_bytes: int
+    dropped_messages: int
+    blocks: Sequence[tuple[int, int, int]]
 
 
 class Advanced(NamedTuple):
@@ -172,6 +190,8 @@ class OpenConsumer(NamedTuple):
     is_multi_topic: bool = False
     key_shared: tuple[int, bool, Sequence[tuple[int, int]]] | None = None
     """Of a Key_Shared consumer: mode, whether out of order delivery is allowed, declared inclusive ranges."""
+    credit: int = 0
+    """On a non-persistent topic, where what finds no credit is dropped: it is there with the consumer."""
 
 
 class ConsumerOpened(NamedTuple):
@@ -309,6 +329,7 @@ Request = (
     | Follow
     | Advanced
     | MoveHold
+    | Pushed
     | OpenConsumer
     | ConsumerOpened
     | Credit
@@ -335,6 +356,7 @@ PACKET_TYPES: dict[int, type[Any]] = {
     30: Follow,
     31: Advanced,
     32: MoveHold,
+    33: Pushed,
     40: OpenConsumer,
     41: ConsumerOpened,
     42: Credit,

@@ -12,7 +12,8 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pulsar_ray.actors.dispatcher_server import DispatcherServer, start_dispatcher
+from pulsar_ray.actors.dispatcher_server import DispatcherServer
+from pulsar_ray.actors.dispatcher_start import start_dispatcher
 from pulsar_ray.actors.owner_loop import DiskThread, OwnerLoop
 from pulsar_ray.actors.partition_server import PartitionServer
 from pulsar_ray.actors.session_host import SessionHost

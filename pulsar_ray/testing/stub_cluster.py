@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pulsar_ray.actors.catalog import Catalog, PartitionRow
+from pulsar_ray.actors.unstored_topics import UnstoredTopics, check_enabled
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import (
     Moved,
@@ -35,6 +36,7 @@ from pulsar_ray.session.requests import PROTOCOL_VERSION
 from pulsar_ray.testing.faulty_disk import FaultyDisk
 from pulsar_ray.testing.lossy_tunnel import PERFECT, FateSource, TunnelFaults
 from pulsar_ray.testing.stub_actor import StubActor, StubDispatcher, StubPartition
+from pulsar_ray.testing.stub_non_persistent import StubNonPersistentPartition
 from pulsar_ray.transport.cluster import AttachReply, PartitionRoute, SubscriptionRequest
 from pulsar_ray.transport.names import dispatcher_name, partition_name
 from pulsar_ray.transport.retry import until
@@ -79,6 +81,7 @@ class StubCluster:
         self._lane_directory = Path(tempfile.mkdtemp(prefix="pr-"))
         data_dir.mkdir(parents=True, exist_ok=True)
         self._catalog = Catalog(data_dir / "meta.sqlite")
+        self._unstored = UnstoredTopics()
         self._lock = threading.RLock()
         self._actors: dict[str, StubActor] = {}
         self._kept_down: set[str] = set()
@@ -91,14 +94,15 @@ class StubCluster:
         name = TopicName.parse(topic)
         with self._lock:
             self._check_runs()
-            own = self._catalog.partition(name.full)
+            check_enabled(name, self.settings)
+            own = self._row(name.full)
             rows = [own] if own is not None else self._catalog.partitions(name.full)
             if not rows:
                 if not (create and self.settings.allow_auto_topic_creation):
                     raise TopicNotFound(f"the topic {name.full} does not exist")
                 if name.partition_index >= 0 and self._catalog.partition_count(name.partitioned_full):
                     raise NotAllowedError(f"{name.full} is no partition of {name.partitioned_full}")
-                rows = self._catalog.create(name, 0, [STORE])
+                rows = self._new_topic(name, 0)
             for row in rows:
                 with suppress(NotConnected):
                     self._partition(row)
@@ -115,7 +119,7 @@ class StubCluster:
         request = dataclasses.replace(request, create=allowed or not request.durable)
         with self._lock:
             self._check_runs()
-            if self._catalog.partition(request.topic) is None:
+            if self._row(request.topic) is None:
                 raise TopicNotFound(f"the topic {request.topic} does not exist")
             address = dispatcher_name(request.topic, request.subscription, request.durable)
             running = self._actors.get(address)
@@ -237,7 +241,7 @@ class StubCluster:
                     not again.durable,
                 )
                 return self._start_dispatcher(address, request)
-            row = self._catalog.partition(address)
+            row = self._row(address)
             if row is None:
                 raise Moved(f"{address}: no such actor")
             return self._partition(row)
@@ -250,6 +254,11 @@ class StubCluster:
         self._check_may_start(address)
         if actor is not None:
             actor.wait_ended()
+        if not TopicName.parse(row.name).is_persistent:
+            actor = self._actors[address] = StubNonPersistentPartition(
+                row.name, self.settings, self._lane_directory, self._fatal
+            )
+            return actor
         actor = StubPartition(
             self._data_dir / "p" / str(row.number),
             TopicIdentity(row.number, row.name, row.partition_index),
@@ -262,6 +271,17 @@ class StubCluster:
         self._actors[address] = actor
         self._catalog.opened(row.name)
         return actor
+
+    def _row(self, name: str) -> PartitionRow | None:
+        for row in self._unstored.find(name):
+            return row
+        return self._catalog.partition(name)
+
+    def _new_topic(self, name: TopicName, partitions: int) -> list[PartitionRow]:
+        if name.is_persistent or partitions:
+            return self._catalog.create(name, partitions, [STORE])
+        self._catalog.check_namespace(name)
+        return self._unstored.add(name.full)
 
     def _start_dispatcher(self, address: str, request: SubscriptionRequest) -> StubActor:
         self._check_may_start(address)
@@ -292,7 +312,7 @@ class StubCluster:
     def create_topic(self, topic: str, partitions: int) -> None:
         """As Controller.create_topic."""
         with self._lock:
-            self._catalog.create(TopicName.parse(topic), partitions, [STORE])
+            self._new_topic(TopicName.parse(topic), partitions)
 
     def delete_topic(self, topic: str) -> None:
         """As Controller.delete_topic, forced."""
@@ -318,6 +338,13 @@ class StubCluster:
         address = TopicName.parse(topic).full
         actor = self._running(address)
         assert isinstance(actor, StubPartition)
+        actor.serving(ATTACH_TIMEOUT_S)
+        return actor
+
+    def non_persistent_partition(self, topic: str) -> StubNonPersistentPartition:
+        """The running actor of a partition that stores nothing."""
+        actor = self._running(TopicName.parse(topic).full)
+        assert isinstance(actor, StubNonPersistentPartition)
         actor.serving(ATTACH_TIMEOUT_S)
         return actor
 
@@ -361,7 +388,7 @@ class StubCluster:
         """End all actors, in order or by killing them; the directory can be served again."""
         with self._lock:
             self._ended = True
-        for kind in (StubDispatcher, StubPartition):
+        for kind in (StubDispatcher, StubNonPersistentPartition, StubPartition):
             for actor in list(self._actors.values()):
                 if isinstance(actor, kind):
                     actor.kill() if kill else actor.stop()

@@ -1,0 +1,173 @@
+"""A partition of a non-persistent topic, without Ray: it hands on what is published and keeps nothing.
+
+Everything runs on the owner loop and nothing waits: neither a producer for a dispatcher nor one dispatcher
+for another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from pulsar_ray.actors.publish_intake import ProducerEndpoint, PublishIntake
+from pulsar_ray.actors.push_followers import PushFollowers, messages_of
+from pulsar_ray.actors.session_host import SessionHost
+from pulsar_ray.clock import Clock
+from pulsar_ray.config import Settings
+from pulsar_ray.dispatch.message_rate import MessageRate
+from pulsar_ray.errors import InvalidConfiguration, OperationNotSupported, PulsarException
+from pulsar_ray.managed_ledger.memory_log import NOT_STORED, Blocks, MemoryLog
+from pulsar_ray.session.requests import (
+    Call,
+    CloseEndpoint,
+    Done,
+    Failed,
+    Follow,
+    OpenProducer,
+    Publish,
+    Request,
+    encode_request,
+)
+from pulsar_ray.session.session_table import Session
+
+T = TypeVar("T")
+
+
+class NonPersistentPartitionServer:
+    """Serves one partition's sessions. What followers cannot take is dropped and counted."""
+
+    def __init__(
+        self,
+        topic: str,
+        settings: Settings,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        host: SessionHost,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._topic = topic
+        self._clock = clock
+        self._host = host
+        self.epoch = clock.now_ms()
+        self.followers = PushFollowers(self.epoch)
+        self._log = MemoryLog(self.epoch, self._hand_over)
+        self.intake = PublishIntake(
+            self._log,
+            settings,
+            clock,
+            loop,
+            _NoDisk(),
+            on_durable=lambda _: None,
+            on_fatal=on_fatal,
+            is_disk_low=lambda: False,
+            name_prefix=f"pulsar-ray-{secrets.token_hex(4)}",
+        )
+        self._drops: dict[int, MessageRate] = {}
+        host.serve(self)
+
+    # --- sessions ---------------------------------------------------------------------------------
+
+    def attach_details(self) -> dict[str, Any]:
+        """What an attach answers besides the carrier's addresses: there are no files to reach."""
+        return {"epoch": self.epoch, "reach": ("", ""), "directory": ""}
+
+    def on_request(self, session: Session, request: Request, body: memoryview) -> None:
+        """One packet of an attached session.
+
+        PulsarExceptions raised here close the carrier; the client attaches again.
+        """
+        match request:
+            case Publish(producer_id):
+                self.intake.publish(session, producer_id, body)
+            case Follow():
+                self.followers.follow(session, request)
+            case OpenProducer(request_id):
+                try:
+                    reply: Request = self.intake.open_producer(session, request)
+                except PulsarException as error:
+                    reply = Failed(request_id, type(error).__name__, error.text)
+                session.send(encode_request(reply))
+            case CloseEndpoint(request_id, endpoint_id):
+                self._close_endpoint(session, endpoint_id)
+                session.send(encode_request(Done(request_id)))
+            case Call(request_id, _, method, arguments):
+                self._host.answer(session, request_id, self._call(session, method, arguments))
+            case _:
+                raise InvalidConfiguration(f"this partition does not answer {type(request).__name__}")
+
+    def _close_endpoint(self, session: Session, endpoint_id: int) -> None:
+        endpoint = session.endpoints.get(endpoint_id)
+        if isinstance(endpoint, ProducerEndpoint):
+            self.intake.close_producer(endpoint)
+            self._drops.pop(endpoint.incarnation, None)
+
+    def on_session_ended(self, session: Session, crashed: bool) -> None:
+        """Its producers' names are free, its followers forgotten."""
+        for endpoint_id in list(session.endpoints):
+            self._close_endpoint(session, endpoint_id)
+        self.followers.forget(session)
+
+    def tick(self) -> None:
+        """Once a second: forget producers that left long ago."""
+        self._log.incarnations.forget_idle(self._clock.now_ms())
+
+    # --- publishing -------------------------------------------------------------------------------
+
+    def _hand_over(self, blocks: Blocks) -> None:
+        lost = self.followers.push(blocks)
+        if lost:
+            now_ms = self._clock.monotonic_ms()
+            for incarnation, messages in messages_of(blocks, lost).items():
+                self._drops.setdefault(incarnation, MessageRate()).record(messages, now_ms)
+
+    # --- control calls ----------------------------------------------------------------------------
+
+    async def _call(self, session: Session, name: str, arguments: dict[str, Any]) -> Any:
+        if name == "following":
+            return self.followers.following(session)
+        return await self.call(name, arguments)
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> Any:
+        """A control call over the actor handle: all of them are about what is stored."""
+        raise OperationNotSupported(
+            f"{name}: {self._topic} is non-persistent: it stores nothing, and its subscriptions come with "
+            "their consumers; use a persistent:// topic"
+        )
+
+    def stats(self) -> dict[str, Any]:
+        """Counters of this partition since it started."""
+        now_ms = self._clock.monotonic_ms()
+        drops: dict[str, Any] = {}
+        for name, producer in self.intake.producers.items():
+            rate = self._drops.get(producer.incarnation) or MessageRate()
+            drops[name] = {"msgDropRate": rate.per_second(now_ms), "msgDropCounter": rate.total}
+        return {
+            "msgInCounter": self.intake.published_messages,
+            "bytesInCounter": self.intake.published_bytes,
+            "commits": 0,
+            "storageSize": 0,
+            "producers": sorted(self.intake.producers),
+            "publisherDrops": drops,
+            "epoch": self.epoch,
+            "lastPosition": list(NOT_STORED),
+            "corruptions": [],
+            "subscriptions": [{"name": name, "durable": True} for name in self.followers.subscriptions()],
+            "diskLow": False,
+        }
+
+    async def close(self) -> None:
+        """There is nothing to write."""
+
+
+class _NoDisk:
+    """Where nothing is written, nothing waits for a thread."""
+
+    is_idle = True
+
+    def submit(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        """Run `work` here and now."""
+        done(work(), None)
+
+    run_here = submit

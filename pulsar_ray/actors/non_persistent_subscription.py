@@ -1,0 +1,149 @@
+"""One subscription of a non-persistent topic in its dispatcher's process, and its connected consumers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pulsar_ray.actors.consumer_endpoint import (
+    MAX_BODY_BYTES,
+    MAX_GRANTS_PER_PACKET,
+    ConsumerEndpoint,
+    described,
+)
+from pulsar_ray.actors.log_feed import LogFeed
+from pulsar_ray.actors.owner_loop import DiskThread
+from pulsar_ray.actors.subscription_host import SubscriptionHost
+from pulsar_ray.clock import Clock
+from pulsar_ray.dispatch.block_ref import BlockRef
+from pulsar_ray.dispatch.dispatcher import DispatchSettings
+from pulsar_ray.dispatch.grant import Grant
+from pulsar_ray.dispatch.non_persistent import NonPersistentDispatcher
+from pulsar_ray.session.requests import ConsumerOpened, Deliver, OpenConsumer, encode_request
+from pulsar_ray.session.session_table import Session
+
+MAX_UNSENT_BYTES = 8 * 1024 * 1024
+"""A consumer whose connection has more to write than this gets nothing until it has less."""
+
+Bodies = dict[tuple[int, int], memoryview]
+"""The bytes of blocks by (ledger id, first entry id)."""
+
+
+class PassingEndpoint(ConsumerEndpoint):
+    """Writes a grant's bytes to the consumer in the moment it is granted; nothing waits here."""
+
+    bodies: Bodies
+    """Of the blocks that are passing just now."""
+
+    @property
+    def can_take(self) -> bool:
+        """Whether it is open, and its connection not full."""
+        carrier = self.session.carrier
+        if self._early is not None or carrier is None:
+            return False
+        return carrier.unsent_bytes <= MAX_UNSENT_BYTES
+
+    def deliver(self, grants: Sequence[Grant], generation: int) -> None:
+        """Send grants of blocks that are passing."""
+        part: list[Grant] = []
+        size = 0
+        for grant in grants:
+            self.messages_out += sum(end - start for start, end in grant.rows)
+            self.bytes_out += grant.block.length
+            if part and (size + grant.block.length > MAX_BODY_BYTES or len(part) == MAX_GRANTS_PER_PACKET):
+                self._send(part, generation)
+                part, size = [], 0
+            part.append(grant)
+            size += grant.block.length
+        if part:
+            self._send(part, generation)
+
+    def _send(self, part: list[Grant], generation: int) -> None:
+        packet = Deliver(self.consumer_id, self._epoch, generation, [described(grant) for grant in part])
+        body = [self.bodies[grant.block.ledger_id, grant.block.first_entry_id] for grant in part]
+        self.session.send(encode_request(packet, body))
+
+
+class NonPersistentSubscription(SubscriptionHost):
+    """Runs on the owner loop. It has no log to read and no cursor to write."""
+
+    core: NonPersistentDispatcher
+
+    def __init__(
+        self,
+        name: str,
+        settings: DispatchSettings,
+        epoch: int,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        reader: DiskThread,
+        cursor_disk: DiskThread,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        core = NonPersistentDispatcher(
+            name, settings, epoch=epoch, now_ms=clock.monotonic_ms(), can_take=self._can_take
+        )
+        self._bodies: Bodies = {}
+        super().__init__(
+            name,
+            core,
+            None,
+            LogFeed(),
+            clock,
+            loop,
+            reader,
+            cursor_disk,
+            "",
+            on_mark_delete=lambda _: None,
+            on_fatal=on_fatal,
+        )
+
+    def _can_take(self, incarnation: int) -> bool:
+        endpoint = self.endpoints.get(incarnation)
+        return isinstance(endpoint, PassingEndpoint) and endpoint.can_take
+
+    def _new_endpoint(self, session: Session, request: OpenConsumer, numbering: int) -> ConsumerEndpoint:
+        endpoint = PassingEndpoint(
+            session,
+            request.consumer_id,
+            request.incarnation,
+            request.name,
+            "",
+            numbering,
+            self._loop,
+            self._reader,
+            reads_files=False,
+        )
+        endpoint.bodies = self._bodies
+        return endpoint
+
+    async def open_consumer(self, session: Session, request: OpenConsumer) -> ConsumerOpened:
+        """As of a stored topic; its first credit comes with it."""
+        opened = await super().open_consumer(session, request)
+        self.core.set_credit(request.incarnation, request.credit, 0, 0)
+        return opened
+
+    def publish(self, blocks: Sequence[BlockRef], bodies: Bodies) -> None:
+        """Give blocks to consumers with room; for the others they are lost."""
+        self._bodies.update(bodies)
+        self.core.offer(blocks, self.core.seek_generation)
+        self._dispatch()
+        self._bodies.clear()
+
+    def lost(self, messages: int) -> None:
+        """So many messages were dropped before they came here."""
+        self.core.drops.record(messages, self._now())
+
+    def stats(self) -> dict[str, Any]:
+        """Pulsar's names where Pulsar has one; `msgDropCounter` is all that `msgDropRate` is the rate of."""
+        drops = self.core.drops
+        return {
+            **super().stats(),
+            "isDurable": False,
+            "msgBacklog": 0,
+            "markDeletePosition": [-1, -1],
+            "readPosition": [-1, -1],
+            "msgDropRate": drops.per_second(self._now()),
+            "msgDropCounter": drops.total,
+        }

@@ -1,0 +1,97 @@
+"""A dispatcher's tie to a non-persistent partition: it is sent the entries themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from pulsar_ray.actors.partition_follower import RETRY_S, PartitionFollower
+from pulsar_ray.actors.push_followers import WINDOW_BYTES
+from pulsar_ray.session.requests import Follow, Pushed, encode_request
+from pulsar_ray.transport.cluster import AttachReply, Cluster
+
+REPORT_BYTES = WINDOW_BYTES // 8
+
+
+class PushFollower(PartitionFollower):
+    """`on_pushed` gets each packet once, on the owner loop.
+
+    `on_lost` is told of messages that the partition had to drop for this dispatcher.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: str,
+        address: str,
+        loop: asyncio.AbstractEventLoop,
+        subscription: str,
+        on_pushed: Callable[[Pushed, memoryview], None],
+        on_lost: Callable[[int], None],
+    ) -> None:
+        self._subscription = subscription
+        self._on_pushed = on_pushed
+        self._on_lost = on_lost
+        self._pushed_epoch = -1
+        self._taken_bytes = 0
+        self._told_bytes = 0
+        self._lost = 0
+        super().__init__(cluster, topic, address, loop, lambda _: None)
+
+    def follow(self, number: int, *, armed: bool) -> None:
+        """Say whether somebody waits for entries, and how many bytes have arrived."""
+        self._armed = armed
+        self._tell()
+
+    def _tell(self) -> None:
+        self._told_bytes = self._taken_bytes
+        packet = Follow(0, self._pushed_epoch, self._armed, self._taken_bytes, self._subscription)
+        self.link.send(encode_request(packet))
+
+    async def wait_armed(self) -> None:
+        """Return when the partition sends what is published from now on. Raises what calling it raises."""
+        while not (await self.look())["armed"]:
+            self._tell()
+            await asyncio.sleep(RETRY_S)
+
+    async def look(self) -> dict[str, Any]:
+        """What the partition says of this follower."""
+        following: dict[str, Any] = await self.call("following")
+        self._learn(following["epoch"], following["dropped"])
+        return following
+
+    def reopen(self, attached: AttachReply) -> None:
+        """Attached again: what was on its way is lost, what comes now is wanted."""
+        self.epoch = attached.epoch
+        self._tell()
+
+    def on_request(self, request: Any, body: memoryview) -> None:
+        """A Pushed packet: on the owner loop already when it came over a lane."""
+        if not isinstance(request, Pushed):
+            return
+        if threading.get_ident() == self._loop_thread:
+            self._pushed(request, body)
+        else:
+            self._loop.call_soon_threadsafe(self._pushed, request, body)
+
+    def _pushed(self, packet: Pushed, body: memoryview) -> None:
+        if packet.epoch == self._pushed_epoch and packet.sent_bytes <= self._taken_bytes:
+            return
+        self._learn(packet.epoch, packet.dropped_messages)
+        self._taken_bytes = packet.sent_bytes
+        self._on_pushed(packet, body)
+        if self._taken_bytes - self._told_bytes >= REPORT_BYTES:
+            self._tell()
+
+    def _learn(self, epoch: int, dropped: int) -> None:
+        if epoch != self._pushed_epoch:
+            # Another life of the partition counts from nothing.
+            self._pushed_epoch, self._taken_bytes, self._told_bytes, self._lost = epoch, 0, 0, 0
+        if dropped < self._lost:
+            # So does another session there.
+            self._lost = 0
+        if dropped > self._lost:
+            self._on_lost(dropped - self._lost)
+        self._lost = dropped

@@ -1,0 +1,77 @@
+"""Who gets what of a non-persistent topic: what finds no consumer with permits now is dropped.
+
+The subscription types are those of stored topics, with their policies. What differs is that nothing waits:
+after each dispatch everything is forgotten, granted or not, so there is nothing to acknowledge or to deliver
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from pulsar_ray.dispatch.consumer import Consumer
+from pulsar_ray.dispatch.dispatcher import Dispatcher, DispatchSettings
+from pulsar_ray.dispatch.grant import DropQueue, Grant
+from pulsar_ray.dispatch.message_rate import MessageRate
+from pulsar_ray.dispatch.redelivery import NackItem
+from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor, Subscription
+from pulsar_ray.model.row_ranges import RowRanges
+
+
+class NonPersistentDispatcher(Dispatcher):
+    """The dispatcher core of one subscription of a non-persistent topic.
+
+    `can_take(consumer id)` says whether a consumer's connection takes more bytes just now: as in Pulsar, a
+    slow reader loses messages and delays nobody. A batch goes whole for a single permit.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: DispatchSettings,
+        *,
+        epoch: int,
+        now_ms: int,
+        can_take: Callable[[int], bool],
+    ) -> None:
+        cursor = ManagedCursor(Subscription(name, is_durable=False))
+        super().__init__(cursor, replace(settings, isolates_suspects=False), epoch=epoch, now_ms=now_ms)
+        self._can_take = can_take
+        self.drops = MessageRate()
+
+    def room(self, consumer: Consumer) -> int:
+        """Its permits, or 0 while its connection is full. Unacknowledged messages are not counted."""
+        return consumer.room(0) if self._can_take(consumer.spec.consumer_id) else 0
+
+    def set_credit(self, consumer_id: int, credit: int, received: int, handed_over: int) -> None:
+        """As for stored topics, but no block waits until it fits whole: what does not fit is lost."""
+        super().set_credit(consumer_id, credit, received, handed_over)
+        consumer = self.consumers.get(consumer_id)
+        if consumer is not None:
+            consumer.window = 0
+
+    def dispatch(self, now_ms: int) -> list[Grant]:
+        """Grant what was offered as far as there is room; the rest is dropped and counted."""
+        grants = super().dispatch(now_ms)
+        self.drops.record(self.pending.waiting_messages, now_ms)
+        self.pending.clear()
+        return grants
+
+    def acknowledge(
+        self,
+        consumer_id: int,
+        ranges: Iterable[tuple[int, int, int]] = (),
+        batch: Iterable[tuple[int, int, RowRanges]] = (),
+        cumulative: tuple[int, int, int] | None = None,
+    ) -> int:
+        """Without effect."""
+        return self.cursor.version
+
+    def negative_acknowledge(self, consumer_id: int, items: Iterable[NackItem]) -> list[DropQueue]:
+        """Without effect: nothing is kept that could come again."""
+        return []
+
+    def redeliver_unacknowledged(self, consumer_id: int, through: int) -> list[DropQueue]:
+        """Without effect: nothing is kept that could come again."""
+        return []
