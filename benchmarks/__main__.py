@@ -23,6 +23,7 @@ GROUPS = (
     "concurrency",
     "fan_out",
     "key_shared",
+    "non_persistent",
     "ray_carrier",
     "memory",
     "recovery",

@@ -294,7 +294,8 @@ class Controller:
         self._partition_handle(catalog, row)
         if name not in self._handles:
             store = self._store_of(row)
-            create = create and self._settings.allow_auto_subscription_creation
+            allowed = self._settings.allow_auto_subscription_creation
+            create = create and (allowed or not TopicName.parse(row.name).is_persistent)
             request = SubscriptionRequest(row.name, subscription, durable, initial, properties, create)
             self._create(SubscriptionDispatcher, name, store, request, self._settings)
             self._dispatchers[name] = (row.name, subscription, durable)

@@ -13,11 +13,12 @@ from pulsar_ray.actors.log_feed import LogFeed
 from pulsar_ray.actors.non_persistent_subscription import Bodies, NonPersistentSubscription
 from pulsar_ray.actors.push_follower import PushFollower
 from pulsar_ray.actors.session_host import SessionHost
+from pulsar_ray.actors.subscription_admin import SubscriptionAdmin
 from pulsar_ray.actors.subscription_host import SubscriptionHost
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
 from pulsar_ray.dispatch.block_ref import BlockRef
-from pulsar_ray.errors import OperationNotSupported, PulsarException
+from pulsar_ray.errors import OperationNotSupported, PulsarException, SubscriptionNotFound
 from pulsar_ray.session.requests import ConsumerOpened, OpenConsumer, Pushed
 from pulsar_ray.session.session_table import Session
 from pulsar_ray.transport.cluster import SubscriptionRequest
@@ -47,12 +48,32 @@ class NonPersistentDispatcherServer(DispatcherServer):
         self._opening = 0
 
     async def start(self) -> None:
-        """Attach to the partition. Raises what it refuses with."""
+        """Attach to the partition. Raises what it refuses with, SubscriptionNotFound if it may not create."""
+        if not self._request.create:
+            raise SubscriptionNotFound(
+                f"subscription {self._request.subscription!r} does not exist on {self._request.topic}"
+            )
         await self._follower.attach()
         self._epoch = self._clock.now_ms()
         if self._request.durable:
-            self._add_subscription(self._request.subscription)
+            host = self._add_subscription(self._request.subscription)
+            self._admin = SubscriptionAdmin(
+                host,
+                self._follower,
+                self._feed,
+                self._reader,
+                "",
+                look_around=self.look_around,
+                seek=lambda target, inclusive: self._seek(host, None, target, inclusive),
+                remove=lambda: self._remove(host),
+            )
         self._host.serve(self)
+
+    def tick(self) -> None:
+        """Once a second, as a net under what following may have lost."""
+        super().tick()
+        for host in self._passing.values():
+            host.sample()
 
     def _add_subscription(self, name: str) -> NonPersistentSubscription:
         host = NonPersistentSubscription(
@@ -115,14 +136,24 @@ class NonPersistentDispatcherServer(DispatcherServer):
 
     # --- control calls ----------------------------------------------------------------------------
 
-    async def _seek(self, host: SubscriptionHost, _: ConsumerEndpoint, target: Any, inclusive: bool) -> int:
+    async def call(self, name: str, arguments: dict[str, Any]) -> Any:
+        """A call of an administrator: of a subscription without a backlog there is only deleting."""
+        if name != "delete":
+            raise OperationNotSupported(
+                f"{name}: {self._request.topic} is non-persistent, so that its subscriptions have no backlog"
+            )
+        return await super().call(name, arguments)
+
+    async def _seek(
+        self, host: SubscriptionHost, _: ConsumerEndpoint | None, target: Any, inclusive: bool
+    ) -> int:
         """Without effect, as in Pulsar: there is nothing to go back to."""
         return host.core.generation
 
-    async def _unsubscribe(self, host: SubscriptionHost, endpoint: ConsumerEndpoint) -> None:
-        host.check_sole(endpoint)
-        await host.close_consumer(endpoint)
-        self._is_removed = self._request.durable
+    async def _remove(self, host: SubscriptionHost) -> None:
+        self._is_removed = True
+        for endpoint in list(host.endpoints.values()):
+            await host.close_consumer(endpoint)
 
     async def _last_message(self, _host: SubscriptionHost, _endpoint: ConsumerEndpoint) -> Any:
         raise OperationNotSupported(

@@ -11,14 +11,15 @@ import secrets
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from pulsar_ray.actors.partition_stats import describe_publisher
 from pulsar_ray.actors.publish_intake import ProducerEndpoint, PublishIntake
 from pulsar_ray.actors.push_followers import PushFollowers, messages_of
 from pulsar_ray.actors.session_host import SessionHost
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
-from pulsar_ray.dispatch.message_rate import MessageRate
 from pulsar_ray.errors import InvalidConfiguration, OperationNotSupported, PulsarException
 from pulsar_ray.managed_ledger.memory_log import NOT_STORED, Blocks, MemoryLog
+from pulsar_ray.model.drops import Drops
 from pulsar_ray.session.requests import (
     Call,
     CloseEndpoint,
@@ -64,7 +65,7 @@ class NonPersistentPartitionServer:
             is_disk_low=lambda: False,
             name_prefix=f"pulsar-ray-{secrets.token_hex(4)}",
         )
-        self._drops: dict[int, MessageRate] = {}
+        self._drops: dict[int, Drops] = {}
         host.serve(self)
 
     # --- sessions ---------------------------------------------------------------------------------
@@ -110,7 +111,11 @@ class NonPersistentPartitionServer:
         self.followers.forget(session)
 
     def tick(self) -> None:
-        """Once a second: forget producers that left long ago."""
+        """Once a second: rates, and producers that left long ago."""
+        now_ms = self._clock.monotonic_ms()
+        self.intake.sample_rates()
+        for drops in self._drops.values():
+            drops.sample(now_ms)
         self._log.incarnations.forget_idle(self._clock.now_ms())
 
     # --- publishing -------------------------------------------------------------------------------
@@ -120,7 +125,9 @@ class NonPersistentPartitionServer:
         if lost:
             now_ms = self._clock.monotonic_ms()
             for incarnation, messages in messages_of(blocks, lost).items():
-                self._drops.setdefault(incarnation, MessageRate()).record(messages, now_ms)
+                if incarnation not in self._drops:
+                    self._drops[incarnation] = Drops(now_ms)
+                self._drops[incarnation].record(messages)
 
     # --- control calls ----------------------------------------------------------------------------
 
@@ -137,28 +144,53 @@ class NonPersistentPartitionServer:
         )
 
     def stats(self) -> dict[str, Any]:
-        """Counters of this partition since it started."""
-        now_ms = self._clock.monotonic_ms()
-        drops: dict[str, Any] = {}
-        for name, producer in self.intake.producers.items():
-            rate = self._drops.get(producer.incarnation) or MessageRate()
-            drops[name] = {"msgDropRate": rate.per_second(now_ms), "msgDropCounter": rate.total}
+        """Counters of this partition since it started, in the shape of a stored one's."""
+        traffic = self.intake.traffic
         return {
-            "msgInCounter": self.intake.published_messages,
-            "bytesInCounter": self.intake.published_bytes,
+            "msgInCounter": traffic.messages,
+            "bytesInCounter": traffic.bytes,
+            **traffic.describe(),
             "commits": 0,
             "storageSize": 0,
+            "ledgers": [],
             "producers": sorted(self.intake.producers),
-            "publisherDrops": drops,
+            "publishers": [
+                self._publisher(producer) for _, producer in sorted(self.intake.producers.items())
+            ],
             "epoch": self.epoch,
             "lastPosition": list(NOT_STORED),
             "corruptions": [],
-            "subscriptions": [{"name": name, "durable": True} for name in self.followers.subscriptions()],
+            "subscriptions": [_subscription(name) for name in self.followers.subscriptions],
+            "hasReaders": self.followers.has_readers,
             "diskLow": False,
         }
 
+    def _publisher(self, producer: ProducerEndpoint) -> dict[str, Any]:
+        drops = self._drops.get(producer.incarnation) or Drops(self._clock.monotonic_ms())
+        return {**describe_publisher(producer), **drops.describe()}
+
+    async def learn_cursors(self) -> None:
+        """Before `stats`: there are no cursors."""
+
     async def close(self) -> None:
         """There is nothing to write."""
+
+
+def _subscription(name: str) -> dict[str, Any]:
+    """What the partition knows of a subscription: that its dispatcher follows."""
+    return {
+        "number": 0,
+        "name": name,
+        "durable": True,
+        "hold": list(NOT_STORED),
+        "subscriptionProperties": {},
+        "isServed": True,
+        "markDeletePosition": list(NOT_STORED),
+        "individuallyDeletedRanges": 0,
+        "individuallyDeletedEntries": 0,
+        "individuallyDeletedMessages": "[]",
+        "problem": "",
+    }
 
 
 class _NoDisk:

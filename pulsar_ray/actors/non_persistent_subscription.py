@@ -35,12 +35,14 @@ class PassingEndpoint(ConsumerEndpoint):
 
     bodies: Bodies
     """Of the blocks that are passing just now."""
+    attachment: int
+    """Of its session, when its consumer opened it: on a later one the consumer has to open again first."""
 
     @property
     def can_take(self) -> bool:
         """Whether it is open, and its connection not full."""
         carrier = self.session.carrier
-        if self._early is not None or carrier is None:
+        if self._early is not None or carrier is None or self.session.attachment != self.attachment:
             return False
         return carrier.unsent_bytes <= MAX_UNSENT_BYTES
 
@@ -49,8 +51,6 @@ class PassingEndpoint(ConsumerEndpoint):
         part: list[Grant] = []
         size = 0
         for grant in grants:
-            self.messages_out += sum(end - start for start, end in grant.rows)
-            self.bytes_out += grant.block.length
             if part and (size + grant.block.length > MAX_BODY_BYTES or len(part) == MAX_GRANTS_PER_PACKET):
                 self._send(part, generation)
                 part, size = [], 0
@@ -116,6 +116,7 @@ class NonPersistentSubscription(SubscriptionHost):
             reads_files=False,
         )
         endpoint.bodies = self._bodies
+        endpoint.attachment = session.attachment
         return endpoint
 
     async def open_consumer(self, session: Session, request: OpenConsumer) -> ConsumerOpened:
@@ -131,19 +132,21 @@ class NonPersistentSubscription(SubscriptionHost):
         self._dispatch()
         self._bodies.clear()
 
+    def sample(self) -> None:
+        """Once a second, for the rate of drops."""
+        self.core.drops.sample(self._now())
+
     def lost(self, messages: int) -> None:
         """So many messages were dropped before they came here."""
-        self.core.drops.record(messages, self._now())
+        self.core.drops.record(messages)
 
     def stats(self) -> dict[str, Any]:
         """Pulsar's names where Pulsar has one; `msgDropCounter` is all that `msgDropRate` is the rate of."""
-        drops = self.core.drops
         return {
             **super().stats(),
             "isDurable": False,
             "msgBacklog": 0,
             "markDeletePosition": [-1, -1],
             "readPosition": [-1, -1],
-            "msgDropRate": drops.per_second(self._now()),
-            "msgDropCounter": drops.total,
+            **self.core.drops.describe(),
         }

@@ -41,7 +41,7 @@ def describe_partition(ledger: ManagedLedger, intake: PublishIntake, followed: S
         "storageSize": sum(size for _, _, size in sizes),
         "ledgers": [list(size) for size in sizes],
         "producers": sorted(intake.producers),
-        "publishers": [_publisher(producer) for _, producer in sorted(intake.producers.items())],
+        "publishers": [describe_publisher(producer) for _, producer in sorted(intake.producers.items())],
         "epoch": ledger.epoch,
         "lastPosition": list(ledger.last_position),
         "corruptions": [str(c) for c in ledger.corruptions],
@@ -49,7 +49,8 @@ def describe_partition(ledger: ManagedLedger, intake: PublishIntake, followed: S
     }
 
 
-def _publisher(producer: ProducerEndpoint) -> dict[str, Any]:
+def describe_publisher(producer: ProducerEndpoint) -> dict[str, Any]:
+    """A connected producer, in Pulsar's names."""
     carrier = producer.session.carrier
     return {
         "accessMode": "Shared",

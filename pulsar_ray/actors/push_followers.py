@@ -107,6 +107,12 @@ class PushFollowers:
         packet = Pushed(self._epoch, follower.sent_bytes, follower.dropped, taken)
         follower.session.send(encode_request(packet, body))
 
+    @property
+    def has_readers(self) -> bool:
+        """Whether the dispatcher of the non-durable subscriptions follows."""
+        return any(not follower.subscription for follower in self._followers.values())
+
+    @property
     def subscriptions(self) -> list[str]:
         """The durable subscriptions whose dispatchers follow, in the order they came."""
         return list(dict.fromkeys(f.subscription for f in self._followers.values() if f.subscription))

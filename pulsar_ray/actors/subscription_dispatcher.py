@@ -14,6 +14,7 @@ from pulsar_ray.actors.local_ray import was_restarted
 from pulsar_ray.actors.session_host import SessionHost
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
+from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import SubscriptionRequest
 from pulsar_ray.transport.names import partition_name
 from pulsar_ray.transport.ray_cluster import RayCluster
@@ -37,7 +38,8 @@ class SubscriptionDispatcher(LaneActor):
                 request.durable,
                 request.initial_position,
                 {},
-                create=not request.durable,
+                # One of a non-persistent topic is as long as its actor, restarts included.
+                create=not (request.durable and TopicName.parse(request.topic).is_persistent),
             )
         try:
             self._hold_cluster(settings.data_dir)

@@ -27,6 +27,8 @@ _KEY_SHARED_SUMS = (
 )  # fmt: skip
 _KEY_SHARED_FIELDS = ("keySharedMode", "allowOutOfOrderDelivery", *_KEY_SHARED_SUMS)
 _PUBLISHER_SUMS = (*_RATES_IN, "msgInCounter", "bytesInCounter")
+_DROPS = ("msgDropRate", "msgDropCounter")
+"""Only non-persistent topics have them."""
 
 
 def partition_stats(
@@ -61,6 +63,7 @@ def partition_stats(
         **{field: partition[field] for field in copied},
         **sums,
         "backlogSize": max(kept, default=0),
+        **_drops(subscriptions.values()),
         "subscriptions": subscriptions,
     }
 
@@ -96,9 +99,10 @@ def _subscription(stats: Mapping[str, Any], log: LogSizes, *, is_durable: bool) 
         **{field: stats[field] for field in _KEY_SHARED_FIELDS if field in stats},
         "stuckForMs": stats.get("stuckForMs", 0),
         "stuckReason": stats.get("stuckReason", ""),
+        **{field: stats[field] for field in _DROPS if field in stats},
         "backlogSize": size,
-        "durable": is_durable,
-        "isDurable": is_durable,
+        "durable": stats.get("isDurable", is_durable),
+        "isDurable": stats.get("isDurable", is_durable),
         "nonContiguousDeletedMessagesRanges": stats["individuallyDeletedRanges"],
         "consumers": list(stats["consumers"]),
     }
@@ -119,9 +123,15 @@ def sum_of_partitions(partitions: Sequence[Mapping[str, Any]]) -> dict[str, Any]
         **totals,
         "averageMsgSize": totals["msgThroughputIn"] / rate if rate else 0.0,
         "publishers": _publishers(p for partition in partitions for p in partition["publishers"]),
+        **_drops(subscriptions.values()),
         "subscriptions": subscriptions,
         "metadata": {"partitions": len(partitions)},
     }
+
+
+def _drops(counted: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    having = [stats for stats in counted if _DROPS[0] in stats]
+    return {field: sum(stats[field] for stats in having) for field in _DROPS} if having else {}
 
 
 def _first_subscription(stats: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,6 +144,7 @@ def _first_subscription(stats: Mapping[str, Any]) -> dict[str, Any]:
 def _add_subscription(total: dict[str, Any], stats: Mapping[str, Any]) -> None:
     for field in _SUBSCRIPTION_SUMS:
         total[field] += stats[field]
+    total.update(_drops((total, stats)))
     for field in _SUBSCRIPTION_TIMES:
         total[field] = max(total[field], stats[field])
     for field in ("type", "problem", "blockedSubscriptionOnUnackedMsgs"):
@@ -151,11 +162,12 @@ def _publishers(publishers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]
     """A producer has one connection to each partition, all with its name."""
     found: dict[str, dict[str, Any]] = {}
     for publisher in publishers:
-        total = found.setdefault(
-            publisher["producerName"], {**publisher, **dict.fromkeys(_PUBLISHER_SUMS, 0)}
-        )
-        for field in _PUBLISHER_SUMS:
-            total[field] += publisher[field]
+        total = found.get(publisher["producerName"])
+        if total is None:
+            found[publisher["producerName"]] = dict(publisher)
+            continue
+        total.update({field: total[field] + publisher[field] for field in _PUBLISHER_SUMS})
+        total.update(_drops((total, publisher)))
     for total in found.values():
         rate = total["msgRateIn"]
         total["averageMsgSize"] = total["msgThroughputIn"] / rate if rate else 0.0

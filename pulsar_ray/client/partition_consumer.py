@@ -89,11 +89,12 @@ class PartitionConsumer(Acknowledging):
         self.link.ensure_attached(deadline)
         self.link.add_endpoint(self.consumer_id, self)
         try:
-            opened: ConsumerOpened = self.link.request(self._open_request, deadline)
+            opened: ConsumerOpened = self.link.request(
+                self._open_request, deadline, then=lambda opened: self._opened(opened, self.link.attached)
+            )
         except BaseException:
             self.link.remove_endpoint(self.consumer_id)
             raise
-        self._opened(opened, self.link.attached)
         return opened
 
     def _open_request(self, request_id: int) -> OpenConsumer:

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pulsar_ray.dispatch.consumer import Consumer
 from pulsar_ray.dispatch.dispatcher import Dispatcher, DispatchSettings
 from pulsar_ray.dispatch.grant import DropQueue, Grant
-from pulsar_ray.dispatch.message_rate import MessageRate
 from pulsar_ray.dispatch.redelivery import NackItem
 from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor, Subscription
+from pulsar_ray.model.drops import Drops
 from pulsar_ray.model.row_ranges import RowRanges
 
 
@@ -38,7 +38,7 @@ class NonPersistentDispatcher(Dispatcher):
         cursor = ManagedCursor(Subscription(name, is_durable=False))
         super().__init__(cursor, replace(settings, isolates_suspects=False), epoch=epoch, now_ms=now_ms)
         self._can_take = can_take
-        self.drops = MessageRate()
+        self.drops = Drops(now_ms)
 
     def room(self, consumer: Consumer) -> int:
         """Its permits, or 0 while its connection is full. Unacknowledged messages are not counted."""
@@ -54,7 +54,7 @@ class NonPersistentDispatcher(Dispatcher):
     def dispatch(self, now_ms: int) -> list[Grant]:
         """Grant what was offered as far as there is room; the rest is dropped and counted."""
         grants = super().dispatch(now_ms)
-        self.drops.record(self.pending.waiting_messages, now_ms)
+        self.drops.record(self.pending.waiting_messages)
         self.pending.clear()
         return grants
 

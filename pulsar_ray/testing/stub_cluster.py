@@ -238,7 +238,8 @@ class StubCluster:
                     again.durable,
                     again.initial_position,
                     {},
-                    not again.durable,
+                    # One of a non-persistent topic is as long as its actor, restarts included.
+                    not (again.durable and TopicName.parse(again.topic).is_persistent),
                 )
                 return self._start_dispatcher(address, request)
             row = self._row(address)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from pulsar_ray.actors.non_persistent_partition import NonPersistentPartitionServer
 from pulsar_ray.actors.owner_loop import DiskThread
@@ -31,6 +33,14 @@ class StubNonPersistentPartition(StubActor):
         self.server = NonPersistentPartitionServer(
             self._topic, self.settings, self.clock, self.owner.loop, self.host, self._fatal
         )
+
+    async def call(self, method: str, arguments: dict[str, Any]) -> Any:
+        assert self.server is not None
+        return await self.server.call(method, arguments)
+
+    async def stats(self) -> dict[str, Any]:
+        assert self.server is not None
+        return {**self.server.stats(), "pid": os.getpid()}
 
     def _disks(self) -> list[DiskThread]:
         return []

@@ -187,8 +187,13 @@ class ActorLink:
         if not self.send(encode_request(build(request_id))):
             self._replies.fail(request_id, NotConnected("not attached to the actor just now"))
 
-    def request(self, build: Callable[[int], Request], deadline: float) -> Any:
-        """Send a request and wait for its answer; attaches first, and again if the carrier is lost."""
+    def request(
+        self, build: Callable[[int], Request], deadline: float, then: Callable[[Any], None] | None = None
+    ) -> Any:
+        """Send a request and wait for its answer; attaches first, and again if the carrier is lost.
+
+        `then` gets the answer before any packet behind it is handed on.
+        """
         while True:
             self.ensure_attached(deadline)
             answered = Completion()
@@ -201,6 +206,8 @@ class ActorLink:
                 a: Completion = answered,
             ) -> None:
                 o[0], o[1] = value, error
+                if error is None and then is not None:
+                    then(value)
                 a.set()
 
             self.request_async(build, reply)

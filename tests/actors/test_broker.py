@@ -13,9 +13,18 @@ import pytest
 import ray
 
 from pulsar_ray import Admin, Client, Consumer, ConsumerType, InitialPosition, MessageId, Producer
-from pulsar_ray.errors import ConsumerBusy, DataDirectoryInUse, NotAllowedError, TopicNotFound, WrongNode
+from pulsar_ray.errors import (
+    ConsumerBusy,
+    DataDirectoryInUse,
+    NotAllowedError,
+    PulsarException,
+    Timeout,
+    TopicNotFound,
+    WrongNode,
+)
+from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.names import CONTROLLER
-from tests.running_broker import Broker, partition_actor
+from tests.running_broker import Broker, dispatcher_actor, partition_actor
 
 WAIT_MS = 60_000
 WAIT_S = 60.0
@@ -216,3 +225,44 @@ def test_an_unsubscribed_name_starts_afresh(client: Client, topic: str) -> None:
     again = client.subscribe(topic, "s")
     producer.send(b"new")
     assert values(again, 1) == [b"new"]
+
+
+def test_non_persistent_topics_live_in_their_actors(broker: Broker, client: Client) -> None:
+    admin = Admin(broker.address)
+    topic = "non-persistent://public/default/passing"
+    before = set(broker.data_dir.glob("**/p/*"))
+    consumer = client.subscribe(topic, "s")
+    reader = client.create_reader(topic, MessageId.latest)
+    producer = client.create_producer(topic)
+    for value in numbers(0, 50):
+        assert producer.send(value) == MessageId(-1, -1, -1, -1)
+    assert values(consumer, 50) == numbers(0, 50)
+    assert [reader.read_next(WAIT_MS).data() for _ in range(50)] == numbers(0, 50)
+    consumer.close()
+    producer.send(b"to nobody")
+    subscription = admin.topics.stats(topic)["subscriptions"]["s"]
+    assert (subscription["isDurable"], subscription["msgDropCounter"]) == (False, 1)
+    assert admin.topics.get_partitions(topic) == 0
+    assert set(broker.data_dir.glob("**/p/*")) == before
+    consumer = client.subscribe(topic, "s")
+    for actor in (partition_actor(topic), dispatcher_actor(topic, "s"), CONTROLLER):
+        killed = broker.kill(actor)
+        broker.wait_for_other(actor, killed)
+
+        def flows() -> bool:
+            producer.send(b"again")
+            try:
+                return consumer.receive(200).data() == b"again"
+            except Timeout:
+                return False
+
+        wait_until(flows, WAIT_S, f"messages after the death of {actor}")
+    assert topic in admin.topics.list()
+    admin.topics.delete(topic, force=True)
+    assert topic not in admin.topics.list()
+    with pytest.raises(PulsarException):
+        producer.send(b"its own clients do not bring it back")
+    admin.topics.create_partitioned_topic(topic, 2)
+    assert len(client.get_topic_partitions(topic)) == 2
+    admin.topics.delete(topic)
+    admin.close()

@@ -81,7 +81,7 @@ def test_blocks_come_as_they_are_to_every_armed_follower() -> None:
         assert follower.dropped() == 0
     assert asleep.pipe.packets == []
     assert asleep.dropped() == 5
-    assert followers.subscriptions() == ["s1", "s2", "s3"]
+    assert followers.subscriptions == ["s1", "s2", "s3"]
 
 
 def test_a_follower_beyond_its_window_loses_messages_and_no_other_does() -> None:

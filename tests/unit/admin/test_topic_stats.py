@@ -156,3 +156,24 @@ def test_internal_stats_in_pulsars_words() -> None:
         "problem": "",
     }
     assert (found["cursors"]["t"]["state"], found["cursors"]["t"]["active"]) == ("Open", True)
+
+
+def test_a_non_persistent_topic_tells_what_it_dropped() -> None:
+    def passing(rate: float, counter: int) -> dict[str, Any]:
+        drops = {"msgDropRate": rate, "msgDropCounter": counter}
+        nowhere = {"isDurable": False, "markDeletePosition": [-1, -1], "msgBacklog": 0}
+        return partition_stats(
+            actor(asleep("s", -1), ledgers=[], publishers=[{**publisher("p"), **drops}]),
+            {"s": served(0, "a", **nowhere, **drops)},
+            {"reader-1": served(0, "r", **nowhere, **drops)},
+        )
+
+    one = passing(0.5, 30)
+    assert (one["msgDropRate"], one["msgDropCounter"]) == (1.0, 60)
+    assert one["subscriptions"]["s"]["isDurable"] is False
+    assert one["backlogSize"] == 0
+    total = sum_of_partitions([one, passing(0.25, 15)])
+    assert total["subscriptions"]["s"]["msgDropCounter"] == 45
+    assert [(p["msgDropRate"], p["msgDropCounter"]) for p in total["publishers"]] == [(0.75, 45)]
+    assert (total["msgDropRate"], total["msgDropCounter"]) == (1.5, 90)
+    assert "msgDropRate" not in partition_stats(actor(asleep("s", 4)), {}, {})

@@ -56,7 +56,7 @@ class Passing:
 
     @property
     def dropped(self) -> int:
-        return self.dispatcher.drops.total
+        return self.dispatcher.drops.messages
 
 
 @pytest.mark.parametrize("consumer_type", TYPES)
