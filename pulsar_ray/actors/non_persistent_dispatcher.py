@@ -49,7 +49,7 @@ class NonPersistentDispatcherServer(DispatcherServer):
 
     async def start(self) -> None:
         """Attach to the partition. Raises what it refuses with, SubscriptionNotFound if it may not create."""
-        if not self._request.create:
+        if self._request.durable and not self._request.create:
             raise SubscriptionNotFound(
                 f"subscription {self._request.subscription!r} does not exist on {self._request.topic}"
             )
@@ -154,6 +154,7 @@ class NonPersistentDispatcherServer(DispatcherServer):
         self._is_removed = True
         for endpoint in list(host.endpoints.values()):
             await host.close_consumer(endpoint)
+        await self._partition.unfollow()
 
     async def _last_message(self, _host: SubscriptionHost, _endpoint: ConsumerEndpoint) -> Any:
         raise OperationNotSupported(

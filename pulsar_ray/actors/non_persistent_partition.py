@@ -134,6 +134,8 @@ class NonPersistentPartitionServer:
     async def _call(self, session: Session, name: str, arguments: dict[str, Any]) -> Any:
         if name == "following":
             return self.followers.following(session)
+        if name == "unfollow":
+            return self.followers.forget(session)
         return await self.call(name, arguments)
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from pulsar_ray.actors.partition_follower import RETRY_S, PartitionFollower
 from pulsar_ray.actors.push_followers import WINDOW_BYTES
+from pulsar_ray.errors import PulsarException
 from pulsar_ray.session.requests import Follow, Pushed, encode_request
 from pulsar_ray.transport.cluster import AttachReply, Cluster
 
@@ -61,6 +63,12 @@ class PushFollower(PartitionFollower):
         following: dict[str, Any] = await self.call("following")
         self._learn(following["epoch"], following["dropped"])
         return following
+
+    async def unfollow(self) -> None:
+        """Leave, so that the partition counts no drops for a subscription that is gone."""
+        with contextlib.suppress(PulsarException):
+            await self._call_once("unfollow", {})
+        self.close()
 
     def reopen(self, attached: AttachReply) -> None:
         """Attached again: what was on its way is lost, what comes now is wanted."""

@@ -115,7 +115,8 @@ class StubCluster:
 
     def dispatcher(self, request: SubscriptionRequest, timeout_s: float) -> str:
         """As Controller.dispatcher."""
-        allowed = request.create and self.settings.allow_auto_subscription_creation
+        is_allowed = self.settings.allow_auto_subscription_creation or not _is_persistent(request.topic)
+        allowed = request.create and is_allowed
         request = dataclasses.replace(request, create=allowed or not request.durable)
         with self._lock:
             self._check_runs()
@@ -239,7 +240,7 @@ class StubCluster:
                     again.initial_position,
                     {},
                     # One of a non-persistent topic is as long as its actor, restarts included.
-                    not (again.durable and TopicName.parse(again.topic).is_persistent),
+                    not (again.durable and _is_persistent(again.topic)),
                 )
                 return self._start_dispatcher(address, request)
             row = self._row(address)
@@ -255,7 +256,7 @@ class StubCluster:
         self._check_may_start(address)
         if actor is not None:
             actor.wait_ended()
-        if not TopicName.parse(row.name).is_persistent:
+        if not _is_persistent(row.name):
             actor = self._actors[address] = StubNonPersistentPartition(
                 row.name, self.settings, self._lane_directory, self._fatal
             )
@@ -401,6 +402,10 @@ def _made_late(call: Callable[[], Future[Any]], times: int) -> None:
     with suppress(PulsarException):
         for _ in range(times):
             call()
+
+
+def _is_persistent(topic: str) -> bool:
+    return TopicName.parse(topic).is_persistent
 
 
 def _unchanged(reply: AttachReply) -> AttachReply:

@@ -22,10 +22,11 @@ from pulsar_ray.errors import (
     ProducerBusy,
     PulsarException,
     Result,
+    SubscriptionNotFound,
     Timeout,
     TopicNotFound,
 )
-from pulsar_ray.model.enums import CompressionType, ConsumerType
+from pulsar_ray.model.enums import CompressionType, ConsumerType, SubscriptionMode
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport import ray_connection
@@ -511,3 +512,46 @@ def test_subscribing_amid_a_stream_loses_no_permits(broker: Broker, client: Clie
     finally:
         ended.set()
         streaming.join()
+
+
+def test_an_administrator_sees_drops_and_deletes_subscriptions(broker: Broker, client: Client) -> None:
+    topic, topics = new_topic(), broker.admin().topics
+    consumer = client.subscribe(topic, "s", receiver_queue_size=1)
+    reader = client.create_reader(topic, MessageId.latest)
+    producer = client.create_producer(topic)
+    for value in numbers(0, 4):
+        producer.send(value)
+    wait_until(lambda: topics.stats(topic)["msgDropCounter"] == 3, what="three drops")
+    stats = topics.stats(topic)
+    assert stats["subscriptions"]["s"]["msgDropCounter"] == 3
+    assert stats["subscriptions"]["s"]["isDurable"] is False
+    assert len(stats["subscriptions"]) == 2
+    assert (stats["msgInCounter"], stats["storageSize"], stats["backlogSize"]) == (4, 0, 0)
+    assert [one["msgDropCounter"] for one in stats["publishers"]] == [0]
+    for refused in (
+        lambda: topics.create_subscription(topic, "t"),
+        lambda: topics.skip(topic, "s", 1),
+        lambda: topics.peek_messages(topic, "s"),
+        lambda: topics.reset_cursor(topic, "s", "earliest"),
+    ):
+        with pytest.raises(OperationNotSupported, match="non-persistent"):
+            refused()
+    with pytest.raises(NotAllowedError, match="active connected consumers"):
+        topics.unsubscribe(topic, "s")
+    assert values(consumer, 1) == [b"000000"]
+    topics.unsubscribe(topic, "s", force=True)
+    with pytest.raises(SubscriptionNotFound):
+        consumer.receive(WAIT_MS)
+    assert topics.subscriptions(topic) == [reader._consumer.subscription_name()]
+    assert [reader.read_next(WAIT_MS).data() for _ in range(4)] == numbers(0, 4)
+
+
+def test_a_non_durable_subscription_shares_the_dispatcher_of_readers(broker: Broker, client: Client) -> None:
+    topic = new_topic()
+    durable = client.subscribe(topic, "s")
+    other = client.subscribe(topic, "s", subscription_mode=SubscriptionMode.NonDurable)
+    producer = client.create_producer(topic)
+    send_all(producer, numbers(0, 10))
+    assert values(durable, 10) == values(other, 10) == numbers(0, 10)
+    broker.cluster.kill(dispatcher_name(topic, "s", durable=False))
+    assert send_until_received(producer, other)
