@@ -220,12 +220,14 @@ class Controller:
 
     async def list_topics(self, namespace: str) -> list[tuple[str, int]]:
         """(full name, partitions or 0)."""
-        stored = (await self._serving()).topics(namespace)
+        return self._with_unstored((await self._serving()).topics(namespace), namespace)
+
+    def _with_unstored(self, stored: list[tuple[str, int]], namespace: str) -> list[tuple[str, int]]:
         return sorted([*stored, *((name, 0) for name in self._unstored.names(namespace))])
 
     async def topics_of(self, namespace: str) -> list[tuple[str, int]]:
         """As `list_topics`, for clients. Raises TopicNotFound if the namespace does not exist."""
-        return (await self._serving()).topics_of(namespace)
+        return self._with_unstored((await self._serving()).topics_of(namespace), namespace)
 
     async def delete_topic(self, topic: str, force: bool) -> None:
         """Delete a topic with its data.

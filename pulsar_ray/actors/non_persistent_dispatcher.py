@@ -78,6 +78,7 @@ class NonPersistentDispatcherServer(DispatcherServer):
     def _add_subscription(self, name: str) -> NonPersistentSubscription:
         host = NonPersistentSubscription(
             name,
+            self._request.topic,
             self._settings,
             self._epoch,
             self._clock,

@@ -17,9 +17,9 @@ from pulsar_ray.actors.owner_loop import DiskThread
 from pulsar_ray.actors.subscription_host import SubscriptionHost
 from pulsar_ray.clock import Clock
 from pulsar_ray.dispatch.block_ref import BlockRef
-from pulsar_ray.dispatch.dispatcher import DispatchSettings
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.dispatch.non_persistent import NonPersistentDispatcher
+from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.session.requests import ConsumerOpened, Deliver, OpenConsumer, encode_request
 from pulsar_ray.session.session_table import Session
 
@@ -73,6 +73,7 @@ class NonPersistentSubscription(SubscriptionHost):
     def __init__(
         self,
         name: str,
+        topic: str,
         settings: DispatchSettings,
         epoch: int,
         clock: Clock,
@@ -82,7 +83,12 @@ class NonPersistentSubscription(SubscriptionHost):
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         core = NonPersistentDispatcher(
-            name, settings, epoch=epoch, now_ms=clock.monotonic_ms(), can_take=self._can_take
+            name,
+            settings,
+            topic=topic,
+            epoch=epoch,
+            now_ms=clock.monotonic_ms(),
+            can_take=self._can_take,
         )
         self._bodies: Bodies = {}
         super().__init__(
@@ -127,6 +133,7 @@ class NonPersistentSubscription(SubscriptionHost):
 
     def publish(self, blocks: Sequence[BlockRef], bodies: Bodies) -> None:
         """Give blocks to consumers with room; for the others they are lost."""
+        self._hand_over()
         self._bodies.update(bodies)
         self.core.offer(blocks, self.core.seek_generation)
         self._dispatch()

@@ -20,6 +20,7 @@ from pulsar_ray.client.consumer import Consumer
 from pulsar_ray.client.consumer_core import ConsumerCore
 from pulsar_ray.client.consumer_options import ConsumerOptions, ReaderOptions
 from pulsar_ray.client.forking import watch
+from pulsar_ray.client.non_persistent import refuse_view_of_unstored
 from pulsar_ray.client.opening_consumers import ConsumerOpening
 from pulsar_ray.client.partition_producer import PartitionProducer
 from pulsar_ray.client.policies import (
@@ -299,8 +300,10 @@ class Client:
     ) -> TableView:
         """The latest value of each key of a topic, which is read as far as it is stored before this returns.
 
-        Raises what `create_reader` raises, and OperationNotSupported for a schema that is not there yet.
+        Raises what `create_reader` raises, OperationNotSupported for a schema that is not there yet, and
+        NotAllowedError for a non-persistent topic.
         """
+        refuse_view_of_unstored(topic)
         arguments = {"topic": topic, "start_message_id": MessageId.earliest, "schema": schema}
         consumer, core = self._reading_consumer({**arguments, "subscription_role_prefix": subscription_name})
         reader = Reader(self, consumer, arguments)

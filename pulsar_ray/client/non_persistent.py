@@ -14,6 +14,7 @@ from pulsar_ray.client.held_rows import HeldRows
 from pulsar_ray.client.nack_tracker import NackTracker
 from pulsar_ray.client.partition_consumer import Granted, PartitionConsumer
 from pulsar_ray.client.received_block import ReceivedBlock
+from pulsar_ray.errors import NotAllowedError
 from pulsar_ray.model.row_ranges import RowRanges
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.session.requests import OpenConsumer
@@ -85,6 +86,9 @@ class NonPersistentPartitionConsumer(PartitionConsumer):
     def _give_up_queue(self) -> None:
         """Nobody else has got what is queued here, whatever became of the session."""
 
+    def _drop_queue(self) -> None:
+        """What is queued here would not come again, neither to this consumer nor to another one."""
+
     def decode(self, granted: Granted) -> ReceivedBlock:
         """Verify and decode a delivered block, whose place nobody is told."""
         block = super().decode(granted)
@@ -93,6 +97,14 @@ class NonPersistentPartitionConsumer(PartitionConsumer):
 
     def redeliver_unacknowledged(self) -> None:
         """Without effect: nothing could come again."""
+
+
+def refuse_view_of_unstored(topic: str) -> None:
+    """Raise NotAllowedError for a table view of a topic that stores nothing."""
+    if not TopicName.parse(topic).is_persistent:
+        raise NotAllowedError(
+            f"a table view of {topic}: it is non-persistent and keeps no values; use a persistent:// topic"
+        )
 
 
 def partition_consumer(

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from pulsar_ray.dispatch.consumer import Consumer
-from pulsar_ray.dispatch.dispatcher import Dispatcher, DispatchSettings
+from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue, Grant
 from pulsar_ray.dispatch.redelivery import NackItem
+from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor, Subscription
 from pulsar_ray.model.drops import Drops
 from pulsar_ray.model.row_ranges import RowRanges
@@ -31,12 +32,14 @@ class NonPersistentDispatcher(Dispatcher):
         name: str,
         settings: DispatchSettings,
         *,
+        topic: str,
         epoch: int,
         now_ms: int,
         can_take: Callable[[int], bool],
     ) -> None:
         cursor = ManagedCursor(Subscription(name, is_durable=False))
-        super().__init__(cursor, replace(settings, isolates_suspects=False), epoch=epoch, now_ms=now_ms)
+        settings = replace(settings, isolates_suspects=False)
+        super().__init__(cursor, settings, epoch=epoch, now_ms=now_ms, topic=topic)
         self._can_take = can_take
         self.drops = Drops(now_ms)
 
@@ -50,6 +53,13 @@ class NonPersistentDispatcher(Dispatcher):
         consumer = self.consumers.get(consumer_id)
         if consumer is not None:
             consumer.window = 0
+
+    def hand_over(self, now_ms: int) -> list[DropQueue]:
+        """Elect anew; what the former one has stays with it, for nobody else could get it."""
+        generation = self.generation
+        super().hand_over(now_ms)
+        self.generation = generation
+        return []
 
     def dispatch(self, now_ms: int) -> list[Grant]:
         """Grant what was offered as far as there is room; the rest is dropped and counted."""

@@ -111,7 +111,8 @@ class StubCluster:
     def topics(self, namespace: str, timeout_s: float) -> list[tuple[str, int]]:
         """As Controller.topics_of."""
         self._check_runs()
-        return self._catalog.topics_of(namespace)
+        unstored = [(name, 0) for name in self._unstored.names(namespace)]
+        return sorted([*self._catalog.topics_of(namespace), *unstored])
 
     def dispatcher(self, request: SubscriptionRequest, timeout_s: float) -> str:
         """As Controller.dispatcher."""
@@ -319,7 +320,9 @@ class StubCluster:
     def delete_topic(self, topic: str) -> None:
         """As Controller.delete_topic, forced."""
         with self._lock:
-            rows = self._catalog.delete(TopicName.parse(topic).full)
+            name = TopicName.parse(topic).full
+            rows = self._unstored.find(name) or self._catalog.delete(name)
+            self._unstored.discard(name)
             gone = [
                 address
                 for address in self._actors
@@ -332,7 +335,7 @@ class StubCluster:
         for actor in actors:
             actor.kill()
             actor.wait_ended()
-        for row in rows:
+        for row in filter(lambda row: _is_persistent(row.name), rows):
             shutil.rmtree(self._data_dir / "p" / str(row.number), ignore_errors=True)
 
     def partition(self, topic: str) -> StubPartition:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +27,7 @@ from pulsar_ray.errors import (
     Timeout,
     TopicNotFound,
 )
-from pulsar_ray.model.enums import CompressionType, ConsumerType, SubscriptionMode
+from pulsar_ray.model.enums import CompressionType, ConsumerType, RegexSubscriptionMode, SubscriptionMode
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport import ray_connection
@@ -34,7 +35,7 @@ from pulsar_ray.transport.names import dispatcher_name
 from tests.conformance.broker import EARLIEST, WAIT_MS, Broker, numbers, receive, values
 
 Quiet = Callable[[Consumer], None]
-TYPES = (ConsumerType.Exclusive, ConsumerType.Shared)
+TYPES = (ConsumerType.Exclusive, ConsumerType.Shared, ConsumerType.Failover)
 NOWHERE = (-1, -1)
 _TOPICS = itertools.count()
 
@@ -555,3 +556,38 @@ def test_a_non_durable_subscription_shares_the_dispatcher_of_readers(broker: Bro
     assert values(durable, 10) == values(other, 10) == numbers(0, 10)
     broker.cluster.kill(dispatcher_name(topic, "s", durable=False))
     assert send_until_received(producer, other)
+
+
+def test_a_failover_consumer_takes_over_and_the_former_one_keeps_what_it_has(
+    broker: Broker, client: Client
+) -> None:
+    topic = new_topic()
+    first = client.subscribe(topic, "s", ConsumerType.Failover, priority_level=2)
+    producer = client.create_producer(topic)
+    send_all(producer, numbers(0, 10))
+    wait_until(first._core.has_received, what="the first messages")
+    second = broker.client().subscribe(topic, "s", ConsumerType.Failover, priority_level=1)
+    send_all(producer, numbers(10, 20))
+    assert values(second, 10) == numbers(10, 20)
+    assert values(first, 10) == numbers(0, 10)
+    second.close()
+    producer.send(b"x")
+    assert values(first, 1) == [b"x"]
+
+
+def test_a_pattern_finds_non_persistent_topics_that_come_later(client: Client) -> None:
+    mode = RegexSubscriptionMode.NonPersistentOnly
+    name = f"late-{next(_TOPICS)}"
+    consumer = client.subscribe(
+        re.compile(f"public/default/{name}-.*"),
+        "s",
+        regex_subscription_mode=mode,
+        pattern_auto_discovery_period=1,
+    )
+    producer = client.create_producer(f"non-persistent://public/default/{name}-x")
+    assert send_until_received(producer, consumer)
+
+
+def test_a_table_view_needs_something_stored(client: Client) -> None:
+    with pytest.raises(NotAllowedError, match="non-persistent"):
+        client.create_table_view(new_topic())

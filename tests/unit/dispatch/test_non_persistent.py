@@ -6,15 +6,16 @@ import random
 
 import pytest
 
+from pulsar_ray.dispatch.attachment import Departure
 from pulsar_ray.dispatch.block_ref import BlockRef
 from pulsar_ray.dispatch.consumer import ConsumerSpec
-from pulsar_ray.dispatch.dispatcher import Departure, DispatchSettings
 from pulsar_ray.dispatch.non_persistent import NonPersistentDispatcher
+from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.errors import ConsumerBusy
 from pulsar_ray.model.enums import ConsumerType
 
 LEDGER = 7
-TYPES = (ConsumerType.Exclusive, ConsumerType.Shared)
+TYPES = (ConsumerType.Exclusive, ConsumerType.Shared, ConsumerType.Failover)
 
 
 class Passing:
@@ -25,6 +26,7 @@ class Passing:
         self.dispatcher = NonPersistentDispatcher(
             "s",
             DispatchSettings(max_unacked_messages_per_consumer=10, max_unacked_messages_per_subscription=10),
+            topic="non-persistent://public/default/t",
             epoch=LEDGER,
             now_ms=0,
             can_take=lambda consumer_id: consumer_id not in self.full,
@@ -44,6 +46,7 @@ class Passing:
             entries = max(size, 1)
             blocks.append(BlockRef(LEDGER, 0, 0, 100, self._next, entries, abs(size), entries > 1))
             self._next += entries
+        self.dispatcher.hand_over(0)
         self.dispatcher.offer(blocks, self.dispatcher.seek_generation)
         granted = [
             (grant.consumer_id, blocks.index(grant.block), sum(end - start for start, end in grant.rows))
@@ -162,7 +165,7 @@ def test_every_message_is_granted_once_or_counted_as_dropped() -> None:
     for consumer_type in TYPES:
         passing = Passing(consumer_type)
         pushed = granted = 0
-        credit = dict.fromkeys((1, 2, 3) if consumer_type is ConsumerType.Shared else (1,), 0)
+        credit = dict.fromkeys((1,) if consumer_type is ConsumerType.Exclusive else (1, 2, 3), 0)
         for consumer_id in credit:
             passing.add(consumer_id, 0)
         for _ in range(300):
@@ -174,3 +177,15 @@ def test_every_message_is_granted_once_or_counted_as_dropped() -> None:
             pushed += sum(map(abs, sizes))
             granted += sum(messages for _, _, messages in passing.push(*sizes))
         assert pushed == granted + passing.dropped
+
+
+def test_a_failover_hands_over_what_is_published_next_and_nothing_else() -> None:
+    passing = Passing(ConsumerType.Failover)
+    passing.add(1, credit=100)
+    passing.add(2, credit=100)
+    assert passing.push(1, 1) == [(1, 0, 1), (1, 1, 1)]
+    generation = passing.dispatcher.generation
+    passing.dispatcher.remove_consumer(1, Departure.CRASHED)
+    assert passing.dispatcher.hand_over(0) == []
+    assert passing.push(1) == [(2, 0, 1)]
+    assert passing.dispatcher.generation == generation
