@@ -171,8 +171,9 @@ class NonPersistentPartitionServer:
         drops = self._drops.get(producer.incarnation) or Drops(self._clock.monotonic_ms())
         return {**describe_publisher(producer), **drops.describe()}
 
-    async def learn_cursors(self) -> None:
-        """Before `stats`: there are no cursors."""
+    async def gather_stats(self) -> dict[str, Any]:
+        """As `stats`: there are no cursors to read first."""
+        return self.stats()
 
     async def close(self) -> None:
         """There is nothing to write."""
