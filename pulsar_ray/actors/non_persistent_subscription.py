@@ -17,9 +17,14 @@ from pulsar_ray.actors.owner_loop import DiskThread
 from pulsar_ray.actors.subscription_host import SubscriptionHost
 from pulsar_ray.clock import Clock
 from pulsar_ray.dispatch.block_ref import BlockRef
+from pulsar_ray.dispatch.block_slots import needs_payload, slot_of_unreadable, slots_of_header, slots_of_rows
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.dispatch.non_persistent import NonPersistentDispatcher
 from pulsar_ray.dispatch.settings import DispatchSettings
+from pulsar_ray.dispatch.sticky_key import Slots, Slotting
+from pulsar_ray.errors import PulsarException
+from pulsar_ray.format.block import parse_block_header
+from pulsar_ray.format.compression import UnknownCodec
 from pulsar_ray.session.requests import ConsumerOpened, Deliver, OpenConsumer, encode_request
 from pulsar_ray.session.session_table import Session
 
@@ -135,13 +140,15 @@ class NonPersistentSubscription(SubscriptionHost):
         """Give blocks to consumers with room; for the others they are lost."""
         self._hand_over()
         self._bodies.update(bodies)
-        self.core.offer(blocks, self.core.seek_generation)
+        slotting = self.core.slotting
+        slots = None if slotting is None else [_slots(body, slotting) for body in bodies.values()]
+        self.core.offer(blocks, self.core.seek_generation, slots)
         self._dispatch()
         self._bodies.clear()
 
     def sample(self) -> None:
         """Once a second, for the rate of drops."""
-        self.core.drops.sample(self._now())
+        self.core.drops.sample(self.now_ms())
 
     def lost(self, messages: int) -> None:
         """So many messages were dropped before they came here."""
@@ -157,3 +164,15 @@ class NonPersistentSubscription(SubscriptionHost):
             "readPosition": [-1, -1],
             **self.core.drops.describe(),
         }
+
+
+def _slots(body: memoryview, slotting: Slotting) -> Slots:
+    """The slots of a block's rows; a block that cannot be decoded counts as keyless."""
+    try:
+        header = parse_block_header(body)
+        if not needs_payload(header):
+            return slots_of_header(header, slotting)
+        end = header.header_length + header.payload_length
+        return slots_of_rows(header, body[header.header_length : end], slotting)
+    except (PulsarException, UnknownCodec, ValueError):
+        return slot_of_unreadable(slotting)

@@ -40,6 +40,7 @@ class PushFollower(PartitionFollower):
         self._taken_bytes = 0
         self._told_bytes = 0
         self._lost = 0
+        self._session_id = -1
         super().__init__(cluster, topic, address, loop, lambda _: None)
 
     def follow(self, number: int, *, armed: bool) -> None:
@@ -73,6 +74,9 @@ class PushFollower(PartitionFollower):
     def reopen(self, attached: AttachReply) -> None:
         """Attached again: what was on its way is lost, what comes now is wanted."""
         self.epoch = attached.epoch
+        if attached.session_id != self._session_id:
+            # A new session there counts from nothing.
+            self._session_id, self._lost = attached.session_id, 0
         self._tell()
 
     def on_request(self, request: Any, body: memoryview) -> None:
@@ -97,9 +101,7 @@ class PushFollower(PartitionFollower):
         if epoch != self._pushed_epoch:
             # Another life of the partition counts from nothing.
             self._pushed_epoch, self._taken_bytes, self._told_bytes, self._lost = epoch, 0, 0, 0
-        if dropped < self._lost:
-            # So does another session there.
-            self._lost = 0
+        # An answer may be looked at after a packet that came behind it.
         if dropped > self._lost:
             self._on_lost(dropped - self._lost)
-        self._lost = dropped
+            self._lost = dropped

@@ -240,8 +240,9 @@ def test_non_persistent_topics_live_in_their_actors(broker: Broker, client: Clie
     assert [reader.read_next(WAIT_MS).data() for _ in range(50)] == numbers(0, 50)
     consumer.close()
     producer.send(b"to nobody")
-    subscription = admin.topics.stats(topic)["subscriptions"]["s"]
-    assert (subscription["isDurable"], subscription["msgDropCounter"]) == (False, 1)
+    stats = admin.topics.stats(topic)
+    subscription = stats["subscriptions"]["s"]
+    assert (subscription["isDurable"], subscription["msgDropCounter"]) == (False, 1), stats
     assert admin.topics.get_partitions(topic) == 0
     assert set(broker.data_dir.glob("**/p/*")) == before
     consumer = client.subscribe(topic, "s")

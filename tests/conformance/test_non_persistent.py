@@ -27,7 +27,13 @@ from pulsar_ray.errors import (
     Timeout,
     TopicNotFound,
 )
-from pulsar_ray.model.enums import CompressionType, ConsumerType, RegexSubscriptionMode, SubscriptionMode
+from pulsar_ray.model.enums import (
+    BatchingType,
+    CompressionType,
+    ConsumerType,
+    RegexSubscriptionMode,
+    SubscriptionMode,
+)
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport import ray_connection
@@ -35,7 +41,7 @@ from pulsar_ray.transport.names import dispatcher_name
 from tests.conformance.broker import EARLIEST, WAIT_MS, Broker, numbers, receive, values
 
 Quiet = Callable[[Consumer], None]
-TYPES = (ConsumerType.Exclusive, ConsumerType.Shared, ConsumerType.Failover)
+TYPES = tuple(ConsumerType)
 NOWHERE = (-1, -1)
 _TOPICS = itertools.count()
 
@@ -591,3 +597,39 @@ def test_a_pattern_finds_non_persistent_topics_that_come_later(client: Client) -
 def test_a_table_view_needs_something_stored(client: Client) -> None:
     with pytest.raises(NotAllowedError, match="non-persistent"):
         client.create_table_view(new_topic())
+
+
+@pytest.mark.parametrize("batching", [False, True])
+def test_key_shared_consumers_get_all_messages_of_their_keys(
+    broker: Broker, client: Client, batching: bool
+) -> None:
+    topic = new_topic()
+    consumers = [broker.client().subscribe(topic, "s", ConsumerType.KeyShared) for _ in range(3)]
+    producer = client.create_producer(
+        topic,
+        batching_enabled=batching,
+        batching_type=BatchingType.KeyBased if batching else BatchingType.Default,
+    )
+    for number in range(300):
+        producer.send_async(b"%d" % number, None, partition_key=f"k{number % 20}")
+    producer.flush()
+    got: list[tuple[int, str, int]] = []
+
+    def all_arrived() -> bool:
+        for index, consumer in enumerate(consumers):
+            while consumer._core.has_received():
+                message = consumer.receive(WAIT_MS)
+                got.append((index, message.partition_key(), int(message.data())))
+                consumer.acknowledge(message)
+        return len(got) == 300
+
+    wait_until(all_arrived, what="all of 300 at three consumers")
+    owners = {key: {index for index, of, _ in got if of == key} for _, key, _ in got}
+    assert all(len(one) == 1 for one in owners.values())
+    assert len({index for index, _, _ in got}) > 1
+    for key in owners:
+        sent = [number for _, of, number in got if of == key]
+        assert sent == sorted(sent)
+    consumers[0].close()
+    producer.send(b"300", partition_key=next(key for key, one in owners.items() if one == {0}))
+    wait_until(lambda: any(c._core.has_received() for c in consumers[1:]), what="a key that moved at once")
