@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -229,7 +230,7 @@ def test_an_unsubscribed_name_starts_afresh(client: Client, topic: str) -> None:
 
 def test_non_persistent_topics_live_in_their_actors(broker: Broker, client: Client) -> None:
     admin = Admin(broker.address)
-    topic = "non-persistent://public/default/passing"
+    topic = f"non-persistent://public/default/passing-{secrets.token_hex(4)}"
     before = set(broker.data_dir.glob("**/p/*"))
     consumer = client.subscribe(topic, "s")
     reader = client.create_reader(topic, MessageId.latest)
