@@ -96,7 +96,9 @@ class Controller:
     def _find_running(self) -> None:
         """After a restart of this actor: the partitions and dispatchers that run already."""
         assert self._catalog is not None
-        for name in ray.util.list_named_actors():
+        # This actor's own namespace for such lists is that of the job that made it.
+        actors: list[dict[str, str]] = ray.util.list_named_actors(all_namespaces=True)
+        for name in (actor["name"] for actor in actors if actor["namespace"] == NAMESPACE):
             found = parse_dispatcher_name(name)
             if found is not None:
                 self._dispatchers[name] = found
