@@ -142,9 +142,7 @@ class Controller:
         return [(row.name, row.partition_index, partition_name(row.name)) for row in rows]
 
     def _partition_row(self, catalog: Catalog, name: TopicName) -> PartitionRow | None:
-        for row in self._unstored.find(name.full):
-            return row
-        return catalog.partition(name.full)
+        return next(iter(self._unstored.find(name.full)), None) or catalog.partition(name.full)
 
     def _auto_create(self, catalog: Catalog, name: TopicName, create: bool) -> list[PartitionRow]:
         if name.partition_index >= 0 and (count := catalog.partition_count(name.partitioned_full)):
@@ -162,11 +160,11 @@ class Controller:
         return self._new_topic(catalog, name, partitions)
 
     def _new_topic(self, catalog: Catalog, name: TopicName, partitions: int) -> list[PartitionRow]:
+        if self._unstored.find(name.full) or catalog.partition_count(name.full) is not None:
+            raise NotAllowedError(f"the topic {name.full} already exists")
         if name.is_persistent or partitions:
             return catalog.create(name, partitions, self._stores_for_new(catalog))
         catalog.check_namespace(name)
-        if self._unstored.find(name.full) or catalog.partition_count(name.full) is not None:
-            raise NotAllowedError(f"the topic {name.full} already exists")
         return self._unstored.add(name.full)
 
     def _stores_for_new(self, catalog: Catalog) -> list[str]:
@@ -216,8 +214,6 @@ class Controller:
             raise InvalidConfiguration(
                 f"{partitions} partitions: the number of partitions must be more than 0"
             )
-        if partitions and self._unstored.find(name.full):
-            raise NotAllowedError(f"the topic {name.full} already exists")
         self._new_topic(catalog, name, partitions)
 
     async def list_topics(self, namespace: str) -> list[tuple[str, int]]:
