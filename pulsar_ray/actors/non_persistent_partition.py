@@ -62,7 +62,7 @@ class NonPersistentPartitionServer:
             _NoDisk(),
             on_durable=lambda _: None,
             on_fatal=on_fatal,
-            is_disk_low=lambda: False,
+            disk_refusal=lambda: None,
             name_prefix=f"pulsar-ray-{secrets.token_hex(4)}",
         )
         self._drops: dict[int, Drops] = {}
