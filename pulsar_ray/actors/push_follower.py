@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -80,13 +79,9 @@ class PushFollower(PartitionFollower):
         self._tell()
 
     def on_request(self, request: Any, body: memoryview) -> None:
-        """A Pushed packet: on the owner loop already when it came over a lane."""
-        if not isinstance(request, Pushed):
-            return
-        if threading.get_ident() == self._loop_thread:
+        """A Pushed packet."""
+        if isinstance(request, Pushed):
             self._pushed(request, body)
-        else:
-            self._loop.call_soon_threadsafe(self._pushed, request, body)
 
     def _pushed(self, packet: Pushed, body: memoryview) -> None:
         if packet.epoch == self._pushed_epoch and packet.sent_bytes <= self._taken_bytes:
