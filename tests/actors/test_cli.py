@@ -118,6 +118,15 @@ def test_topics_lines_stats_and_back(command_line: CommandLine) -> None:
         f"persistent://public/default/orders-partition-{i}" for i in (0, 1)
     ]
 
+    assert command_line.run("topics", "subscriptions", "orders").stdout == "audit\n"
+    audit = ("orders", "-s", "audit")
+    peeked = command_line.run("topics", "peek-messages", *audit, "-n", "5").stdout.splitlines()
+    assert sorted(json.loads(line)["value"] for line in peeked) == ["x", "y"]
+    assert "skipped" in command_line.run("topics", "clear-backlog", *audit).stdout
+    assert command_line.run("consume", "orders", "-s", "audit", "--no-follow").stdout == ""
+    command_line.run("topics", "unsubscribe", *audit)
+    assert "SubscriptionNotFound" in command_line.run("topics", "clear-backlog", *audit, expected=1).stderr
+
     command_line.run("topics", "delete", "orders")
     assert command_line.run("topics", "list").stdout == ""
 
@@ -152,9 +161,24 @@ with Admin("local", data_dir=sys.argv[1]) as admin, Client("local", data_dir=sys
     topics.create_subscription("b", "s")
     refused(NotAllowedError, topics.create_subscription, "b", "s")
     producer.send_many([b"x", b"y"], partition_keys=["1", "2"])
-    assert set(topics.stats("b")["subscriptions"]) == {"s"}
+    assert topics.stats("b")["subscriptions"]["s"]["msgBacklog"] == 2
+    # Stats start no dispatcher, what changes a subscription does.
+    assert not [name for name in admin.stats()["actors"] if " -> " in name]
+    assert topics.expire_messages("b", "s", 3600) == 0
+    assert len([name for name in admin.stats()["actors"] if name.endswith(" -> s")]) == 2
+    assert len(topics.peek_messages("b", "s", 5)) == 2
     consumer = client.subscribe("b", "s")
     assert {consumer.receive(60000).data() for _ in range(2)} == {b"x", b"y"}
+
+    assert "connected consumers" in refused(NotAllowedError, topics.unsubscribe, "b", "s")
+    topics.create_subscription("b", "t", "latest")
+    doomed = client.subscribe("b", "t")
+    topics.unsubscribe("b", "t", force=True)
+    refused(pulsar_ray.SubscriptionNotFound, doomed.receive, 60000)
+    assert topics.subscriptions("b") == ["s"]
+    fresh = client.subscribe("b", "t", initial_position=pulsar_ray.InitialPosition.Earliest)
+    assert {fresh.receive(60000).data() for _ in range(2)} == {b"x", b"y"}
+    fresh.unsubscribe()
 
     assert "Topic has 4 connected" in refused(NotAllowedError, topics.delete, "b")
     consumer.close()
