@@ -163,6 +163,7 @@ class LoopConnection(asyncio.BufferedProtocol):
             self._loop.call_soon_threadsafe(self._close_transport)
         except RuntimeError:  # the loop is closed, and will not close its sockets
             self._sock.close()
+            self._transport = None
 
     def _close_transport(self) -> None:
         if self._transport is not None:

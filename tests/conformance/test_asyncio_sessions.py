@@ -293,7 +293,7 @@ async def test_pickled_handles_connect_at_their_first_call_and_share_a_client(
         return inner
 
     monkeypatch.setattr(client_module, "shared_client", other_process)
-    async with broker.asyncio_client() as client:
+    async with broker.asyncio_client() as client, made:
         producer = await client.create_producer(topic)
         consumer = await client.subscribe(topic, "s", ConsumerType.Shared)
         reader = await client.create_reader(topic, MessageId.earliest)
