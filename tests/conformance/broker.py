@@ -105,7 +105,10 @@ class Broker:
         server = self.cluster.partition(topic).server
         assert server is not None
         blocks = []
-        for ledger_id, _, path, _, end, _ in server.describe_log()["segments"]:
+        log = server.describe_log()
+        for ledger_id, _, path, _, end, _ in log["segments"]:
+            if ledger_id < log["first"][0]:  # it is being deleted just now
+                continue
             with SegmentReader(Path(path)) as reader:
                 for offset, frame in reader.read_frames(4096, end, 1 << 30):
                     at, entry = offset + frame.header_length, frame.first_entry_id

@@ -18,7 +18,6 @@ from pulsar_ray.errors import (
     ForkedClient,
     InvalidTopicName,
     NotAllowedError,
-    OperationNotSupported,
     ProducerBusy,
     PulsarException,
     SubscriptionNotFound,
@@ -272,8 +271,6 @@ def test_places_that_are_not_there_are_named(broker: Broker, client: Client) -> 
     topic = broker.topic(partitions=2)
     with pytest.raises(NotAllowedError):
         client.create_producer(f"{topic}-partition-2")
-    with pytest.raises(OperationNotSupported):
-        client.create_table_view(topic)
 
 
 def test_a_partition_that_does_not_come_up_ends_in_a_timeout_that_says_why(broker: Broker) -> None:
