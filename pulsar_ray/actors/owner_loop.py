@@ -40,6 +40,7 @@ class OwnerLoop:
     def __init__(self, name: str, on_fatal: Callable[[BaseException], None] | None = None) -> None:
         self.loop = uvloop.new_event_loop()
         self._on_fatal = on_fatal or _exit_process
+        self._is_stopping = False
         self.loop.set_exception_handler(self._uncaught)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -53,7 +54,9 @@ class OwnerLoop:
 
     def _uncaught(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        if error is None or isinstance(error, (ConnectionError, asyncio.CancelledError)):
+        # A transport that reads its end while its loop closes fails on that.
+        is_harmless = self._is_stopping or isinstance(error, (ConnectionError, asyncio.CancelledError))
+        if error is None or is_harmless:
             logger.debug("owner loop: %s", context.get("message"))
             return
         logger.critical("owner loop: %s", context.get("message"), exc_info=error)
@@ -74,6 +77,7 @@ class OwnerLoop:
 
     def stop(self) -> None:
         """Stop the loop and wait for its thread."""
+        self._is_stopping = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(timeout=10)
 
