@@ -71,20 +71,7 @@ class DispatcherServer:
         self._on_fatal = on_fatal
         self._reader = DiskThread(loop, "reader")
         self._cursor_disk = DiskThread(loop, "cursor")
-        self._settings = DispatchSettings(
-            max_unacked_messages_per_consumer=settings.max_unacked_messages_per_consumer,
-            max_unacked_messages_per_subscription=settings.max_unacked_messages_per_subscription,
-            acknowledgment_at_batch_index_level_enabled=settings.acknowledgment_at_batch_index_level_enabled,
-            reattach_grace_ms=int(settings.reattach_grace_seconds * 1000),
-            # Needs clients that report a suspect before they hand it out; until then a crash blames nobody.
-            isolates_suspects=False,
-            stuck_after_ms=int(settings.stuck_subscription_warning_seconds * 1000),
-            key_shared_replica_points=settings.subscription_key_shared_consistent_hashing_replica_points
-            if settings.subscription_key_shared_use_consistent_hashing
-            else 0,
-            look_ahead_messages_per_consumer=settings.key_shared_look_ahead_msg_in_replay_threshold_per_consumer,
-            look_ahead_messages_per_subscription=settings.key_shared_look_ahead_msg_in_replay_threshold_per_subscription,
-        )
+        self._settings = DispatchSettings.of(settings)
         self._subscriptions: dict[str, SubscriptionHost] = {}
         self._number = next(_FOLLOWER_NUMBERS)
         self._directory = ""

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pulsar_ray.actors.partition_stats import describe_publisher
-from pulsar_ray.actors.publish_intake import ProducerEndpoint, PublishIntake
+from pulsar_ray.actors.producer_endpoint import ProducerEndpoint
+from pulsar_ray.actors.publish_intake import PublishIntake
 from pulsar_ray.actors.push_followers import PushFollowers, messages_of
 from pulsar_ray.actors.session_host import SessionHost
 from pulsar_ray.clock import Clock

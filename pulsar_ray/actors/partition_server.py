@@ -19,7 +19,8 @@ from pulsar_ray.actors.disk_space import DiskSpaceWatch
 from pulsar_ray.actors.followers import Followers
 from pulsar_ray.actors.owner_loop import DiskThread
 from pulsar_ray.actors.partition_stats import describe_partition, describe_subscriptions
-from pulsar_ray.actors.publish_intake import ProducerEndpoint, PublishIntake
+from pulsar_ray.actors.producer_endpoint import ProducerEndpoint
+from pulsar_ray.actors.publish_intake import PublishIntake
 from pulsar_ray.actors.range_plan import cut_range
 from pulsar_ray.actors.session_host import SessionHost
 from pulsar_ray.actors.sleeping_cursors import SleepingCursors

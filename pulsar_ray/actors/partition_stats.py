@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from typing import Any
 
-from pulsar_ray.actors.publish_intake import ProducerEndpoint, PublishIntake
+from pulsar_ray.actors.producer_endpoint import ProducerEndpoint
+from pulsar_ray.actors.publish_intake import PublishIntake
 from pulsar_ray.actors.sleeping_cursors import SleepingCursors
 from pulsar_ray.managed_ledger.log_sizes import ledger_sizes
 from pulsar_ray.managed_ledger.managed_ledger import ManagedLedger, Subscription

@@ -11,9 +11,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from pulsar_ray.actors.producer_endpoint import ProducerEndpoint
 from pulsar_ray.actors.quick_disk import QuickDisk, is_small
+from pulsar_ray.actors.waiting_blocks import Admitted, WaitingBlocks
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import (
@@ -37,12 +39,11 @@ from pulsar_ray.managed_ledger.producer_incarnations import (
 from pulsar_ray.model.position import Position
 from pulsar_ray.model.traffic import IncomingTraffic
 from pulsar_ray.session.requests import OpenProducer, ProducerOpened, PublishFailed, Receipt, encode_request
-from pulsar_ray.session.session_table import Carrier, Session
+from pulsar_ray.session.session_table import Session
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-MAX_GROUP_BYTES = 32 * 1024 * 1024
 
 
 class Log(Protocol):
@@ -76,39 +77,6 @@ class CommitThread(Protocol):
     ) -> None: ...
 
 
-class ProducerEndpoint:
-    """One connected producer: its name, incarnation and the entry_seq its next block must carry."""
-
-    __slots__ = ("connected_ms", "incarnation", "name", "next_seq", "producer_id", "session", "traffic")
-
-    def __init__(
-        self,
-        session: Session,
-        producer_id: int,
-        name: str,
-        incarnation: int,
-        next_seq: int,
-        traffic: IncomingTraffic,
-        connected_ms: int,
-    ) -> None:
-        self.session = session
-        self.producer_id = producer_id
-        self.name = name
-        self.incarnation = incarnation
-        self.next_seq = next_seq
-        self.traffic = traffic
-        self.connected_ms = connected_ms
-
-
-class Admitted(NamedTuple):
-    """A block on its way to the disk; until it is answered it counts against what the actor may hold."""
-
-    producer: ProducerEndpoint
-    header: BlockHeader
-    block: memoryview
-    carrier: Carrier | None
-
-
 class PublishIntake:
     """Owns the producers of a partition and its stream of commits."""
 
@@ -136,8 +104,7 @@ class PublishIntake:
         self._name_prefix = name_prefix
         self._made_up_names = 0
         self.producers: dict[str, ProducerEndpoint] = {}
-        self._waiting: list[Admitted] = []
-        self._waiting_bytes = 0
+        self._waiting = WaitingBlocks()
         self._committing = False
         self._turn_scheduled = False
         self._quick_disk = QuickDisk()
@@ -170,9 +137,7 @@ class PublishIntake:
             incarnations.open_session(request.incarnation, now_ms)
             if held is not None:
                 incarnations.close_session(held.incarnation, now_ms)
-        queued = [
-            b.entry_seq + b.entries for p, b, _, _ in self._waiting if p.incarnation == request.incarnation
-        ]
+        queued = self._waiting.next_seqs(request.incarnation)
         in_flight = held.next_seq if held is not None and held.incarnation == request.incarnation else 0
         next_seq = max([last_seq + 1, request.first_pending_seq, in_flight, *queued])
         if held is not None and held.incarnation == request.incarnation:
@@ -258,7 +223,6 @@ class PublishIntake:
         if carrier is not None:
             carrier.retain(len(block))
         self._waiting.append(Admitted(producer, header, block, carrier))
-        self._waiting_bytes += len(block)
         if not self._turn_scheduled:
             self._turn_scheduled = True
             self._loop.call_soon(self._end_of_turn)
@@ -284,17 +248,10 @@ class PublishIntake:
         elif isinstance(known, Forgotten):
             refusal = BrokerPersistenceError("nobody remembers whether the partition stored this message")
             self._refuse(producer, header.entry_seq, refusal)
-        elif isinstance(known, NeverStored) or (isinstance(known, New) and not self._is_waiting(header)):
+        elif isinstance(known, NeverStored) or (isinstance(known, New) and not self._waiting.has(header)):
             # It was refused, and the refusal lost with its carrier. Later blocks may be stored already.
             refusal = BrokerPersistenceError("the partition refused this message before: it was not stored")
             self._refuse(producer, header.entry_seq, refusal)
-
-    def _is_waiting(self, header: BlockHeader) -> bool:
-        """Whether this block is admitted and waits for its write."""
-        return any(
-            waiting.header.incarnation == header.incarnation and waiting.header.entry_seq == header.entry_seq
-            for waiting in self._waiting
-        )
 
     def _refuse(self, producer: ProducerEndpoint, entry_seq: int, error: PulsarException) -> None:
         refused = PublishFailed(producer.producer_id, entry_seq, type(error).__name__, error.text)
@@ -308,7 +265,7 @@ class PublishIntake:
             self._start_commit()
 
     def _start_commit(self, *, retried: bool = False) -> None:
-        group = self._take_group()
+        group = self._waiting.take_group()
         self._committing = True
         self._commit(group, retried=retried)
 
@@ -336,20 +293,6 @@ class PublishIntake:
             self._disk.run_here(run, done)
         else:
             self._disk.submit(run, done)
-
-    def _take_group(self) -> list[Admitted]:
-        if self._waiting_bytes <= MAX_GROUP_BYTES:
-            group, self._waiting = self._waiting, []
-            self._waiting_bytes = 0
-            return group
-        size = 0
-        for taken, admitted in enumerate(self._waiting):  # noqa: B007
-            size += len(admitted.block)
-            if size > MAX_GROUP_BYTES:
-                break
-        group, self._waiting = self._waiting[: taken + 1], self._waiting[taken + 1 :]
-        self._waiting_bytes -= size
-        return group
 
     def _finish(self, group: list[Admitted], result: AppendResult) -> None:
         rows: dict[Session, list[tuple[int, int, int, int, int]]] = {}

@@ -6,7 +6,6 @@ the core is fed, its grants go out, its cursor becomes durable.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from pulsar_ray.actors.consumer_endpoint import ConsumerEndpoint, QueueDrop
 from pulsar_ray.actors.core_feeding import CoreFeeding
 from pulsar_ray.actors.cursor_flusher import CursorFlusher
+from pulsar_ray.actors.delivery_numberings import DeliveryNumberings
 from pulsar_ray.actors.log_feed import LogFeed
 from pulsar_ray.actors.owner_loop import DiskThread
 from pulsar_ray.actors.subscription_stats import SubscriptionStats
@@ -43,8 +43,6 @@ from pulsar_ray.session.session_table import Session
 
 logger = logging.getLogger(__name__)
 
-NUMBERING_BITS = 20
-
 
 class SubscriptionHost:
     """Runs on the owner loop. `store` is None for a non-durable cursor, which leaves nothing behind."""
@@ -73,11 +71,7 @@ class SubscriptionHost:
         self._directory = directory
         self.endpoints: dict[int, ConsumerEndpoint] = {}
         self.counts = SubscriptionStats(core, clock)
-        # Deliveries of a consumer are numbered anew whenever it was not known; each numbering has an id, so
-        # that a consumer which missed the answer to its attach is not believed to have what it had of an
-        # earlier one.
-        self._numbering_ids = itertools.count(core.epoch << NUMBERING_BITS)
-        self._numberings: dict[int, int] = {}
+        self._numberings = DeliveryNumberings(core.epoch)
         self._turn_scheduled = False
         self._flusher = None
         if store is not None:
@@ -117,9 +111,9 @@ class SubscriptionHost:
         if session.is_ended:
             raise SessionLost("the session ended while its consumer waited: attach again")
         self.core.expire(self.now_ms())
-        if request.incarnation not in self.core.consumers:
-            self._numberings[request.incarnation] = next(self._numbering_ids)
-        numbering = self._numberings[request.incarnation]
+        numbering = self._numberings.of(
+            request.incarnation, is_known=request.incarnation in self.core.consumers
+        )
         spec = _spec_of(request, numbering)
         is_same = request.dispatcher_epoch == numbering
         endpoint = self._new_endpoint(session, request, numbering)
@@ -180,7 +174,7 @@ class SubscriptionHost:
         """Its session ended with a crash: what it holds waits again, after the session's own grace."""
         if self.endpoints.get(endpoint.incarnation) is endpoint:
             del self.endpoints[endpoint.incarnation]
-            self._numberings.pop(endpoint.incarnation, None)
+            self._numberings.forget(endpoint.incarnation)
             self.counts.left(endpoint.incarnation)
             self.core.remove_consumer(endpoint.incarnation, Departure.CRASHED)
             self.schedule()
@@ -190,7 +184,7 @@ class SubscriptionHost:
         """It left by itself; durable when this returns."""
         if self.endpoints.get(endpoint.incarnation) is endpoint:
             del self.endpoints[endpoint.incarnation]
-            self._numberings.pop(endpoint.incarnation, None)
+            self._numberings.forget(endpoint.incarnation)
             self.counts.left(endpoint.incarnation)
         self.core.remove_consumer(endpoint.incarnation, Departure.CLOSED)
         endpoint.session.endpoints.pop(endpoint.consumer_id, None)

@@ -8,51 +8,32 @@ cursor. Costs are per block and per range.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
 
 from pulsar_ray.dispatch import validation
 from pulsar_ray.dispatch.acknowledgments import Acknowledgments
 from pulsar_ray.dispatch.attachment import Attachment, Departure
 from pulsar_ray.dispatch.block_ref import BlockRef
-from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec, Delivery, PendingBlock
-from pulsar_ray.dispatch.failover import FailoverPolicy
+from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec
 from pulsar_ray.dispatch.grant import DropQueue, Grant
+from pulsar_ray.dispatch.granting import Granting
 from pulsar_ray.dispatch.intake import Intake
-from pulsar_ray.dispatch.key_shared import KeySharedPolicy, new_regions
+from pulsar_ray.dispatch.key_shared import KeySharedPolicy
 from pulsar_ray.dispatch.pending_acks import PendingAcks
-from pulsar_ray.dispatch.policy import DispatchPolicy
 from pulsar_ray.dispatch.redelivery import NackItem, Redelivery
+from pulsar_ray.dispatch.redelivery_requests import RedeliveryRequests
 from pulsar_ray.dispatch.returning import HeldRows, ReturningConsumers
 from pulsar_ray.dispatch.settings import DispatchSettings
-from pulsar_ray.dispatch.shared import SharedPolicy
-from pulsar_ray.dispatch.single_active import SingleActivePolicy
 from pulsar_ray.dispatch.sticky_key import Slots, Slotting
+from pulsar_ray.dispatch.subscription_type import SubscriptionType
 from pulsar_ray.dispatch.unacked_limits import UnackedLimits
-from pulsar_ray.errors import (
-    ConsumerBusy,
-    CumulativeAcknowledgementNotAllowedError,
-)
+from pulsar_ray.errors import ConsumerBusy, CumulativeAcknowledgementNotAllowedError
 from pulsar_ray.managed_ledger.managed_cursor import KnownConsumer, ManagedCursor
-from pulsar_ray.managed_ledger.redelivery_counts import RowFailures
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.position import EARLIEST, Position
 from pulsar_ray.model.row_ranges import RowRanges
 
-POLICIES: dict[ConsumerType, Callable[[], DispatchPolicy]] = {
-    ConsumerType.Exclusive: SingleActivePolicy,
-    ConsumerType.Shared: SharedPolicy,
-    ConsumerType.Failover: FailoverPolicy,
-}
 _MAX_READ_AHEAD_MESSAGES = 65_536
-
-
-class _Deferred(NamedTuple):
-    """A request for redelivery that waits until what its consumer holds from before a restart was read."""
-
-    consumer_id: int
-    items: list[NackItem]
-    through: int | None
 
 
 class Dispatcher:
@@ -80,22 +61,33 @@ class Dispatcher:
         self._acknowledgments = Acknowledgments(cursor, self.pending)
         self._redelivery = Redelivery(cursor, self.pending)
         self._limits = UnackedLimits(settings, self.pending)
-        self._policy: DispatchPolicy = SingleActivePolicy()
-        self.keyed: KeySharedPolicy | None = None
-        """The policy, if the consumers are Key_Shared."""
-        self.slotting: Slotting | None = None
-        """What offered blocks must come with the slots of."""
+        self._type = SubscriptionType(settings, self.pending)
+        self._requests = RedeliveryRequests(self._redelivery, self._returning, self.consumers, self._type)
+        self._granting = Granting(cursor, self.pending, self._limits, self._type, self.room)
         self.now_ms = now_ms
         self._rereads = 0
-        self._type: ConsumerType | None = None
-        self._deferred: list[_Deferred] = []
 
     # ---- consumers
 
     @property
     def consumer_type(self) -> ConsumerType | None:
         """The type its consumers have, or had last; None before the first."""
-        return self._type
+        return self._type.kind
+
+    @property
+    def keyed(self) -> KeySharedPolicy | None:
+        """The policy, if the consumers are Key_Shared."""
+        return self._type.keyed
+
+    @property
+    def slotting(self) -> Slotting | None:
+        """What offered blocks must come with the slots of."""
+        return self._type.slotting
+
+    @property
+    def active(self) -> Consumer | None:
+        """The consumer that alone gets messages, of a subscription type that has one."""
+        return self._type.active
 
     @property
     def active_consumer_name(self) -> str:
@@ -143,11 +135,13 @@ class Dispatcher:
         known = self.consumers.get(spec.consumer_id)
         if known is not None:
             again = known.resume_after(received if epoch == self.epoch else 0)
-            return Attachment(True, self.generation, [self._grant_of(delivery) for delivery in again])
+            return Attachment(
+                True, self.generation, [self._granting.grant_of(delivery) for delivery in again]
+            )
         self._admit(spec)
         consumer = self.consumers[spec.consumer_id] = Consumer(spec)
         consumer.granted = received_messages
-        self._policy.join(consumer)
+        self._type.policy.join(consumer)
         self.cursor.remember_consumer(KnownConsumer(spec.consumer_id, spec.name, int(spec.consumer_type)))
         self._returning.came_back(spec.consumer_id)
         self._intake.restore(consumer, held)
@@ -158,28 +152,13 @@ class Dispatcher:
             raise ConsumerBusy(
                 f"a consumer from before the restart may still come back and excludes {spec.name!r}"
             )
-        if self.consumers and spec.consumer_type != self._type:
-            raise ConsumerBusy(
-                f"the subscription has {self._type!s} consumers, so {spec.consumer_type!s} is refused"
-            )
-        if not self.consumers:
-            self._policy, self._type = self._new_policy(spec), spec.consumer_type
-        self._policy.admit(spec, self.consumers.values())
-
-    def _new_policy(self, spec: ConsumerSpec) -> DispatchPolicy:
-        if spec.consumer_type is ConsumerType.KeyShared:
-            regions = new_regions(spec.key_shared, self.settings.key_shared_replica_points)
-            self.keyed = KeySharedPolicy(spec.key_shared.mode, regions, self.pending)
-            if self.slotting is not regions.slotting:
-                # Blocks that were read already came without these slots: they are read again, for nobody has
-                # any.
-                self.slotting = regions.slotting
-                self.pending.clear()
-                self._intake.seek(self.cursor.mark_delete.next())
-                self._rereads += 1
-            return self.keyed
-        self.keyed = self.slotting = self.pending.watcher = None
-        return POLICIES[spec.consumer_type]()
+        if self.consumers:
+            self._type.check(spec)
+        elif self._type.become(spec):
+            self.pending.clear()
+            self._intake.seek(self.cursor.mark_delete.next())
+            self._rereads += 1
+        self._type.policy.admit(spec, self.consumers.values())
 
     def detach_consumer(self, consumer_id: int, now_ms: int) -> None:
         """Its connection is lost: for the grace period it keeps its place and what it has."""
@@ -192,7 +171,7 @@ class Dispatcher:
         consumer = self.consumers.pop(consumer_id, None)
         if consumer is None:
             return
-        self._policy.leave(consumer)
+        self._type.policy.leave(consumer)
         self._redelivery.give_up(
             consumer, is_crash=how is Departure.CRASHED and self.settings.isolates_suspects
         )
@@ -264,16 +243,7 @@ class Dispatcher:
         if seek_generation != self.seek_generation:
             return []
         self._intake.take_in(blocks, slots)
-        if not self._deferred:
-            return []
-        deferred, self._deferred = self._deferred, []
-        actions: list[DropQueue] = []
-        for consumer_id, items, through in deferred:
-            if through is None:
-                actions += self.negative_acknowledge(consumer_id, items)
-            else:
-                actions += self.redeliver_unacknowledged(consumer_id, through)
-        return actions
+        return [self._drop_queue(consumer_id) for consumer_id in self._requests.retry()]
 
     def set_credit(self, consumer_id: int, credit: int, received: int, handed_over: int) -> None:
         """A consumer's report: absolute credit, last number received, messages that have left its queue."""
@@ -281,19 +251,14 @@ class Dispatcher:
         if consumer is not None:
             consumer.set_credit(credit, received, handed_over)
 
-    @property
-    def active(self) -> Consumer | None:
-        """The consumer that alone gets messages, of a subscription type that has one."""
-        return self._policy.active if isinstance(self._policy, SingleActivePolicy) else None
-
     def hand_over(self, now_ms: int) -> list[DropQueue]:
         """On Failover: elect the active consumer if others came or went; call before `dispatch`.
 
         If it is another one than before, everything unacknowledged comes to it in order. If it is not, what
         the others say to hold from before a restart or a long silence comes to it as well.
         """
-        policy = self._policy
-        if not isinstance(policy, FailoverPolicy) or not policy.must_elect:
+        policy = self._type.electing
+        if policy is None:
             return []
         if self._returning.is_waiting(now_ms):
             return []
@@ -316,11 +281,12 @@ class Dispatcher:
         if self.keyed is not None and self._returning.claims and self.blocks_wanted() > 0:
             # Whoever says that it holds a message keeps its key: first find out which one that is.
             return []
-        return self._policy.dispatch(self)
+        self._granting.now_ms = now_ms
+        return self._type.policy.dispatch(self._granting)
 
     def room(self, consumer: Consumer) -> int:
         """How many messages a consumer may get now; 0 or less: none."""
-        if not self._policy.limits_unacked or not self.cursor.subscription.is_durable:
+        if not self._type.policy.limits_unacked or not self.cursor.subscription.is_durable:
             return consumer.room(0)
         return self._limits.room(consumer)
 
@@ -335,7 +301,7 @@ class Dispatcher:
     def is_full_of_unacked(self) -> bool:
         """Whether the subscription has as many unacknowledged messages as it may."""
         limit = self.settings.max_unacked_messages_per_subscription
-        return self._policy.limits_unacked and 0 < limit <= self.pending.unacked_messages
+        return self._type.policy.limits_unacked and 0 < limit <= self.pending.unacked_messages
 
     @property
     def has_unread(self) -> bool:
@@ -354,47 +320,6 @@ class Dispatcher:
             return f"max_unacked_messages_per_consumer is reached: it holds {consumer.unacked} messages"
         return None
 
-    def grant(self, consumer: Consumer, block: PendingBlock, limit: int) -> Grant:
-        """Give up to `limit` waiting rows of a block, or a whole batch, to a consumer."""
-        rows, count = self.pending.take(block, block.ref.messages if block.ref.is_batch else limit)
-        return self._deliver(consumer, block, rows, count, is_suspect=False)
-
-    def grant_taken(self, consumer: Consumer, block: PendingBlock, rows: RowRanges, count: int) -> Grant:
-        """Give rows that share a redelivery count, and that the caller takes off the block, to a consumer."""
-        return self._deliver(consumer, block, rows, count, is_suspect=False)
-
-    def grant_suspect(self, consumer: Consumer, block: PendingBlock, row: int | None = None) -> Grant:
-        """Give one suspect message of a block, the first without `row`, to one that has nothing else."""
-        rows, count = self.pending.take_suspect(block, row)
-        return self._deliver(consumer, block, rows, count, is_suspect=True)
-
-    def _deliver(
-        self, consumer: Consumer, block: PendingBlock, rows: RowRanges, count: int, is_suspect: bool
-    ) -> Grant:
-        if block.ref.is_batch:
-            # Parts of an entry may have waited at several places; the entry has one count.
-            count = self.cursor.counts.of(*block.key)
-        delivery = self.pending.deliver(consumer, block, rows, count, is_suspect)
-        consumer.charge(delivery)
-        if self._policy.limits_unacked:
-            self._limits.granted(consumer)
-        return self._grant_of(delivery)
-
-    def _grant_of(self, delivery: Delivery) -> Grant:
-        ref = delivery.block.ref
-        failures: RowFailures = ()
-        if ref.is_batch:
-            failures = self.cursor.counts.row_failures(Position(ref.ledger_id, ref.first_entry_id))
-        return Grant(
-            delivery.consumer.spec.consumer_id,
-            delivery.number,
-            ref,
-            delivery.rows,
-            delivery.count,
-            delivery.is_suspect,
-            failures,
-        )
-
     # ---- acknowledging
 
     def acknowledge(
@@ -412,9 +337,9 @@ class Dispatcher:
         Idempotent; any consumer may acknowledge any message, also one that has left. Raises
         CumulativeAcknowledgementNotAllowedError for `cumulative` on Shared, with nothing acknowledged.
         """
-        if cumulative is not None and not self._policy.is_ordered:
+        if cumulative is not None and not self._type.policy.is_ordered:
             raise CumulativeAcknowledgementNotAllowedError(
-                f"{self._type!s} subscriptions know no cumulative acknowledgment"
+                f"{self._type.kind!s} subscriptions know no cumulative acknowledgment"
             )
         consumer = self.consumers.get(consumer_id)
         is_durable = (
@@ -436,18 +361,12 @@ class Dispatcher:
         On an ordered subscription everything unacknowledged from the oldest of them on comes again, in
         order: the consumer drops its queue first.
         """
-        consumer = self.consumers.get(consumer_id)
-        if consumer is None:
-            return []
-        if self._returning.has_claims(consumer_id):
-            self._deferred.append(_Deferred(consumer_id, list(items), None))
-            return []
-        lowest = self._redelivery.negative_acknowledge(consumer, items)
-        if lowest is None or not self._policy.is_ordered:
-            return []
-        self._redelivery.rewind(consumer, *lowest)
+        has_gone_back = self._requests.negative_acknowledge(consumer_id, items)
+        return [self._drop_queue(consumer_id)] if has_gone_back else []
+
+    def _drop_queue(self, consumer_id: int) -> DropQueue:
         self.generation += 1
-        return [DropQueue(consumer_id, self.generation)]
+        return DropQueue(consumer_id, self.generation)
 
     def redeliver_unacknowledged(self, consumer_id: int, through: int) -> list[DropQueue]:
         """Let everything come again that the consumer got up to number `through`.
@@ -455,19 +374,8 @@ class Dispatcher:
         On an ordered subscription also what is on its way comes again. What the application had been
         given, by the last report, counts as failed.
         """
-        consumer = self.consumers.get(consumer_id)
-        if consumer is None or (self.active is not None and consumer is not self.active):
-            # One that stands by has nothing, and the queue of the active one must stay as it is.
-            return []
-        if self._returning.has_claims(consumer_id):
-            self._deferred.append(_Deferred(consumer_id, [], through))
-            return []
-        is_ordered = self._policy.is_ordered
-        self._redelivery.redeliver(consumer, None if is_ordered else through)
-        if not is_ordered:
-            return []
-        self.generation += 1
-        return [DropQueue(consumer_id, self.generation)]
+        has_gone_back = self._requests.redeliver(consumer_id, through)
+        return [self._drop_queue(consumer_id)] if has_gone_back else []
 
     def seek(self, position: Position) -> list[DropQueue]:
         """Start over with the entry at `position`, backwards or forwards; everything pending is forgotten.
@@ -476,7 +384,7 @@ class Dispatcher:
         """
         self.pending.clear()
         self._returning.claims.clear()
-        self._deferred.clear()
+        self._requests.clear()
         before = Position(position.ledger_id, position.entry_id - 1) if position > EARLIEST else EARLIEST
         self.cursor.reset(before)
         self._intake.seek(position)

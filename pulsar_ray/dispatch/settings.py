@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pulsar_ray.config import Settings
+
 
 @dataclass(frozen=True)
 class DispatchSettings:
@@ -22,3 +24,21 @@ class DispatchSettings:
     look_ahead_messages_per_subscription: int = 20_000
     isolates_suspects: bool = True
     """After a crash what its consumer held comes back one at a time, so that poison is found."""
+
+    @classmethod
+    def of(cls, settings: Settings) -> DispatchSettings:
+        """What the broker's settings say."""
+        return cls(
+            max_unacked_messages_per_consumer=settings.max_unacked_messages_per_consumer,
+            max_unacked_messages_per_subscription=settings.max_unacked_messages_per_subscription,
+            acknowledgment_at_batch_index_level_enabled=settings.acknowledgment_at_batch_index_level_enabled,
+            reattach_grace_ms=int(settings.reattach_grace_seconds * 1000),
+            # Needs clients that report a suspect before they hand it out; until then a crash blames nobody.
+            isolates_suspects=False,
+            stuck_after_ms=int(settings.stuck_subscription_warning_seconds * 1000),
+            key_shared_replica_points=settings.subscription_key_shared_consistent_hashing_replica_points
+            if settings.subscription_key_shared_use_consistent_hashing
+            else 0,
+            look_ahead_messages_per_consumer=settings.key_shared_look_ahead_msg_in_replay_threshold_per_consumer,
+            look_ahead_messages_per_subscription=settings.key_shared_look_ahead_msg_in_replay_threshold_per_subscription,
+        )

@@ -13,10 +13,9 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pulsar_ray.actors.catalog import Catalog, PartitionRow
 from pulsar_ray.actors.unstored_topics import UnstoredTopics, check_enabled
@@ -34,21 +33,16 @@ from pulsar_ray.managed_ledger.identity import TopicIdentity
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.session.requests import PROTOCOL_VERSION
 from pulsar_ray.testing.faulty_disk import FaultyDisk
-from pulsar_ray.testing.lossy_tunnel import PERFECT, FateSource, TunnelFaults
+from pulsar_ray.testing.lossy_tunnel import PERFECT, TunnelFaults
 from pulsar_ray.testing.stub_actor import StubActor, StubDispatcher, StubPartition
 from pulsar_ray.testing.stub_non_persistent import StubNonPersistentPartition
+from pulsar_ray.testing.stub_tunnel import StubTunnel, TunnelCall
 from pulsar_ray.transport.cluster import AttachReply, PartitionRoute, SubscriptionRequest
 from pulsar_ray.transport.names import dispatcher_name, partition_name
 from pulsar_ray.transport.retry import until
 
 STORE = "stub"
 ATTACH_TIMEOUT_S = 5.0
-
-
-class _TunnelCall(NamedTuple):
-    actor: StubActor
-    future: Future[Any] | None
-    has_reply: bool
 
 
 class StubCluster:
@@ -77,7 +71,7 @@ class StubCluster:
         self._data_dir = data_dir
         self._reads_files = reads_files
         self._lanes = lanes
-        self._fates = FateSource(faults, seed)
+        self._tunnel = StubTunnel(faults, seed)
         self._lane_directory = Path(tempfile.mkdtemp(prefix="pr-"))
         data_dir.mkdir(parents=True, exist_ok=True)
         self._catalog = Catalog(data_dir / "meta.sqlite")
@@ -150,32 +144,16 @@ class StubCluster:
         attachment: int,
         token: bytes,
         up: tuple[int, Sequence[tuple[int, Any]]],
-    ) -> _TunnelCall:
+    ) -> TunnelCall:
         """Start one tunnel call, with the fate that is drawn for it."""
         actor = self._actors.get(address)
         if actor is None:
             raise Moved(f"{address}: no such actor")
-        fate = self._fates.draw()
-        # What crosses a process boundary is a copy.
-        packets = [(number, bytes(packet)) for number, packet in up[1]]
+        return self._tunnel.start(actor, session_id, attachment, token, up)
 
-        def call() -> Future[Any]:
-            return actor.submit(lambda: actor.host.exchange(session_id, attachment, token, up[0], packets))
-
-        future = None
-        if fate.after_s == 0.0:
-            for _ in range(fate.times):
-                future = call()
-        elif fate.after_s is not None:
-            threading.Timer(fate.after_s, _made_late, (call, fate.times)).start()
-        return _TunnelCall(actor, future, fate.has_reply)
-
-    def exchange_result(self, handle: _TunnelCall, timeout_s: float) -> tuple[int, list[tuple[int, bytes]]]:
+    def exchange_result(self, handle: TunnelCall, timeout_s: float) -> tuple[int, list[tuple[int, bytes]]]:
         """What the call brought down. Raises NotConnected for a lost call or reply."""
-        if handle.future is None or not handle.has_reply:
-            raise NotConnected(f"{handle.actor.address}: the call or its reply was lost")
-        last_received, packets = handle.actor.result(handle.future, timeout_s)
-        return last_received, [(number, bytes(packet)) for number, packet in packets]
+        return handle.result(timeout_s)
 
     def call(self, address: str, method: str, *arguments: Any, timeout_s: float) -> Any:
         """A Ray method of an actor that an administrator calls; what crosses is a copy, as between
@@ -399,12 +377,6 @@ class StubCluster:
                     actor.kill() if kill else actor.stop()
         self._catalog.close()
         shutil.rmtree(self._lane_directory, ignore_errors=True)
-
-
-def _made_late(call: Callable[[], Future[Any]], times: int) -> None:
-    with suppress(PulsarException):
-        for _ in range(times):
-            call()
 
 
 def _is_persistent(topic: str) -> bool:

@@ -1,0 +1,76 @@
+"""Makes grants: what a policy gives to a consumer becomes pending there, and is charged to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pulsar_ray.dispatch.consumer import Consumer, Delivery, PendingBlock
+from pulsar_ray.dispatch.grant import Grant
+from pulsar_ray.dispatch.pending_acks import PendingAcks
+from pulsar_ray.dispatch.subscription_type import SubscriptionType
+from pulsar_ray.dispatch.unacked_limits import UnackedLimits
+from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor
+from pulsar_ray.managed_ledger.redelivery_counts import RowFailures
+from pulsar_ray.model.position import Position
+from pulsar_ray.model.row_ranges import RowRanges
+
+
+class Granting:
+    """The `GrantSource` that policies are given; `room` says how many messages a consumer may get now."""
+
+    def __init__(
+        self,
+        cursor: ManagedCursor,
+        pending: PendingAcks,
+        limits: UnackedLimits,
+        kind: SubscriptionType,
+        room: Callable[[Consumer], int],
+    ) -> None:
+        self._cursor = cursor
+        self.pending = pending
+        self._limits = limits
+        self._type = kind
+        self.room = room
+        self.now_ms = 0
+
+    def grant(self, consumer: Consumer, block: PendingBlock, limit: int) -> Grant:
+        """Give up to `limit` waiting rows of a block, or a whole batch, to a consumer."""
+        rows, count = self.pending.take(block, block.ref.messages if block.ref.is_batch else limit)
+        return self._deliver(consumer, block, rows, count, is_suspect=False)
+
+    def grant_taken(self, consumer: Consumer, block: PendingBlock, rows: RowRanges, count: int) -> Grant:
+        """Give rows that share a redelivery count, and that the caller takes off the block, to a consumer."""
+        return self._deliver(consumer, block, rows, count, is_suspect=False)
+
+    def grant_suspect(self, consumer: Consumer, block: PendingBlock, row: int | None = None) -> Grant:
+        """Give one suspect message of a block, the first without `row`, to one that has nothing else."""
+        rows, count = self.pending.take_suspect(block, row)
+        return self._deliver(consumer, block, rows, count, is_suspect=True)
+
+    def _deliver(
+        self, consumer: Consumer, block: PendingBlock, rows: RowRanges, count: int, is_suspect: bool
+    ) -> Grant:
+        if block.ref.is_batch:
+            # Parts of an entry may have waited at several places; the entry has one count.
+            count = self._cursor.counts.of(*block.key)
+        delivery = self.pending.deliver(consumer, block, rows, count, is_suspect)
+        consumer.charge(delivery)
+        if self._type.policy.limits_unacked:
+            self._limits.granted(consumer)
+        return self.grant_of(delivery)
+
+    def grant_of(self, delivery: Delivery) -> Grant:
+        """What goes out for a delivery, also when it goes out once more."""
+        ref = delivery.block.ref
+        failures: RowFailures = ()
+        if ref.is_batch:
+            failures = self._cursor.counts.row_failures(Position(ref.ledger_id, ref.first_entry_id))
+        return Grant(
+            delivery.consumer.spec.consumer_id,
+            delivery.number,
+            ref,
+            delivery.rows,
+            delivery.count,
+            delivery.is_suspect,
+            failures,
+        )

@@ -1,0 +1,79 @@
+"""Consumers' requests for redelivery, some of which have to wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from pulsar_ray.dispatch.consumer import Consumer
+from pulsar_ray.dispatch.redelivery import NackItem, Redelivery
+from pulsar_ray.dispatch.returning import ReturningConsumers
+from pulsar_ray.dispatch.subscription_type import SubscriptionType
+
+
+class _Deferred(NamedTuple):
+    """A request that waits until what its consumer holds from before a restart was read."""
+
+    consumer_id: int
+    items: list[NackItem]
+    through: int | None
+
+
+class RedeliveryRequests:
+    """Each method says whether an ordered subscription went back, so that its consumer's queue must go."""
+
+    def __init__(
+        self,
+        redelivery: Redelivery,
+        returning: ReturningConsumers,
+        consumers: Mapping[int, Consumer],
+        kind: SubscriptionType,
+    ) -> None:
+        self._redelivery = redelivery
+        self._returning = returning
+        self._consumers = consumers
+        self._type = kind
+        self._deferred: list[_Deferred] = []
+
+    def negative_acknowledge(self, consumer_id: int, items: Iterable[NackItem]) -> bool:
+        """Let messages come again that failed; on an ordered subscription also what came after them."""
+        consumer = self._consumers.get(consumer_id)
+        if consumer is None:
+            return False
+        if self._returning.has_claims(consumer_id):
+            self._deferred.append(_Deferred(consumer_id, list(items), None))
+            return False
+        lowest = self._redelivery.negative_acknowledge(consumer, items)
+        if lowest is None or not self._type.policy.is_ordered:
+            return False
+        self._redelivery.rewind(consumer, *lowest)
+        return True
+
+    def redeliver(self, consumer_id: int, through: int) -> bool:
+        """Let everything come again up to number `through`; on an ordered subscription all."""
+        consumer = self._consumers.get(consumer_id)
+        active = self._type.active
+        if consumer is None or (active is not None and consumer is not active):
+            # One that stands by has nothing, and the queue of the active one must stay as it is.
+            return False
+        if self._returning.has_claims(consumer_id):
+            self._deferred.append(_Deferred(consumer_id, [], through))
+            return False
+        is_ordered = self._type.policy.is_ordered
+        self._redelivery.redeliver(consumer, None if is_ordered else through)
+        return is_ordered
+
+    def retry(self) -> Iterator[int]:
+        """Blocks were read: do what waited for them; yields the consumers whose queues must go."""
+        deferred, self._deferred = self._deferred, []
+        for consumer_id, items, through in deferred:
+            if through is None:
+                has_gone_back = self.negative_acknowledge(consumer_id, items)
+            else:
+                has_gone_back = self.redeliver(consumer_id, through)
+            if has_gone_back:
+                yield consumer_id
+
+    def clear(self) -> None:
+        """Everything starts over."""
+        self._deferred.clear()
