@@ -19,7 +19,7 @@ from pulsar_ray.client.arrow_table import received_table
 from pulsar_ray.client.consumer_options import ConsumerOptions
 from pulsar_ray.client.message import Message, MessageBatchView
 from pulsar_ray.client.partition_consumer import PartitionConsumer
-from pulsar_ray.client.taken_spans import FOREVER_S, TakenSpans, batch_limits, receive_timeout_s
+from pulsar_ray.client.taken_rows import FOREVER_S, TakenRows, batch_limits, receive_timeout_s
 from pulsar_ray.errors import InvalidConfiguration, Timeout
 from pulsar_ray.model.message_id import MessageId
 
@@ -70,7 +70,7 @@ class Consumer(OpenedFirst[LoopConsumer]):
         inner = await self._open_first()
         taken, timeout_s = batch_limits(self._options.batch_receive_policy)
         await receive_into(inner.core, taken, timeout_s)
-        return MessageBatchView(taken.spans)
+        return MessageBatchView(taken.parts)
 
     async def receive_arrow(self, max_messages: int = 100_000, timeout_millis: int | None = None) -> pa.Table:
         """What is there, at least one message, as a table with the columns key, value, ordering_key,
@@ -83,11 +83,11 @@ class Consumer(OpenedFirst[LoopConsumer]):
             raise ValueError(f"max_messages={max_messages!r}: give an int of at least 1")
         timeout_s = FOREVER_S if timeout_millis is None else receive_timeout_s(timeout_millis)
         inner.core.widen(2 * max_messages)
-        taken = TakenSpans(max_messages, 2**62, fills=False)
+        taken = TakenRows(max_messages, 2**62, fills=False)
         await receive_into(inner.core, taken, timeout_s)
-        if not taken.spans:
+        if not taken.parts:
             raise Timeout(f"no message arrived in {timeout_millis} ms")
-        return received_table(taken.spans)
+        return received_table(taken.parts)
 
     async def has_message_available(self) -> bool:
         """Whether a message that is stored by now is waiting here, or will come to this subscription."""

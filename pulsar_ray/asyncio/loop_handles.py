@@ -122,7 +122,7 @@ class LoopConsumer(Consumer):
         self._core.check()
         if self._options.ack_receipt_enabled:
             self.__dict__.setdefault("added", []).append(partition)
-        elif not partition.ack_pending:
+        else:
             partition.acks_added()
 
     def take_added(self) -> list[PartitionConsumer]:

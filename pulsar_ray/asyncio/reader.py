@@ -10,7 +10,7 @@ from pulsar_ray.asyncio.loop_handles import LoopReader
 from pulsar_ray.asyncio.opened_first import OpenedFirst
 from pulsar_ray.asyncio.receiving import has_message_available, receive_one
 from pulsar_ray.client.message import Message
-from pulsar_ray.client.taken_spans import receive_timeout_s
+from pulsar_ray.client.taken_rows import receive_timeout_s
 from pulsar_ray.model.message_id import MessageId
 
 if TYPE_CHECKING:

@@ -6,11 +6,12 @@ import asyncio
 import time
 
 from pulsar_ray.asyncio.requests import call_partition
+from pulsar_ray.client.block_rows import BlockRows
 from pulsar_ray.client.consumer_core import ConsumerCore
 from pulsar_ray.client.message import Message
 from pulsar_ray.client.partition_consumer import PartitionConsumer
 from pulsar_ray.client.receivers import Origin
-from pulsar_ray.client.taken_spans import FOREVER_S, TakenSpans
+from pulsar_ray.client.taken_rows import FOREVER_S, TakenRows
 from pulsar_ray.errors import PulsarException, SubscriptionNotFound, Timeout, TopicNotFound
 from pulsar_ray.lane.timers import LoopTimers
 
@@ -54,14 +55,14 @@ async def receive_one(core: ConsumerCore, timeout_s: float | None) -> Message:
         core.remove_receiver(received)
         if received.origin is not None:
             message = received.result()
-            core.give_back([(message.block, message.row, message.row + 1)], [received.origin])
+            core.give_back([BlockRows(message.block, [message.row])], [received.origin])
         raise
     finally:
         if expiry is not None:
             expiry.cancel()
 
 
-async def receive_into(core: ConsumerCore, taken: TakenSpans, timeout_s: float = FOREVER_S) -> None:
+async def receive_into(core: ConsumerCore, taken: TakenRows, timeout_s: float = FOREVER_S) -> None:
     """Take what is here, and what comes until it is enough or the time is over. Raises AlreadyClosed, or what
     reading a block raises; then nothing is taken.
     """
@@ -86,7 +87,7 @@ async def receive_into(core: ConsumerCore, taken: TakenSpans, timeout_s: float =
             except asyncio.TimeoutError:
                 continue
     except BaseException:
-        core.give_back(taken.spans, taken.origins)
+        core.give_back(taken.parts, taken.origins)
         raise
     finally:
         core.remove_listener(tell)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pulsar_ray.cli.latency import Latencies
+from pulsar_ray.client.block_rows import items_of
 from pulsar_ray.client.send_callbacks import ErrorCallback
 from pulsar_ray.errors import PulsarException, Result, error_from
 
@@ -124,8 +125,8 @@ def consume(consumer: Consumer, load: Load, meter: Meter, quota: int | None) -> 
     while (quota is None or meter.messages < quota) and not load.stop.is_set():
         messages = consumer.batch_receive()
         now_ms = time.time() * 1000
-        for block, first, end in messages.spans:
-            meter.latencies.add(int((now_ms - block.publish_time_ms) * 1e6), end - first)
-            meter.bytes += sum(len(value or b"") for value in block.values[first:end])
+        for block, rows in messages.parts:
+            meter.latencies.add(int((now_ms - block.publish_time_ms) * 1e6), len(rows))
+            meter.bytes += sum(len(value or b"") for value in items_of(block.values, rows))
         consumer.acknowledge(messages)
         meter.messages += len(messages)

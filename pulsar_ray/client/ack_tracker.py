@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from pulsar_ray.client.message import Message
+from pulsar_ray.client.block_rows import Rows, ranges_of
 from pulsar_ray.client.received_block import ReceivedBlock
 from pulsar_ray.model.row_ranges import RowRanges, subtract, union
 from pulsar_ray.model.row_ranges import count as count_rows
@@ -151,20 +151,15 @@ class AckTracker:
         """A batch was handed out in a form that does not carry its size (an Arrow table)."""
         self._partial.setdefault((ledger_id, entry_id), _PartialBatch(batch_size))
 
-    def add_message(self, message: Message) -> None:
-        """Acknowledge one received message."""
-        block = message.block
+    def add_part(self, block: ReceivedBlock, rows: Rows) -> None:
+        """Acknowledge rows of a received block."""
+        ranges = ranges_of(rows)
         if block.is_batch:
-            self.add_row(block.ledger_id, block.first_entry_id, message.row, block.message_count)
-        else:
-            self.add(block.ledger_id, block.first_entry_id + message.row)
-
-    def add_span(self, block: ReceivedBlock, first: int, end: int) -> None:
-        """Acknowledge neighbouring rows of a received block."""
-        if block.is_batch:
-            self.add_rows(block.ledger_id, block.first_entry_id, ((first, end),), block.message_count)
-        else:
-            self.add_range(block.ledger_id, block.first_entry_id + first, block.first_entry_id + end - 1)
+            self.add_rows(block.ledger_id, block.first_entry_id, ranges, block.message_count)
+            return
+        start = block.first_entry_id
+        for first, end in ranges:
+            self.add_range(block.ledger_id, start + first, start + end - 1)
 
     def _complete(self, key: tuple[int, int]) -> None:
         del self._partial[key]

@@ -37,6 +37,8 @@ class Acknowledging:
         self._ack_options = options
         self._statements = Statements(link)
         self._is_open = False
+        self.acks_gathered = 0
+        """So many acknowledgments may gather before `acks_added` has to hear of it: a timer sends them."""
         self._ack_timer_armed = False
         self._nack_timer_armed = False
 
@@ -53,11 +55,6 @@ class Acknowledging:
 
     # --- acknowledging ---------------------------------------------------------------------------------
 
-    @property
-    def ack_pending(self) -> bool:
-        """True if what was added will be sent by a timer that runs, and no limit is reached."""
-        return self._ack_timer_armed and self.acks.count < self._ack_options.ack_grouping_max_size
-
     def acks_added(self) -> None:
         """Something was put into `acks`: send it at the limit or after a while. Not under the lock."""
         options = self._ack_options
@@ -65,10 +62,12 @@ class Acknowledging:
             self.flush_acks()
         elif not self._ack_timer_armed:
             self._ack_timer_armed = True
+            self.acks_gathered = options.ack_grouping_max_size
             self._io.call_later(options.ack_grouping_time_ms / 1000, self._ack_timer)
 
     def _ack_timer(self) -> None:
         self._ack_timer_armed = False
+        self.acks_gathered = 0
         self.flush_acks()
 
     def flush_acks(self) -> None:

@@ -40,22 +40,21 @@ class AcknowledgingConsumer(OpenedLater):
         Acknowledgments are grouped and durable soon; with `ack_receipt_enabled` this returns once they are
         durable.
         """
-        partition = self._core.single
         if type(message) is Message:
-            block = message.block
-            partition = partition or self._partition_of(block.topic_name, block.partition)
-            with self._core.lock:
+            block, core = message.block, self._core
+            partition = core.single or self._partition_of(block.topic_name, block.partition)
+            acks = partition.acks
+            with core.lock:
                 if block.is_batch:
-                    partition.acks.add_row(
-                        block.ledger_id, block.first_entry_id, message.row, block.message_count
-                    )
+                    acks.add_row(block.ledger_id, block.first_entry_id, message.row, block.message_count)
                 else:
-                    partition.acks.add(block.ledger_id, block.first_entry_id + message.row)
-            self._added(partition)
+                    acks.add(block.ledger_id, block.first_entry_id + message.row)
+            if acks.count >= partition.acks_gathered or core.error is not None:
+                self._added(partition)
         elif isinstance(message, MessageId):
             self._acknowledge_id(message)
         elif isinstance(message, MessageBatchView):
-            self._acknowledge_spans(message)
+            self._acknowledge_view(message)
         elif isinstance(message, Iterable):
             for one in message:
                 if not isinstance(one, (Message, MessageId)):
@@ -70,7 +69,7 @@ class AcknowledgingConsumer(OpenedLater):
             partition.forget_acknowledgments()
         elif self._options.ack_receipt_enabled:
             partition.acknowledge_durably(self._deadline())
-        elif not partition.ack_pending:
+        else:
             partition.acks_added()
 
     def _acknowledge_id(self, message_id: MessageId) -> None:
@@ -84,18 +83,13 @@ class AcknowledgingConsumer(OpenedLater):
                 partition.acks.add(ledger_id, entry_id)
         self._added(partition)
 
-    def _acknowledge_spans(self, view: MessageBatchView) -> None:
+    def _acknowledge_view(self, view: MessageBatchView) -> None:
         touched: set[PartitionConsumer] = set()
         with self._core.lock:
-            for block, first, end in view.spans:
+            for block, rows in view.parts:
                 partition = self._core.single or self._partition_of(block.topic_name, block.partition)
                 touched.add(partition)
-                if block.is_batch:
-                    rows = ((first, end),)
-                    partition.acks.add_rows(block.ledger_id, block.first_entry_id, rows, block.message_count)
-                else:
-                    start = block.first_entry_id
-                    partition.acks.add_range(block.ledger_id, start + first, start + end - 1)
+                partition.acks.add_part(block, rows)
         for partition in touched:
             self._added(partition)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from pulsar_ray.client.described_columns import TIME, described_rows, described_span
-from pulsar_ray.client.message import RowSpan
+from pulsar_ray.client.block_rows import BlockRows, items_of, row_numbers
+from pulsar_ray.client.described_columns import TIME, described_blocks, described_rows
 from pulsar_ray.format.arrow_payload import BLOCK_SCHEMA
 from pulsar_ray.format.payload import DecodedBlock
 
@@ -39,31 +39,37 @@ batch index" and "no partition", as in MessageId.
 _SHORT_BLOCK = 128
 
 
-def received_table(spans: Sequence[RowSpan]) -> pa.Table:
-    """The messages of these spans in order, with the columns of TABLE_SCHEMA.
+def received_table(parts: Iterable[BlockRows]) -> pa.Table:
+    """The messages of these rows in order, with the columns of TABLE_SCHEMA.
 
     Values, keys, properties and times of batches are views of the decoded blocks, which therefore stay in
-    memory as long as the table; only short blocks are copied.
+    memory as long as the table; only short blocks and scattered rows are copied.
     """
     batches: list[pa.RecordBatch] = []
-    short: list[RowSpan] = []
-    for span in spans:
-        block, first, end = span
-        if first >= end:
+    short: list[BlockRows] = []
+    for part in parts:
+        if not part.rows:
             continue
-        if block.message_count < _SHORT_BLOCK:
-            short.append(span)
+        if part.block.message_count < _SHORT_BLOCK:
+            short.append(part)
             continue
         if short:
-            batches.append(_batch(_gathered(short), described_rows(short)))
+            batches.append(_batch(_gathered(short), described_blocks(short)))
             short = []
-        stored = block.decoded.record_batch()
-        if end - first < block.message_count:
-            stored = stored.slice(first, end - first)
-        batches.append(_batch(stored, described_span(span)))
+        batches.append(_batch(_stored(part), described_rows(part)))
     if short:
-        batches.append(_batch(_gathered(short), described_rows(short)))
+        batches.append(_batch(_gathered(short), described_blocks(short)))
     return pa.Table.from_batches(batches, TABLE_SCHEMA)
+
+
+def _stored(part: BlockRows) -> pa.RecordBatch:
+    block, rows = part
+    stored = block.decoded.record_batch()
+    if len(rows) == block.message_count:
+        return stored
+    if isinstance(rows, range):
+        return stored.slice(rows.start, len(rows))
+    return stored.take(pa.array(row_numbers(rows)))
 
 
 def _batch(stored: pa.RecordBatch, described: dict[str, pa.Array]) -> pa.RecordBatch:
@@ -72,19 +78,19 @@ def _batch(stored: pa.RecordBatch, described: dict[str, pa.Array]) -> pa.RecordB
     return pa.RecordBatch.from_arrays([columns[name] for name in TABLE_SCHEMA.names], schema=TABLE_SCHEMA)
 
 
-def _gathered(spans: Sequence[RowSpan]) -> pa.RecordBatch:
+def _gathered(parts: Sequence[BlockRows]) -> pa.RecordBatch:
     """Short blocks as one batch: making Arrow arrays of each would cost more than its rows."""
     values: list[bytes | None] = []
     sequence_ids: list[int] = []
-    for block, first, end in spans:
-        values += block.values[first:end]
-        sequence_ids += block.sequence_ids[first:end]
+    for block, rows in parts:
+        values += items_of(block.values, rows)
+        sequence_ids += items_of(block.sequence_ids, rows)
     columns = (
         values,
-        _gathered_column(spans, DecodedBlock.keys),
-        _gathered_column(spans, DecodedBlock.ordering_keys),
-        _gathered_column(spans, _property_pairs),
-        _gathered_column(spans, DecodedBlock.event_times),
+        _gathered_column(parts, DecodedBlock.keys),
+        _gathered_column(parts, DecodedBlock.ordering_keys),
+        _gathered_column(parts, _property_pairs),
+        _gathered_column(parts, DecodedBlock.event_times),
         sequence_ids,
     )
     arrays = [
@@ -95,19 +101,19 @@ def _gathered(spans: Sequence[RowSpan]) -> pa.RecordBatch:
 
 
 def _gathered_column(
-    spans: Sequence[RowSpan], column_of: Callable[[DecodedBlock], list[Any] | None]
+    parts: Sequence[BlockRows], column_of: Callable[[DecodedBlock], list[Any] | None]
 ) -> list[Any] | None:
     """A column that few messages have; None if none has it."""
     gathered: list[Any] = []
     missing = 0
-    for block, first, end in spans:
+    for block, rows in parts:
         column = column_of(block.decoded)
         if column is None:
-            missing += end - first
+            missing += len(rows)
             continue
         gathered += [None] * missing
         missing = 0
-        gathered += column[first:end]
+        gathered += items_of(column, rows)
     return gathered + [None] * missing if gathered else None
 
 

@@ -20,7 +20,7 @@ from pulsar_ray.client.message import Message, MessageBatchView
 from pulsar_ray.client.partition_consumer import PartitionConsumer
 from pulsar_ray.client.receivers import FutureReceiver
 from pulsar_ray.client.start_position import StartPosition
-from pulsar_ray.client.taken_spans import FOREVER_S, TakenSpans, batch_limits, receive_timeout_s
+from pulsar_ray.client.taken_rows import FOREVER_S, TakenRows, batch_limits, receive_timeout_s
 from pulsar_ray.errors import (
     AlreadyClosed,
     InvalidConfiguration,
@@ -68,15 +68,15 @@ class Consumer(AcknowledgingConsumer):
         Raises Timeout, AlreadyClosed, InvalidConfiguration with a listener or with a timeout on a queue of
         size 0, CorruptData naming the position of an entry that cannot be read (it stays unacknowledged).
         """
-        if timeout_millis is None:
-            deadline = time.monotonic() + FOREVER_S
-        else:
-            deadline = time.monotonic() + receive_timeout_s(timeout_millis)
+        timeout_s = FOREVER_S
+        if timeout_millis is not None:
+            timeout_s = receive_timeout_s(timeout_millis)
             if self._options.receiver_queue_size == 0:
                 raise InvalidConfiguration("receive(timeout_millis) needs a receiver_queue_size above 0")
         if self._listener is not None:
             raise InvalidConfiguration("this consumer has a message_listener: receive() cannot be used")
-        return self._core.receive(deadline)
+        message = next(self._core.queue.messages, None)
+        return message or self._core.receive(time.monotonic() + timeout_s)
 
     def receive_async(self) -> Future[Message]:
         """A future of the next message; cancelling it gives the message to the next one."""
@@ -96,7 +96,7 @@ class Consumer(AcknowledgingConsumer):
             raise InvalidConfiguration("this consumer has a message_listener: batch_receive() cannot be used")
         taken, timeout_s = batch_limits(self._options.batch_receive_policy)
         self._core.take_into(taken, time.monotonic() + timeout_s)
-        return MessageBatchView(taken.spans)
+        return MessageBatchView(taken.parts)
 
     def receive_arrow(self, max_messages: int = 100_000, timeout_millis: int | None = None) -> pa.Table:
         """What is there, at least one message, as a table with the columns key, value, ordering_key,
@@ -110,11 +110,11 @@ class Consumer(AcknowledgingConsumer):
             raise ValueError(f"max_messages={max_messages!r}: give an int of at least 1")
         wait_s = FOREVER_S if timeout_millis is None else receive_timeout_s(timeout_millis)
         self._core.widen(2 * max_messages)
-        taken = TakenSpans(max_messages, 2**62, fills=False)
+        taken = TakenRows(max_messages, 2**62, fills=False)
         self._core.take_into(taken, time.monotonic() + wait_s)
-        if not taken.spans:
+        if not taken.parts:
             raise Timeout(f"no message arrived in {timeout_millis} ms")
-        return received_table(taken.spans)
+        return received_table(taken.parts)
 
     def has_message_available(self) -> bool:
         """Whether a message that is stored by now is waiting here, or will come to this subscription.

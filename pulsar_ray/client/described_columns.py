@@ -4,35 +4,37 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pulsar_ray.client.message import RowSpan
+from pulsar_ray.client.block_rows import BlockRows, row_numbers
 from pulsar_ray.format.block import MAX_ROWS
 
 TIME = pa.timestamp("ms", tz="UTC")
 _Int64s = npt.NDArray[np.int64]
 
 
-def described_span(span: RowSpan) -> dict[str, pa.Array]:
-    """The columns of neighbouring rows of one long block, nearly all of them slices of arrays made once."""
-    block, first, end = span
-    count = end - first
+def described_rows(part: BlockRows) -> dict[str, pa.Array]:
+    """The columns of rows of one long block, nearly all of them slices of arrays made once."""
+    block, rows = part
+    count = len(rows)
     if block.is_batch or block.first_entry_id < 0:
         entry_ids = pa.repeat(pa.scalar(block.first_entry_id, pa.int64()), count)
     else:
-        start = block.first_entry_id + first
-        entry_ids = pa.array(np.arange(start, start + count, dtype=np.int64))
-    rows = _numbers().slice(first, count) if block.is_batch else _constant(-1, pa.int32(), count)
+        entry_ids = pa.array(row_numbers(rows) + block.first_entry_id)
+    indexes = (
+        pa.array(row_numbers(rows).astype(np.int32)) if block.is_batch else _constant(-1, pa.int32(), count)
+    )
     return {
         "topic": _constant(block.topic_name, pa.utf8(), count),
         "partition": _constant(block.partition, pa.int32(), count),
         "ledger_id": _constant(block.ledger_id, pa.int64(), count),
         "entry_id": entry_ids,
-        "batch_index": rows,
+        "batch_index": indexes,
         "publish_time": pa.repeat(pa.scalar(block.publish_time_ms, TIME), count),
         "producer_name": _constant(block.producer_name, pa.utf8(), count),
         "schema_version": _constant(block.schema_version or None, pa.binary(), count),
@@ -49,18 +51,11 @@ def _repetition(value: Any, kind: pa.DataType) -> pa.Array:
     return pa.repeat(pa.scalar(value, kind), MAX_ROWS)
 
 
-@functools.cache
-def _numbers() -> pa.Array:
-    return pa.array(np.arange(MAX_ROWS, dtype=np.int32))
-
-
-def described_rows(spans: Sequence[RowSpan]) -> dict[str, pa.Array]:
+def described_blocks(parts: Sequence[BlockRows]) -> dict[str, pa.Array]:
     """The same for many short blocks: all rows at once."""
-    blocks = [span[0] for span in spans]
-    firsts = _int64s([first for _, first, _ in spans])
-    counts = _int64s([end for _, _, end in spans]) - firsts
-    starts = np.cumsum(counts) - counts
-    rows = np.arange(int(counts.sum()), dtype=np.int64) + np.repeat(firsts - starts, counts)
+    blocks = [part.block for part in parts]
+    counts = _int64s([len(part.rows) for part in parts])
+    rows = _int64s(list(chain.from_iterable(part.rows for part in parts)))
     in_batch = np.repeat(np.array([block.is_batch for block in blocks], dtype=bool), counts)
     entry_ids = np.repeat(_int64s([block.first_entry_id for block in blocks]), counts)
     publish_times = np.repeat(_int64s([block.publish_time_ms for block in blocks]), counts)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, repeat
 from typing import Any, overload
 
+from pulsar_ray.client.block_rows import BlockRows
 from pulsar_ray.client.received_block import ReceivedBlock
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.position import entry_at
@@ -108,22 +109,18 @@ class Message:
         return f"Message({self.message_id()} of {self.block.topic_name})"
 
 
-RowSpan = tuple[ReceivedBlock, int, int]
-"""(block, first row, end row): neighbouring rows of one block."""
-
-
 class MessageBatchView(Sequence[Message]):
     """Messages in order, whose objects are made when looked at and not kept: thousands of live objects would
     be work for the garbage collector at every step.
 
-    `acknowledge` takes it whole by its `spans`, without making any object.
+    `acknowledge` takes it whole by its `parts`, without making any object.
     """
 
-    __slots__ = ("_ends", "spans")
+    __slots__ = ("_ends", "parts")
 
-    def __init__(self, spans: Sequence[RowSpan]) -> None:
-        self.spans = [span for span in spans if span[1] < span[2]]
-        self._ends = list(accumulate(end - first for _, first, end in self.spans))
+    def __init__(self, parts: Iterable[BlockRows]) -> None:
+        self.parts = [part for part in parts if part.rows]
+        self._ends = list(accumulate(len(part.rows) for part in self.parts))
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -141,14 +138,12 @@ class MessageBatchView(Sequence[Message]):
         place = index + count if index < 0 else index
         if not 0 <= place < count:
             raise IndexError(f"message {index} of {count}")
-        span = bisect_right(self._ends, place)
-        block, _, end = self.spans[span]
-        return Message(block, end - (self._ends[span] - place))
+        part = bisect_right(self._ends, place)
+        block, rows = self.parts[part]
+        return Message(block, rows[place - self._ends[part]])
 
     def __iter__(self) -> Iterator[Message]:
-        return chain.from_iterable(
-            map(Message, repeat(block), range(first, end)) for block, first, end in self.spans
-        )
+        return chain.from_iterable(map(Message, repeat(block), rows) for block, rows in self.parts)
 
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, (MessageBatchView, list)) else NotImplemented

@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pulsar_ray.client.ack_tracker import WHOLE_ENTRY, AckTracker
+from pulsar_ray.client.granted import Granted
 from pulsar_ray.client.held_rows import HeldRows
 from pulsar_ray.client.nack_tracker import NackTracker
-from pulsar_ray.client.partition_consumer import Granted, PartitionConsumer
+from pulsar_ray.client.partition_consumer import PartitionConsumer
 from pulsar_ray.client.received_block import ReceivedBlock
 from pulsar_ray.errors import NotAllowedError
 from pulsar_ray.model.row_ranges import RowRanges

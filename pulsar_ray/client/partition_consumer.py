@@ -7,13 +7,13 @@ application does meet under it, for moments.
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pulsar_ray.client.acknowledging import Acknowledging
 from pulsar_ray.client.consumer_options import ConsumerOptions
+from pulsar_ray.client.granted import BlockDecoder, Granted
 from pulsar_ray.client.received_block import ReceivedBlock
-from pulsar_ray.errors import CorruptData, PulsarException
-from pulsar_ray.format.payload import decode_block
+from pulsar_ray.errors import PulsarException
 from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.ledger.segment_file import segment_name
 from pulsar_ray.model import row_ranges
@@ -38,24 +38,8 @@ if TYPE_CHECKING:
     from pulsar_ray.client.consumer_core import ConsumerCore
     from pulsar_ray.client.consumer_options import ConsumerOptions
 
-KEEP_DECODED = 2
 ORDERED_TYPES = (ConsumerType.Exclusive, ConsumerType.Failover)
 RETRY_S = 0.1
-
-
-class Granted(NamedTuple):
-    """Rows of a block that were delivered and wait in the receiver queue."""
-
-    partition: PartitionConsumer
-    generation: int
-    ledger_id: int
-    path: str
-    offset: int
-    length: int
-    first_entry_id: int
-    rows: RowRanges
-    redelivery_count: int
-    data: memoryview | None
 
 
 class PartitionConsumer(Acknowledging):
@@ -72,7 +56,7 @@ class PartitionConsumer(Acknowledging):
         self.consumed = 0
         self._credit_sent = -1
         self._attached: AttachReply | None = None
-        self._decoded: list[tuple[tuple[int, int], ReceivedBlock]] = []
+        self._decoder = BlockDecoder(core.files, route, core.options.schema)
         self.start: dict[str, Any] | None = _first_start(core.options)
         """Where a non-durable cursor is to begin; behind what has arrived, should its dispatcher die."""
         self.skip: tuple[int, int, int] | None = None
@@ -117,7 +101,7 @@ class PartitionConsumer(Acknowledging):
                 self.held.declared(),
                 self.start,
                 self._core.subscription,
-                self.consumed + self._core.queued_messages(self),
+                self.consumed + self._core.queue.messages_of(self),
                 self._joined,
                 self._core.is_multi_topic,
                 _key_shared(options),
@@ -291,40 +275,28 @@ class PartitionConsumer(Acknowledging):
                 self._core.activity.put((is_active, self.route.partition))
 
     def _drop_queue(self) -> None:
-        self._core.take_queued(self)
+        self._core.queue.take_all(self)
         self.held.clear()
 
     def _give_up_queue(self) -> None:
-        for ledger_id, first_entry_id, rows in self._core.take_queued(self):
+        for ledger_id, first_entry_id, rows in self._core.queue.take_all(self):
             self.held.remove_rows(ledger_id, first_entry_id, rows)
 
     def decode(self, granted: Granted) -> ReceivedBlock:
         """Read, verify and decode a granted block. Raises CorruptData, SegmentGone, InvalidMessage."""
-        if not granted.length:
-            raise SegmentGone(granted.path)
-        key = (granted.ledger_id, granted.first_entry_id)
-        for known, block in self._decoded:
-            if known == key and block.redelivery_count == granted.redelivery_count:
-                return block
-        data: Any = granted.data
-        if data is None:
-            data = self._core.files.read_block(granted.path, granted.offset, granted.length)
-        try:
-            decoded = decode_block(data)
-        except CorruptData as error:
-            raise CorruptData(granted.path or self.route.topic, granted.offset, error.text) from None
-        block = ReceivedBlock(
-            decoded,
-            topic_name=self.route.topic,
-            partition=self.route.partition,
-            ledger_id=granted.ledger_id,
-            first_entry_id=granted.first_entry_id,
-            redelivery_count=granted.redelivery_count,
-            schema=self._core.options.schema,
-        )
-        # A block that was granted in parts is decoded once.
-        self._decoded = [(key, block), *self._decoded[: KEEP_DECODED - 1]]
-        return block
+        return self._decoder.decode(granted)
+
+    def outstanding_rows(self, granted: Granted, batch_size: int) -> RowRanges:
+        """Called with the lock held: what of a batch is to be handed out.
+
+        Rows that were acknowledged are not, nor those that a seek into the batch leaves out.
+        """
+        rows = granted.rows
+        if self.skip is not None and self.skip[:2] == granted.key:
+            skipped = ((0, self.skip[2]),)
+            self.acks.add_rows(*granted.key, skipped, batch_size)
+            rows = row_ranges.subtract(rows, skipped)
+        return self.acks.outstanding_rows(*granted.key, rows)
 
     def leave_out(self, granted: Granted, error: PulsarException) -> bool:
         """A block could not be read: it counts as consumed, and stays unacknowledged.
@@ -338,7 +310,7 @@ class PartitionConsumer(Acknowledging):
         )
         with self._core.lock:
             if granted.generation == self.generation:
-                self.consumed += count_rows(granted)
+                self.consumed += row_ranges.count(granted.rows)
             if is_trimmed:
                 self.held.remove_rows(granted.ledger_id, granted.first_entry_id, granted.rows)
         self.send_credit()
@@ -379,6 +351,7 @@ class PartitionConsumer(Acknowledging):
     def abandon(self) -> None:
         """What it was attached to is no more: nothing is said or asked any more."""
         self.is_abandoned = True
+        self.acks_gathered = 0
         self.link.remove_endpoint(self.consumer_id)
         self._is_open = False
         self.forget_acknowledgments()
@@ -397,11 +370,6 @@ class PartitionConsumer(Acknowledging):
         finally:
             self.link.remove_endpoint(self.consumer_id)
             self._is_open = False
-
-
-def count_rows(granted: Granted) -> int:
-    """Messages of a grant."""
-    return row_ranges.count(granted.rows)
 
 
 def _first_start(options: ConsumerOptions) -> dict[str, Any] | None:

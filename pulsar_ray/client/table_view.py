@@ -13,7 +13,7 @@ from pulsar_ray.client.consumer_core import ConsumerCore
 from pulsar_ray.client.message import MessageBatchView
 from pulsar_ray.client.reader import Reader
 from pulsar_ray.client.schema import Schema
-from pulsar_ray.client.taken_spans import TakenSpans
+from pulsar_ray.client.taken_rows import TakenRows
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.message_id import MessageId
 
@@ -55,8 +55,8 @@ class TableView:
         stored = {last.topic_name: last for last in self._consumer.get_last_message_ids() if last.topic_name}
         while stored and self._consumer.has_message_available():
             view = self._take()
-            for block, _, end in view.spans:
-                row = end - 1
+            for block, rows in view.parts:
+                row = rows[-1]
                 entry_id = block.first_entry_id + (0 if block.is_batch else row)
                 at = MessageId(block.partition, block.ledger_id, entry_id, row if block.is_batch else -1)
                 last = stored.get(block.topic_name)
@@ -65,10 +65,10 @@ class TableView:
         threading.Thread(target=self._follow, name="pulsar-ray-table", daemon=True).start()
 
     def _take(self) -> MessageBatchView:
-        taken = TakenSpans(MESSAGES_AT_ONCE, 2**62, fills=False)
+        taken = TakenRows(MESSAGES_AT_ONCE, 2**62, fills=False)
         self._core.take_into(taken, time.monotonic() + LOOK_INTERVAL_S)
-        view = MessageBatchView(taken.spans)
-        if taken.spans:
+        view = MessageBatchView(taken.parts)
+        if taken.parts:
             self._apply(view)
             self._consumer.acknowledge(view)
         return view

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pulsar_ray.cli.target import Target
+from pulsar_ray.client.block_rows import BlockRows
 from pulsar_ray.client.message import MessageBatchView
 from pulsar_ray.client.received_block import ReceivedBlock
 from pulsar_ray.errors import PulsarException, Result
@@ -58,7 +59,7 @@ class FakeConsumer:
             return MessageBatchView([])
         return MessageBatchView(
             [
-                (ReceivedBlock.outgoing("persistent://public/default/t", value, key=key), 0, 1)
+                BlockRows(ReceivedBlock.outgoing("persistent://public/default/t", value, key=key), [0])
                 for value, key in self.batches.pop(0)
             ]
         )

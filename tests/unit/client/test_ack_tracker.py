@@ -3,7 +3,6 @@ from __future__ import annotations
 import random
 
 from pulsar_ray.client.ack_tracker import WHOLE_ENTRY, AckTracker, PendingAcks
-from pulsar_ray.client.message import Message
 from tests.unit.client.blocks import received
 
 
@@ -127,14 +126,14 @@ def test_clear_forgets_what_was_not_sent_and_partial_batches() -> None:
     assert acks.drain() is None
 
 
-def test_messages_and_spans_of_blocks() -> None:
+def test_rows_of_blocks() -> None:
     batch = received([b"a", b"b"], first_entry_id=4)
     rows = received([b"c", b"d", b"e"], is_batching=False, first_entry_id=5)
     acks = AckTracker()
-    acks.add_message(Message(batch, 1))
-    acks.add_span(rows, 1, 3)
-    acks.add_span(batch, 0, 1)
-    acks.add_message(Message(rows, 0))
+    acks.add_part(batch, [1])
+    acks.add_part(rows, range(1, 3))
+    acks.add_part(batch, range(1))
+    acks.add_part(rows, [0])
     assert acks.drain() == PendingAcks([(3, 4, 7)], [], None)
 
 

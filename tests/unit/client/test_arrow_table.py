@@ -9,15 +9,16 @@ import pytest
 
 from pulsar_ray.client.arrow_positions import TablePositions, table_nacks, table_positions
 from pulsar_ray.client.arrow_table import TABLE_SCHEMA, received_table
-from pulsar_ray.client.message import Message, RowSpan
+from pulsar_ray.client.block_rows import BlockRows
+from pulsar_ray.client.message import Message
 from tests.unit.client.blocks import TOPIC, received
 
 OTHER = "persistent://public/default/other"
 
 
-def whole(*args: Any, **fields: Any) -> RowSpan:
+def whole(*args: Any, **fields: Any) -> BlockRows:
     block = received(*args, **fields)
-    return block, 0, block.message_count
+    return BlockRows(block, range(block.message_count))
 
 
 def expected_row(message: Message) -> dict[str, Any]:
@@ -44,8 +45,8 @@ def expected_row(message: Message) -> dict[str, Any]:
     }
 
 
-def random_spans(choose: random.Random) -> list[RowSpan]:
-    spans = []
+def random_parts(choose: random.Random) -> list[BlockRows]:
+    parts = []
     entry_id = 0
     for _ in range(choose.randrange(1, 12)):
         count = choose.choice([1, 1, 2, 5, 200, 300])
@@ -70,18 +71,20 @@ def random_spans(choose: random.Random) -> list[RowSpan]:
         )
         entry_id += 1 if is_batching else count
         first = choose.randrange(count)
-        spans.append((block, first, choose.randint(first, count)))
-    return spans
+        rows = range(first, choose.randint(first, count))
+        scattered = [row for row in rows if choose.random() < 0.5]
+        parts.append(BlockRows(block, rows if choose.random() < 0.5 else scattered))
+    return parts
 
 
 def test_rows_are_the_messages() -> None:
     for seed in range(40):
         print("seed", seed)
-        spans = random_spans(random.Random(seed))
-        table = received_table(spans)
+        parts = random_parts(random.Random(seed))
+        table = received_table(parts)
         table.validate(full=True)
         assert table.schema == TABLE_SCHEMA
-        messages = [Message(block, row) for block, first, end in spans for row in range(first, end)]
+        messages = [Message(block, row) for block, rows in parts for row in rows]
         assert table.to_pylist() == [expected_row(message) for message in messages]
 
 
@@ -95,7 +98,7 @@ def test_no_rows() -> None:
 
 def test_values_of_long_batches_are_not_copied() -> None:
     block = received([b"value"] * 500)
-    table = received_table([(block, 100, 500)])
+    table = received_table([BlockRows(block, range(100, 500))])
     stored = block.decoded.record_batch().column(0).buffers()[2]
     assert table.column("value").chunk(0).buffers()[2].address == stored.address
 
@@ -132,7 +135,7 @@ def test_positions_of_any_rows_in_any_order_against_a_naive_model() -> None:
     for seed in range(60):
         print("seed", seed)
         choose = random.Random(seed)
-        table = received_table(random_spans(choose))
+        table = received_table(random_parts(choose))
         if not table.num_rows:
             continue
         chosen = [choose.randrange(table.num_rows) for _ in range(choose.randrange(1, 2 * table.num_rows))]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from pulsar_ray.client.block_rows import BlockRows
 from pulsar_ray.client.message import Message, MessageBatchView
 from pulsar_ray.client.received_block import ReceivedBlock
 from pulsar_ray.client.schema import StringSchema
@@ -93,7 +94,9 @@ def test_an_outgoing_message_has_no_id_yet() -> None:
 def view() -> MessageBatchView:
     first = received([b"0", b"1", b"2"])
     second = received([b"3", b"4"], is_batching=False, first_entry_id=1)
-    return MessageBatchView([(first, 1, 3), (first, 2, 2), (second, 0, 2)])
+    return MessageBatchView(
+        [BlockRows(first, range(1, 3)), BlockRows(first, range(0)), BlockRows(second, [0, 1])]
+    )
 
 
 def test_a_view_is_a_sequence_of_messages() -> None:

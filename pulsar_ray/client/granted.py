@@ -1,0 +1,75 @@
+"""What a dispatcher delivered, as it waits in the receiver queue, and how it becomes blocks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pulsar_ray.client.received_block import ReceivedBlock
+from pulsar_ray.client.schema import Schema
+from pulsar_ray.client.segment_files import SegmentFiles
+from pulsar_ray.errors import CorruptData
+from pulsar_ray.format.payload import decode_block
+from pulsar_ray.ledger.reader import SegmentGone
+from pulsar_ray.model.row_ranges import RowRanges
+from pulsar_ray.transport.cluster import PartitionRoute
+
+if TYPE_CHECKING:
+    from pulsar_ray.client.partition_consumer import PartitionConsumer
+
+KEEP_DECODED = 2
+
+
+class Granted(NamedTuple):
+    """Rows of a block that were delivered and wait in the receiver queue."""
+
+    partition: PartitionConsumer
+    generation: int
+    ledger_id: int
+    path: str
+    offset: int
+    length: int
+    first_entry_id: int
+    rows: RowRanges
+    redelivery_count: int
+    data: memoryview | None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """The place of the block."""
+        return self.ledger_id, self.first_entry_id
+
+
+class BlockDecoder:
+    """Decodes the blocks of one partition, once each if their parts come close together."""
+
+    def __init__(self, files: SegmentFiles, route: PartitionRoute, schema: Schema) -> None:
+        self._files = files
+        self._route = route
+        self._schema = schema
+        self._decoded: list[tuple[tuple[int, int], ReceivedBlock]] = []
+
+    def decode(self, granted: Granted) -> ReceivedBlock:
+        """Read, verify and decode a granted block. Raises CorruptData, SegmentGone, InvalidMessage."""
+        if not granted.length:
+            raise SegmentGone(granted.path)
+        for known, block in self._decoded:
+            if known == granted.key and block.redelivery_count == granted.redelivery_count:
+                return block
+        data: Any = granted.data
+        if data is None:
+            data = self._files.read_block(granted.path, granted.offset, granted.length)
+        try:
+            decoded = decode_block(data)
+        except CorruptData as error:
+            raise CorruptData(granted.path or self._route.topic, granted.offset, error.text) from None
+        block = ReceivedBlock(
+            decoded,
+            topic_name=self._route.topic,
+            partition=self._route.partition,
+            ledger_id=granted.ledger_id,
+            first_entry_id=granted.first_entry_id,
+            redelivery_count=granted.redelivery_count,
+            schema=self._schema,
+        )
+        self._decoded = [(granted.key, block), *self._decoded[: KEEP_DECODED - 1]]
+        return block

@@ -1,0 +1,110 @@
+"""A receiver queue: what was delivered and has not been handed to the application yet, in order."""
+
+from __future__ import annotations
+
+import operator
+from collections import deque
+from collections.abc import Iterator
+from itertools import repeat
+from typing import TYPE_CHECKING
+
+from pulsar_ray.client.block_rows import BlockRows, ranges_of, rows_in
+from pulsar_ray.client.granted import Granted
+from pulsar_ray.client.held_rows import Held
+from pulsar_ray.client.message import Message
+from pulsar_ray.client.received_block import ReceivedBlock
+from pulsar_ray.model import row_ranges
+from pulsar_ray.model.row_ranges import RowRanges
+
+if TYPE_CHECKING:
+    from pulsar_ray.client.partition_consumer import PartitionConsumer
+
+
+class RowQueue:
+    """First the rows that are being handed out, then parts of decoded blocks, then grants.
+
+    The consumer's lock guards it, with one exception: anybody may take the next of `messages`. Rows that are
+    being handed out count as consumed at their partition.
+    """
+
+    def __init__(self) -> None:
+        self.messages: Iterator[Message] = iter(())
+        """The rows being handed out. It steps in C over a list or range, so that no lock is needed."""
+        self.partition: PartitionConsumer | None = None
+        """Where they come from."""
+        self.granted: deque[Granted] = deque()
+        self._block: ReceivedBlock | None = None
+        self._rows: Iterator[int] = iter(())
+        self._parts: deque[tuple[BlockRows, PartitionConsumer]] = deque()
+
+    def __bool__(self) -> bool:
+        """Whether anything is behind the rows that are being handed out."""
+        return bool(self.granted or self._parts)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing at all is left."""
+        return not (self or operator.length_hint(self._rows))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.messages = iter(())
+        self._rows = iter(())
+        self._parts.clear()
+        self.granted.clear()
+
+    def add(self, block: ReceivedBlock, rows: RowRanges, partition: PartitionConsumer, at_once: int) -> None:
+        """Queue rows of a decoded block behind all others, in parts of so many rows."""
+        numbers = rows_in(rows)
+        for start in range(0, len(numbers), at_once):
+            self._parts.append((BlockRows(block, numbers[start : start + at_once]), partition))
+
+    def next_part(self) -> tuple[BlockRows, PartitionConsumer] | None:
+        """Take the next part of a decoded block; it counts as consumed."""
+        if not self._parts:
+            return None
+        part, partition = self._parts.popleft()
+        partition.consumed += len(part.rows)
+        return part, partition
+
+    def put_back(self, part: BlockRows, partition: PartitionConsumer) -> None:
+        """A part that was taken is the next one again."""
+        self._parts.appendleft((part, partition))
+        partition.consumed -= len(part.rows)
+
+    def hand_out(self, part: BlockRows, partition: PartitionConsumer) -> None:
+        """These rows are the next `messages`; none may be left of those before."""
+        self._block, self.partition = part.block, partition
+        self._rows = iter(part.rows)
+        self.messages = map(Message, repeat(part.block), self._rows)
+
+    def return_rest(self) -> None:
+        """What is left of the rows being handed out is the next part again."""
+        rest = list(self._rows)
+        if rest and self._block is not None and self.partition is not None:
+            self.put_back(BlockRows(self._block, rest), self.partition)
+
+    def take_all(self, partition: PartitionConsumer) -> list[Held]:
+        """Forget what there is of a partition, and return it; it counts as consumed."""
+        taken = [(*granted.key, granted.rows) for granted in self.granted if granted.partition is partition]
+        self.granted = deque(granted for granted in self.granted if granted.partition is not partition)
+        taken += [_held(part) for part, owner in self._parts if owner is partition]
+        self._parts = deque(item for item in self._parts if item[1] is not partition)
+        partition.consumed += sum(row_ranges.count(rows) for _, _, rows in taken)
+        if self.partition is partition:
+            rest = list(self._rows)
+            if rest and self._block is not None:
+                taken.append(_held(BlockRows(self._block, rest)))
+        return taken
+
+    def messages_of(self, partition: PartitionConsumer) -> int:
+        """Messages of a partition that do not count as consumed yet."""
+        waiting = sum(
+            row_ranges.count(granted.rows) for granted in self.granted if granted.partition is partition
+        )
+        return waiting + sum(len(part.rows) for part, owner in self._parts if owner is partition)
+
+
+def _held(part: BlockRows) -> Held:
+    block, rows = part
+    return block.ledger_id, block.first_entry_id, ranges_of(rows)
