@@ -127,6 +127,7 @@ class SubscriptionHost:
             received=request.received if is_same else 0,
             held=request.held,
             received_messages=request.received_messages,
+            generation=request.generation,
         )
         if not attachment.resumed:
             self.counts.joined(request.incarnation)
@@ -204,7 +205,11 @@ class SubscriptionHost:
         unacked = self.core.pending.unacked_messages
         try:
             version = self.core.acknowledge(
-                endpoint.incarnation, request.ranges, request.batch_rows, request.cumulative
+                endpoint.incarnation,
+                request.ranges,
+                request.batch_rows,
+                request.cumulative,
+                request.generation,
             )
         except PulsarException as error:
             if request.request_id:

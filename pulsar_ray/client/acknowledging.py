@@ -32,6 +32,7 @@ class Acknowledging:
             options.negative_ack_redelivery_delay_ms, options.negative_ack_redelivery_backoff
         )
         self.held = HeldRows()
+        self.generation = 0
         self._io = link.timers
         self._lock = lock
         self._ack_options = options
@@ -112,7 +113,10 @@ class Acknowledging:
             with self._lock:
                 _remove(self.held, acknowledged)
 
-        return Statement(lambda rid: Acknowledge(rid, self.consumer_id, *acknowledged, at_once), carried_out)
+        generation = self.generation
+        return Statement(
+            lambda rid: Acknowledge(rid, self.consumer_id, *acknowledged, at_once, generation), carried_out
+        )
 
     def _say(
         self, build: Callable[[int], Request], carried_out: Callable[[], None] | None = None

@@ -18,6 +18,7 @@ from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.ledger.segment_file import segment_name
 from pulsar_ray.model import row_ranges
 from pulsar_ray.model.enums import ConsumerType, InitialPosition, SubscriptionMode
+from pulsar_ray.model.generation import seeks_of
 from pulsar_ray.model.row_ranges import RowRanges
 from pulsar_ray.session.requests import (
     Call,
@@ -52,7 +53,6 @@ class PartitionConsumer(Acknowledging):
         self._incarnation = secrets.randbits(63) | 1
         self._epoch = -1
         self._received = 0
-        self.generation = 0
         self.consumed = 0
         self._credit_sent = -1
         self._attached: AttachReply | None = None
@@ -105,6 +105,7 @@ class PartitionConsumer(Acknowledging):
                 self._joined,
                 self._core.is_multi_topic,
                 _key_shared(options),
+                generation=self.generation,
             )
 
     def reopen(self, attached: AttachReply) -> None:
@@ -141,14 +142,19 @@ class PartitionConsumer(Acknowledging):
                 # "latest" is this from now on, whatever is published while the dispatcher is away.
                 self.start = {"target": opened.start, "inclusive": False}
             self._joined = self._joined or opened.epoch
+            is_sought = seeks_of(opened.generation) > seeks_of(self.generation)
             if not opened.resumed:
                 self._epoch = opened.epoch
                 self._received = 0
-                self.generation = opened.generation
                 self._awaits_reset = False
+                if not is_sought:
+                    # Of another dispatcher: what came again before it does not count on from there.
+                    self.generation = opened.generation
             self._drop_older(opened.generation)
             self._is_open = True
             self._credit_sent = -1
+        if is_sought:
+            self.forget_acknowledgments()
         if self._core.options.consumer_type == ConsumerType.Exclusive:
             self._became(True)
         # Before any credit: a dispatcher that has not heard of them must not deliver these messages again.

@@ -30,6 +30,7 @@ from pulsar_ray.dispatch.unacked_limits import UnackedLimits
 from pulsar_ray.errors import ConsumerBusy, CumulativeAcknowledgementNotAllowedError
 from pulsar_ray.managed_ledger.managed_cursor import KnownConsumer, ManagedCursor
 from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.model.generation import after_seeks, seeks_of
 from pulsar_ray.model.position import EARLIEST, Position
 from pulsar_ray.model.row_ranges import RowRanges
 
@@ -52,7 +53,7 @@ class Dispatcher:
         self.cursor = cursor
         self.settings = settings
         self.epoch = epoch
-        self.generation = cursor.generation
+        self.generation = after_seeks(cursor.generation)
         """Rises with every seek and rewind: what a consumer has queued from before is to be dropped."""
         self.consumers: dict[int, Consumer] = {}
         self.pending = PendingAcks()
@@ -120,13 +121,15 @@ class Dispatcher:
         received: int = 0,
         held: Sequence[HeldRows] = (),
         received_messages: int = 0,
+        generation: int | None = None,
     ) -> Attachment:
         """Attach a consumer, or attach it again after its connection or the dispatcher was lost.
 
         If this dispatcher knows it, what came after number `received` of this `epoch` is sent again.
         Otherwise its pending messages are rebuilt from what it says it holds (`held`); what others got
         meanwhile stays theirs, and `received_messages` is where its count of received messages, which
-        credit refers to, stands. The client repeats acks and nacks it cannot know to have arrived. Flush
+        credit refers to, stands. What it held in a `generation` from before a seek is not its any more. The
+        client repeats acks and nacks it cannot know to have arrived. Flush
         the cursor before answering. Raises ConsumerBusy (Exclusive, another type or mode),
         ConsumerAssignError.
         """
@@ -144,7 +147,7 @@ class Dispatcher:
         self._type.policy.join(consumer)
         self.cursor.remember_consumer(KnownConsumer(spec.consumer_id, spec.name, int(spec.consumer_type)))
         self._returning.came_back(spec.consumer_id)
-        self._intake.restore(consumer, held)
+        self._intake.restore(consumer, () if self._precedes_seek(generation) else held)
         return Attachment(False, self.generation, [])
 
     def _admit(self, spec: ConsumerSpec) -> None:
@@ -264,7 +267,7 @@ class Dispatcher:
             return []
         former, active = policy.elected, policy.elect(self.topic)
         holding = [c for i, c in self.consumers.items() if c.deliveries or self._returning.has_claims(i)]
-        is_first = former is None and self.generation == self.cursor.generation
+        is_first = former is None and self.generation == after_seeks(self.cursor.generation)
         if (former is active or is_first) and all(consumer is active for consumer in holding):
             return []
         for consumer in holding:
@@ -328,19 +331,23 @@ class Dispatcher:
         ranges: Iterable[tuple[int, int, int]] = (),
         batch: Iterable[tuple[int, int, RowRanges]] = (),
         cumulative: tuple[int, int, int] | None = None,
+        generation: int | None = None,
     ) -> int:
         """Acknowledge entries, messages of batches, and everything up to a message.
 
         `ranges` are (ledger, first, last), `batch` (ledger, entry, rows), `cumulative` (ledger, entry, row of
         a batch or -1). Returns the cursor version that must be durable before a receipt.
 
-        Idempotent; any consumer may acknowledge any message, also one that has left. Raises
+        Idempotent; any consumer may acknowledge any message, also one that has left. What a consumer
+        acknowledged in a `generation` from before a seek, it has to see again: that changes nothing. Raises
         CumulativeAcknowledgementNotAllowedError for `cumulative` on Shared, with nothing acknowledged.
         """
         if cumulative is not None and not self._type.policy.is_ordered:
             raise CumulativeAcknowledgementNotAllowedError(
                 f"{self._type.kind!s} subscriptions know no cumulative acknowledgment"
             )
+        if self._precedes_seek(generation):
+            return self.cursor.version
         consumer = self.consumers.get(consumer_id)
         is_durable = (
             consumer is not None
@@ -388,8 +395,11 @@ class Dispatcher:
         before = Position(position.ledger_id, position.entry_id - 1) if position > EARLIEST else EARLIEST
         self.cursor.reset(before)
         self._intake.seek(position)
-        self.generation += 1
+        self.generation = after_seeks(self.cursor.generation)
         return [DropQueue(consumer_id, self.generation) for consumer_id in self.consumers]
+
+    def _precedes_seek(self, generation: int | None) -> bool:
+        return generation is not None and seeks_of(generation) < self.cursor.generation
 
     def validate(self) -> None:
         """Raise AssertionError if the state contradicts itself; for tests."""

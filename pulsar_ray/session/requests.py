@@ -192,6 +192,8 @@ class OpenConsumer(NamedTuple):
     """Of a Key_Shared consumer: mode, whether out of order delivery is allowed, declared inclusive ranges."""
     credit: int = 0
     """On a non-persistent topic, where what finds no credit is dropped: it is there with the consumer."""
+    generation: int | None = None
+    """The one that `held` is of: what was held before a seek is not held any more."""
 
 
 class ConsumerOpened(NamedTuple):
@@ -248,6 +250,8 @@ class Acknowledge(NamedTuple):
     batch_rows: Sequence[BatchRows]
     cumulative: tuple[int, int, int] | None
     at_once: bool = True
+    generation: int | None = None
+    """When they were acknowledged; of those from before a seek nothing is left to say."""
 
 
 class NegativeAcknowledge(NamedTuple):

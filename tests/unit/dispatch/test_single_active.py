@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pulsar_ray.dispatch.attachment import Departure
+from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.grant import DropQueue
 from pulsar_ray.errors import ConsumerBusy
 from pulsar_ray.model.enums import ConsumerType
@@ -66,13 +67,40 @@ def test_seek_starts_over_and_old_offers_are_ignored(position: Position) -> None
     rig.dispatcher.acknowledge(1, [(1, 0, 14)])
     rig.dispatcher.negative_acknowledge(1, [(1, 10, ((5, 6),), 0)])
     generation, seeks = rig.dispatcher.generation, rig.dispatcher.seek_generation
-    assert rig.dispatcher.seek(position) == [DropQueue(1, generation + 1)]
+    assert rig.dispatcher.seek(position) == [DropQueue(1, rig.dispatcher.generation)]
+    assert rig.dispatcher.generation > generation
     rig.dispatcher.offer(rig.refs, seeks)
     assert rig.dispatcher.dispatch(0) == [], "read before the seek"
     first = max(position.entry_id, 0)
     assert rig.told() == [(1, 0, ((first, 10),)), (1, 10, ((0, 10),))]
     assert rig.cursor.backlog() == 20 - first
     assert [g.redelivery_count for g in rig.grants()] == []
+
+
+def test_what_was_acknowledged_before_a_seek_and_comes_late_hides_nothing() -> None:
+    rig = Rig([10, 10])
+    rig.add(1, credit=1000, consumer_type=EXCLUSIVE)
+    rig.grants()
+    before = rig.dispatcher.generation
+    rig.dispatcher.seek(Position(1, 5))
+    version = rig.cursor.version
+    assert rig.dispatcher.acknowledge(1, [(1, 0, 9)], (), (1, 9, -1), before) == version
+    assert rig.cursor.backlog() == 15
+    rig.dispatcher.acknowledge(1, [(1, 5, 9)], generation=rig.dispatcher.generation)
+    assert rig.cursor.backlog() == 10
+
+
+def test_what_was_held_before_a_seek_is_given_again() -> None:
+    rig = Rig([10])
+    rig.add(1, credit=1000, consumer_type=EXCLUSIVE)
+    rig.grants()
+    before = rig.dispatcher.generation
+    rig.dispatcher.seek(Position(1, 5))
+    again = Rig([10], cursor=rig.cursor)
+    held = [(1, 0, ((0, 10),))]
+    again.dispatcher.attach_consumer(ConsumerSpec(1, "c1", EXCLUSIVE), 0, held=held, generation=before)
+    again.report(1, 1000)
+    assert again.told() == [(1, 0, ((5, 10),))]
 
 
 def test_after_a_crash_suspects_keep_their_place_in_the_order() -> None:
