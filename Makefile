@@ -1,5 +1,8 @@
 .PHONY: setup demo test check format bench clean
 
+# Each actor is a process of its own: none of them is to compile every module again.
+export PYTHONDONTWRITEBYTECODE :=
+
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
@@ -21,7 +24,8 @@ check: setup
 	$(BIN)/mypy
 
 test: setup check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 3 tests/unit tests/conformance
+	$(BIN)/python -m pytest tests/actors tests/docs tests/faults tests/spark
 
 format: setup
 	$(BIN)/ruff format .

@@ -10,6 +10,7 @@ acknowledged, and everything that follows.
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,8 @@ import ray
 
 import pulsar_ray
 
-TOPIC = "accounts"
+TOPIC = f"accounts-{uuid.uuid4().hex[:8]}"
+"""Each run has one of its own: it counts all that is there."""
 PARTITIONS = 4
 ACCOUNTS = 20
 BOOKINGS = 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import logging
 import os
 import socket
@@ -59,7 +60,7 @@ def connect(
 def join_ray(service_url: str) -> bool:
     """Connect this process to the Ray that is meant; False if "auto" finds none running here.
 
-    Raises ConnectError if it does not answer.
+    Raises ConnectError if it does not answer, or this process is on another one.
     """
     if service_url == "auto" and ray.is_initialized():
         return True
@@ -69,6 +70,8 @@ def join_ray(service_url: str) -> bool:
     if not ray.is_initialized() and has_auth_token() and "RAY_AUTH_MODE" not in os.environ:
         # As ray.init("auto") does: `ray start` took the token, if there was one.
         share_auth_mode("token")
+    if ray.is_initialized():
+        _check_joined(address)
     _init(address)
     return True
 
@@ -143,6 +146,30 @@ def _check_answers(address: str) -> None:
             f"no Ray cluster answers at {address} ({error}): give the address that `ray start` printed, or "
             '"local" for an embedded broker'
         ) from None
+
+
+def _check_joined(address: str) -> None:
+    """Raise ConnectError if this process is on another Ray than that at host:port."""
+    joined = ray.get_runtime_context().gcs_address
+    host, _, port = address.rpartition(":")
+    joined_host, _, joined_port = joined.rpartition(":")
+    if not port.isdigit() or (port == joined_port and _addresses(host) & _addresses(joined_host)):
+        return
+    raise ConnectError(
+        f"this process is connected to the Ray cluster at {joined} already, not to that at {address}: use "
+        'Client("auto") for the broker there, or ray.shutdown() first'
+    )
+
+
+def _addresses(host: str) -> set[str]:
+    """The IP addresses a name stands for; this machine's own one as well, if it is a loopback address."""
+    try:
+        found = {str(info[4][0]) for info in socket.getaddrinfo(host.strip("[]"), None)}
+    except OSError:
+        return set()
+    if any(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found):
+        found.add(ray.util.get_node_ip_address())
+    return found
 
 
 def _running_ray() -> str:
