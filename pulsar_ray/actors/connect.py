@@ -14,7 +14,7 @@ from typing import Any
 import ray
 
 from pulsar_ray.actors.embedded import ClientMark, EmbeddedRecord, join_embedded, read_record
-from pulsar_ray.actors.local_ray import has_auth_token, share_auth_mode
+from pulsar_ray.actors.local_ray import has_auth_token, node_address, share_auth_mode
 from pulsar_ray.actors.start import start_broker
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import ConnectError
@@ -168,7 +168,7 @@ def _addresses(host: str) -> set[str]:
     except OSError:
         return set()
     if any(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found):
-        found.add(ray.util.get_node_ip_address())
+        found.add(node_address())
     return found
 
 

@@ -74,6 +74,7 @@ class NonPersistentDispatcher(Dispatcher):
         ranges: Iterable[tuple[int, int, int]] = (),
         batch: Iterable[tuple[int, int, RowRanges]] = (),
         cumulative: tuple[int, int, int] | None = None,
+        generation: int | None = None,
     ) -> int:
         """Without effect."""
         return self.cursor.version

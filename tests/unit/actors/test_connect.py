@@ -41,8 +41,8 @@ def test_a_process_that_is_on_a_ray_already_stays_there(
         is_initialized=lambda: True,
         init=lambda **_: None,
         get_runtime_context=lambda: SimpleNamespace(gcs_address="192.0.2.7:6379"),
-        util=SimpleNamespace(get_node_ip_address=lambda: "192.0.2.7"),
     )
+    monkeypatch.setattr(connect, "node_address", lambda: "192.0.2.7")
     monkeypatch.setattr(connect, "ray", joined)
     if is_it:
         assert join_ray(address)
