@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,11 @@ from pulsar_ray.model.enums import (
     SubscriptionMode,
 )
 from pulsar_ray.model.message_id import MessageId
+
+
+def shown(value: object) -> str:
+    """The same in every process that collects these tests."""
+    return re.sub(r" at 0x[0-9a-f]+", "", str(value))
 
 
 def producer(**arguments: Any) -> ProducerOptions:
@@ -69,7 +75,7 @@ def reader(**arguments: Any) -> ReaderOptions:
         {"hashing_scheme": None},
         {"encryption_key": 5},
     ],
-    ids=str,
+    ids=shown,
 )
 def test_create_producer_refuses(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError) as caught:
@@ -89,7 +95,7 @@ def test_create_producer_refuses(wrong: dict[str, Any]) -> None:
         {"initial_sequence_id": -1},
         {"message_routing_mode": PartitionsRoutingMode.UseSinglePartition},
     ],
-    ids=str,
+    ids=shown,
 )
 def test_create_producer_accepts(right: dict[str, Any]) -> None:
     options = producer(**right)
@@ -174,7 +180,7 @@ def test_options_can_be_pickled() -> None:
         {"subscription_properties": {"a": None}},
         {"start_paused": None},
     ],
-    ids=str,
+    ids=shown,
 )
 def test_subscribe_refuses(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError) as caught:
@@ -196,7 +202,7 @@ def test_subscribe_refuses(wrong: dict[str, Any]) -> None:
         {"subscription_properties": {"a": "b"}},
         {"replicate_subscription_state_enabled": True},
     ],
-    ids=str,
+    ids=shown,
 )
 def test_subscribe_accepts(right: dict[str, Any]) -> None:
     options = consumer(**right)
@@ -228,7 +234,7 @@ def test_start_paused_without_a_listener_is_an_invalid_configuration() -> None:
         {"start_message_id_inclusive": None},
         {"crypto_failure_action": 1},
     ],
-    ids=str,
+    ids=shown,
 )
 def test_create_reader_refuses(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
@@ -290,7 +296,7 @@ def test_other_service_urls_are_refused_with_a_remedy(url: Any, said: str) -> No
         {"transport": "http"},
         {"transport": None},
     ],
-    ids=str,
+    ids=shown,
 )
 def test_client_refuses(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
@@ -308,7 +314,7 @@ def test_client_refuses(wrong: dict[str, Any]) -> None:
         {"transport": "ray"},
         {"settings": {"max_message_size": 10}},
     ],
-    ids=str,
+    ids=shown,
 )
 def test_client_accepts(right: dict[str, Any]) -> None:
     options = ClientOptions.from_arguments(**right)
