@@ -135,6 +135,11 @@ class Catalog:
 
     def partitions(self, topic: str) -> list[PartitionRow]:
         """The partitions of a topic by index; one row with index -1 for a topic that has none."""
+        count = self.partition_count(topic)
+        return [row for row in self.all_partitions(topic) if count is None or row.partition_index < count]
+
+    def all_partitions(self, topic: str) -> list[PartitionRow]:
+        """As `partitions`, with those that were prepared and are not added yet."""
         rows = self._db.execute(
             "SELECT name, number, topic, partition_index, store_id, has_ledger FROM partition "
             "WHERE topic = ? "
@@ -162,14 +167,42 @@ class Catalog:
             raise NotAllowedError(f"the topic {topic.full} already exists")
         with self._db.transaction():
             self._db.execute("INSERT INTO topic VALUES (?, ?)", (topic.full, partitions))
-            for index in range(partitions) if partitions else (-1,):
-                name = topic.partition(index).full if partitions else topic.full
-                self._db.execute("UPDATE last_number SET value = value + 1")
-                self._db.execute(
-                    "INSERT INTO partition SELECT ?, value, ?, ?, ?, 0 FROM last_number",
-                    (name, topic.full, index, stores[max(index, 0) % len(stores)]),
-                )
+            self._insert(topic, range(partitions) if partitions else range(-1, 0), stores)
         return self.partitions(topic.full)
+
+    def _insert(self, topic: TopicName, indexes: Iterable[int], stores: Sequence[str]) -> None:
+        for turn, index in enumerate(indexes):
+            name = topic.partition(index).full if index >= 0 else topic.full
+            other = self.partition(name)
+            if other is not None:
+                raise NotAllowedError(
+                    f"{topic.full} cannot have partition {index}: there is a topic {other.topic}; "
+                    "delete that first, or take another name"
+                )
+            self._db.execute("UPDATE last_number SET value = value + 1")
+            self._db.execute(
+                "INSERT INTO partition SELECT ?, value, ?, ?, ?, 0 FROM last_number",
+                (name, topic.full, index, stores[turn % len(stores)]),
+            )
+
+    def prepare_partitions(
+        self, topic: TopicName, partitions: int, stores: Sequence[str]
+    ) -> list[PartitionRow]:
+        """What a partitioned topic lacks of so many partitions, made so far that it can be added.
+
+        Nobody is told of it before `add_partitions`; rows that an earlier attempt made are taken as they are.
+        """
+        count = self.partition_count(topic.full) or 0
+        known = {row.partition_index for row in self.all_partitions(topic.full)}
+        with self._db.transaction():
+            self._insert(topic, [i for i in range(count, partitions) if i not in known], stores)
+        return [row for row in self.all_partitions(topic.full) if count <= row.partition_index < partitions]
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        """A topic has at least so many partitions from now on, all of which were prepared."""
+        self._db.execute(
+            "UPDATE topic SET partitions = MAX(partitions, ?) WHERE name = ?", (partitions, topic)
+        )
 
     def check_namespace(self, topic: TopicName) -> None:
         """Raise TopicNotFound if the topic's namespace does not exist."""
@@ -183,7 +216,7 @@ class Catalog:
 
     def delete(self, topic: str) -> list[PartitionRow]:
         """Forget a topic; its rows as they were. Raises TopicNotFound. Its numbers are not used again."""
-        rows = self.partitions(topic)
+        rows = self.all_partitions(topic)
         if not rows:
             raise TopicNotFound(f"the topic {topic} does not exist")
         with self._db.transaction():

@@ -23,10 +23,9 @@ from pulsar_ray.actors.owner_loop import prepare_broker_process
 from pulsar_ray.actors.stores import Stores
 from pulsar_ray.actors.subscription_dispatcher import SubscriptionDispatcher
 from pulsar_ray.actors.topic_partition import TopicPartition
-from pulsar_ray.actors.unstored_topics import UnstoredTopics, check_enabled
+from pulsar_ray.actors.topic_registry import TopicRegistry
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import (
-    InvalidConfiguration,
     NotAllowedError,
     TopicNotFound,
     WrongNode,
@@ -56,11 +55,10 @@ class Controller:
         prepare_broker_process()
         self._data_dir = Path(data_dir).expanduser()
         self._settings = settings
-        self._catalog: Catalog | None = None
+        self._topics: TopicRegistry | None = None
         self._stores = Stores(str(self._data_dir), settings)
         self._handles: dict[str, Any] = {}
         self._dispatchers: dict[str, tuple[str, str, bool]] = {}
-        self._unstored = UnstoredTopics()
         self._probing: dict[str, asyncio.Task[bool]] = {}
         self._start: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -86,16 +84,15 @@ class Controller:
         await self._stores.find(required=True)
         path = self._data_dir / "meta.sqlite"
         is_new = not path.exists()
-        self._catalog = Catalog(path)
+        topics = self._topics = TopicRegistry(Catalog(path), self._settings)
         if is_new:
-            await self._rebuild_catalog()
-        self._find_running()
+            await self._rebuild(topics.catalog)
+        self._find_running(topics)
         if self._watcher is None:
             self._watcher = asyncio.get_running_loop().create_task(self._watch())
 
-    def _find_running(self) -> None:
+    def _find_running(self, topics: TopicRegistry) -> None:
         """After a restart of this actor: the partitions and dispatchers that run already."""
-        assert self._catalog is not None
         # This actor's own namespace for such lists is that of the job that made it.
         actors: list[dict[str, str]] = ray.util.list_named_actors(all_namespaces=True)
         for name in (actor["name"] for actor in actors if actor["namespace"] == NAMESPACE):
@@ -104,25 +101,24 @@ class Controller:
                 self._dispatchers[name] = found
             elif "://" not in name:
                 continue
-            elif not TopicName.parse(name).is_persistent and self._catalog.partition(name) is None:
-                self._unstored.add(name)
+            elif not TopicName.parse(name).is_persistent and topics.catalog.partition(name) is None:
+                topics.unstored.add(name)
             with contextlib.suppress(ValueError):
                 self._handles[name] = ray.get_actor(name, namespace=NAMESPACE)
 
-    async def _rebuild_catalog(self) -> None:
-        assert self._catalog is not None
+    async def _rebuild(self, catalog: Catalog) -> None:
         for store_id, store in self._stores.known.items():
             with translated("reading the ledger directories"):
                 found = await store["handle"].partitions.remote()
-            self._catalog.restore(
+            catalog.restore(
                 PartitionRow(name, number, topic, index, store_id, has_ledger=True)
                 for name, number, topic, index in found
             )
 
-    async def _serving(self) -> Catalog:
+    async def _serving(self) -> TopicRegistry:
         await self.ready()
-        assert self._catalog is not None
-        return self._catalog
+        assert self._topics is not None
+        return self._topics
 
     # --- topics -----------------------------------------------------------------------------------
 
@@ -130,47 +126,14 @@ class Controller:
         """(partition's name, index, actor name) for each partition, their actors started; creates the topic
         if it may.
         """
-        catalog = await self._serving()
-        name = TopicName.parse(topic)
-        check_enabled(name, self._settings)
-        own = self._partition_row(catalog, name)
-        rows = [own] if own is not None else catalog.partitions(name.full)
-        if not rows:
-            rows = self._auto_create(catalog, name, create)
+        topics = await self._serving()
+        rows = topics.resolve(TopicName.parse(topic), create=create, stores=self._stores.known)
+        return self._started(topics.catalog, rows)
+
+    def _started(self, catalog: Catalog, rows: list[PartitionRow]) -> list[tuple[str, int, str]]:
         for row in rows:
             self._partition_handle(catalog, row)
         return [(row.name, row.partition_index, partition_name(row.name)) for row in rows]
-
-    def _partition_row(self, catalog: Catalog, name: TopicName) -> PartitionRow | None:
-        return next(iter(self._unstored.find(name.full)), None) or catalog.partition(name.full)
-
-    def _auto_create(self, catalog: Catalog, name: TopicName, create: bool) -> list[PartitionRow]:
-        if name.partition_index >= 0 and (count := catalog.partition_count(name.partitioned_full)):
-            raise NotAllowedError(
-                f"{name.full} is no partition of {name.partitioned_full}, which has {count}"
-            )
-        if not (create and self._settings.allow_auto_topic_creation):
-            raise TopicNotFound(
-                f"the topic {name.full} does not exist; create it with `pulsar-ray topics create`"
-            )
-        partitioned = (
-            self._settings.allow_auto_topic_creation_type == "partitioned" and name.partition_index < 0
-        )
-        partitions = self._settings.default_num_partitions if partitioned else 0
-        return self._new_topic(catalog, name, partitions)
-
-    def _new_topic(self, catalog: Catalog, name: TopicName, partitions: int) -> list[PartitionRow]:
-        if self._unstored.find(name.full) or catalog.partition_count(name.full) is not None:
-            raise NotAllowedError(f"the topic {name.full} already exists")
-        if name.is_persistent or partitions:
-            return catalog.create(name, partitions, self._stores_for_new(catalog))
-        catalog.check_namespace(name)
-        return self._unstored.add(name.full)
-
-    def _stores_for_new(self, catalog: Catalog) -> list[str]:
-        """Stores for new partitions, the emptiest first."""
-        used = catalog.partitions_per_store()
-        return sorted(self._stores.known, key=lambda store: (used.get(store, 0), store))
 
     def _partition_handle(self, catalog: Catalog, row: PartitionRow) -> Any:
         name = partition_name(row.name)
@@ -203,50 +166,45 @@ class Controller:
 
     async def create_topic(self, topic: str, partitions: int) -> None:
         """Create a topic; 0 partitions is an unpartitioned one. Raises NotAllowedError if it exists."""
-        catalog = await self._serving()
-        name = TopicName.parse(topic)
-        check_enabled(name, self._settings)
-        if name.partition_index >= 0:
-            raise NotAllowedError(
-                f"{topic}: a name that ends in -partition-<number> is reserved for partitions"
-            )
-        if partitions < 0:
-            raise InvalidConfiguration(
-                f"{partitions} partitions: the number of partitions must be more than 0"
-            )
-        self._new_topic(catalog, name, partitions)
+        topics = await self._serving()
+        topics.create(TopicName.parse(topic), partitions, self._stores.known)
+
+    async def prepare_partitions(self, topic: str, partitions: int) -> list[tuple[str, int, str]]:
+        """The first step of growing: what is to come, as `resolve` answers, started and known to nobody else.
+
+        May be repeated. Raises TopicNotFound, NotAllowedError unless a partitioned topic would grow.
+        """
+        topics = await self._serving()
+        rows = topics.prepare_partitions(TopicName.parse(topic), partitions, self._stores.known)
+        return self._started(topics.catalog, rows)
+
+    async def add_partitions(self, topic: str, partitions: int) -> None:
+        """The second step: the topic has so many partitions, durably. May be repeated."""
+        (await self._serving()).add_partitions(TopicName.parse(topic), partitions)
 
     async def list_topics(self, namespace: str) -> list[tuple[str, int]]:
         """(full name, partitions or 0)."""
-        return self._with_unstored((await self._serving()).topics(namespace), namespace)
-
-    def _with_unstored(self, stored: list[tuple[str, int]], namespace: str) -> list[tuple[str, int]]:
-        return sorted([*stored, *((name, 0) for name in self._unstored.names(namespace))])
+        return (await self._serving()).topics(namespace)
 
     async def topics_of(self, namespace: str) -> list[tuple[str, int]]:
         """As `list_topics`, for clients. Raises TopicNotFound if the namespace does not exist."""
-        return self._with_unstored((await self._serving()).topics_of(namespace), namespace)
+        return (await self._serving()).topics_of(namespace)
 
     async def delete_topic(self, topic: str, force: bool) -> None:
         """Delete a topic with its data.
 
         Raises NotAllowedError while producers or consumers are connected, unless forced.
         """
-        catalog = await self._serving()
+        topics = await self._serving()
         name = TopicName.parse(topic)
-        rows = self._unstored.find(name.full) or catalog.partitions(name.full)
-        if not rows:
-            raise TopicNotFound(f"the topic {name.full} does not exist")
+        rows = topics.rows_of(name)
         if not force:
             connected = sum([await self._connected(row) for row in rows])
             if connected:
                 raise NotAllowedError(
                     f"Topic has {connected} connected producers/consumers: close them, or force"
                 )
-        if self._unstored.find(name.full):
-            self._unstored.discard(name.full)
-        else:
-            catalog.delete(name.full)
+        topics.forget(name)
         for row in rows:
             for address, (partition, _, _) in list(self._dispatchers.items()):
                 if partition == row.name:
@@ -286,12 +244,12 @@ class Controller:
 
         `topic` is a partition's own name.
         """
-        catalog = await self._serving()
-        row = self._partition_row(catalog, TopicName.parse(topic))
+        topics = await self._serving()
+        row = topics.partition(TopicName.parse(topic))
         if row is None:
             raise TopicNotFound(f"the topic {topic} does not exist")
         name = dispatcher_name(row.name, subscription, durable)
-        self._partition_handle(catalog, row)
+        self._partition_handle(topics.catalog, row)
         if name not in self._handles:
             store = self._store_of(row)
             allowed = self._settings.allow_auto_subscription_creation
@@ -383,8 +341,8 @@ class Controller:
             self._kill(name)
         if self._watcher is not None:
             self._watcher.cancel()
-        if self._catalog is not None:
-            self._catalog.close()
+        if self._topics is not None:
+            self._topics.catalog.close()
         for store in self._stores.known.values():
             ray.kill(store["handle"])
 

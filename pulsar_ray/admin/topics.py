@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from pulsar_ray.admin.topic_growth import TopicGrowth, check_partitions
 from pulsar_ray.admin.topic_inspection import TopicInspection
 from pulsar_ray.admin.topic_keys import TopicKeys
 from pulsar_ray.admin.topic_subscriptions import TopicSubscriptions
-from pulsar_ray.errors import InvalidConfiguration, TopicNotFound
+from pulsar_ray.errors import TopicNotFound
 from pulsar_ray.model.topic_name import TopicName
 
 
-class Topics(TopicInspection, TopicKeys, TopicSubscriptions):
+class Topics(TopicGrowth, TopicInspection, TopicKeys, TopicSubscriptions):
     """Topics of a broker. Names may be short: `t` is persistent://public/default/t."""
 
     def create_topic(self, topic: str) -> None:
@@ -21,8 +22,7 @@ class Topics(TopicInspection, TopicKeys, TopicSubscriptions):
 
         Raises NotAllowedError if it exists, InvalidTopicName, InvalidConfiguration for fewer than one.
         """
-        if type(partitions) is not int or partitions < 1:
-            raise InvalidConfiguration(f"partitions={partitions!r}: give an int of at least 1")
+        check_partitions(partitions)
         self._admin.ask("create_topic", TopicName.parse(topic).full, partitions)
 
     def delete(self, topic: str, force: bool = False) -> None:

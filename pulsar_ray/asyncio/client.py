@@ -113,6 +113,8 @@ class Client:
         *,
         hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
         chunk_max_message_size: int = -1,
+        auto_update_partitions: bool = True,
+        auto_update_partitions_interval_seconds: int = 60,
     ) -> Producer:
         """A producer for a topic; errors as of `pulsar_ray.Client.create_producer`.
 
@@ -170,6 +172,8 @@ class Client:
         ack_grouping_max_size: int = 1000,
         expire_time_of_incomplete_chunked_message_ms: int = 60000,
         subscription_properties: dict[str, str] | None = None,
+        auto_update_partitions: bool = True,
+        auto_update_partitions_interval_seconds: int = 60,
     ) -> Consumer:
         """A consumer on a subscription, which is created if it does not exist; errors as of
         `pulsar_ray.Client.subscribe`.
@@ -201,6 +205,9 @@ class Client:
         crypto_key_reader: Any = None,
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+        *,
+        auto_update_partitions: bool = True,
+        auto_update_partitions_interval_seconds: int = 60,
     ) -> Reader:
         """A reader that starts behind a message id (at it with `start_message_id_inclusive`), or at earliest
         or latest.

@@ -71,7 +71,8 @@ class LoopProducer(Producer):
 
     @property
     def partitions(self) -> list[PartitionProducer]:
-        return self._partitions
+        """Those it has now."""
+        return list(self._partitions)
 
     def prepare(
         self,

@@ -57,12 +57,12 @@ class Producer(OpenedFirst[LoopProducer]):
     async def _open(self) -> LoopProducer:
         return await self._client.open_producer(self._options)
 
-    def _opened(self, inner: LoopProducer) -> None:
-        super()._opened(inner)
-        timeout_s = self._options.send_timeout_millis / 1000
-        self._rooms = {
-            partition: RoomQueue(partition, self._client.loop(), timeout_s) for partition in inner.partitions
-        }
+    def _room_of(self, partition: PartitionProducer) -> RoomQueue:
+        room = self._rooms.get(partition)
+        if room is None:
+            timeout_s = self._options.send_timeout_millis / 1000
+            room = self._rooms[partition] = RoomQueue(partition, self._client.loop(), timeout_s)
+        return room
 
     async def send(
         self,
@@ -104,7 +104,7 @@ class Producer(OpenedFirst[LoopProducer]):
         sent = _SentMessage(loop=loop)
         partition.gather()
         if self._blocks:
-            room = self._rooms[partition]
+            room = self._room_of(partition)
             await room.enter()
             try:
                 partition.enqueue(value, sent, fields)
@@ -158,12 +158,13 @@ class Producer(OpenedFirst[LoopProducer]):
         """
         loop = self._client.loop()
         inner = await self._open_first()
-        for partition in inner.partitions:
+        partitions = inner.partitions
+        for partition in partitions:
             partition.check()
         timeout_s = self._options.send_timeout_millis / 1000
         deadline = time.monotonic() + timeout_s
-        settled = [loop.create_future() for _ in inner.partitions]
-        for partition, future in zip(inner.partitions, settled, strict=True):
+        settled = [loop.create_future() for _ in partitions]
+        for partition, future in zip(partitions, settled, strict=True):
             partition.when_settled(partial(_settle, future))
         for future in settled:
             left = max(0.0, deadline - time.monotonic()) if timeout_s else None

@@ -37,7 +37,10 @@ _COMMANDS = {
     "produce": ("produce", "Send lines to a topic."),
     "consume": ("consume", "Show the messages of a subscription."),
     "perf": ("perf", "Measure rates and latencies."),
-    "topics": ("topics", "List, create, delete and inspect topics, and administer their subscriptions."),
+    "topics": (
+        "topics",
+        "List, create, grow, delete and inspect topics, and administer their subscriptions.",
+    ),
     "stats": ("stats", "Show counters of a topic, or of the broker."),
     "demo": ("demo", "Send real text through everything, to Spark, and check every line."),
 }

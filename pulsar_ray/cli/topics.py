@@ -1,4 +1,4 @@
-"""`pulsar-ray topics`: list, create, delete, look at, and what concerns subscriptions."""
+"""`pulsar-ray topics`: list, create, grow, delete, look at, and what concerns subscriptions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pulsar_ray.cli.target import Target, pass_target
 
 @click.group()
 def topics() -> None:
-    """List, create, delete and inspect topics, and administer their subscriptions."""
+    """List, create, grow, delete and inspect topics, and administer their subscriptions."""
 
 
 topics.add_command(stats)
@@ -63,6 +63,24 @@ def create(target: Target, topic: str, partitions: int | None) -> None:
         else:
             admin.topics.create_partitioned_topic(topic, partitions)
     click.echo(f"created {topic}" + (f" with {partitions} partitions" if partitions else ""))
+
+
+@topics.command()
+@click.argument("topic")
+@click.option("--partitions", type=click.IntRange(min=1), required=True, help="How many it has then.")
+@pass_target
+def update(target: Target, topic: str, partitions: int) -> None:
+    """Give a partitioned TOPIC more partitions (pulsar-admin's update-partitioned-topic).
+
+    Connected producers and consumers find them within a minute. A key may belong to another partition then.
+
+    \b
+    Example:
+      pulsar-ray topics update orders --partitions 8
+    """
+    with target.admin() as admin:
+        admin.topics.update_partitioned_topic(topic, partitions)
+    click.echo(f"{topic} has {partitions} partitions")
 
 
 @topics.command()

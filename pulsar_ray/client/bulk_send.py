@@ -46,6 +46,8 @@ class BulkSend:
             )
         self._options = options
         self._partitions = partitions
+        # A topic that grows meanwhile must not scatter the rows of one call, keyed ones among them.
+        self._only = partitions[0] if len(partitions) == 1 else None
         self._router = router
         self._route_lock = route_lock
         # One broker, so all partitions say the same.
@@ -74,7 +76,7 @@ class BulkSend:
     def _split_by_partition(self, table: pa.Table) -> list[tuple[int | None, pa.Table]]:
         """(partition index, rows); None for the keyless, whose entries take turns."""
         key_based = self._options.batching_type == BatchingType.KeyBased and self._options.batching_enabled
-        if "key" not in table.column_names or (len(self._partitions) == 1 and not key_based):
+        if "key" not in table.column_names or (self._only is not None and not key_based):
             return [(None, table)]
         encoded = table.column("key").combine_chunks().dictionary_encode()
         codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
@@ -89,6 +91,8 @@ class BulkSend:
         return parts
 
     def _partition_of(self, index: int | None) -> PartitionProducer:
+        if self._only is not None:
+            return self._only
         if index is None:
             with self._route_lock:
                 index = self._router.choose(None)
@@ -129,7 +133,7 @@ class BulkSend:
     def _rows_by_partition(
         self, count: int, keys: Sequence[str | None] | None
     ) -> list[tuple[int | None, list[int] | None]]:
-        if keys is None or len(self._partitions) == 1:
+        if keys is None or self._only is not None:
             return [(None, None)] if count else []
         rows: dict[int | None, list[int]] = {}
         for row, key in enumerate(keys):
@@ -246,8 +250,8 @@ class BulkSend:
         """
         timeout_s = self._options.send_timeout_millis / 1000 or 1e9
         deadline = time.monotonic() + timeout_s
-        if len(self._partitions) == 1:
-            self._partitions[0].link.wait(self._done, deadline)
+        if self._only is not None:
+            self._only.link.wait(self._done, deadline)
         else:
             self._done.wait(timeout_s)
         if not self._done.is_set():

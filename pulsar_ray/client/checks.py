@@ -77,3 +77,9 @@ def check_properties(name: str, value: Any) -> None:
     for key, item in value.items():
         if not isinstance(key, str) or not isinstance(item, str):
             raise refuse(f"{name}[{key!r:.100}]", item, "a str under a str key")
+
+
+def check_partition_updates(enabled: Any, interval_seconds: Any) -> None:
+    """The two parameters of whoever follows the growth of topics."""
+    check_flag("auto_update_partitions", enabled)
+    check_number("auto_update_partitions_interval_seconds", interval_seconds, 1)

@@ -7,7 +7,6 @@ import os
 import re
 import secrets
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +21,7 @@ from pulsar_ray.client.consumer_options import ConsumerOptions, ReaderOptions
 from pulsar_ray.client.forking import watch
 from pulsar_ray.client.non_persistent import refuse_view_of_unstored
 from pulsar_ray.client.opening_consumers import ConsumerOpening
-from pulsar_ray.client.partition_producer import PartitionProducer
+from pulsar_ray.client.opening_producers import ProducerOpening
 from pulsar_ray.client.policies import (
     ConsumerBatchReceivePolicy,
     ConsumerDeadLetterPolicy,
@@ -104,6 +103,7 @@ class Client:
     def _connect_through(self, connection: ClusterConnection) -> None:
         self._connection = connection
         self._links = ActorLinks(connection, self._options.transport, self.operation_timeout_s)
+        self._producers = ProducerOpening(self._links, _ENDPOINT_IDS)
         self._consumers = ConsumerOpening(self._links, _ENDPOINT_IDS)
 
     @classmethod
@@ -159,6 +159,8 @@ class Client:
         *,
         hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
         chunk_max_message_size: int = -1,
+        auto_update_partitions: bool = True,
+        auto_update_partitions_interval_seconds: int = 60,
     ) -> Producer:
         """A producer for a topic, which is created if it may be (`allow_auto_topic_creation`).
 
@@ -170,22 +172,10 @@ class Client:
 
     def producer_from(self, options: ProducerOptions, producer: Producer | None = None) -> Producer:
         """A producer with checked options; `producer` is one that was unpickled and is opened now."""
-        name = TopicName.parse(options.topic)
-        deadline = self._links.deadline()
-        routes = self._links.resolve(name, deadline)
-        partitions: list[PartitionProducer] = []
-        try:
-            for route in routes:
-                link = self._links.to_partition(route)
-                partition = PartitionProducer(link, next(_ENDPOINT_IDS), route, options)
-                partition.open(deadline)
-                partitions.append(partition)
-        except BaseException:
-            for opened in partitions:
-                opened.close(time.monotonic() + self.operation_timeout_s)
-            raise
+        topic, partitions = self._producers.open(options)
         producer = Producer.__new__(Producer) if producer is None else producer
-        Producer.__init__(producer, self, name.full, options, partitions)
+        Producer.__init__(producer, self, topic, options, partitions)
+        self._producers.follow_growth(producer, options)
         self._remember(producer)
         return producer
 
@@ -233,6 +223,8 @@ class Client:
         consumer_event_listener: ConsumerEventListener | None = None,
         subscription_properties: dict[str, str] | None = None,
         start_paused: bool = False,
+        auto_update_partitions: bool = True,
+        auto_update_partitions_interval_seconds: int = 60,
     ) -> Consumer:
         """A consumer on a subscription, which is created if it does not exist.
 
@@ -264,6 +256,9 @@ class Client:
         crypto_key_reader: Any = None,
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+        *,
+        auto_update_partitions: bool = True,
+        auto_update_partitions_interval_seconds: int = 60,
     ) -> Reader:
         """A reader that starts behind a message id (at it with `start_message_id_inclusive`), or at earliest
         or latest.
@@ -297,6 +292,9 @@ class Client:
         topic: str,
         subscription_name: str | None = None,
         schema: Schema = BytesSchema(),  # noqa: B008
+        *,
+        auto_update_partitions: bool = True,
+        auto_update_partitions_interval_seconds: int = 60,
     ) -> TableView:
         """The latest value of each key of a topic, which is read as far as it is stored before this returns.
 
@@ -304,7 +302,13 @@ class Client:
         NotAllowedError for a non-persistent topic.
         """
         refuse_view_of_unstored(topic)
-        arguments = {"topic": topic, "start_message_id": MessageId.earliest, "schema": schema}
+        arguments = {
+            "topic": topic,
+            "start_message_id": MessageId.earliest,
+            "schema": schema,
+            "auto_update_partitions": auto_update_partitions,
+            "auto_update_partitions_interval_seconds": auto_update_partitions_interval_seconds,
+        }
         consumer, core = self._reading_consumer({**arguments, "subscription_role_prefix": subscription_name})
         reader = Reader(self, consumer, arguments)
         self._remember(reader)

@@ -182,6 +182,10 @@ class Consumer(AcknowledgingConsumer):
     def unsubscribe(self) -> None:
         """Delete the subscription and close. Raises while other consumers are connected to it."""
         self._check_open()
+        self._core.check()
+        if self._core.discovery is not None:
+            # Partitions that it has not found yet have the subscription as well.
+            self._core.discovery.look()
         partitions = self._core.partitions
         self._ask(partitions, "check_unsubscribe")
         for partition in partitions:

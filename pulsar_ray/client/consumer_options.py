@@ -15,6 +15,7 @@ from pulsar_ray.client.checks import (
     check_optional,
     check_optional_number,
     check_optional_text,
+    check_partition_updates,
     check_properties,
     check_text,
     check_type,
@@ -90,6 +91,8 @@ class ConsumerOptions:
     consumer_event_listener: ConsumerEventListener | None = None
     subscription_properties: dict[str, str] | None = None
     start_paused: bool = False
+    auto_update_partitions: bool = True
+    auto_update_partitions_interval_seconds: int = 60
 
     @classmethod
     def from_arguments(cls, **arguments: Any) -> ConsumerOptions:
@@ -127,6 +130,7 @@ def _check_subscription(options: ConsumerOptions) -> None:
     check_enum("crypto_failure_action", options.crypto_failure_action, ConsumerCryptoFailureAction)
     check_enum("subscription_mode", options.subscription_mode, SubscriptionMode)
     check_number("priority_level", options.priority_level, 0)
+    check_partition_updates(options.auto_update_partitions, options.auto_update_partitions_interval_seconds)
     check_properties("subscription_properties", options.subscription_properties)
 
 
@@ -221,6 +225,8 @@ class ReaderOptions:
     crypto_key_reader: Any = None
     start_message_id_inclusive: bool = False
     crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
+    auto_update_partitions: bool = True
+    auto_update_partitions_interval_seconds: int = 60
 
     @classmethod
     def from_arguments(cls, **arguments: Any) -> ReaderOptions:
@@ -239,6 +245,9 @@ class ReaderOptions:
         check_flag("is_read_compacted", options.is_read_compacted)
         check_flag("start_message_id_inclusive", options.start_message_id_inclusive)
         check_enum("crypto_failure_action", options.crypto_failure_action, ConsumerCryptoFailureAction)
+        check_partition_updates(
+            options.auto_update_partitions, options.auto_update_partitions_interval_seconds
+        )
         refuse_not_yet("create_reader", vars(options))
         return replace(
             options,
@@ -258,4 +267,6 @@ class ReaderOptions:
             start_message_id_inclusive=self.start_message_id_inclusive,
             crypto_failure_action=self.crypto_failure_action,
             subscription_mode=SubscriptionMode.NonDurable,
+            auto_update_partitions=self.auto_update_partitions,
+            auto_update_partitions_interval_seconds=self.auto_update_partitions_interval_seconds,
         )

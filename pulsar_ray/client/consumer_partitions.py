@@ -21,6 +21,8 @@ class Discovery(Protocol):
 
     def stop(self) -> None: ...
 
+    def look(self) -> None: ...
+
 
 class ConsumerPartitions:
     """The part of a ConsumerCore that knows where messages come from. `lock` is held for moments."""

@@ -19,6 +19,7 @@ from pulsar_ray.client.topic_selection import TopicSelection, selection_of
 from pulsar_ray.errors import InvalidConfiguration, OperationNotSupported, SubscriptionNotFound, TopicNotFound
 from pulsar_ray.model.enums import InitialPosition, SubscriptionMode
 from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import PartitionRoute
 from pulsar_ray.transport.link import ActorLink
 
@@ -42,7 +43,7 @@ class ConsumerOpening:
         deadline = self._links.deadline()
         routes = topics.routes(self._links, deadline, create=True)
         core = ConsumerCore(options, options.consumer_name or secrets.token_hex(5), subscription, self._files)
-        if options.receiver_queue_size == 0 and (len(routes) > 1 or core.is_multi_topic):
+        if options.receiver_queue_size == 0 and (topics.may_change or core.is_multi_topic):
             raise InvalidConfiguration(
                 "receiver_queue_size=0 needs a single topic without partitions: give at least 1"
             )
@@ -65,7 +66,7 @@ class ConsumerOpening:
             for partition in opened:
                 partition.close(time.monotonic() + self._links.operation_timeout_s)
             raise
-        if topics.may_change:
+        if topics.may_change and (core.is_multi_topic or options.auto_update_partitions):
             core.discovery = discovery = self._discovery(core, topics)
             discovery.start()
         return topics.name, core
@@ -84,8 +85,13 @@ class ConsumerOpening:
         is_durable = options.subscription_mode == SubscriptionMode.Durable
         start = None if is_durable else StartPosition.at(MessageId.earliest, inclusive=True)
 
+        period_s = max(1, options.pattern_auto_discovery_period)
+        if options.auto_update_partitions:
+            period_s = min(period_s, options.auto_update_partitions_interval_seconds)
+
         def find() -> list[PartitionRoute]:
-            return topics.routes(self._links, self._links.deadline(), create=False)
+            routes = topics.routes(self._links, self._links.deadline(), create=False)
+            return routes if options.auto_update_partitions else _without_growth(core, routes)
 
         def attach(route: PartitionRoute) -> None:
             deadline = self._links.deadline()
@@ -98,7 +104,7 @@ class ConsumerOpening:
                 core.remove(partition)
                 raise
 
-        return TopicDiscovery(core, find, attach, max(1, options.pattern_auto_discovery_period))
+        return TopicDiscovery(core, find, attach, period_s)
 
     def _open_partition(
         self, partition: PartitionConsumer, options: ConsumerOptions, subscription: str, deadline: float
@@ -115,6 +121,16 @@ class ConsumerOpening:
     def close(self) -> None:
         """Close the segment files that all of them read."""
         self._files.close()
+
+
+def _without_growth(core: ConsumerCore, routes: list[PartitionRoute]) -> list[PartitionRoute]:
+    """Without partitions that were added to topics of which the consumer has some already."""
+    known = {_whole(partition.route) for partition in core.partitions}
+    return [route for route in routes if route.topic in core.by_topic or _whole(route) not in known]
+
+
+def _whole(route: PartitionRoute) -> str:
+    return TopicName.parse(route.topic).partitioned_full
 
 
 def _check_start(start: StartPosition | None, routes: list[PartitionRoute]) -> None:

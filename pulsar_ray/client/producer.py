@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -49,6 +49,12 @@ class _SyncSend(ErrorCallback, Completion):
         self.set()
 
 
+class Growth(Protocol):
+    """What looks for more partitions of a producer's topic."""
+
+    def stop(self) -> None: ...
+
+
 class Producer(OpenedLater):
     """Publishes to a topic. Thread-safe. Made by `Client.create_producer`; pickled, it reconnects as a new
     one.
@@ -71,8 +77,33 @@ class Producer(OpenedLater):
         self._single = partitions[0] if len(partitions) == 1 and options.message_router is None else None
         self._closed = False
         self._io = IoThread.get()
+        self.growth: Growth | None = None
+        """What looks for more partitions while the producer is open."""
         for partition in partitions:
             partition.on_batch_sealed = self._router.batch_sealed
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions it uses."""
+        return len(self._partitions)
+
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether its topic has partitions, be it one."""
+        return self._partitions[0].route.partition >= 0
+
+    def add_partition(self, partition: PartitionProducer) -> None:
+        """The topic has grown, by the partition of the next index; from now on messages go there too."""
+        partition.on_batch_sealed = self._router.batch_sealed
+        with self._route_lock:
+            is_closed = self._closed
+            if not is_closed:
+                # Whoever chooses by the new count finds the partition there.
+                self._partitions.append(partition)
+                self._router.set_partition_count(len(self._partitions))
+                self._single = None
+        if is_closed:
+            partition.close(time.monotonic() + self._client.operation_timeout_s)
 
     # --- sending ----------------------------------------------------------------------------------
 
@@ -314,7 +345,7 @@ class Producer(OpenedLater):
         """Store what is pending, then disconnect. A second call raises AlreadyClosed."""
         if self._closed:
             raise AlreadyClosed("the producer is closed already")
-        self._closed = True
+        self._end()
         self._client.forget(self)
         deadline = time.monotonic() + self._client.operation_timeout_s
         for partition in self._partitions:
@@ -324,9 +355,15 @@ class Producer(OpenedLater):
 
     def shut_down(self) -> None:
         """End at once: pending messages fail with AlreadyClosed (part of `Client.shutdown`)."""
-        self._closed = True
+        self._end()
         for partition in self._partitions:
             partition.fail(AlreadyClosed("the client was shut down"))
+
+    def _end(self) -> None:
+        with self._route_lock:
+            self._closed = True
+        if self.growth is not None:
+            self.growth.stop()
 
     def topic(self) -> str:
         """The full name of the topic."""

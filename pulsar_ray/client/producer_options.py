@@ -12,6 +12,7 @@ from pulsar_ray.client.checks import (
     check_number,
     check_optional_number,
     check_optional_text,
+    check_partition_updates,
     check_properties,
     check_text,
     check_type,
@@ -57,6 +58,8 @@ class ProducerOptions:
     message_router: MessageRouter | None = None
     hashing_scheme: HashingScheme = HashingScheme.JavaStringHash
     chunk_max_message_size: int = -1
+    auto_update_partitions: bool = True
+    auto_update_partitions_interval_seconds: int = 60
 
     @classmethod
     def from_arguments(cls, **arguments: Any) -> ProducerOptions:
@@ -121,6 +124,7 @@ def _check_batching(options: ProducerOptions) -> None:
 def _check_routing(options: ProducerOptions) -> None:
     check_enum("message_routing_mode", options.message_routing_mode, PartitionsRoutingMode)
     check_enum("hashing_scheme", options.hashing_scheme, HashingScheme)
+    check_partition_updates(options.auto_update_partitions, options.auto_update_partitions_interval_seconds)
     check_callable("message_router", options.message_router, "a function (Message, int) -> int")
     is_custom = options.message_routing_mode == PartitionsRoutingMode.CustomPartition
     if is_custom and options.message_router is None:

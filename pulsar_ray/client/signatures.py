@@ -35,6 +35,10 @@ class _DefaultSchema:
 
 
 DEFAULT_SCHEMA: Final = _DefaultSchema()
+_PARTITION_UPDATES: Final[dict[str, Any]] = {
+    "auto_update_partitions": True,
+    "auto_update_partitions_interval_seconds": 60,
+}
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,11 @@ CREATE_PRODUCER = Signature(
         "access_mode": ProducerAccessMode.Shared,
         "message_router": None,
     },
-    additions={"hashing_scheme": HashingScheme.JavaStringHash, "chunk_max_message_size": -1},
+    additions={
+        "hashing_scheme": HashingScheme.JavaStringHash,
+        "chunk_max_message_size": -1,
+        **_PARTITION_UPDATES,
+    },
 )
 
 SUBSCRIBE = Signature(
@@ -177,6 +185,7 @@ SUBSCRIBE = Signature(
         "consumer_event_listener": None,
         "subscription_properties": None,
         "start_paused": False,
+        **_PARTITION_UPDATES,
     },
 )
 
@@ -194,7 +203,7 @@ CREATE_READER = Signature(
         "start_message_id_inclusive": False,
         "crypto_failure_action": ConsumerCryptoFailureAction.FAIL,
     },
-    additions={},
+    additions=_PARTITION_UPDATES,
 )
 
 _SEND_OPTIONS: Final[dict[str, Any]] = {
@@ -212,5 +221,6 @@ _SEND_OPTIONS: Final[dict[str, Any]] = {
 SEND = Signature(official={"content": REQUIRED, **_SEND_OPTIONS}, additions={})
 SEND_ASYNC = Signature(official={"content": REQUIRED, "callback": REQUIRED, **_SEND_OPTIONS}, additions={})
 CREATE_TABLE_VIEW = Signature(
-    official={"topic": REQUIRED, "subscription_name": None, "schema": DEFAULT_SCHEMA}, additions={}
+    official={"topic": REQUIRED, "subscription_name": None, "schema": DEFAULT_SCHEMA},
+    additions=_PARTITION_UPDATES,
 )

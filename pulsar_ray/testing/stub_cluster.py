@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from pulsar_ray.actors.catalog import Catalog, PartitionRow
-from pulsar_ray.actors.unstored_topics import UnstoredTopics, check_enabled
+from pulsar_ray.actors.topic_registry import TopicRegistry
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import (
     Moved,
-    NotAllowedError,
     NotConnected,
     PulsarException,
     ServiceUnitNotReady,
@@ -35,13 +34,13 @@ from pulsar_ray.session.requests import PROTOCOL_VERSION
 from pulsar_ray.testing.faulty_disk import FaultyDisk
 from pulsar_ray.testing.lossy_tunnel import PERFECT, TunnelFaults
 from pulsar_ray.testing.stub_actor import StubActor, StubDispatcher, StubPartition
+from pulsar_ray.testing.stub_controller import STORE, StubController
 from pulsar_ray.testing.stub_non_persistent import StubNonPersistentPartition
 from pulsar_ray.testing.stub_tunnel import StubTunnel, TunnelCall
 from pulsar_ray.transport.cluster import AttachReply, PartitionRoute, SubscriptionRequest
 from pulsar_ray.transport.names import dispatcher_name, partition_name
 from pulsar_ray.transport.retry import until
 
-STORE = "stub"
 ATTACH_TIMEOUT_S = 5.0
 
 
@@ -74,8 +73,8 @@ class StubCluster:
         self._tunnel = StubTunnel(faults, seed)
         self._lane_directory = Path(tempfile.mkdtemp(prefix="pr-"))
         data_dir.mkdir(parents=True, exist_ok=True)
-        self._catalog = Catalog(data_dir / "meta.sqlite")
-        self._unstored = UnstoredTopics()
+        self._topics = TopicRegistry(Catalog(data_dir / "meta.sqlite"), self.settings)
+        self._controller = StubController(self._topics, self._started)
         self._lock = threading.RLock()
         self._actors: dict[str, StubActor] = {}
         self._kept_down: set[str] = set()
@@ -85,28 +84,28 @@ class StubCluster:
 
     def resolve(self, topic: str, *, create: bool, timeout_s: float) -> list[PartitionRoute]:
         """As Controller.resolve."""
-        name = TopicName.parse(topic)
         with self._lock:
             self._check_runs()
-            check_enabled(name, self.settings)
-            own = self._row(name.full)
-            rows = [own] if own is not None else self._catalog.partitions(name.full)
-            if not rows:
-                if not (create and self.settings.allow_auto_topic_creation):
-                    raise TopicNotFound(f"the topic {name.full} does not exist")
-                if name.partition_index >= 0 and self._catalog.partition_count(name.partitioned_full):
-                    raise NotAllowedError(f"{name.full} is no partition of {name.partitioned_full}")
-                rows = self._new_topic(name, 0)
-            for row in rows:
-                with suppress(NotConnected):
-                    self._partition(row)
+            rows = self._topics.resolve(TopicName.parse(topic), create=create, stores=[STORE])
+            return self._started(rows)
+
+    def _started(self, rows: list[PartitionRow]) -> list[PartitionRoute]:
+        for row in rows:
+            with suppress(NotConnected):
+                self._partition(row)
         return [PartitionRoute(row.name, row.partition_index, partition_name(row.name)) for row in rows]
 
     def topics(self, namespace: str, timeout_s: float) -> list[tuple[str, int]]:
         """As Controller.topics_of."""
         self._check_runs()
-        unstored = [(name, 0) for name in self._unstored.names(namespace)]
-        return sorted([*self._catalog.topics_of(namespace), *unstored])
+        return self._topics.topics_of(namespace)
+
+    def controller(self, method: str, *arguments: Any, timeout_s: float) -> Any:
+        """A call to the controller by an administrator; what crosses is a copy."""
+        with self._lock:
+            self._check_runs()
+            answer = getattr(self._controller, method)(*pickle.loads(pickle.dumps(arguments)))
+        return pickle.loads(pickle.dumps(answer))
 
     def dispatcher(self, request: SubscriptionRequest, timeout_s: float) -> str:
         """As Controller.dispatcher."""
@@ -115,7 +114,7 @@ class StubCluster:
         request = dataclasses.replace(request, create=allowed or not request.durable)
         with self._lock:
             self._check_runs()
-            if self._row(request.topic) is None:
+            if self._topics.partition(TopicName.parse(request.topic)) is None:
                 raise TopicNotFound(f"the topic {request.topic} does not exist")
             address = dispatcher_name(request.topic, request.subscription, request.durable)
             running = self._actors.get(address)
@@ -222,7 +221,7 @@ class StubCluster:
                     not (again.durable and _is_persistent(again.topic)),
                 )
                 return self._start_dispatcher(address, request)
-            row = self._row(address)
+            row = self._topics.partition(TopicName.parse(address))
             if row is None:
                 raise Moved(f"{address}: no such actor")
             return self._partition(row)
@@ -250,19 +249,8 @@ class StubCluster:
             must_exist=row.has_ledger,
         )
         self._actors[address] = actor
-        self._catalog.opened(row.name)
+        self._topics.catalog.opened(row.name)
         return actor
-
-    def _row(self, name: str) -> PartitionRow | None:
-        for row in self._unstored.find(name):
-            return row
-        return self._catalog.partition(name)
-
-    def _new_topic(self, name: TopicName, partitions: int) -> list[PartitionRow]:
-        if name.is_persistent or partitions:
-            return self._catalog.create(name, partitions, [STORE])
-        self._catalog.check_namespace(name)
-        return self._unstored.add(name.full)
 
     def _start_dispatcher(self, address: str, request: SubscriptionRequest) -> StubActor:
         self._check_may_start(address)
@@ -293,14 +281,14 @@ class StubCluster:
     def create_topic(self, topic: str, partitions: int) -> None:
         """As Controller.create_topic."""
         with self._lock:
-            self._new_topic(TopicName.parse(topic), partitions)
+            self._controller.create_topic(topic, partitions)
 
     def delete_topic(self, topic: str) -> None:
         """As Controller.delete_topic, forced."""
         with self._lock:
-            name = TopicName.parse(topic).full
-            rows = self._unstored.find(name) or self._catalog.delete(name)
-            self._unstored.discard(name)
+            name = TopicName.parse(topic)
+            rows = self._topics.rows_of(name)
+            self._topics.forget(name)
             gone = [
                 address
                 for address in self._actors
@@ -375,7 +363,7 @@ class StubCluster:
             for actor in list(self._actors.values()):
                 if isinstance(actor, kind):
                     actor.kill() if kill else actor.stop()
-        self._catalog.close()
+        self._topics.catalog.close()
         shutil.rmtree(self._lane_directory, ignore_errors=True)
 
 

@@ -58,9 +58,9 @@ class Broker:
         self._clients.append(client)
         return client
 
-    def admin(self) -> Admin:
+    def admin(self, **arguments: Any) -> Admin:
         """An administrator of this broker."""
-        return Admin._on(self.cluster)
+        return Admin._on(self.cluster, **arguments)
 
     def asyncio_client(self, **arguments: Any) -> asyncio.Client:
         """As `client`; it lives on the loop it is first used on."""

@@ -26,19 +26,28 @@ def test_names_one_per_line_for_other_programs(run: Run) -> None:
     assert run(target, "topics", "list", "--namespace", "x/y").stdout == ""
 
 
-def test_create_and_delete(run: Run) -> None:
+def test_create_grow_and_delete(run: Run) -> None:
     target = FakeTarget()
     run(target, "topics", "create", "t")
     run(target, "topics", "create", "t", "--partitions", "3")
+    assert run(target, "topics", "update", "t", "--partitions", "5").stdout == "t has 5 partitions\n"
     run(target, "topics", "delete", "t")
     run(target, "topics", "delete", "t", "--force")
     assert [call for call in target.the_admin.calls if call != "close"] == [
         ("create", "t"),
         ("create", "t", 3),
+        ("update_partitioned_topic", "t", 5),
         ("delete", "t", False),
         ("delete", "t", True),
     ]
-    assert target.the_admin.calls.count("close") == 4
+    assert target.the_admin.calls.count("close") == 5
+
+
+def test_growing_needs_a_number(run: Run) -> None:
+    target = FakeTarget()
+    for wrong in ((), ("--partitions", "0"), ("--partitions", "many")):
+        assert run(target, "topics", "update", "t", *wrong).exit_code == 2
+    assert target.the_admin.calls == []
 
 
 def test_stats_of_a_topic(run: Run) -> None:

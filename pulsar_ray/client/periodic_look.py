@@ -1,0 +1,60 @@
+"""Looking now and then, while something is open, whether it has changed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from pulsar_ray.errors import AlreadyClosed, PulsarException
+from pulsar_ray.lane.io_thread import IoThread, TimerHandle
+
+logger = logging.getLogger(__name__)
+
+
+class PeriodicLook:
+    """Base of what looks every `period_s` seconds, in a thread that lives for a look.
+
+    A look may wait for the broker. A PulsarException of one is logged; AlreadyClosed ends them all.
+    """
+
+    def __init__(self, what: str, period_s: float) -> None:
+        self._what = what
+        self._period_s = period_s
+        self._timer: TimerHandle | None = None
+        self._one_at_a_time = threading.Lock()
+        self.is_stopped = False
+
+    def start(self) -> None:
+        """Look for the first time after one period."""
+        self._arm()
+
+    def stop(self) -> None:
+        """Look no more; a look under way attaches nothing more."""
+        self.is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def look(self) -> None:
+        """Look now, behind a look that is under way. Raises what looking raises."""
+        with self._one_at_a_time:
+            self._look()
+
+    def _look(self) -> None:
+        raise NotImplementedError
+
+    def _arm(self) -> None:
+        if not self.is_stopped:
+            self._timer = IoThread.get().call_later(self._period_s, self._begin)
+
+    def _begin(self) -> None:
+        threading.Thread(target=self._run, name="pulsar-ray-topics", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self.look()
+        except AlreadyClosed:
+            self.stop()
+        except PulsarException as error:
+            logger.warning("looking for %s failed: %s", self._what, error)
+        finally:
+            self._arm()

@@ -1,0 +1,39 @@
+"""What an administrator asks the controller, answered in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pulsar_ray.actors.catalog import PartitionRow
+from pulsar_ray.actors.topic_registry import TopicRegistry
+from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.transport.cluster import PartitionRoute
+
+STORE = "stub"
+
+
+class StubController:
+    """The methods of the Controller that concern topics; `start` starts the actors of partitions."""
+
+    def __init__(
+        self, topics: TopicRegistry, start: Callable[[list[PartitionRow]], list[PartitionRoute]]
+    ) -> None:
+        self._topics = topics
+        self._start = start
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        """As Controller.create_topic."""
+        self._topics.create(TopicName.parse(topic), partitions, [STORE])
+
+    def prepare_partitions(self, topic: str, partitions: int) -> list[tuple[str, int, str]]:
+        """As Controller.prepare_partitions."""
+        rows = self._topics.prepare_partitions(TopicName.parse(topic), partitions, [STORE])
+        return [(route.topic, route.partition, route.address) for route in self._start(rows)]
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        """As Controller.add_partitions."""
+        self._topics.add_partitions(TopicName.parse(topic), partitions)
+
+    def list_topics(self, namespace: str) -> list[tuple[str, int]]:
+        """As Controller.list_topics."""
+        return self._topics.topics(namespace)
