@@ -191,7 +191,7 @@ class Consumer(AcknowledgingConsumer):
         for partition in partitions:
             # Done before, and the answer was lost; or gone with its topic.
             with contextlib.suppress(SubscriptionNotFound, TopicNotFound):
-                partition.call("unsubscribe", self._deadline())
+                partition.unsubscribe(self._deadline())
             partition.forget_acknowledgments()
         self._leave(quietly=True)
         if self._options.subscription_mode == SubscriptionMode.Durable:

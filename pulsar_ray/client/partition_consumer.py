@@ -344,6 +344,10 @@ class PartitionConsumer(Acknowledging):
         self.flush_acks()
         return self.link.request(lambda rid: Call(rid, self.consumer_id, method, arguments), deadline)
 
+    def unsubscribe(self, deadline: float) -> None:
+        """Delete the subscription here, although its end on another partition may have ended the consumer."""
+        self.link.request(lambda rid: Call(rid, self.consumer_id, "unsubscribe", {}), deadline)
+
     def sought(self, generation: int, skip: tuple[int, int, int] | None) -> None:
         """A seek was carried out: what is queued is dropped. `skip` are (ledger id, entry id, rows) not to be
         handed out.
