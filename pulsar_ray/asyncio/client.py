@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -20,6 +21,7 @@ from pulsar_ray.client.consumer_options import ConsumerOptions
 from pulsar_ray.client.policies import (
     ConsumerBatchReceivePolicy,
     ConsumerDeadLetterPolicy,
+    ConsumerEventListener,
     ConsumerKeySharedPolicy,
     RedeliveryBackoff,
 )
@@ -171,7 +173,9 @@ class Client:
         ack_grouping_time_ms: int = 100,
         ack_grouping_max_size: int = 1000,
         expire_time_of_incomplete_chunked_message_ms: int = 60000,
+        consumer_event_listener: ConsumerEventListener | None = None,
         subscription_properties: dict[str, str] | None = None,
+        start_paused: bool = False,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: int = 60,
     ) -> Consumer:
@@ -179,11 +183,15 @@ class Client:
         `pulsar_ray.Client.subscribe`.
 
         When this returns, everything published from now on (or stored, with InitialPosition.Earliest) is kept
-        for the subscription. With `is_pattern_topic` the topic is a regular expression.
+        for the subscription. With `is_pattern_topic` the topic is a regular expression. With `start_paused`
+        nothing is asked of the broker before `Consumer.resume`.
         """
         arguments = _with_schema({name: value for name, value in locals().items() if name != "self"})
         arguments["topic"] = _topic(topic, arguments.pop("is_pattern_topic"))
-        options = ConsumerOptions.from_arguments(**arguments)
+        check_flag("start_paused", start_paused)
+        # The synchronous client pauses its listener, of which there is none here.
+        options = ConsumerOptions.from_arguments(**{**arguments, "start_paused": False})
+        options = replace(options, start_paused=start_paused)
         return Consumer(self, options, await self.open_consumer(options))
 
     async def open_consumer(self, options: ConsumerOptions) -> LoopConsumer:

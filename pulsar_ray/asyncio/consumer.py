@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from pulsar_ray.asyncio.activity import LoopActivity
 from pulsar_ray.asyncio.control_threads import in_thread
 from pulsar_ray.asyncio.loop_handles import LoopConsumer
 from pulsar_ray.asyncio.opened_first import OpenedFirst
@@ -44,6 +45,12 @@ class Consumer(OpenedFirst[LoopConsumer]):
 
     async def _open(self) -> LoopConsumer:
         return await self._client.open_consumer(self._options)
+
+    def _opened(self, inner: LoopConsumer) -> None:
+        super()._opened(inner)
+        listener = self._options.consumer_event_listener
+        if listener is not None:
+            inner.tell_activity_by(LoopActivity(self, listener, inner.core))
 
     # --- receiving --------------------------------------------------------------------------------
 
@@ -93,6 +100,16 @@ class Consumer(OpenedFirst[LoopConsumer]):
         """Whether a message that is stored by now is waiting here, or will come to this subscription."""
         inner = await self._open_first()
         return await has_message_available(inner.core, self._client.operation_timeout_s)
+
+    def pause(self) -> None:
+        """Ask the broker for nothing more until `resume`. What is on its way or here is received as usual."""
+        self._client.loop()
+        self._open_already().core.is_paused = True
+
+    def resume(self) -> None:
+        """Go on after `pause`, or begin after `start_paused`."""
+        self._client.loop()
+        self._open_already().core.resume()
 
     # --- acknowledging ----------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pulsar_ray.client.activity import Teller
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.client_options import ClientOptions
 from pulsar_ray.client.consumer import Consumer
@@ -18,6 +19,7 @@ from pulsar_ray.client.consumer_options import ConsumerOptions
 from pulsar_ray.client.message import Message
 from pulsar_ray.client.partition_consumer import PartitionConsumer
 from pulsar_ray.client.partition_producer import PartitionProducer
+from pulsar_ray.client.policies import ConsumerEventListener
 from pulsar_ray.client.producer import Producer
 from pulsar_ray.client.reader import Reader
 from pulsar_ray.transport.cluster import Cluster
@@ -114,6 +116,13 @@ class LoopProducer(Producer):
 
 class LoopConsumer(Consumer):
     """`Consumer` whose acknowledging calls do not wait: `take_added` says what is to be confirmed."""
+
+    def _tell_activity(self, listener: ConsumerEventListener) -> None:
+        """Left to `tell_activity_by`, on the loop."""
+
+    def tell_activity_by(self, teller: Teller) -> None:
+        """It is stopped when the consumer closes."""
+        self._activity = teller
 
     @property
     def is_closed(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pulsar_ray.client.policies import ConsumerEventListener
 
@@ -17,6 +17,13 @@ logger = logging.getLogger(__name__)
 STOP_S = 1.0
 Activity = tuple[bool, int]
 """Whether the consumer became the active one, and of which partition (-1: the topic has none)."""
+
+
+class Teller(Protocol):
+    """What tells a listener."""
+
+    def stop(self) -> None:
+        """Call no more."""
 
 
 class ActivityThread:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pulsar_ray.client.acknowledging_consumer import AcknowledgingConsumer
-from pulsar_ray.client.activity import ActivityThread
+from pulsar_ray.client.activity import ActivityThread, Teller
 from pulsar_ray.client.arrow_table import received_table
 from pulsar_ray.client.consumer_core import ConsumerCore
 from pulsar_ray.client.listener import ListenerThread
 from pulsar_ray.client.message import Message, MessageBatchView
 from pulsar_ray.client.partition_consumer import PartitionConsumer
+from pulsar_ray.client.policies import ConsumerEventListener
 from pulsar_ray.client.receivers import FutureReceiver
 from pulsar_ray.client.start_position import StartPosition
 from pulsar_ray.client.taken_rows import FOREVER_S, TakenRows, batch_limits, receive_timeout_s
@@ -51,9 +52,12 @@ class Consumer(AcknowledgingConsumer):
         self._listener: ListenerThread | None = None
         if (listener := self._options.message_listener) is not None:
             self.start_listening(lambda message: listener(self, message))
-        self._activity: ActivityThread | None = None
-        if self._options.consumer_event_listener is not None:
-            self._activity = ActivityThread(self, self._options.consumer_event_listener, core.activity)
+        self._activity: Teller | None = None
+        if (told := self._options.consumer_event_listener) is not None:
+            self._tell_activity(told)
+
+    def _tell_activity(self, listener: ConsumerEventListener) -> None:
+        self._activity = ActivityThread(self, listener, self._core.activity)
 
     def start_listening(self, listen: Callable[[Message], object]) -> None:
         """Call `listen` with each message from now on (a reader calls its own listener)."""

@@ -49,6 +49,10 @@ class ConsumerCore(ConsumerPartitions):
         """What every receive raises, once there is something."""
         self.activity: SimpleQueue[Activity | None] = SimpleQueue()
         """Filled if there is a consumer event listener."""
+        self.on_activity: Callable[[], None] | None = None
+        """Called, on any thread, when it was."""
+        self.is_paused = options.start_paused and options.message_listener is None
+        """Whether nothing more is asked for; what is on its way still arrives."""
         watch(self)
 
     def forked(self, error: ForkedClient) -> None:
@@ -75,11 +79,26 @@ class ConsumerCore(ConsumerPartitions):
 
         With a queue of 0, one while somebody waits.
         """
+        if self.is_paused:
+            return 0
         options = self.options
         if options.receiver_queue_size == 0:
             return max(1 if self._waiting or self._receivers else 0, self._bulk_window)
         share = options.max_total_receiver_queue_size_across_partitions // max(1, len(self.partitions))
         return max(1, min(options.receiver_queue_size, share), self._bulk_window)
+
+    def activity_changed(self, is_active: bool, partition: int) -> None:
+        """For the consumer event listener, if there is one."""
+        if self.options.consumer_event_listener is not None:
+            self.activity.put((is_active, partition))
+            if self.on_activity is not None:
+                self.on_activity()
+
+    def resume(self) -> None:
+        """Ask for messages again."""
+        self.is_paused = False
+        for partition in self.partitions:
+            partition.send_credit()
 
     def arrived(self, granted: list[Granted]) -> None:
         """Called with the lock held: deliveries join the queue."""

@@ -277,8 +277,7 @@ class PartitionConsumer(Acknowledging):
     def _became(self, is_active: bool) -> None:
         if is_active is not self._is_active:
             self._is_active = is_active
-            if self._core.options.consumer_event_listener is not None:
-                self._core.activity.put((is_active, self.route.partition))
+            self._core.activity_changed(is_active, self.route.partition)
 
     def _drop_queue(self) -> None:
         self._core.queue.take_all(self)

@@ -222,10 +222,12 @@ class ConsumerDeadLetterPolicy:
 class ConsumerEventListener:
     """Told when a consumer becomes the active one and when it stops being it; partition -1 on an
     unpartitioned topic.
+
+    In a thread of its own; by `pulsar_ray.asyncio` on the event loop, where the methods may be coroutines.
     """
 
-    def became_active(self, consumer: Any, partition_id: int) -> None:
+    def became_active(self, consumer: Any, partition_id: int) -> Any:
         """This consumer now gets the partition's messages."""
 
-    def became_inactive(self, consumer: Any, partition_id: int) -> None:
+    def became_inactive(self, consumer: Any, partition_id: int) -> Any:
         """Another consumer gets them."""

@@ -57,7 +57,7 @@ OFFICIAL_ASYNCIO = [
         AsyncioClient.subscribe,
         SUBSCRIBE,
         {"schema": None, "is_pattern_topic": False},
-        ["message_listener", "pattern_auto_discovery_period", "consumer_event_listener", "start_paused"],
+        ["message_listener", "pattern_auto_discovery_period"],
         ["is_pattern_topic"],
     ),
     (AsyncioClient.create_reader, CREATE_READER, {"schema": None}, ["reader_listener"], []),
