@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_ray.client.ack_tracker import BatchRows, EntryRange
+from pulsar_ray.client.constant_columns import distinct_values
 from pulsar_ray.client.nack_tracker import Nack
 
 _Int64s = npt.NDArray[np.int64]
@@ -74,7 +75,7 @@ def _numbers(table: pa.Table, name: str) -> _Int64s:
 def _by_topic(table: pa.Table) -> list[tuple[str, Any]]:
     """(topic, which rows are its own)."""
     topics = _column(table, "topic")
-    names = pc.unique(topics).to_pylist()
+    names = distinct_values(topics)
     if not all(isinstance(name, str) for name in names):
         raise ValueError(f"column topic is {topics.type}; it must hold the text of the received table")
     if len(names) == 1:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from pulsar_ray.client.block_rows import BlockRows, items_of, row_numbers
-from pulsar_ray.client.described_columns import TIME, described_blocks, described_rows
+from pulsar_ray.client.constant_columns import constant_chunks
+from pulsar_ray.client.described_columns import TIME, described_columns
 from pulsar_ray.format.arrow_payload import BLOCK_SCHEMA
 from pulsar_ray.format.payload import DecodedBlock
 
@@ -38,66 +39,99 @@ batch index" and "no partition", as in MessageId.
 # Below this many rows a block's own arrays and chunks cost more than a copy of the rows.
 _SHORT_BLOCK = 128
 
+_Run = tuple[int, list[pa.Array | None]]
+"""So many neighbouring rows, and their columns of BLOCK_SCHEMA; None is one that none of these rows has."""
+
 
 def received_table(parts: Iterable[BlockRows]) -> pa.Table:
     """The messages of these rows in order, with the columns of TABLE_SCHEMA.
 
     Values, keys, properties and times of batches are views of the decoded blocks, which therefore stay in
-    memory as long as the table; only short blocks and scattered rows are copied.
+    memory as long as the table; only short blocks and scattered rows are copied. Each column has chunks of
+    its own.
     """
-    batches: list[pa.RecordBatch] = []
+    parts = [part for part in parts if part.rows]
+    if not parts:
+        return TABLE_SCHEMA.empty_table()
+    columns = described_columns(parts) | _stored_columns(parts)
+    return pa.Table.from_arrays([columns[name] for name in TABLE_SCHEMA.names], schema=TABLE_SCHEMA)
+
+
+def _stored_columns(parts: Sequence[BlockRows]) -> dict[str, pa.ChunkedArray]:
+    """What producers wrote; without sequence ids if all are consecutive."""
+    runs = list(_runs(parts))
+    columns = {
+        name: _joined([(count, arrays[place]) for count, arrays in runs], TABLE_SCHEMA.field(name).type)
+        for place, name in enumerate(BLOCK_SCHEMA.names)
+    }
+    if not any(part.block.decoded.has_sequence_ids for part in parts):
+        del columns["sequence_id"]
+    return columns
+
+
+def _runs(parts: Sequence[BlockRows]) -> Iterator[_Run]:
+    """Each long block for itself, and all short ones between two of them."""
     short: list[BlockRows] = []
     for part in parts:
-        if not part.rows:
-            continue
         if part.block.message_count < _SHORT_BLOCK:
             short.append(part)
             continue
         if short:
-            batches.append(_batch(_gathered(short), described_blocks(short)))
+            yield _gathered(short)
             short = []
-        batches.append(_batch(_stored(part), described_rows(part)))
+        yield _stored(part)
     if short:
-        batches.append(_batch(_gathered(short), described_blocks(short)))
-    return pa.Table.from_batches(batches, TABLE_SCHEMA)
+        yield _gathered(short)
 
 
-def _stored(part: BlockRows) -> pa.RecordBatch:
+def _stored(part: BlockRows) -> _Run:
+    """Rows of a long block."""
     block, rows = part
-    stored = block.decoded.record_batch()
-    if len(rows) == block.message_count:
-        return stored
+    columns = [block.decoded.column(name) for name in BLOCK_SCHEMA.names]
     if isinstance(rows, range):
-        return stored.slice(rows.start, len(rows))
-    return stored.take(pa.array(row_numbers(rows)))
+        if len(rows) < block.message_count:
+            columns = [column if column is None else column.slice(rows[0], len(rows)) for column in columns]
+    else:
+        chosen = pa.array(row_numbers(rows))
+        columns = [column if column is None else column.take(chosen) for column in columns]
+    return len(rows), columns
 
 
-def _batch(stored: pa.RecordBatch, described: dict[str, pa.Array]) -> pa.RecordBatch:
-    columns = dict(zip(BLOCK_SCHEMA.names, stored.columns, strict=True)) | described
-    columns["event_time"] = columns["event_time"].view(TIME)
-    return pa.RecordBatch.from_arrays([columns[name] for name in TABLE_SCHEMA.names], schema=TABLE_SCHEMA)
+def _joined(parts: Sequence[tuple[int, pa.Array | None]], kind: pa.DataType) -> pa.ChunkedArray:
+    """The parts as chunks, with nulls for those that are None."""
+    chunks: list[pa.Array] = []
+    missing = 0
+    for count, part in parts:
+        if part is None:
+            missing += count
+            continue
+        if missing:
+            chunks += constant_chunks(None, kind, missing)
+            missing = 0
+        chunks.append(part if part.type.equals(kind) else part.view(kind))
+    if missing:
+        chunks += constant_chunks(None, kind, missing)
+    return pa.chunked_array(chunks, kind)
 
 
-def _gathered(parts: Sequence[BlockRows]) -> pa.RecordBatch:
-    """Short blocks as one batch: making Arrow arrays of each would cost more than its rows."""
+def _gathered(parts: Sequence[BlockRows]) -> _Run:
+    """Short blocks as one: making Arrow arrays of each would cost more than its rows."""
     values: list[bytes | None] = []
-    sequence_ids: list[int] = []
     for block, rows in parts:
         values += items_of(block.values, rows)
-        sequence_ids += items_of(block.sequence_ids, rows)
     columns = (
         values,
         _gathered_column(parts, DecodedBlock.keys),
         _gathered_column(parts, DecodedBlock.ordering_keys),
         _gathered_column(parts, _property_pairs),
         _gathered_column(parts, DecodedBlock.event_times),
-        sequence_ids,
+        _gathered_column(parts, DecodedBlock.sequence_ids),
     )
     arrays = [
-        pa.nulls(len(values), field.type) if column is None else pa.array(column, field.type)
+        column if column is None else pa.array(column, field.type)
         for column, field in zip(columns, BLOCK_SCHEMA, strict=True)
     ]
-    return pa.RecordBatch.from_arrays(arrays, schema=BLOCK_SCHEMA)
+    return len(values), arrays
 
 
 def _gathered_column(

@@ -6,13 +6,11 @@ import threading
 from collections import OrderedDict
 from pathlib import Path
 
-import pyarrow as pa
-
+from pulsar_ray.client.block_memory import MIN_BLOCK_BYTES, BlockMemory
 from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.ledger.reader import SegmentReader
 
 MAX_OPEN_FILES = 64
-POOLED_BYTES = 32 * 1024
 
 
 class SegmentFiles:
@@ -22,13 +20,10 @@ class SegmentFiles:
         self._lock = threading.Lock()
         self._open: OrderedDict[str, SegmentReader] = OrderedDict()
         self._limit = limit
+        self._memory = BlockMemory()
 
     def read_block(self, path: str, offset: int, length: int) -> Buffer:
-        """The bytes of a granted block. Raises SegmentGone, CorruptData.
-
-        Large blocks go into memory of Arrow's pool, which keeps what tables give back; fresh memory from the
-        system would cost five times the reading.
-        """
+        """The bytes of a granted block. Raises SegmentGone, CorruptData."""
         with self._lock:
             reader = self._open.get(path)
             if reader is None:
@@ -38,14 +33,15 @@ class SegmentFiles:
             else:
                 self._open.move_to_end(path)
             # Read under the lock, so that nobody closes the file meanwhile; it comes from the page cache.
-            if length < POOLED_BYTES:
+            if length < MIN_BLOCK_BYTES:
                 return reader.read_block(offset, length)
-            buffer: Buffer = pa.allocate_buffer(length)
-            reader.read_into(offset, memoryview(buffer))
+            buffer = self._memory.take(length, offset)
+            reader.read_into(offset, buffer)
             return buffer
 
     def close(self) -> None:
-        """Close all files."""
+        """Close all files and keep no memory."""
         with self._lock:
             while self._open:
                 self._open.popitem()[1].close()
+        self._memory.close()

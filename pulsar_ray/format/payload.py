@@ -36,6 +36,7 @@ from pulsar_ray.format.metadata import BlockMetadata
 __all__ = ["DecodedBlock", "decode_block", "encode_batch", "encode_rows", "encode_single", "encode_table"]
 
 _VALUE, _KEY, _ORDERING_KEY, _PROPERTIES, _EVENT_TIME, _SEQUENCE_ID = range(6)
+_PLACES = {name: place for place, name in enumerate(BLOCK_SCHEMA.names)}
 
 
 def encode_single(
@@ -169,11 +170,23 @@ class DecodedBlock:
         """Return each message's sequence id."""
         return cast("list[int]", self._list(_SEQUENCE_ID, None))
 
+    @property
+    def has_sequence_ids(self) -> bool:
+        """Whether there is a column for them; without one they are consecutive."""
+        return self._has(_SEQUENCE_ID)
+
     def record_batch(self) -> pa.RecordBatch:
         """Return the messages with all columns of BLOCK_SCHEMA, also for a single message."""
-        return pa.RecordBatch.from_arrays(
-            [self._array(column) for column in range(len(BLOCK_SCHEMA))], schema=BLOCK_SCHEMA
-        )
+        columns = (self.column(name) for name in BLOCK_SCHEMA.names)
+        arrays = [
+            pa.nulls(self.message_count, field.type) if column is None else column
+            for column, field in zip(columns, BLOCK_SCHEMA, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=BLOCK_SCHEMA)
+
+    def column(self, name: str) -> pa.Array | None:
+        """Return a column of BLOCK_SCHEMA, None if no message has anything in it."""
+        return self._array(_PLACES[name])
 
     def _has(self, column: int) -> bool:
         return self._batch is not None and bool(self.header.columns >> column & 1)
@@ -197,7 +210,7 @@ class DecodedBlock:
             return list(range(self.header.first_sequence_id, self.header.last_sequence_id + 1))
         return None if of_all is None else [of_all] * self.message_count
 
-    def _array(self, column: int) -> pa.Array:
+    def _array(self, column: int) -> pa.Array | None:
         if self._has(column):
             return self._stored(column)
         kind = BLOCK_SCHEMA.field(column).type
@@ -213,7 +226,7 @@ class DecodedBlock:
             self.metadata.event_time,
         )[column - 1]
         if of_all is None:
-            return pa.nulls(count, kind)
+            return None
         return pa.array([list(of_all.items()) if isinstance(of_all, dict) else of_all] * count, kind)
 
 

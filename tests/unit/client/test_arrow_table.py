@@ -189,3 +189,14 @@ def test_tables_that_did_not_come_from_here_are_refused() -> None:
 def test_record_batches_are_taken_too() -> None:
     (batch,) = received_table([whole([b"v"] * 2, is_batching=False)]).to_batches()
     assert table_positions(batch) == {TOPIC: TablePositions([(3, 0, 1)], [])}
+
+
+def test_chunks_that_share_memory_are_looked_at_once() -> None:
+    table = received_table([whole([b"v"] * 8000, first_entry_id=0), whole([b"v"] * 8000, first_entry_id=1)])
+    assert table.column("topic").num_chunks == 2
+    assert table_positions(table) == {TOPIC: TablePositions([], [(3, 0, ((0, 8000),)), (3, 1, ((0, 8000),))])}
+    mixed = pa.concat_tables(
+        [table, received_table([whole([b"v"] * 8192, topic_name=OTHER)]), table.slice(100, 5)]
+    )
+    assert list(table_positions(mixed)) == [TOPIC, OTHER]
+    assert list(table_positions(mixed.slice(16_100))) == [OTHER, TOPIC]
