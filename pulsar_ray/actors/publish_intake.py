@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from pulsar_ray.actors.producer_endpoint import ProducerEndpoint
-from pulsar_ray.actors.quick_disk import QuickDisk, is_small
+from pulsar_ray.actors.quick_disk import SMALL_WRITE_BYTES, QuickDisk, is_small
 from pulsar_ray.actors.waiting_blocks import Admitted, WaitingBlocks
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
@@ -295,6 +295,11 @@ class PublishIntake:
             self._disk.submit(run, done)
 
     def _finish(self, group: list[Admitted], result: AppendResult) -> None:
+        # What waits goes to the disk thread before this group is answered, so that the disk is not idle
+        # meanwhile; but not a write that would be waited for here, whose answers must come behind.
+        is_disk_busy = self._waiting.size_bytes > SMALL_WRITE_BYTES
+        if is_disk_busy:
+            self._next()
         rows: dict[Session, list[tuple[int, int, int, int, int]]] = {}
         for (producer, header, block, carrier), position in zip(group, result.positions, strict=True):
             self.traffic.stored(header.message_count, len(block))
@@ -309,7 +314,8 @@ class PublishIntake:
             session.send(encode_request(Receipt(blocks)))
         self.commits += 1
         self._on_durable(result)
-        self._next()
+        if not is_disk_busy:
+            self._next()
 
     def _current(self, producer: ProducerEndpoint) -> ProducerEndpoint | None:
         """Where this producer's answers go now; None if it has given the incarnation up."""

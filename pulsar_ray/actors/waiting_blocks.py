@@ -30,6 +30,11 @@ class WaitingBlocks:
     def __bool__(self) -> bool:
         return bool(self._blocks)
 
+    @property
+    def size_bytes(self) -> int:
+        """Of all of them."""
+        return self._bytes
+
     def append(self, admitted: Admitted) -> None:
         """The newest."""
         self._blocks.append(admitted)

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pulsar_ray.format.checksum import Buffer
-
 MIN_BLOCK_BYTES = 32 * 1024
 """Below this, memory costs little wherever it comes from."""
 KEPT_BYTES = 64 * 1024 * 1024
@@ -37,7 +35,7 @@ class BlockMemory:
         """What waits to be used again."""
         return sum(size * len(free) for size, free in list(self._free.items()))
 
-    def take(self, length: int, offset: int) -> Buffer:
+    def take(self, length: int, offset: int) -> memoryview:
         """An uninitialised buffer for what stands at `offset` of a file.
 
         It begins at the same place within a page as the data does: copies to a place a few bytes further on

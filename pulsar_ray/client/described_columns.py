@@ -49,7 +49,8 @@ def _numbers(parts: Sequence[BlockRows], counts: _Int64s) -> _Int64s:
     # Neighbours need no array for each part.
     firsts = _int64s([part.rows[0] for part in parts])
     starts = np.cumsum(counts) - counts
-    return np.arange(int(counts.sum()), dtype=np.int64) + np.repeat(firsts - starts, counts)
+    numbers: _Int64s = np.arange(int(counts.sum()), dtype=np.int64) + np.repeat(firsts - starts, counts)
+    return numbers
 
 
 def _repeated(items: Sequence[Any], counts: _Int64s, kind: pa.DataType) -> pa.ChunkedArray | pa.Array:

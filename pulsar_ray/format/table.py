@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -21,6 +22,13 @@ _SENT_COLUMNS = {
     "event_time": "event_time",
     "event_timestamp": "event_time",
 }
+# Schemas of tables that need no look at their columns, by column names.
+_AS_STORED = {
+    ("value", *others): pa.schema([BLOCK_SCHEMA.field(name) for name in ("value", *others)])
+    for count in range(4)
+    for others in itertools.combinations(("key", "ordering_key", "event_time"), count)
+}
+_NONE = pa.schema([])
 # What a received table says of the sending that is over; the new sending makes its own.
 _IGNORED_COLUMNS = frozenset(
     (
@@ -55,6 +63,8 @@ def normalize_table(data: pa.Table | pa.RecordBatch) -> pa.Table:
     Raises ValueError naming the column, its type and a remedy.
     """
     table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+    if table.schema.equals(_AS_STORED.get(tuple(table.schema.names), _NONE)):
+        return table
     columns: dict[str, pa.ChunkedArray] = {}
     for given, column in zip(table.column_names, table.columns, strict=True):
         if given in _IGNORED_COLUMNS:
@@ -158,7 +168,7 @@ def split_table(
     Only a batch of a single row may be above `max_bytes`. Small chunks are joined first, so that they do not
     become small blocks.
     """
-    if table.num_rows > 0 and len(table.column("value").chunks) * max_rows > 2 * table.num_rows:
+    if table.num_rows > 0 and table.column("value").num_chunks * max_rows > 2 * table.num_rows:
         table = table.combine_chunks()
     return [
         piece

@@ -176,3 +176,11 @@ def test_split_rows_keeps_the_rows_and_the_limits(sizes: list[int], rows: int, s
         assert stop - start == 1 or sum(sizes[start:stop]) <= size
     for start, stop in ranges[:-1]:
         assert stop - start == rows or sum(sizes[start : stop + 1]) > size
+
+
+def test_tables_as_stored_are_not_looked_at() -> None:
+    table = pa.table({"value": [b"v"], "key": ["k"], "event_time": pa.array([5], pa.int64())})
+    assert normalize_table(table) is table
+    assert normalize_table(table.to_batches()[0]).equals(table)
+    turned = normalize_table(table.select(["key", "value"]))
+    assert turned.column_names == ["value", "key"]
