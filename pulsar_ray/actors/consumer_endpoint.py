@@ -13,6 +13,7 @@ from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.ledger.reader import SegmentGone, SegmentReader
 from pulsar_ray.ledger.segment_file import segment_name
+from pulsar_ray.model.row_sets import to_wire
 from pulsar_ray.session.requests import Deliver, Reset, encode_request
 from pulsar_ray.session.requests import Grant as WireGrant
 from pulsar_ray.session.session_table import Session
@@ -182,7 +183,7 @@ def described(grant: Grant) -> tuple[int, WireGrant]:
         ref.length,
         ref.first_entry_id,
         ref.entries,
-        grant.rows,
+        to_wire(grant.row_set),
         grant.redelivery_count,
         ref.messages,
     )

@@ -13,7 +13,6 @@ from pulsar_ray.dispatch.consumer import Consumer
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.dispatch.key_stats import key_shared_consumer_stats, key_shared_stats
-from pulsar_ray.model import row_ranges
 from pulsar_ray.model.rate_meter import RateMeter
 from pulsar_ray.model.traffic import OutgoingTraffic
 
@@ -48,7 +47,7 @@ class SubscriptionStats:
         messages = entries = size = redelivered = 0
         for grant in grants:
             block = grant.block
-            rows = row_ranges.count(grant.rows)
+            rows = grant.messages
             messages += rows
             entries += rows if block.row_is_entry else 1
             size += block.length * rows // block.messages

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from pulsar_ray.client.block_rows import Rows, ranges_of
 from pulsar_ray.client.received_block import ReceivedBlock
-from pulsar_ray.model.row_ranges import RowRanges, subtract, union
+from pulsar_ray.model.row_ranges import RowRanges, union
 from pulsar_ray.model.row_ranges import count as count_rows
+from pulsar_ray.model.row_sets import RowSet, of_ranges
 
 EntryRange = tuple[int, int, int]
 BatchRows = tuple[int, int, RowRanges]
@@ -194,10 +195,10 @@ class AckTracker:
             self._cumulative = position
             self.count += 1
 
-    def outstanding_rows(self, ledger_id: int, entry_id: int, rows: RowRanges) -> RowRanges:
+    def outstanding_rows(self, ledger_id: int, entry_id: int, rows: RowSet) -> RowSet:
         """Of these rows of a batch, those not acknowledged here."""
         batch = self._partial.get((ledger_id, entry_id))
-        return rows if batch is None else subtract(rows, batch.rows())
+        return rows if batch is None else rows & ~of_ranges(batch.rows())
 
     def drain(self) -> PendingAcks | None:
         """Everything gathered since the last call, or None; repeats of it are harmless, so it may be sent

@@ -12,6 +12,7 @@ from pulsar_ray.client.held_rows import HeldRows
 from pulsar_ray.client.nack_tracker import Nack, NackTracker
 from pulsar_ray.client.statements import Statement, Statements
 from pulsar_ray.errors import Timeout
+from pulsar_ray.model.row_sets import of_ranges, span
 from pulsar_ray.session.requests import Acknowledge, NegativeAcknowledge, Request
 from pulsar_ray.transport.link import ActorLink
 
@@ -182,11 +183,11 @@ def _parts(pending: PendingAcks | None) -> Iterator[PendingAcks]:
 def _remove(held: HeldRows, acknowledged: PendingAcks) -> None:
     held.remove_entries(acknowledged.ranges)
     for ledger_id, entry_id, rows in acknowledged.batch_rows:
-        held.remove_rows(ledger_id, entry_id, rows)
+        held.remove_rows(ledger_id, entry_id, of_ranges(rows))
     if acknowledged.cumulative is not None:
         ledger_id, entry_id, row = acknowledged.cumulative
         if row >= 0:
-            held.remove_rows(ledger_id, entry_id, ((0, row + 1),))
+            held.remove_rows(ledger_id, entry_id, span(0, row + 1))
             entry_id -= 1
         held.remove_up_to(ledger_id, entry_id)
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain, starmap
 from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pulsar_ray.client.received_block import ReceivedBlock
+from pulsar_ray.model import row_sets
 from pulsar_ray.model.row_ranges import RowRanges
+from pulsar_ray.model.row_sets import RowSet
 
 T = TypeVar("T")
 
@@ -25,11 +26,17 @@ class BlockRows(NamedTuple):
     rows: Rows
 
 
-def rows_in(ranges: RowRanges) -> Rows:
-    """The rows of ranges."""
-    if len(ranges) == 1:
-        return range(*ranges[0])
-    return list(chain.from_iterable(starmap(range, ranges)))
+def rows_in(rows: RowSet) -> Rows:
+    """The rows of a set."""
+    if row_sets.is_range(rows):
+        return range(max(row_sets.first(rows), 0), rows.bit_length())
+    numbers: list[int] = row_sets.numbers_of(rows).tolist()
+    return numbers
+
+
+def set_of(rows: Rows) -> RowSet:
+    """The rows as a set."""
+    return row_sets.of_ranges(ranges_of(rows))
 
 
 def ranges_of(rows: Rows) -> RowRanges:

@@ -25,7 +25,6 @@ from pulsar_ray.client.receivers import Origin, Receiver
 from pulsar_ray.client.segment_files import SegmentFiles
 from pulsar_ray.client.taken_rows import TakenRows
 from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException, Timeout
-from pulsar_ray.model import row_ranges
 
 
 class ConsumerCore(ConsumerPartitions):
@@ -221,7 +220,7 @@ class ConsumerCore(ConsumerPartitions):
                 return
             if block.is_batch:
                 rows = partition.outstanding_rows(granted, block.message_count)
-                partition.consumed += row_ranges.count(granted.rows) - row_ranges.count(rows)
+                partition.consumed += granted.rows.bit_count() - rows.bit_count()
             # Credit is given back a part of the window at a time, so that the next messages are on their way.
             self.queue.add(block, rows, partition, max(1, self.window // 2))
         if not rows:

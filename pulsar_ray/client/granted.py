@@ -10,7 +10,7 @@ from pulsar_ray.client.segment_files import SegmentFiles
 from pulsar_ray.errors import CorruptData
 from pulsar_ray.format.payload import decode_block
 from pulsar_ray.ledger.reader import SegmentGone
-from pulsar_ray.model.row_ranges import RowRanges
+from pulsar_ray.model.row_sets import RowSet
 from pulsar_ray.transport.cluster import PartitionRoute
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Granted(NamedTuple):
     offset: int
     length: int
     first_entry_id: int
-    rows: RowRanges
+    rows: RowSet
     redelivery_count: int
     data: memoryview | None
 

@@ -6,18 +6,21 @@ from collections.abc import Iterable
 
 from sortedcontainers import SortedDict
 
-from pulsar_ray.model.row_ranges import RowRanges, subtract, union
+from pulsar_ray.model.row_ranges import RowRanges
+from pulsar_ray.model.row_sets import RowSet, of_ranges, ranges_of
 
 MAX_DECLARED_RANGES = 90_000
 
-Held = tuple[int, int, RowRanges]
+Held = tuple[int, int, RowSet]
 """(ledger id, first entry id of the block, rows)."""
+Declared = tuple[int, int, RowRanges]
+"""The same as a packet says it."""
 
 
 class HeldRows:
     """Blocks with rows in this consumer's hands; the consumer's lock guards it.
 
-    Per block and range, never per message.
+    Costs are per block, or per range of entries that lie apart.
     """
 
     def __init__(self) -> None:
@@ -27,7 +30,7 @@ class HeldRows:
     def __len__(self) -> int:
         return len(self._blocks)
 
-    def add(self, ledger_id: int, first_entry_id: int, entries: int, rows: RowRanges, messages: int) -> None:
+    def add(self, ledger_id: int, first_entry_id: int, entries: int, rows: RowSet, messages: int) -> None:
         """Rows of a block were delivered."""
         held = self._blocks.get((ledger_id, first_entry_id))
         if held is None:
@@ -38,7 +41,7 @@ class HeldRows:
                 messages,
             ]
         else:
-            held[2] = union(held[2], rows)
+            held[2] |= rows
 
     def batch_size(self, ledger_id: int, entry_id: int) -> int:
         """Messages of a batch that is held, 0 if it is not."""
@@ -60,14 +63,14 @@ class HeldRows:
         for key, entries in gone.items():
             self._remove(key, entries)
 
-    def remove_rows(self, ledger_id: int, entry_id: int, rows: RowRanges) -> None:
+    def remove_rows(self, ledger_id: int, entry_id: int, rows: RowSet) -> None:
         """Rows of a batch were acknowledged or given back; without rows, the entry."""
         if not rows:
             self.remove_entries([(ledger_id, entry_id, entry_id)])
             return
         held = self._blocks.get((ledger_id, entry_id))
         if held is not None:
-            held[2] = subtract(held[2], rows)
+            held[2] &= ~rows
             if not held[2]:
                 del self._blocks[(ledger_id, entry_id)]
 
@@ -91,21 +94,21 @@ class HeldRows:
     def _remove(self, key: tuple[int, int], entries: list[tuple[int, int]]) -> None:
         held, origin = self._blocks[key], key[1]
         if held[1]:
-            rows = union((), ((max(first - origin, 0), last - origin + 1) for first, last in entries))
-            held[2] = subtract(held[2], rows)
+            held[2] &= ~of_ranges(tuple((first - origin, last - origin + 1) for first, last in entries))
             if held[2]:
                 return
         del self._blocks[key]
 
-    def declared(self) -> list[Held]:
+    def declared(self) -> list[Declared]:
         """Everything held, in order, as far as it fits into one packet: what is left out comes again."""
-        declared: list[Held] = []
+        declared: list[Declared] = []
         ranges = 0
         for (ledger_id, first), held in self._blocks.items():
-            ranges += len(held[2]) + 1
+            rows = ranges_of(held[2])
+            ranges += len(rows) + 1
             if ranges > MAX_DECLARED_RANGES:
                 break
-            declared.append((ledger_id, first, held[2]))
+            declared.append((ledger_id, first, rows))
         return declared
 
     def clear(self) -> None:

@@ -17,6 +17,7 @@ from pulsar_ray.client.partition_consumer import PartitionConsumer
 from pulsar_ray.client.received_block import ReceivedBlock
 from pulsar_ray.errors import NotAllowedError
 from pulsar_ray.model.row_ranges import RowRanges
+from pulsar_ray.model.row_sets import RowSet
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.session.requests import OpenConsumer
 from pulsar_ray.transport.cluster import PartitionRoute
@@ -62,7 +63,7 @@ class _NoNacks(NackTracker):
 
 
 class _NothingHeld(HeldRows):
-    def add(self, ledger_id: int, first_entry_id: int, entries: int, rows: RowRanges, messages: int) -> None:
+    def add(self, ledger_id: int, first_entry_id: int, entries: int, rows: RowSet, messages: int) -> None:
         """Without effect."""
 
 

@@ -16,10 +16,10 @@ from pulsar_ray.client.received_block import ReceivedBlock
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.ledger.segment_file import segment_name
-from pulsar_ray.model import row_ranges
+from pulsar_ray.model import row_sets
 from pulsar_ray.model.enums import ConsumerType, InitialPosition, SubscriptionMode
 from pulsar_ray.model.generation import seeks_of
-from pulsar_ray.model.row_ranges import RowRanges
+from pulsar_ray.model.row_sets import RowSet
 from pulsar_ray.session.requests import (
     Call,
     CloseEndpoint,
@@ -213,7 +213,7 @@ class PartitionConsumer(Acknowledging):
             for number, grant in request.grants:
                 ledger_id, segment, at, length, first, entries, rows, count, messages = grant
                 path = self._segment_path(ledger_id, segment)
-                granted_rows: RowRanges = rows
+                granted_rows = row_sets.from_wire(rows)
                 data = None
                 if body:
                     data = body[offset : offset + length]
@@ -222,12 +222,12 @@ class PartitionConsumer(Acknowledging):
                     continue
                 self._received = number
                 if self._awaits_reset:
-                    self.consumed += row_ranges.count(granted_rows)
+                    self.consumed += granted_rows.bit_count()
                     continue
                 self.held.add(ledger_id, first, entries, granted_rows, messages)
                 if self.start is not None:
                     # A non-durable cursor dies with its dispatcher: the next one goes on behind what arrived.
-                    last = first + rows[-1][1] - 1 if entries > 1 else first
+                    last = first + granted_rows.bit_length() - 1 if entries > 1 else first
                     self.start = {"target": [ledger_id, last], "inclusive": False}
                 granted.append(
                     Granted(
@@ -291,7 +291,7 @@ class PartitionConsumer(Acknowledging):
         """Read, verify and decode a granted block. Raises CorruptData, SegmentGone, InvalidMessage."""
         return self._decoder.decode(granted)
 
-    def outstanding_rows(self, granted: Granted, batch_size: int) -> RowRanges:
+    def outstanding_rows(self, granted: Granted, batch_size: int) -> RowSet:
         """Called with the lock held: what of a batch is to be handed out.
 
         Rows that were acknowledged are not, nor those that a seek into the batch leaves out.
@@ -300,7 +300,7 @@ class PartitionConsumer(Acknowledging):
         if self.skip is not None and self.skip[:2] == granted.key:
             skipped = ((0, self.skip[2]),)
             self.acks.add_rows(*granted.key, skipped, batch_size)
-            rows = row_ranges.subtract(rows, skipped)
+            rows &= ~row_sets.of_ranges(skipped)
         return self.acks.outstanding_rows(*granted.key, rows)
 
     def leave_out(self, granted: Granted, error: PulsarException) -> bool:
@@ -315,7 +315,7 @@ class PartitionConsumer(Acknowledging):
         )
         with self._core.lock:
             if granted.generation == self.generation:
-                self.consumed += row_ranges.count(granted.rows)
+                self.consumed += granted.rows.bit_count()
             if is_trimmed:
                 self.held.remove_rows(granted.ledger_id, granted.first_entry_id, granted.rows)
         self.send_credit()

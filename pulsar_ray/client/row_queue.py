@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-from pulsar_ray.client.block_rows import BlockRows, ranges_of, rows_in
+from pulsar_ray.client.block_rows import BlockRows, rows_in, set_of
 from pulsar_ray.client.granted import Granted
 from pulsar_ray.client.held_rows import Held
 from pulsar_ray.client.message import Message
 from pulsar_ray.client.received_block import ReceivedBlock
-from pulsar_ray.model import row_ranges
-from pulsar_ray.model.row_ranges import RowRanges
+from pulsar_ray.model.row_sets import RowSet
 
 if TYPE_CHECKING:
     from pulsar_ray.client.partition_consumer import PartitionConsumer
@@ -53,7 +52,7 @@ class RowQueue:
         self._parts.clear()
         self.granted.clear()
 
-    def add(self, block: ReceivedBlock, rows: RowRanges, partition: PartitionConsumer, at_once: int) -> None:
+    def add(self, block: ReceivedBlock, rows: RowSet, partition: PartitionConsumer, at_once: int) -> None:
         """Queue rows of a decoded block behind all others, in parts of so many rows."""
         numbers = rows_in(rows)
         for start in range(0, len(numbers), at_once):
@@ -90,7 +89,7 @@ class RowQueue:
         self.granted = deque(granted for granted in self.granted if granted.partition is not partition)
         taken += [_held(part) for part, owner in self._parts if owner is partition]
         self._parts = deque(item for item in self._parts if item[1] is not partition)
-        partition.consumed += sum(row_ranges.count(rows) for _, _, rows in taken)
+        partition.consumed += sum(rows.bit_count() for _, _, rows in taken)
         if self.partition is partition:
             rest = list(self._rows)
             if rest and self._block is not None:
@@ -99,12 +98,10 @@ class RowQueue:
 
     def messages_of(self, partition: PartitionConsumer) -> int:
         """Messages of a partition that do not count as consumed yet."""
-        waiting = sum(
-            row_ranges.count(granted.rows) for granted in self.granted if granted.partition is partition
-        )
+        waiting = sum(granted.rows.bit_count() for granted in self.granted if granted.partition is partition)
         return waiting + sum(len(part.rows) for part, owner in self._parts if owner is partition)
 
 
 def _held(part: BlockRows) -> Held:
     block, rows = part
-    return block.ledger_id, block.first_entry_id, ranges_of(rows)
+    return block.ledger_id, block.first_entry_id, set_of(rows)

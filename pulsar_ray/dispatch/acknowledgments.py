@@ -8,7 +8,7 @@ from pulsar_ray.dispatch.block_ref import BlockRef
 from pulsar_ray.dispatch.consumer import PendingBlock
 from pulsar_ray.dispatch.pending_acks import PendingAcks
 from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor
-from pulsar_ray.model import row_ranges
+from pulsar_ray.model import row_ranges, row_sets
 from pulsar_ray.model.position import Position
 from pulsar_ray.model.row_ranges import RowRanges
 
@@ -54,7 +54,8 @@ class Acknowledgments:
             added = self._cursor.acknowledge_many(ledger_id, within)
         if added:
             self._pending.drop_rows(
-                block, row_ranges.union((), ((first - origin, last - origin + 1) for first, last in within))
+                block,
+                row_sets.of_ranges(tuple((first - origin, last - origin + 1) for first, last in within)),
             )
 
     def _acknowledge_range(self, ledger_id: int, first: int, last: int) -> None:
@@ -79,7 +80,7 @@ class Acknowledgments:
         elif self._cursor.acknowledge_rows(position, rows, block.ref.messages, is_durable):
             self._pending.drop(block)
         else:
-            self._pending.settle_batch(block, rows, takes_from_waiting=is_durable)
+            self._pending.settle_batch(block, row_sets.of_ranges(rows), takes_from_waiting=is_durable)
 
     def acknowledge_up_to(self, position: Position, row: int, is_durable: bool) -> None:
         """Everything up to an entry; with `row` >= 0 up to that message of the batch there."""

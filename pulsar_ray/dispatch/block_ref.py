@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pulsar_ray.model import row_ranges
-from pulsar_ray.model.row_ranges import RowRanges
+from pulsar_ray.model.row_sets import RowSet, span
 
 
 class BlockRef(NamedTuple):
@@ -34,13 +33,13 @@ class BlockRef(NamedTuple):
         return self.messages > 1 and not self.row_is_entry
 
     @property
-    def all_rows(self) -> RowRanges:
-        return row_ranges.all_rows(self.messages)
+    def all_rows(self) -> RowSet:
+        return (1 << self.messages) - 1
 
-    def rows_of_entries(self, first: int, last: int) -> RowRanges:
+    def rows_of_entries(self, first: int, last: int) -> RowSet:
         """The rows of entries first..last, as far as they lie in this block."""
         if not self.row_is_entry:
             return self.all_rows
         start = max(first - self.first_entry_id, 0)
         end = min(last - self.first_entry_id + 1, self.messages)
-        return ((start, end),) if start < end else ()
+        return span(start, end) if start < end else 0

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pulsar_ray.dispatch.block_ref import BlockRef
 from pulsar_ray.dispatch.hash_regions import DEFAULT_KEY_SHARED, KeySharedSpec
 from pulsar_ray.dispatch.row_segments import Segment
 from pulsar_ray.dispatch.sticky_key import Slots
-from pulsar_ray.model import row_ranges
+from pulsar_ray.model import row_sets
 from pulsar_ray.model.enums import ConsumerType
-from pulsar_ray.model.row_ranges import RowRanges
+from pulsar_ray.model.row_sets import RowSet
 
 
 @dataclass(frozen=True)
@@ -132,17 +133,26 @@ class Consumer:
         return again
 
 
+class Shares(NamedTuple):
+    """The rows of a block by the number of their keys' consumer, while routes are of this version."""
+
+    version: int
+    rows: dict[int, RowSet]
+
+
 class PendingBlock:
     """A block that is not acknowledged completely, as far as it was read.
 
     `slots` are those of its rows' sticky keys, where the subscription needs them.
     """
 
-    __slots__ = ("deliveries", "key", "ref", "slots", "suspects", "waiting")
+    __slots__ = ("deliveries", "key", "ref", "shares", "slots", "suspects", "waiting")
 
     def __init__(self, ref: BlockRef, slots: Slots | None = None) -> None:
         self.ref = ref
         self.slots = slots
+        self.shares: Shares | None = None
+        """What of it goes to whom, as Key_Shared found it last."""
         self.key = (ref.ledger_id, ref.first_entry_id)
         self.deliveries: list[Delivery] = []
         self.waiting: list[Segment] = []
@@ -165,7 +175,7 @@ class Delivery:
     )
 
     def __init__(
-        self, consumer: Consumer, block: PendingBlock, rows: RowRanges, count: int, is_suspect: bool = False
+        self, consumer: Consumer, block: PendingBlock, rows: RowSet, count: int, is_suspect: bool = False
     ) -> None:
         self.consumer = consumer
         self.block = block
@@ -180,7 +190,7 @@ class Delivery:
     @property
     def messages(self) -> int:
         """How many are not acknowledged."""
-        return row_ranges.count(self.rows)
+        return self.rows.bit_count()
 
     def mark_from_before(self) -> None:
         """It was granted by a predecessor of the dispatcher: how far it was handed over is not known."""
@@ -192,18 +202,9 @@ class Delivery:
         self.granted_rows = self.rows
         self.granted_before = granted_before
 
-    def handed_over_rows(self) -> RowRanges:
+    def handed_over_rows(self) -> RowSet:
         """The pending rows that the application has been given, as far as the client has reported."""
         if self.is_from_before:
             return self.rows
         handed = self.consumer.handed_over - self.granted_before
-        if handed <= 0:
-            return ()
-        start = 0
-        given: list[tuple[int, int]] = []
-        for start, end in self.granted_rows:
-            if handed <= 0:
-                break
-            given.append((start, min(end, start + handed)))
-            handed -= end - start
-        return row_ranges.intersect(self.rows, tuple(given))
+        return self.rows & row_sets.lowest(self.granted_rows, handed)

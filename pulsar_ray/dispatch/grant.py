@@ -7,6 +7,7 @@ from typing import NamedTuple
 from pulsar_ray.dispatch.block_ref import BlockRef
 from pulsar_ray.managed_ledger.redelivery_counts import RowFailures
 from pulsar_ray.model.row_ranges import RowRanges
+from pulsar_ray.model.row_sets import RowSet, ranges_of
 
 
 class Grant(NamedTuple):
@@ -21,10 +22,20 @@ class Grant(NamedTuple):
     consumer_id: int
     number: int
     block: BlockRef
-    rows: RowRanges
+    row_set: RowSet
     redelivery_count: int
     is_suspect: bool
     row_failures: RowFailures
+
+    @property
+    def rows(self) -> RowRanges:
+        """The rows as ranges."""
+        return ranges_of(self.row_set)
+
+    @property
+    def messages(self) -> int:
+        """How many rows these are."""
+        return self.row_set.bit_count()
 
 
 class DropQueue(NamedTuple):

@@ -12,7 +12,7 @@ from pulsar_ray.dispatch.unacked_limits import UnackedLimits
 from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor
 from pulsar_ray.managed_ledger.redelivery_counts import RowFailures
 from pulsar_ray.model.position import Position
-from pulsar_ray.model.row_ranges import RowRanges
+from pulsar_ray.model.row_sets import RowSet
 
 
 class Granting:
@@ -38,7 +38,7 @@ class Granting:
         rows, count = self.pending.take(block, block.ref.messages if block.ref.is_batch else limit)
         return self._deliver(consumer, block, rows, count, is_suspect=False)
 
-    def grant_taken(self, consumer: Consumer, block: PendingBlock, rows: RowRanges, count: int) -> Grant:
+    def grant_taken(self, consumer: Consumer, block: PendingBlock, rows: RowSet, count: int) -> Grant:
         """Give rows that share a redelivery count, and that the caller takes off the block, to a consumer."""
         return self._deliver(consumer, block, rows, count, is_suspect=False)
 
@@ -48,7 +48,7 @@ class Granting:
         return self._deliver(consumer, block, rows, count, is_suspect=True)
 
     def _deliver(
-        self, consumer: Consumer, block: PendingBlock, rows: RowRanges, count: int, is_suspect: bool
+        self, consumer: Consumer, block: PendingBlock, rows: RowSet, count: int, is_suspect: bool
     ) -> Grant:
         if block.ref.is_batch:
             # Parts of an entry may have waited at several places; the entry has one count.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 
+from pulsar_ray.dispatch import row_segments
 from pulsar_ray.dispatch.block_ref import BlockRef
 from pulsar_ray.dispatch.consumer import Consumer, PendingBlock
 from pulsar_ray.dispatch.pending_acks import PendingAcks
@@ -12,9 +13,10 @@ from pulsar_ray.dispatch.returning import HeldRows, ReturningConsumers
 from pulsar_ray.dispatch.row_segments import Segment
 from pulsar_ray.dispatch.sticky_key import Slots
 from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor
-from pulsar_ray.model import row_ranges
+from pulsar_ray.model import row_ranges, row_sets
 from pulsar_ray.model.position import Position
 from pulsar_ray.model.row_ranges import RowRanges
+from pulsar_ray.model.row_sets import RowSet
 
 
 class Intake:
@@ -49,7 +51,7 @@ class Intake:
                 cursor.extend(last)
             read_position, last = following, Position(ref.ledger_id, ref.last_entry_id)
             if is_plain and (ref.ledger_id, first) > cursor.mark_delete:
-                pending.add(PendingBlock(ref, of_rows), [(0, ref.messages, 0)])
+                pending.add(PendingBlock(ref, of_rows), [(ref.all_rows, 0)])
                 continue
             cursor.extend(last)
             if rows := self._unacknowledged(ref):
@@ -77,73 +79,66 @@ class Intake:
             by_block[key] = row_ranges.union(by_block.get(key, ()), rows)
         for key, held_rows in by_block.items():
             if (block := self._pending.blocks.get(key)) is not None:
-                self._restore_in(consumer, block, held_rows)
+                self._restore_in(consumer, block, row_sets.of_ranges(held_rows))
             elif key >= self.read_position or (not self._has_read and end >= self.read_position):
                 self._returning.claim(consumer.spec.consumer_id, key, held_rows)
 
-    def _unacknowledged(self, ref: BlockRef) -> RowRanges:
+    def _unacknowledged(self, ref: BlockRef) -> RowSet:
         cursor = self._cursor
         first = ref.first_entry_id
         if not ref.is_batch:
             if not len(cursor.deleted) and (ref.ledger_id, first) > cursor.mark_delete:
                 return ref.all_rows
             gaps = cursor.missing(ref.ledger_id, first, ref.last_entry_id)
-            return tuple((a - first, b - first + 1) for a, b in gaps)
+            return row_sets.of_ranges(tuple((a - first, b - first + 1) for a, b in gaps))
         position = Position(ref.ledger_id, first)
         if cursor.is_acknowledged(position):
-            return ()
+            return 0
         known = cursor.acknowledged_rows(position)
         # Acknowledged one by one before it was read: only now is it known how many there are.
         if known and cursor.acknowledge_rows(position, known, ref.messages, is_durable=False):
-            return ()
-        return row_ranges.subtract(ref.all_rows, cursor.durable_rows(position))
+            return 0
+        return ref.all_rows & ~row_sets.of_ranges(cursor.durable_rows(position))
 
-    def _add(self, block: PendingBlock, rows: RowRanges) -> None:
+    def _add(self, block: PendingBlock, rows: RowSet) -> None:
         claims = self._returning.claims.pop(block.key, ()) if self._returning.claims else ()
         self._pending.add(block, self._segments(block.ref, rows))
         for consumer_id, claimed in claims:
-            self._restore_in(self._consumers[consumer_id], block, claimed)
+            self._restore_in(self._consumers[consumer_id], block, row_sets.of_ranges(claimed))
 
-    def _restore_in(self, consumer: Consumer, block: PendingBlock, rows: RowRanges) -> None:
+    def _restore_in(self, consumer: Consumer, block: PendingBlock, rows: RowSet) -> None:
         """Make rows pending at a consumer that has them, as far as nobody else got them."""
         if block.ref.is_batch:
             self._restore_batch(consumer, block, rows)
             return
-        for part, count in self._by_count(block.ref, self._pending.claim(block, rows)):
+        for part, count in self._segments(block.ref, self._pending.claim(block, rows)):
             self._pending.restore(consumer, block, part, count)
 
-    def _restore_batch(self, consumer: Consumer, block: PendingBlock, rows: RowRanges) -> None:
+    def _restore_batch(self, consumer: Consumer, block: PendingBlock, rows: RowSet) -> None:
         """A batch goes whole to one consumer: what it does not hold any more it has acknowledged."""
         ref, position = block.ref, Position(*block.key)
         free = self._pending.claim(block, ref.all_rows)
         if not free:
             return
-        others = row_ranges.subtract(free, rows)
+        others = row_sets.ranges_of(free & ~rows)
         if self._cursor.acknowledge_rows(position, others, ref.messages, is_durable=False):
             self._pending.drop(block)
             return
-        held = row_ranges.subtract(row_ranges.intersect(free, rows), self._cursor.acknowledged_rows(position))
+        held = free & rows & ~row_sets.of_ranges(self._cursor.acknowledged_rows(position))
         if held:
             count = self._cursor.counts.of(*block.key)
             self._pending.restore(consumer, block, held, count)
 
-    def _by_count(self, ref: BlockRef, rows: RowRanges) -> list[tuple[RowRanges, int]]:
-        counts: dict[int, list[tuple[int, int]]] = {}
-        for start, end, count in self._segments(ref, rows):
-            counts.setdefault(count, []).append((start, end))
-        return [(tuple(part), count) for count, part in counts.items()]
-
-    def _segments(self, ref: BlockRef, rows: RowRanges) -> list[Segment]:
+    def _segments(self, ref: BlockRef, rows: RowSet) -> list[Segment]:
         """Rows with the redelivery counts the cursor knows."""
         counts = self._cursor.counts
-        if not len(counts):
-            return [(start, end, 0) for start, end in rows]
+        if not rows or not len(counts):
+            return [(rows, 0)] if rows else []
         first = ref.first_entry_id
         if not ref.row_is_entry:
-            count = counts.of(ref.ledger_id, first)
-            return [(start, end, count) for start, end in rows]
-        return [
-            (a - first, b - first + 1, count)
-            for start, end in rows
-            for a, b, count in counts.runs(ref.ledger_id, first + start, first + end - 1)
-        ]
+            return [(rows, counts.of(ref.ledger_id, first))]
+        segments: list[Segment] = []
+        for start, end in row_sets.ranges_of(rows):
+            for a, b, count in counts.runs(ref.ledger_id, first + start, first + end - 1):
+                row_segments.insert(segments, row_sets.span(a - first, b - first + 1), count)
+        return segments

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec, Delivery
+from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec, Delivery, PendingBlock, Shares
 from pulsar_ray.dispatch.draining import DrainingHashes, Held
 from pulsar_ray.dispatch.hash_regions import HashRegions
 from pulsar_ray.dispatch.sticky_key import SLOTS
-from pulsar_ray.dispatch.waiting_rows import rows_of
-from pulsar_ray.model import row_ranges
-from pulsar_ray.model.row_ranges import RowRanges
+from pulsar_ray.model import row_sets
+from pulsar_ray.model.row_sets import RowSet
 
 NOWHERE = -1
 
@@ -33,6 +32,7 @@ class KeyRoutes:
         self.table: NDArray[np.int32] = np.full(SLOTS, NOWHERE, np.int32)
         """The number of the consumer that gets messages of a slot, NOWHERE if they wait."""
         self._owners: NDArray[np.int32] = self.table.copy()
+        self._version = 0
 
     def admit(self, spec: ConsumerSpec) -> None:
         """Give a consumer slots; `join` follows. Raises ConsumerAssignError, and then nothing has changed."""
@@ -55,19 +55,37 @@ class KeyRoutes:
         number = int(self._owners[slot])
         return None if number < 0 else self.consumers[number]
 
+    def shares(self, block: PendingBlock) -> dict[int, RowSet]:
+        """The rows of a block by the number of the consumer they go to, NOWHERE among them.
+
+        Found anew only after a slot has moved.
+        """
+        if block.shares is None or block.shares.version != self._version:
+            block.shares = Shares(self._version, self._shares(block))
+        return block.shares.rows
+
+    def _shares(self, block: PendingBlock) -> dict[int, RowSet]:
+        slots = block.slots
+        assert slots is not None
+        if isinstance(slots, int):
+            return {int(self.table[slots]): block.ref.all_rows}
+        numbers = self.table[slots]
+        found = (np.flatnonzero(np.bincount(numbers - NOWHERE)) + NOWHERE).tolist()
+        return {number: row_sets.of_flags(numbers == number) for number in found}
+
     def restored(self, delivery: Delivery) -> None:
         """A consumer that attached again holds these rows; some may be of slots that are another's now."""
         for slot, messages in slot_counts(delivery, delivery.rows):
             if self._must_drain(delivery.consumer, slot):
                 self.draining.add(Held(delivery.consumer.spec.consumer_id, slot, messages))
-                self.table[slot] = NOWHERE
+                self._send(slot, NOWHERE)
 
-    def settled(self, delivery: Delivery, before: RowRanges) -> list[int]:
+    def settled(self, delivery: Delivery, before: RowSet) -> list[int]:
         """Rows of a delivery are not pending any more; returns the slots that have become free by that."""
         consumer_id = delivery.consumer.spec.consumer_id
         if not self.draining.is_drained_by(consumer_id):
             return []
-        gone = row_ranges.subtract(before, delivery.rows)
+        gone = before & ~delivery.rows
         return [
             slot
             for slot, messages in slot_counts(delivery, gone)
@@ -78,6 +96,7 @@ class KeyRoutes:
         """Nothing is pending any more."""
         self.draining.clear()
         self.table[:] = self._owners
+        self._version += 1
 
     def _refresh(self) -> None:
         numbers = {consumer.spec.consumer_id: number for number, consumer in enumerate(self.consumers)}
@@ -88,6 +107,11 @@ class KeyRoutes:
         self.table[:] = self._owners
         for slot in self.draining.slots():
             self.table[slot] = NOWHERE
+        self._version += 1
+
+    def _send(self, slot: int, number: int) -> None:
+        self.table[slot] = number
+        self._version += 1
 
     def _held_elsewhere(self) -> Iterator[Held]:
         for consumer in self.consumers:
@@ -97,7 +121,7 @@ class KeyRoutes:
                 if isinstance(slots, int):
                     held[slots] += delivery.messages
                 elif slots is not None:
-                    np.add.at(held, slots[rows_of(delivery.rows)], 1)
+                    np.add.at(held, slots[row_sets.numbers_of(delivery.rows)], 1)
             for slot in np.flatnonzero(held).tolist():
                 if self._must_drain(consumer, slot):
                     yield Held(consumer.spec.consumer_id, slot, int(held[slot]))
@@ -114,18 +138,18 @@ class KeyRoutes:
         """Send a slot to its owner unless somebody still drains it; returns whether it goes there."""
         if self.draining.holders(slot):
             return False
-        self.table[slot] = self._owners[slot]
+        self._send(slot, int(self._owners[slot]))
         return bool(self._owners[slot] >= 0)
 
 
-def slot_counts(delivery: Delivery, rows: RowRanges) -> list[tuple[int, int]]:
+def slot_counts(delivery: Delivery, rows: RowSet) -> list[tuple[int, int]]:
     """(slot, messages) of rows of a delivery."""
     slots = delivery.block.slots
     if slots is None or not rows:
         return []
     if isinstance(slots, int):
-        return [(slots, row_ranges.count(rows))]
-    if len(rows) == 1 and rows[0][1] == rows[0][0] + 1:
-        return [(int(slots[rows[0][0]]), 1)]
-    found, counts = np.unique(slots[rows_of(rows)], return_counts=True)
+        return [(slots, rows.bit_count())]
+    if rows.bit_count() == 1:
+        return [(int(slots[row_sets.first(rows)]), 1)]
+    found, counts = np.unique(slots[row_sets.numbers_of(rows)], return_counts=True)
     return list(zip(found.tolist(), counts.tolist(), strict=True))

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pulsar_ray.dispatch import row_segments
 from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec, Delivery, PendingBlock
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.dispatch.hash_range import AutoSplitRanges
@@ -23,10 +21,10 @@ from pulsar_ray.dispatch.pending_acks import PendingAcks
 from pulsar_ray.dispatch.policy import GrantSource
 from pulsar_ray.dispatch.sticky_ranges import StickyRanges
 from pulsar_ray.dispatch.waiting_index import WaitingIndex
-from pulsar_ray.dispatch.waiting_rows import waiting_rows
 from pulsar_ray.errors import ConsumerBusy
+from pulsar_ray.model import row_sets
 from pulsar_ray.model.enums import KeySharedMode
-from pulsar_ray.model.row_ranges import RowRanges
+from pulsar_ray.model.row_sets import RowSet
 
 
 def new_regions(spec: KeySharedSpec, replica_points: int) -> HashRegions:
@@ -89,7 +87,7 @@ class KeySharedPolicy:
         self.routes.restored(delivery)
         self._must_rebuild = True
 
-    def settled(self, delivery: Delivery, before: RowRanges) -> None:
+    def settled(self, delivery: Delivery, before: RowSet) -> None:
         self._freed.update(self.routes.settled(delivery, before))
 
     def cleared(self) -> None:
@@ -189,17 +187,17 @@ class KeySharedPolicy:
         """
         slots = block.slots
         if not isinstance(slots, int):
-            return self._take_rows(source, block, slots, takers, grants, below)
+            return self._take_rows(source, block, takers, grants, below)
         number = int(self.routes.table[slots])
         if number not in takers:
             return False
         consumer = self.routes.consumers[number]
         while block.waiting and (room := source.room(consumer)) > 0:
-            start, end, _ = block.waiting[0]
             if below is not None:
-                if start >= below:
+                before = (row_segments.rows_of(block.waiting) & ((1 << below) - 1)).bit_count()
+                if not before:
                     return True
-                room = min(room, min(end, below) - start)
+                room = min(room, before)
             grants.append(source.grant(consumer, block, room))
         return bool(block.waiting)
 
@@ -207,31 +205,20 @@ class KeySharedPolicy:
         self,
         source: GrantSource,
         block: PendingBlock,
-        slots: NDArray[np.uint16] | None,
         takers: Sequence[int],
         grants: list[Grant],
         below: int | None,
     ) -> bool:
-        if not block.waiting or slots is None:
-            return False
-        waiting = waiting_rows(block.waiting)
-        numbers = self.routes.table[slots[waiting.rows]]
-        left = np.ones(len(numbers), np.bool_)
-        is_left = False
+        shares, is_left = self.routes.shares(block), False
+        waiting = row_segments.rows_of(block.waiting)
+        allowed = waiting if below is None else waiting & ((1 << below) - 1)
         for number in takers:
-            mine = numbers == number
-            wanted = int(np.count_nonzero(mine))
-            if not wanted:
+            mine = shares.get(number, 0) & waiting
+            if not mine:
                 continue
-            if below is not None:
-                mine &= waiting.rows < below
             consumer = self.routes.consumers[number]
-            if (room := source.room(consumer)) < wanted:
-                mine &= np.cumsum(mine) <= max(room, 0)
-            granted = waiting.chosen(mine)
-            is_left |= len(granted.rows) < wanted
-            for rows, count in granted.by_count():
+            chosen = row_sets.lowest(mine & allowed, source.room(consumer))
+            is_left |= chosen != mine
+            for rows, count in self._pending.take_rows(block, chosen) if chosen else ():
                 grants.append(source.grant_taken(consumer, block, rows, count))
-            left &= ~mine
-        self._pending.keep_waiting(block, waiting.chosen(left).segments())
         return is_left

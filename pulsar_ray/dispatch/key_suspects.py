@@ -6,11 +6,12 @@ from typing import TypeAlias
 
 import numpy as np
 
+from pulsar_ray.dispatch import row_segments
 from pulsar_ray.dispatch.consumer import PendingBlock
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.dispatch.key_routes import KeyRoutes
 from pulsar_ray.dispatch.policy import GrantSource
-from pulsar_ray.dispatch.waiting_rows import waiting_rows
+from pulsar_ray.model.row_sets import numbers_of
 
 Barriers: TypeAlias = dict[int, tuple[tuple[int, int], int]]
 """By number of a consumer: block and row of its first suspect. Nothing at or behind it may be granted."""
@@ -33,7 +34,7 @@ def _first_suspects(routes: KeyRoutes, source: GrantSource) -> Barriers:
     for key, block in source.pending.suspects.items():
         if len(first) == len(routes.consumers):
             break
-        rows = waiting_rows(block.suspects).rows
+        rows = numbers_of(row_segments.rows_of(block.suspects))
         for number, row in zip(_numbers(routes, block, rows), rows.tolist(), strict=True):
             if number >= 0:
                 first.setdefault(number, (key, row))
@@ -55,7 +56,7 @@ def _is_behind(routes: KeyRoutes, source: GrantSource, number: int, key: tuple[i
     for waiting_key, block in source.pending.waiting.items():
         if waiting_key > key:
             return False
-        rows = waiting_rows(block.waiting).rows
+        rows = numbers_of(row_segments.rows_of(block.waiting))
         for found, at in zip(_numbers(routes, block, rows), rows.tolist(), strict=True):
             if found == number and (waiting_key < key or at < row):
                 return True

@@ -29,7 +29,7 @@ def unacknowledged_rows(cursor: ManagedCursor, block: BlockRef) -> RowRanges:
     position = Position(block.ledger_id, first)
     if cursor.is_acknowledged(position):
         return ()
-    return row_ranges.subtract(block.all_rows, cursor.durable_rows(position))
+    return row_ranges.subtract(row_ranges.all_rows(block.messages), cursor.durable_rows(position))
 
 
 def peek(cursor: ManagedCursor, blocks: Iterable[BlockRef], messages: int) -> list[Peeked]:

@@ -1,8 +1,7 @@
 """Every block between being read and being acknowledged: where each of its rows is.
 
 A row that is not acknowledged is pending at a consumer, waits to be dispatched, or waits as a suspect.
-Everything works on blocks and row ranges: moving a whole block costs the same for one message and for
-8,192.
+Everything works on blocks and sets of their rows, never on a row.
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ from sortedcontainers import SortedDict
 from pulsar_ray.dispatch import row_segments
 from pulsar_ray.dispatch.consumer import Consumer, Delivery, PendingBlock
 from pulsar_ray.dispatch.row_segments import Segment
-from pulsar_ray.model import row_ranges
 from pulsar_ray.model.position import Position
-from pulsar_ray.model.row_ranges import RowRanges
+from pulsar_ray.model.row_sets import RowSet
 
 Key = tuple[int, int]
 """(ledger id, first entry id) of a block."""
@@ -33,7 +31,7 @@ class PendingWatcher(Protocol):
     def restored(self, delivery: Delivery) -> None:
         """A consumer that attached again holds these rows."""
 
-    def settled(self, delivery: Delivery, before: RowRanges) -> None:
+    def settled(self, delivery: Delivery, before: RowSet) -> None:
         """Some of the rows that were pending in a delivery are not any more."""
 
     def cleared(self) -> None:
@@ -119,50 +117,50 @@ class PendingAcks:
             self.waiting_messages += row_segments.size(segments)
             self.fresh.append(block)
 
-    def take(self, block: PendingBlock, limit: int) -> tuple[RowRanges, int]:
+    def take(self, block: PendingBlock, limit: int) -> tuple[RowSet, int]:
         """Take up to `limit` waiting rows that share a redelivery count off a block."""
         rows, count = row_segments.take(block.waiting, limit)
-        self.waiting_messages -= row_ranges.count(rows)
+        self.waiting_messages -= rows.bit_count()
         if self.fresh and self.fresh[0] is block:
             self.fresh.popleft()
+        self._queue_rest(block)
+        return rows, count
+
+    def take_rows(self, block: PendingBlock, rows: RowSet) -> list[tuple[RowSet, int]]:
+        """Take these waiting rows off a block; in order, rows that share a redelivery count, and it."""
+        taken = [(part, count) for known, count in block.waiting if (part := known & rows)]
+        self.waiting_messages -= row_segments.remove(block.waiting, rows)
+        self._queue_rest(block)
+        if len(taken) < 2:
+            return taken
+        return list(row_segments.in_order(taken))
+
+    def _queue_rest(self, block: PendingBlock) -> None:
         if block.waiting:
             self.waiting[block.key] = block
         elif self.waiting:
             self.waiting.pop(block.key, None)
-        return rows, count
 
-    def keep_waiting(self, block: PendingBlock, left: list[Segment]) -> None:
-        """Only these rows of a block wait any longer: the others were taken."""
-        self.waiting_messages += row_segments.size(left) - row_segments.size(block.waiting)
-        block.waiting = left
-        if left:
-            self.waiting[block.key] = block
-        elif self.waiting:
-            self.waiting.pop(block.key, None)
-
-    def take_suspect(self, block: PendingBlock, row: int | None = None) -> tuple[RowRanges, int]:
+    def take_suspect(self, block: PendingBlock, row: int | None = None) -> tuple[RowSet, int]:
         """Take one suspect row off a block, the first if none is named."""
         if row is None:
             rows, count = row_segments.take(block.suspects, 1)
         else:
-            rows = ((row, row + 1),)
-            count = next(count for start, end, count in block.suspects if start <= row < end)
+            rows = 1 << row
+            count = row_segments.count_of(block.suspects, row)
             row_segments.remove(block.suspects, rows)
         if not block.suspects:
             del self.suspects[block.key]
         return rows, count
 
-    def claim(self, block: PendingBlock, rows: RowRanges) -> RowRanges:
+    def claim(self, block: PendingBlock, rows: RowSet) -> RowSet:
         """Take those of `rows` that wait, whatever their counts, off a block; returns them."""
-        free = row_ranges.union(
-            row_ranges.intersect(row_segments.rows_of(block.waiting), rows),
-            row_ranges.intersect(row_segments.rows_of(block.suspects), rows),
-        )
+        free = rows & (row_segments.rows_of(block.waiting) | row_segments.rows_of(block.suspects))
         self._remove_waiting(block, free)
         return free
 
     def deliver(
-        self, consumer: Consumer, block: PendingBlock, rows: RowRanges, count: int, is_suspect: bool = False
+        self, consumer: Consumer, block: PendingBlock, rows: RowSet, count: int, is_suspect: bool = False
     ) -> Delivery:
         """Make rows that were taken pending at a consumer; the caller charges and numbers them."""
         delivery = Delivery(consumer, block, rows, count, is_suspect)
@@ -175,14 +173,14 @@ class PendingAcks:
             consumer.suspect = delivery
         return delivery
 
-    def restore(self, consumer: Consumer, block: PendingBlock, rows: RowRanges, count: int) -> None:
+    def restore(self, consumer: Consumer, block: PendingBlock, rows: RowSet, count: int) -> None:
         """Rows that were taken have been at a consumer since before this dispatcher began."""
         delivery = self.deliver(consumer, block, rows, count)
         delivery.mark_from_before()
         if self.watcher is not None:
             self.watcher.restored(delivery)
 
-    def put_back(self, block: PendingBlock, rows: RowRanges, count: int, is_suspect: bool = False) -> None:
+    def put_back(self, block: PendingBlock, rows: RowSet, count: int, is_suspect: bool = False) -> None:
         """Let rows that are nowhere wait again, with this redelivery count."""
         if not rows:
             return
@@ -190,41 +188,34 @@ class PendingAcks:
         if block.ref.is_batch and segments:
             # One entry has one count: rows that wait already get the new one.
             known = row_segments.rows_of(segments)
-            rows = row_ranges.union(known, rows)
+            rows |= known
             segments.clear()
             if not is_suspect:
-                self.waiting_messages -= row_ranges.count(known)
+                self.waiting_messages -= known.bit_count()
         row_segments.insert(segments, rows, count)
         if is_suspect:
             self.suspects[block.key] = block
         else:
             self.waiting[block.key] = block
-            self.waiting_messages += row_ranges.count(rows)
+            self.waiting_messages += rows.bit_count()
             if self.watcher is not None:
                 self.watcher.came_back(block)
 
-    def end(self, delivery: Delivery) -> RowRanges:
+    def end(self, delivery: Delivery) -> RowSet:
         """Nothing of a delivery is pending any more; returns the rows that were."""
         rows = delivery.rows
-        self._shrink(delivery, (), row_ranges.count(rows))
+        self._shrink(delivery, 0, rows.bit_count())
         return rows
 
-    def settle(self, delivery: Delivery, rows: RowRanges) -> int:
+    def settle(self, delivery: Delivery, rows: RowSet) -> int:
         """Some rows of a delivery are no longer pending, as far as they were; returns how many."""
-        before = delivery.rows
-        left: RowRanges = ()
-        if rows == before:
-            gone = row_ranges.count(rows)
-        elif len(rows) == 1:
-            left, gone = row_segments.without(before, *rows[0])
-        else:
-            left = row_ranges.subtract(before, rows)
-            gone = row_ranges.count(before) - row_ranges.count(left)
+        gone = delivery.rows & rows
+        messages = gone.bit_count()
         if gone:
-            self._shrink(delivery, left, gone)
-        return gone
+            self._shrink(delivery, delivery.rows ^ gone, messages)
+        return messages
 
-    def _shrink(self, delivery: Delivery, left: RowRanges, gone: int) -> None:
+    def _shrink(self, delivery: Delivery, left: RowSet, gone: int) -> None:
         before, delivery.rows = delivery.rows, left
         consumer = delivery.consumer
         consumer.unacked -= gone
@@ -252,9 +243,9 @@ class PendingAcks:
             del self.suspects[block.key]
         del self.blocks[block.key]
 
-    def drop_rows(self, block: PendingBlock, rows: RowRanges) -> None:
+    def drop_rows(self, block: PendingBlock, rows: RowSet) -> None:
         """Rows of a block are acknowledged; the block goes with its last row."""
-        left = row_ranges.count(rows)
+        left = rows.bit_count()
         for delivery in tuple(block.deliveries):
             left -= self.settle(delivery, rows)
             if not left:
@@ -264,7 +255,7 @@ class PendingAcks:
         if not (block.deliveries or block.waiting or block.suspects):
             del self.blocks[block.key]
 
-    def settle_batch(self, block: PendingBlock, rows: RowRanges, takes_from_waiting: bool) -> None:
+    def settle_batch(self, block: PendingBlock, rows: RowSet, takes_from_waiting: bool) -> None:
         """Messages of a batch are acknowledged, but not all; a batch that waits may still come whole."""
         for delivery in tuple(block.deliveries):
             self.settle(delivery, rows)
@@ -273,12 +264,11 @@ class PendingAcks:
         elif block.suspects:
             self._remove_suspects(block, rows)
 
-    def nowhere(self, block: PendingBlock, rows: RowRanges) -> RowRanges:
+    def nowhere(self, block: PendingBlock, rows: RowSet) -> RowSet:
         """Those of `rows` that neither are pending nor wait."""
         for delivery in block.deliveries:
-            rows = row_ranges.subtract(rows, delivery.rows)
-        rows = row_ranges.subtract(rows, row_segments.rows_of(block.waiting))
-        return row_ranges.subtract(rows, row_segments.rows_of(block.suspects))
+            rows &= ~delivery.rows
+        return rows & ~(row_segments.rows_of(block.waiting) | row_segments.rows_of(block.suspects))
 
     def clear(self) -> None:
         """Forget every block: the cursor moved elsewhere."""
@@ -294,7 +284,7 @@ class PendingAcks:
         if self.watcher is not None:
             self.watcher.cleared()
 
-    def _remove_waiting(self, block: PendingBlock, rows: RowRanges) -> None:
+    def _remove_waiting(self, block: PendingBlock, rows: RowSet) -> None:
         if block.waiting:
             self.waiting_messages -= row_segments.remove(block.waiting, rows)
             if not block.waiting:
@@ -302,7 +292,7 @@ class PendingAcks:
         if block.suspects:
             self._remove_suspects(block, rows)
 
-    def _remove_suspects(self, block: PendingBlock, rows: RowRanges) -> None:
+    def _remove_suspects(self, block: PendingBlock, rows: RowSet) -> None:
         row_segments.remove(block.suspects, rows)
         if not block.suspects:
             del self.suspects[block.key]

@@ -8,7 +8,7 @@ from typing import Protocol
 from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec, PendingBlock
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.dispatch.pending_acks import PendingAcks
-from pulsar_ray.model.row_ranges import RowRanges
+from pulsar_ray.model.row_sets import RowSet
 
 WHOLE_BLOCK_ROWS = 128
 """A block of fewer rows is cheap to decode twice: it is cut without a second thought."""
@@ -26,7 +26,7 @@ class GrantSource(Protocol):
     def grant(self, consumer: Consumer, block: PendingBlock, limit: int) -> Grant:
         """Give waiting rows of a block to a consumer."""
 
-    def grant_taken(self, consumer: Consumer, block: PendingBlock, rows: RowRanges, count: int) -> Grant:
+    def grant_taken(self, consumer: Consumer, block: PendingBlock, rows: RowSet, count: int) -> Grant:
         """Give rows that share a redelivery count, and that the caller takes off the block, to a consumer."""
 
     def grant_suspect(self, consumer: Consumer, block: PendingBlock, row: int | None = None) -> Grant:

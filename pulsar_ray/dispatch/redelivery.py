@@ -12,9 +12,10 @@ from collections.abc import Iterable
 from pulsar_ray.dispatch.consumer import Consumer, Delivery, PendingBlock
 from pulsar_ray.dispatch.pending_acks import PendingAcks
 from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor
-from pulsar_ray.model import row_ranges
+from pulsar_ray.model import row_sets
 from pulsar_ray.model.position import Position
 from pulsar_ray.model.row_ranges import RowRanges
+from pulsar_ray.model.row_sets import RowSet
 
 NackItem = tuple[int, int, RowRanges, int]
 """(ledger id, first entry id of the block or an entry in it, rows counted from there, redelivery count).
@@ -43,15 +44,15 @@ class Redelivery:
             if block is None:
                 continue
             offset = entry_id - block.ref.first_entry_id if block.ref.row_is_entry else 0
-            rows = rows or ((0, 1 if block.ref.row_is_entry else block.ref.messages),)
-            rows = row_ranges.union((), ((a + offset, b + offset) for a, b in rows))
+            all_rows = ((0, 1 if block.ref.row_is_entry else block.ref.messages),)
+            named = (row_sets.of_ranges(rows or all_rows) << offset) & block.ref.all_rows
             for delivery in tuple(block.deliveries):
                 if delivery.consumer is not consumer or 0 <= count != delivery.count:
                     continue
-                failed = row_ranges.intersect(delivery.rows, rows)
+                failed = delivery.rows & named
                 if failed:
                     self._fail(delivery, failed)
-                    first = 0 if block.ref.is_batch else failed[0][0]
+                    first = 0 if block.ref.is_batch else row_sets.first(failed)
                     if lowest is None or (block.key, first) < (lowest[0].key, lowest[1]):
                         lowest = block, first
         return lowest
@@ -62,7 +63,7 @@ class Redelivery:
             if delivery.block.key > block.key:
                 self.give_back(delivery)
             elif delivery.block is block:
-                later = row_ranges.intersect(delivery.rows, ((row, block.ref.messages),))
+                later = delivery.rows >> row << row
                 if later == delivery.rows:
                     self.give_back(delivery)
                 elif later:
@@ -86,12 +87,10 @@ class Redelivery:
         """
         for delivery in tuple(consumer.deliveries):
             is_to_blame = is_crash and delivery.is_suspect
-            failed = delivery.handed_over_rows() if is_to_blame else row_ranges.NO_ROWS
+            failed = delivery.handed_over_rows() if is_to_blame else 0
             self.give_back(delivery, failed, is_suspect=is_crash or delivery.is_suspect)
 
-    def give_back(
-        self, delivery: Delivery, failed: RowRanges = row_ranges.NO_ROWS, is_suspect: bool = False
-    ) -> None:
+    def give_back(self, delivery: Delivery, failed: RowSet = 0, is_suspect: bool = False) -> None:
         """End a delivery; all its rows wait again, the failed ones with a higher count."""
         block, count = delivery.block, delivery.count
         rows = self._pending.end(delivery)
@@ -101,10 +100,10 @@ class Redelivery:
         if failed:
             self._count(block, failed, count + 1)
             self._pending.put_back(block, failed, count + 1, is_suspect)
-            rows = row_ranges.subtract(rows, failed)
+            rows &= ~failed
         self._pending.put_back(block, rows, count, is_suspect)
 
-    def _fail(self, delivery: Delivery, failed: RowRanges) -> None:
+    def _fail(self, delivery: Delivery, failed: RowSet) -> None:
         block = delivery.block
         if block.ref.is_batch or failed == delivery.rows:
             self.give_back(delivery, failed)
@@ -113,21 +112,21 @@ class Redelivery:
         self._count(block, failed, delivery.count + 1)
         self._pending.put_back(block, failed, delivery.count + 1)
 
-    def _give_back_batch(self, block: PendingBlock, count: int, failed: RowRanges, is_suspect: bool) -> None:
+    def _give_back_batch(self, block: PendingBlock, count: int, failed: RowSet, is_suspect: bool) -> None:
         position = Position(*block.key)
         if failed:
             count += 1
             self._cursor.count_redelivery(*block.key, block.ref.first_entry_id, count)
-            self._cursor.count_row_failures(position, failed)
+            self._cursor.count_row_failures(position, row_sets.ranges_of(failed))
         # Suspects come one by one within this session, so what is known to be acknowledged is left out.
         known = self._cursor.acknowledged_rows if is_suspect else self._cursor.durable_rows
-        rows = row_ranges.subtract(block.ref.all_rows, known(position))
+        rows = block.ref.all_rows & ~row_sets.of_ranges(known(position))
         self._pending.put_back(block, self._pending.nowhere(block, rows), count, is_suspect)
 
-    def _count(self, block: PendingBlock, rows: RowRanges, count: int) -> None:
+    def _count(self, block: PendingBlock, rows: RowSet, count: int) -> None:
         ref = block.ref
         if not ref.row_is_entry:
-            rows = ((0, 1),)
+            rows = 1
         first = ref.first_entry_id
-        for a, b in rows:
+        for a, b in row_sets.ranges_of(rows):
             self._cursor.count_redelivery(ref.ledger_id, first + a, first + b - 1, count)

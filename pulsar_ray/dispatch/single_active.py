@@ -8,7 +8,9 @@ from pulsar_ray.dispatch import row_segments
 from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec, PendingBlock
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.dispatch.policy import GrantSource, rows_that_fit
+from pulsar_ray.dispatch.row_segments import Segment
 from pulsar_ray.errors import ConsumerBusy
+from pulsar_ray.model import row_sets
 
 
 class SingleActivePolicy:
@@ -65,12 +67,16 @@ class SingleActivePolicy:
 def _comes_first(suspect: PendingBlock, block: PendingBlock | None) -> bool:
     if block is None or suspect.key < block.key:
         return True
-    return suspect is block and suspect.suspects[0][0] < block.waiting[0][0]
+    return suspect is block and _first(suspect.suspects) < _first(block.waiting)
 
 
 def _rows_in_order(block: PendingBlock) -> int:
     """The waiting rows of a block before its first suspect."""
     if not block.suspects:
         return row_segments.size(block.waiting)
-    start, end, _ = block.waiting[0]
-    return min(end, block.suspects[0][0]) - start
+    before = (1 << _first(block.suspects)) - 1
+    return (row_segments.rows_of(block.waiting) & before).bit_count()
+
+
+def _first(segments: list[Segment]) -> int:
+    return row_sets.first(row_segments.rows_of(segments))

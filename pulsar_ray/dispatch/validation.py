@@ -8,9 +8,8 @@ from pulsar_ray.dispatch import row_segments
 from pulsar_ray.dispatch.consumer import Consumer, PendingBlock
 from pulsar_ray.dispatch.pending_acks import PendingAcks
 from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor
-from pulsar_ray.model import row_ranges
+from pulsar_ray.model import row_sets
 from pulsar_ray.model.position import Position
-from pulsar_ray.model.row_ranges import RowRanges
 
 
 def validate(
@@ -24,7 +23,7 @@ def validate(
         assert key == block.key
         assert key < read_position, f"block {key} lies beyond the read position {read_position}"
         _validate_block(cursor, block)
-        waiting += row_ranges.count(row_segments.rows_of(block.waiting))
+        waiting += row_segments.size(block.waiting)
         unacked += sum(delivery.messages for delivery in block.deliveries)
         assert not block.waiting or key in pending.waiting or id(block) in fresh, f"{key} waits in no queue"
         assert bool(block.suspects) == (key in pending.suspects), f"suspects of {key}"
@@ -44,19 +43,19 @@ def _validate_block(cursor: ManagedCursor, block: PendingBlock) -> None:
     ref = block.ref
     parts = [delivery.rows for delivery in block.deliveries]
     parts += [row_segments.rows_of(block.waiting), row_segments.rows_of(block.suspects)]
-    everywhere: RowRanges = ()
+    everywhere = 0
     for rows in parts:
-        assert not row_ranges.intersect(everywhere, rows), f"rows of {block.key} are at two places: {parts}"
-        everywhere = row_ranges.union(everywhere, rows)
+        assert not everywhere & rows, f"rows of {block.key} are at two places: {parts}"
+        everywhere |= rows
+    assert all(rows for rows, _ in (*block.waiting, *block.suspects)), f"an empty segment in {block.key}"
     position = Position(*block.key)
     if ref.is_batch:
         assert not cursor.is_acknowledged(position), f"{position} is acknowledged and still there"
-        missing = row_ranges.subtract(ref.all_rows, everywhere)
-        lost = row_ranges.subtract(missing, cursor.acknowledged_rows(position))
+        lost = ref.all_rows & ~(everywhere | row_sets.of_ranges(cursor.acknowledged_rows(position)))
         assert not lost, f"rows {lost} of batch {position} are nowhere"
-        assert not row_ranges.intersect(everywhere, cursor.durable_rows(position)), "a durable row is back"
+        assert not everywhere & row_sets.of_ranges(cursor.durable_rows(position)), "a durable row is back"
     else:
         first = ref.first_entry_id
         gaps = cursor.missing(ref.ledger_id, first, ref.last_entry_id)
-        expected = tuple((a - first, b - first + 1) for a, b in gaps)
+        expected = row_sets.of_ranges(tuple((a - first, b - first + 1) for a, b in gaps))
         assert everywhere == expected, f"{block.key} has rows {everywhere}, unacknowledged are {expected}"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from sortedcontainers import SortedDict
 
+from pulsar_ray.dispatch import row_segments
 from pulsar_ray.dispatch.consumer import PendingBlock
 from pulsar_ray.dispatch.key_routes import KeyRoutes
-from pulsar_ray.dispatch.waiting_rows import waiting_rows
+from pulsar_ray.model.row_sets import numbers_of
 
 Key = tuple[int, int]
 
@@ -48,13 +49,14 @@ class WaitingIndex:
                 self._park(slots, block, now_ms)
             return
         assert slots is not None
-        of_rows = slots[waiting_rows(block.waiting).rows]
-        numbers = self._routes.table[of_rows]
-        for number in (np.flatnonzero(np.bincount(numbers + 1)) - 1).tolist():
+        waiting = row_segments.rows_of(block.waiting)
+        for number, rows in self._routes.shares(block).items():
+            if not rows & waiting:
+                continue
             if number >= 0:
                 self.ready[number][block.key] = block
             else:
-                for slot in np.unique(of_rows[numbers < 0]).tolist():
+                for slot in np.unique(slots[numbers_of(rows & waiting)]).tolist():
                     self._park(slot, block, now_ms)
 
     def free(self, slot: int, now_ms: int) -> None:

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from pulsar_ray.dispatch import row_segments
 from pulsar_ray.dispatch.consumer import Consumer, Delivery, PendingBlock
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.key_routes import NOWHERE
 from pulsar_ray.dispatch.key_shared import KeySharedPolicy
 from pulsar_ray.dispatch.waiting_index import Parked
-from pulsar_ray.dispatch.waiting_rows import rows_of as rows_in
-from pulsar_ray.dispatch.waiting_rows import waiting_rows
+from pulsar_ray.model import row_sets
 
 MAX_SHOWN = 100
 """Hashes, and message ids of each consumer, that are listed; more are only counted."""
@@ -94,7 +94,7 @@ def _waiting_for(dispatcher: Dispatcher, consumer: Consumer) -> int:
 
 
 def _routes(keyed: KeySharedPolicy, block: PendingBlock) -> Any:
-    rows = waiting_rows(block.waiting).rows
+    rows = row_sets.numbers_of(row_segments.rows_of(block.waiting))
     slots = block.slots
     return keyed.routes.table[np.full(len(rows), slots) if isinstance(slots, int) else slots[rows]]  # type: ignore[index]
 
@@ -121,7 +121,7 @@ def _hash(
         _message_id(block, int(row))
         for block in parked.blocks.values()
         if block.waiting
-        for row in _rows_of_slot(block, slot, waiting_rows(block.waiting).rows)
+        for row in _rows_of_slot(block, slot, row_sets.numbers_of(row_segments.rows_of(block.waiting)))
     )
     held_by = [_holding(holder, slot) for holder in holders]
     if held_by:
@@ -149,7 +149,7 @@ def _holding(holder: Consumer, slot: int) -> dict[str, Any]:
 def _ids_of_slot(delivery: Delivery, slot: int) -> list[list[int]]:
     if not delivery.rows:
         return []
-    rows = _rows_of_slot(delivery.block, slot, rows_in(delivery.rows))
+    rows = _rows_of_slot(delivery.block, slot, row_sets.numbers_of(delivery.rows))
     return [_message_id(delivery.block, int(row)) for row in rows]
 
 

@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pulsar_ray.errors import ProtocolError
+from pulsar_ray.model.row_sets import WireRows
 from pulsar_ray.session.packet import Packet, encode_packet
 
 PROTOCOL_VERSION = 1
 
 EntryRange = tuple[int, int, int]
 """(ledger id, first entry id, last entry id), inclusive."""
-Grant = tuple[int, int, int, int, int, int, tuple[tuple[int, int], ...], int, int]
+Grant = tuple[int, int, int, int, int, int, WireRows, int, int]
 BatchRows = tuple[int, int, tuple[tuple[int, int], ...]]
 """(ledger id, entry id, half-open row ranges of the batch)."""
 
@@ -227,7 +228,8 @@ class Deliver(NamedTuple):
 
     Numbered per consumer and epoch; a lower epoch, generation or a number seen before is dropped.
 
-    Each grant is (number, (ledger id, segment index, offset, length, first entry id, entries, row ranges,
+    Each grant is (number, (ledger id, segment index, offset, length, first entry id, entries, rows as
+    `row_sets` writes them,
     redelivery count, messages of the whole block)). For consumers that cannot read the files the body holds
     the granted blocks' bytes in order.
     """

@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 
 from pulsar_ray.client.ack_tracker import WHOLE_ENTRY, AckTracker, PendingAcks
+from pulsar_ray.model.row_sets import of_ranges
 from tests.unit.client.blocks import received
 
 
@@ -32,11 +33,11 @@ def test_a_batch_is_acknowledged_once_all_its_messages_are() -> None:
     acks.add_row(3, 5, 0, 3)
     acks.add_row(3, 5, 2, 3)
     assert acks.drain() is None
-    assert acks.outstanding_rows(3, 5, ((0, 3),)) == ((1, 2),)
+    assert acks.outstanding_rows(3, 5, of_ranges(((0, 3),))) == of_ranges(((1, 2),))
     acks.add_row(3, 5, 2, 3)
     acks.add_row(3, 5, 1, 3)
     assert acks.drain() == PendingAcks([(3, 5, 5)], [], None)
-    assert acks.outstanding_rows(3, 5, ((0, 3),)) == ((0, 3),)
+    assert acks.outstanding_rows(3, 5, of_ranges(((0, 3),))) == of_ranges(((0, 3),))
 
 
 def test_with_index_acks_the_rows_so_far_are_sent() -> None:
@@ -82,10 +83,10 @@ def test_cumulative_inside_a_batch_without_index_acks_stops_before_it() -> None:
     acks = AckTracker()
     acks.add_cumulative(3, 5, 1, 4)
     assert acks.drain() == PendingAcks([], [], (3, 4, WHOLE_ENTRY))
-    assert acks.outstanding_rows(3, 5, ((0, 4),)) == ((2, 4),)
+    assert acks.outstanding_rows(3, 5, of_ranges(((0, 4),))) == of_ranges(((2, 4),))
     acks.add_cumulative(3, 5, 3, 4)
     assert acks.drain() == PendingAcks([], [], (3, 5, WHOLE_ENTRY))
-    assert acks.outstanding_rows(3, 5, ((0, 4),)) == ((0, 4),)
+    assert acks.outstanding_rows(3, 5, of_ranges(((0, 4),))) == of_ranges(((0, 4),))
 
 
 def test_cumulative_inside_the_first_batch_of_a_ledger_covers_the_ledgers_before() -> None:

@@ -17,11 +17,13 @@ from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue, Grant
 from pulsar_ray.dispatch.hash_regions import KeySharedSpec
+from pulsar_ray.dispatch.row_segments import rows_of
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.dispatch.sticky_key import Slots
 from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor, Subscription
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.position import Position
+from pulsar_ray.model.row_sets import ranges_of
 
 Message = tuple[int, int, int]
 """(ledger, entry, batch index or 0)."""
@@ -291,11 +293,11 @@ class NaiveModel:
             message: delivery.consumer.spec.consumer_id
             for block in self.dispatcher.pending.blocks.values()
             for delivery in block.deliveries
-            for message in messages_of(block.ref, delivery.rows)
+            for message in messages_of(block.ref, ranges_of(delivery.rows))
         }
         expected = {m: c for m, (c, _) in self.holder.items() if m[:2] < read}
         assert pending == expected, "pending at other consumers than expected"
         for block in self.dispatcher.pending.blocks.values():
-            suspects = set(messages_of(block.ref, tuple((a, b) for a, b, _ in block.suspects)))
+            suspects = set(messages_of(block.ref, ranges_of(rows_of(block.suspects))))
             expected_suspects = {m for m in self.suspects if self.ref_of[m[:2]] is block.ref}
             assert suspects == expected_suspects, f"suspects of {block.ref}"

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import random
-from itertools import pairwise
 
 import pytest
 
 from pulsar_ray.dispatch import row_segments
 from pulsar_ray.dispatch.row_segments import Segment
-from pulsar_ray.model import row_ranges
+from pulsar_ray.model import row_sets
 
 
-def rows_in(ranges: tuple[tuple[int, int], ...]) -> set[int]:
-    return {row for start, end in ranges for row in range(start, end)}
+def rows_in(rows: int) -> set[int]:
+    return set(row_sets.numbers_of(rows).tolist())
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -23,10 +22,10 @@ def test_segments_agree_with_a_dictionary_of_rows(seed: int) -> None:
     naive: dict[int, int] = {}
     for _ in range(200):
         start = rng.randrange(40)
-        rows = row_ranges.union((), [(start, start + rng.randint(1, 5)), (start + 7, start + 9)])
+        rows = row_sets.of_ranges(((start, start + rng.randint(1, 5)), (start + 7, start + 9)))
         step = rng.choice(["insert", "remove", "take"])
         if step == "insert":
-            absent = row_ranges.subtract(rows, row_segments.rows_of(segments))
+            absent = rows & ~row_segments.rows_of(segments)
             count = rng.randrange(3)
             row_segments.insert(segments, absent, count)
             naive.update(dict.fromkeys(rows_in(absent), count))
@@ -46,19 +45,21 @@ def test_segments_agree_with_a_dictionary_of_rows(seed: int) -> None:
             assert (sorted(rows_in(taken)), count) == (expected, naive[first[0]])
             for row in expected:
                 del naive[row]
-        assert {row: c for a, b, c in segments for row in range(a, b)} == naive
+        assert {row: count for rows, count in segments for row in rows_in(rows)} == naive
+        assert all(row_segments.count_of(segments, row) == count for row, count in naive.items())
         assert row_segments.size(segments) == len(naive)
-        assert segments == sorted(segments)
-        assert all(a[1] < b[0] or a[2] != b[2] for a, b in pairwise(segments))
+        assert rows_in(row_segments.rows_of(segments)) == naive.keys()
+        assert all(rows for rows, _ in segments)
+        assert len({count for _, count in segments}) == len(segments)
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_taking_one_range_out_of_many(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(10))
+def test_in_order_nothing_overtakes_a_row_with_another_count(seed: int) -> None:
     rng = random.Random(seed)
-    rows = row_ranges.union((), [(a, a + rng.randint(1, 4)) for a in rng.sample(range(60), 12)])
-    for _ in range(50):
-        start = rng.randrange(65)
-        end = start + rng.randint(1, 9)
-        left, gone = row_segments.without(rows, start, end)
-        assert left == row_ranges.subtract(rows, ((start, end),))
-        assert gone == row_ranges.count(rows) - row_ranges.count(left)
+    naive = {row: rng.randrange(3) for row in rng.sample(range(300), 120)}
+    segments: list[Segment] = []
+    for row, count in naive.items():
+        row_segments.insert(segments, 1 << row, count)
+    out = [(row, count) for rows, count in row_segments.in_order(segments) for row in sorted(rows_in(rows))]
+    assert out == sorted(naive.items())
+    assert not segments

@@ -48,7 +48,7 @@ class World(NaiveModel):
         self.next_entry += entries
         self.refs.append(ref)
         self.slots[ref] = self.new_slots(ref)
-        for message in messages_of(ref, ref.all_rows):
+        for message in messages_of(ref, ((0, ref.messages),)):
             self.entries.setdefault(message[:2], []).append(message)
             self.ref_of[message[:2]] = ref
 
