@@ -210,6 +210,7 @@ class SubscriptionHost:
                 request.batch_rows,
                 request.cumulative,
                 request.generation,
+                request.entry_bits,
             )
         except PulsarException as error:
             if request.request_id:

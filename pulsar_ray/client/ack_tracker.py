@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from pulsar_ray.client.block_rows import Rows, ranges_of
 from pulsar_ray.client.received_block import ReceivedBlock
+from pulsar_ray.model.entry_sets import EntryBits, EntryRange, entry_set
 from pulsar_ray.model.row_ranges import RowRanges, union
 from pulsar_ray.model.row_ranges import count as count_rows
 from pulsar_ray.model.row_sets import RowSet, of_ranges
 
-EntryRange = tuple[int, int, int]
 BatchRows = tuple[int, int, RowRanges]
 
 WHOLE_ENTRY = -1
@@ -27,6 +27,8 @@ class PendingAcks(NamedTuple):
     """(ledger id, entry id, half-open row ranges) of batches that are not complete yet."""
     cumulative: tuple[int, int, int] | None
     """(ledger id, entry id, last row or WHOLE_ENTRY)."""
+    entry_bits: Sequence[EntryBits] = ()
+    """More entries, scattered ones."""
 
 
 class _PartialBatch:
@@ -72,7 +74,8 @@ class AckTracker:
 
     def __init__(self, *, batch_index_ack: bool = False) -> None:
         self._batch_index_ack = batch_index_ack
-        self._ranges: list[EntryRange] = []
+        # Ledger id, first and last entry id of each range, one after the other.
+        self._ranges: list[int] = []
         # The range that is growing now: in-order acknowledgment costs no object per message.
         self._ledger = -1
         self._first = 0
@@ -102,7 +105,7 @@ class AckTracker:
 
     def _start_range(self, ledger_id: int, first: int, last: int) -> None:
         if self._ledger >= 0:
-            self._ranges.append((self._ledger, self._first, self._last))
+            self._ranges += (self._ledger, self._first, self._last)
         self._ledger, self._first, self._last = ledger_id, first, last
 
     def add_row(self, ledger_id: int, entry_id: int, row: int, batch_size: int) -> None:
@@ -217,15 +220,14 @@ class AckTracker:
         self.count = 0
         if not ranges and not batch_rows and cumulative is None:
             return None
-        return PendingAcks(ranges, batch_rows, cumulative)
+        entries = entry_set(ranges)
+        return PendingAcks(entries.ranges, batch_rows, cumulative, entries.bits)
 
-    def _drain_ranges(self) -> list[EntryRange]:
-        ranges = self._ranges
+    def _drain_ranges(self) -> list[int]:
         if self._ledger >= 0:
-            ranges.append((self._ledger, self._first, self._last))
-        self._ranges = []
-        self._ledger, self._first, self._last = -1, 0, -1
-        return merge_ranges(ranges) if len(ranges) > 1 else ranges
+            self._start_range(-1, 0, -1)
+        ranges, self._ranges = self._ranges, []
+        return ranges
 
     def clear(self) -> None:
         """Forget everything: after a seek, acknowledged messages come again."""
@@ -236,15 +238,3 @@ class AckTracker:
 def _reach(position: tuple[int, int, int]) -> tuple[int, int, float]:
     ledger_id, entry_id, row = position
     return ledger_id, entry_id, float("inf") if row == WHOLE_ENTRY else row
-
-
-def merge_ranges(ranges: Sequence[EntryRange]) -> list[EntryRange]:
-    """Sorted and disjoint, neighbours joined."""
-    merged: list[EntryRange] = []
-    for ledger_id, first, last in sorted(ranges):
-        if merged and merged[-1][0] == ledger_id and first <= merged[-1][2] + 1:
-            if last > merged[-1][2]:
-                merged[-1] = (ledger_id, merged[-1][1], last)
-        else:
-            merged.append((ledger_id, first, last))
-    return merged

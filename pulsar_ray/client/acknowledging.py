@@ -17,6 +17,8 @@ from pulsar_ray.session.requests import Acknowledge, NegativeAcknowledge, Reques
 from pulsar_ray.transport.link import ActorLink
 
 MAX_RANGES_PER_PACKET = 20_000
+RANGES_PER_BITS = 50
+"""What takes about as much of a packet."""
 MAX_NACKS_PER_PACKET = 10_000
 
 
@@ -114,9 +116,13 @@ class Acknowledging:
             with self._lock:
                 _remove(self.held, acknowledged)
 
+        ranges, batch_rows, cumulative, bits = acknowledged
         generation = self.generation
         return Statement(
-            lambda rid: Acknowledge(rid, self.consumer_id, *acknowledged, at_once, generation), carried_out
+            lambda rid: Acknowledge(
+                rid, self.consumer_id, ranges, batch_rows, cumulative, at_once, generation, bits
+            ),
+            carried_out,
         )
 
     def _say(
@@ -169,9 +175,13 @@ def _parts(pending: PendingAcks | None) -> Iterator[PendingAcks]:
     """As it is, or cut into what fits into packets."""
     if pending is None:
         return
-    if len(pending.ranges) + sum(len(rows) for _, _, rows in pending.batch_rows) <= MAX_RANGES_PER_PACKET:
+    size = len(pending.ranges) + sum(len(rows) for _, _, rows in pending.batch_rows)
+    if size + len(pending.entry_bits) * RANGES_PER_BITS <= MAX_RANGES_PER_PACKET:
         yield pending
         return
+    step = MAX_RANGES_PER_PACKET // RANGES_PER_BITS
+    for start in range(0, len(pending.entry_bits), step):
+        yield PendingAcks([], [], None, pending.entry_bits[start : start + step])
     for start in range(0, len(pending.ranges), MAX_RANGES_PER_PACKET):
         yield PendingAcks(pending.ranges[start : start + MAX_RANGES_PER_PACKET], [], None)
     for rows in pending.batch_rows:
@@ -182,6 +192,8 @@ def _parts(pending: PendingAcks | None) -> Iterator[PendingAcks]:
 
 def _remove(held: HeldRows, acknowledged: PendingAcks) -> None:
     held.remove_entries(acknowledged.ranges)
+    for bits in acknowledged.entry_bits:
+        held.remove_bits(bits)
     for ledger_id, entry_id, rows in acknowledged.batch_rows:
         held.remove_rows(ledger_id, entry_id, of_ranges(rows))
     if acknowledged.cumulative is not None:

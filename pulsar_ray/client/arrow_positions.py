@@ -11,9 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_ray.client.ack_tracker import BatchRows, EntryRange
+from pulsar_ray.client.ack_tracker import BatchRows
 from pulsar_ray.client.constant_columns import distinct_values
 from pulsar_ray.client.nack_tracker import Nack
+from pulsar_ray.model.entry_sets import EntryRange
 
 _Int64s = npt.NDArray[np.int64]
 

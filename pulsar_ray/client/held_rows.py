@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from sortedcontainers import SortedDict
 
+from pulsar_ray.model.entry_sets import EntryBits
 from pulsar_ray.model.row_ranges import RowRanges
 from pulsar_ray.model.row_sets import RowSet, of_ranges, ranges_of
 
@@ -62,6 +63,19 @@ class HeldRows:
                 end = self._blocks[inside][0]
         for key, entries in gone.items():
             self._remove(key, entries)
+
+    def remove_bits(self, bits: EntryBits) -> None:
+        """The same for scattered entries: costs in proportion to the blocks."""
+        ledger_id, origin, data = bits
+        entries = int.from_bytes(data, "little")
+        for key in self._overlapping(ledger_id, origin, origin + entries.bit_length() - 1):
+            held = self._blocks[key]
+            offset = key[1] - origin
+            gone = entries >> offset if offset >= 0 else entries << -offset
+            if held[1]:
+                held[2] &= ~gone
+            if not held[2] or (gone & 1 and not held[1]):
+                del self._blocks[key]
 
     def remove_rows(self, ledger_id: int, entry_id: int, rows: RowSet) -> None:
         """Rows of a batch were acknowledged or given back; without rows, the entry."""

@@ -9,8 +9,10 @@ from pulsar_ray.dispatch.consumer import PendingBlock
 from pulsar_ray.dispatch.pending_acks import PendingAcks
 from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor
 from pulsar_ray.model import row_ranges, row_sets
+from pulsar_ray.model.entry_sets import EntryBits
 from pulsar_ray.model.position import Position
 from pulsar_ray.model.row_ranges import RowRanges
+from pulsar_ray.model.row_sets import RowSet
 
 
 class Acknowledgments:
@@ -29,34 +31,45 @@ class Acknowledgments:
         Neighbouring ranges within one block, as Key_Shared has them, cost little more than one.
         """
         block: PendingBlock | None = None
-        within: list[tuple[int, int]] = []  # entries that are part of that block
+        within = 0  # rows of that block
         for ledger_id, first, last in ranges:
-            if block is not None and _is_part(block.ref, ledger_id, first, last):
-                within.append((first, last))
-                continue
-            self._acknowledge_within(block, within)
-            block, within = self._pending.find(ledger_id, first), []
-            if block is not None and _is_part(block.ref, ledger_id, first, last):
-                within.append((first, last))
-            else:
-                block = None
-                self._acknowledge_range(ledger_id, first, last)
-        self._acknowledge_within(block, within)
+            if block is None or not _is_part(block.ref, ledger_id, first, last):
+                self._acknowledge_rows(block, within)
+                block, within = self._pending.find(ledger_id, first), 0
+                if block is None or not _is_part(block.ref, ledger_id, first, last):
+                    block = None
+                    self._acknowledge_range(ledger_id, first, last)
+                    continue
+            origin = block.ref.first_entry_id
+            within |= row_sets.span(first - origin, last - origin + 1)
+        self._acknowledge_rows(block, within)
 
-    def _acknowledge_within(self, block: PendingBlock | None, within: list[tuple[int, int]]) -> None:
-        if block is None or not within:
+    def acknowledge_bits(self, bits: EntryBits) -> None:
+        """Scattered entries. Costs per block that has some of them."""
+        ledger_id, origin, data = bits
+        elsewhere = entries = int.from_bytes(data, "little")
+        for block in self._pending.overlapping(ledger_id, origin, origin + entries.bit_length() - 1):
+            ref = block.ref
+            offset = ref.first_entry_id - origin
+            rows = entries >> offset if offset >= 0 else entries << -offset
+            if rows := 0 if ref.is_batch else rows & ref.all_rows:
+                elsewhere &= ~(rows << offset if offset >= 0 else rows >> -offset)
+                self._acknowledge_rows(block, rows)
+        for first, end in row_sets.ranges_of(elsewhere):
+            self._acknowledge_range(ledger_id, origin + first, origin + end - 1)
+
+    def _acknowledge_rows(self, block: PendingBlock | None, rows: RowSet) -> None:
+        """Rows that are entries."""
+        if block is None:
             return
         ledger_id, origin = block.key
-        if len(within) == 1:
-            added = self._cursor.acknowledge(ledger_id, *within[0])
+        entries = [(origin + first, origin + end - 1) for first, end in row_sets.ranges_of(rows)]
+        if len(entries) == 1:
+            added = self._cursor.acknowledge(ledger_id, *entries[0])
         else:
-            within.sort()
-            added = self._cursor.acknowledge_many(ledger_id, within)
+            added = self._cursor.acknowledge_many(ledger_id, entries)
         if added:
-            self._pending.drop_rows(
-                block,
-                row_sets.of_ranges(tuple((first - origin, last - origin + 1) for first, last in within)),
-            )
+            self._pending.drop_rows(block, rows)
 
     def _acknowledge_range(self, ledger_id: int, first: int, last: int) -> None:
         if not self._cursor.acknowledge(ledger_id, first, last):

@@ -29,6 +29,7 @@ from pulsar_ray.dispatch.subscription_type import SubscriptionType
 from pulsar_ray.dispatch.unacked_limits import UnackedLimits
 from pulsar_ray.errors import ConsumerBusy, CumulativeAcknowledgementNotAllowedError
 from pulsar_ray.managed_ledger.managed_cursor import KnownConsumer, ManagedCursor
+from pulsar_ray.model.entry_sets import EntryBits
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.generation import after_seeks, seeks_of
 from pulsar_ray.model.position import EARLIEST, Position
@@ -332,11 +333,12 @@ class Dispatcher:
         batch: Iterable[tuple[int, int, RowRanges]] = (),
         cumulative: tuple[int, int, int] | None = None,
         generation: int | None = None,
+        entry_bits: Iterable[EntryBits] = (),
     ) -> int:
         """Acknowledge entries, messages of batches, and everything up to a message.
 
-        `ranges` are (ledger, first, last), `batch` (ledger, entry, rows), `cumulative` (ledger, entry, row of
-        a batch or -1). Returns the cursor version that must be durable before a receipt.
+        `ranges` are (ledger, first, last), `entry_bits` scattered entries, `batch` (ledger, entry, rows),
+        `cumulative` (ledger, entry, row of a batch or -1). Returns what must be durable before a receipt.
 
         Idempotent; any consumer may acknowledge any message, also one that has left. What a consumer
         acknowledged in a `generation` from before a seek, it has to see again: that changes nothing. Raises
@@ -355,6 +357,8 @@ class Dispatcher:
             and self.settings.acknowledgment_at_batch_index_level_enabled
         )
         self._acknowledgments.acknowledge_ranges(ranges)
+        for bits in entry_bits:
+            self._acknowledgments.acknowledge_bits(bits)
         for ledger_id, entry_id, rows in batch:
             self._acknowledgments.acknowledge_batch(ledger_id, entry_id, rows, is_durable)
         if cumulative is not None:

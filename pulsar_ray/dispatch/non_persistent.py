@@ -17,6 +17,7 @@ from pulsar_ray.dispatch.redelivery import NackItem
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor, Subscription
 from pulsar_ray.model.drops import Drops
+from pulsar_ray.model.entry_sets import EntryBits
 from pulsar_ray.model.row_ranges import RowRanges
 
 
@@ -75,6 +76,7 @@ class NonPersistentDispatcher(Dispatcher):
         batch: Iterable[tuple[int, int, RowRanges]] = (),
         cumulative: tuple[int, int, int] | None = None,
         generation: int | None = None,
+        entry_bits: Iterable[EntryBits] = (),
     ) -> int:
         """Without effect."""
         return self.cursor.version

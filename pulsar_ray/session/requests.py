@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pulsar_ray.errors import ProtocolError
+from pulsar_ray.model.entry_sets import EntryBits, EntryRange
 from pulsar_ray.model.row_sets import WireRows
 from pulsar_ray.session.packet import Packet, encode_packet
 
 PROTOCOL_VERSION = 1
 
-EntryRange = tuple[int, int, int]
-"""(ledger id, first entry id, last entry id), inclusive."""
 Grant = tuple[int, int, int, int, int, int, WireRows, int, int]
 BatchRows = tuple[int, int, tuple[tuple[int, int], ...]]
 """(ledger id, entry id, half-open row ranges of the batch)."""
@@ -243,7 +242,7 @@ class Deliver(NamedTuple):
 class Acknowledge(NamedTuple):
     """Client to dispatcher; answered once durable, which is hurried with `at_once`. A repeat changes nothing.
 
-    `cumulative` is (ledger id, entry id, row | -1).
+    `cumulative` is (ledger id, entry id, row | -1); `entry_bits` are scattered entries (`entry_sets`).
     """
 
     request_id: int
@@ -254,6 +253,7 @@ class Acknowledge(NamedTuple):
     at_once: bool = True
     generation: int | None = None
     """When they were acknowledged; of those from before a seek nothing is left to say."""
+    entry_bits: Sequence[EntryBits] = ()
 
 
 class NegativeAcknowledge(NamedTuple):

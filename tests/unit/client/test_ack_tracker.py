@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import random
+from itertools import chain
 
 from pulsar_ray.client.ack_tracker import WHOLE_ENTRY, AckTracker, PendingAcks
+from pulsar_ray.model.entry_sets import ranges_in
 from pulsar_ray.model.row_sets import of_ranges
 from tests.unit.client.blocks import received
 
@@ -149,7 +151,8 @@ class Sent:
         if drained is None:
             return
         assert drained.ranges == sorted(drained.ranges)
-        for ledger_id, first, last in drained.ranges:
+        of_bits = (part for bits in drained.entry_bits for part in ranges_in(bits))
+        for ledger_id, first, last in chain(drained.ranges, of_bits):
             self.entries |= {(ledger_id, entry_id) for entry_id in range(first, last + 1)}
         for ledger_id, entry_id, rows in drained.batch_rows:
             seen = self.rows.setdefault((ledger_id, entry_id), set())
@@ -160,13 +163,13 @@ def test_against_a_naive_model() -> None:
     for seed in range(30):
         print("seed", seed)
         choose = random.Random(seed)
-        sizes = {(ledger, entry): choose.choice([0, 1, 2, 9]) for ledger in (1, 2) for entry in range(12)}
+        sizes = {(ledger, entry): choose.choice([0, 1, 2, 9]) for ledger in (1, 2) for entry in range(40)}
         index_acks = choose.random() < 0.5
         acks = AckTracker(batch_index_ack=index_acks)
         rows: dict[tuple[int, int], set[int]] = {}
         entries: set[tuple[int, int]] = set()
         sent = Sent()
-        for _ in range(200):
+        for _ in range(400):
             key = choose.choice(list(sizes))
             size = sizes[key]
             if size == 0:

@@ -40,3 +40,19 @@ def test_a_declaration_fits_into_a_packet_whatever_is_held() -> None:
         opened = decode_request(decode_packet(packet))
         assert isinstance(opened, OpenConsumer)
         assert list(opened.held) == held.declared()
+
+
+def test_scattered_entries_are_removed_by_bits() -> None:
+    held = HeldRows()
+    held.add(LEDGER, 10, 5, span(0, 5), 5)
+    held.add(LEDGER, 15, 1, span(0, 100), 100)
+    held.add(LEDGER, 16, 1, span(0, 1), 1)
+    held.add(LEDGER, 17, 4, span(1, 4), 4)
+    held.remove_bits((LEDGER, 11, 0b1010_0101.to_bytes(2, "little")))
+    assert held.declared() == [
+        (LEDGER, 10, ((0, 1), (2, 3), (4, 5))),
+        (LEDGER, 15, ((0, 100),)),
+        (LEDGER, 17, ((2, 4),)),
+    ]
+    held.remove_bits((LEDGER, 14, b"\xff"))
+    assert held.declared() == [(LEDGER, 10, ((0, 1), (2, 3)))]

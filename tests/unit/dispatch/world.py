@@ -18,6 +18,7 @@ from pulsar_ray.managed_ledger.cursor_records import (
     cursor_from_snapshot,
     snapshot_payload,
 )
+from pulsar_ray.model.entry_sets import EntryBits
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.position import Position
 from tests.unit.dispatch.naive_model import GRACE_MS, Client, Facts, Message, NaiveModel, messages_of
@@ -175,9 +176,19 @@ class World(NaiveModel):
                 ranges[-1] = (ledger, ranges[-1][1], entry)
             else:
                 ranges.append((ledger, entry, entry))
-        self.dispatcher.acknowledge(sender.consumer_id, ranges, batch)
+        bits: list[EntryBits] = []
+        if self.random.random() < 0.5:
+            # As clients say what is scattered, here however little there is.
+            bits, ranges = [self._bits(ledger, ranges) for ledger in {part[0] for part in ranges}], []
+        self.dispatcher.acknowledge(sender.consumer_id, ranges, batch, entry_bits=bits)
         for message in chosen:
             self.acked(message)
+
+    def _bits(self, ledger: int, ranges: list[tuple[int, int, int]]) -> EntryBits:
+        entries = [entry for of, a, b in ranges if of == ledger for entry in range(a, b + 1)]
+        first = max(min(entries) - self.random.randrange(3), 0)
+        rows = sum(1 << entry - first for entry in entries)
+        return ledger, first, rows.to_bytes(100, "little")
 
     def _acknowledge_cumulative(self, client: Client, last: Message) -> None:
         ledger, entry, row = last

@@ -1,0 +1,76 @@
+"""Entries of ledgers as ranges where they come in runs, and as bits where they are scattered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pulsar_ray.model import row_sets
+
+EntryRange: TypeAlias = tuple[int, int, int]
+"""(ledger id, first entry id, last entry id), inclusive."""
+EntryBits: TypeAlias = tuple[int, int, bytes]
+"""(ledger id, entry id of the lowest bit of the first byte, at most MAX_ENTRIES bits)."""
+
+MAX_ENTRIES = row_sets.MAX_ROWS
+_FEW_RANGES = 4
+_Int64s: TypeAlias = NDArray[np.int64]
+
+
+class EntrySet(NamedTuple):
+    """No entry is named twice; both parts are in order."""
+
+    ranges: list[EntryRange]
+    bits: Sequence[EntryBits]
+
+
+def entry_set(flat: Sequence[int]) -> EntrySet:
+    """The entries of ranges in any order that may overlap: ledger id, first and last entry id of each."""
+    if len(flat) <= 3:
+        return EntrySet([(flat[0], flat[1], flat[2])] if flat else [], ())
+    table = np.array(flat, np.int64).reshape(-1, 3)
+    ranges: list[EntryRange] = []
+    bits: list[EntryBits] = []
+    for ledger_id in np.unique(table[:, 0]).tolist():
+        _add(ranges, bits, ledger_id, *_merged(table[table[:, 0] == ledger_id]))
+    return EntrySet(ranges, tuple(bits))
+
+
+def ranges_in(bits: EntryBits) -> Iterator[EntryRange]:
+    """The ranges of entries that bits say."""
+    ledger_id, origin, data = bits
+    for first, end in row_sets.ranges_of(int.from_bytes(data, "little")):
+        yield ledger_id, origin + first, origin + end - 1
+
+
+def _merged(table: _Int64s) -> tuple[_Int64s, _Int64s]:
+    """First and last entries of the runs, in order."""
+    firsts, lasts = table[:, 1], table[:, 2]
+    if (np.diff(firsts) < 0).any():
+        order = np.argsort(firsts, kind="stable")
+        firsts, lasts = firsts[order], lasts[order]
+    reach = np.maximum.accumulate(lasts)
+    starts = np.flatnonzero(firsts[1:] > reach[:-1] + 1) + 1
+    return firsts[np.concatenate(([0], starts))], reach[np.concatenate((starts - 1, [len(reach) - 1]))]
+
+
+def _add(
+    ranges: list[EntryRange], bits: list[EntryBits], ledger_id: int, firsts: _Int64s, lasts: _Int64s
+) -> None:
+    at = 0
+    while at < len(firsts):
+        origin = int(firsts[at])
+        end = max(int(np.searchsorted(lasts, origin + MAX_ENTRIES)), at + 1)
+        if end - at <= _FEW_RANGES:
+            runs = zip(firsts[at:end].tolist(), lasts[at:end].tolist(), strict=True)
+            ranges.extend((ledger_id, first, last) for first, last in runs)
+        else:
+            steps = np.zeros(int(lasts[end - 1]) - origin + 2, np.int8)
+            steps[firsts[at:end] - origin] = 1
+            steps[lasts[at:end] + 1 - origin] = -1
+            data = np.packbits(np.cumsum(steps[:-1], dtype=np.int8), bitorder="little").tobytes()
+            bits.append((ledger_id, origin, data))
+        at = end
