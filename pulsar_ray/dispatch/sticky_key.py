@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
+from itertools import repeat
 from typing import TypeAlias
 
 import mmh3
@@ -49,9 +50,8 @@ def slot_of(key: str, slotting: Slotting) -> int:
 
 def slots_of(keys: Iterable[str], slotting: Slotting) -> NDArray[np.uint16]:
     """The slots of many sticky keys."""
-    digests = np.fromiter(
-        (mmh3.hash(key.encode("utf-8", "surrogatepass"), 0, signed=False) for key in keys), np.uint32
-    )
+    encoded = [key.encode("utf-8", "surrogatepass") for key in keys]
+    digests = np.fromiter(map(mmh3.hash, encoded, repeat(0), repeat(False)), np.uint32, len(encoded))
     if slotting is Slotting.RANGE:
         return digests.astype(np.uint16)  # the lower 16 bits
     return ((digests & 0x7FFFFFFF) % (SLOTS - 1) + 1).astype(np.uint16)

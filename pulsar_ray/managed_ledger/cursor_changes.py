@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pulsar_ray.managed_ledger.redelivery_counts import RowFailures
 from pulsar_ray.model.position import Position
 from pulsar_ray.model.row_ranges import RowRanges
@@ -15,17 +17,18 @@ class CursorChanges:
     def __init__(self, is_recorded: bool) -> None:
         self._is_recorded = is_recorded
         self.is_reset = False
-        self.deleted: list[tuple[int, int, int]] = []
+        self.deleted: dict[int, list[tuple[int, int]]] = {}
+        """Ranges (first, last) by ledger, in any order."""
         self.counts: list[tuple[int, int, int, int]] = []
         self.batches: dict[Position, RowRanges] = {}
         self.row_failures: dict[Position, RowFailures] = {}
         self.consumers: set[int] = set()
         """Ids of consumers that came or went; the cursor knows which."""
 
-    def add_deleted(self, ledger_id: int, first: int, last: int) -> None:
-        """Entries were acknowledged above mark-delete."""
+    def add_deleted(self, ledger_id: int, ranges: Iterable[tuple[int, int]]) -> None:
+        """Entries were acknowledged; those below mark-delete do not matter."""
         if self._is_recorded:
-            self.deleted.append((ledger_id, first, last))
+            self.deleted.setdefault(ledger_id, []).extend(ranges)
 
     def add_count(self, ledger_id: int, first: int, last: int, count: int) -> None:
         """Entries have a new redelivery count."""

@@ -16,11 +16,14 @@ One record is applied as a whole or not at all. A record is a map; keys left out
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+import numpy as np
+
 from pulsar_ray.managed_ledger.managed_cursor import KnownConsumer, ManagedCursor, Subscription
+from pulsar_ray.model.entry_sets import merged_runs
 from pulsar_ray.model.position import Position
 from pulsar_ray.model.position_ranges import PositionRanges
 
@@ -49,11 +52,7 @@ def changes_payload(cursor: ManagedCursor) -> dict[str, Any]:
     if changes.is_reset:
         payload["r"] = True
     if changes.deleted:
-        holes = PositionRanges()
-        for ledger_id, first, last in changes.deleted:
-            if (ledger_id, last) > mark_delete:
-                holes.add(ledger_id, first, last)
-        payload["d"] = _encode_ranges(holes)
+        payload["d"] = _encode_new_holes(changes.deleted, mark_delete)
     if changes.batches:
         payload["b"] = _encode_batches(
             (position, rows)
@@ -119,6 +118,22 @@ def _encode_ranges(ranges: PositionRanges) -> list[Any]:
         flat.append(first - at)
         flat.append(last - first + 1)
         at = last + 1
+    return encoded
+
+
+def _encode_new_holes(ranges: Mapping[int, Sequence[tuple[int, int]]], mark_delete: Position) -> list[Any]:
+    encoded: list[Any] = []
+    for ledger_id in sorted(ranges):
+        if ledger_id < mark_delete.ledger_id:
+            continue
+        firsts, lasts = merged_runs(np.array(ranges[ledger_id], np.int64))
+        if ledger_id == mark_delete.ledger_id:
+            left = lasts > mark_delete.entry_id
+            firsts, lasts = firsts[left], lasts[left]
+        if len(firsts):
+            ends = lasts + 1
+            gaps = firsts - np.concatenate(([0], ends[:-1]))
+            encoded += (ledger_id, np.column_stack((gaps, ends - firsts)).ravel().tolist())
     return encoded
 
 

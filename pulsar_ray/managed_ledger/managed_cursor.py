@@ -80,7 +80,7 @@ class ManagedCursor:
             added = self.deleted.add(ledger_id, first, last)
             if not added:
                 return 0
-            self.changes.add_deleted(ledger_id, first, last)
+            self.changes.add_deleted(ledger_id, ((first, last),))
             self._forget(ledger_id, first, last)
         self.version += 1
         return added
@@ -106,9 +106,7 @@ class ManagedCursor:
             for first, last in ranges:
                 self._forget(ledger_id, first, last)
         self._advance_over_deleted()
-        for first, last in ranges:
-            if (ledger_id, last) > self.mark_delete:
-                self.changes.add_deleted(ledger_id, first, last)
+        self.changes.add_deleted(ledger_id, ranges)
         self.version += 1
         return added
 

@@ -35,7 +35,8 @@ def entry_set(flat: Sequence[int]) -> EntrySet:
     ranges: list[EntryRange] = []
     bits: list[EntryBits] = []
     for ledger_id in np.unique(table[:, 0]).tolist():
-        _add(ranges, bits, ledger_id, *_merged(table[table[:, 0] == ledger_id]))
+        of_ledger = table[table[:, 0] == ledger_id]
+        _add(ranges, bits, ledger_id, *merged_runs(of_ledger[:, 1:]))
     return EntrySet(ranges, tuple(bits))
 
 
@@ -46,9 +47,9 @@ def ranges_in(bits: EntryBits) -> Iterator[EntryRange]:
         yield ledger_id, origin + first, origin + end - 1
 
 
-def _merged(table: _Int64s) -> tuple[_Int64s, _Int64s]:
-    """First and last entries of the runs, in order."""
-    firsts, lasts = table[:, 1], table[:, 2]
+def merged_runs(ranges: _Int64s) -> tuple[_Int64s, _Int64s]:
+    """First and last entries of what (first, last) of one ledger, in any order, amount to, in order."""
+    firsts, lasts = ranges[:, 0], ranges[:, 1]
     if (np.diff(firsts) < 0).any():
         order = np.argsort(firsts, kind="stable")
         firsts, lasts = firsts[order], lasts[order]
