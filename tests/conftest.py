@@ -17,7 +17,9 @@ _SECOND_TRY = {"actors", "conformance", "docs", "faults", "spark"}
 _HERE = Path(__file__).parent
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.pluginmanager.hasplugin("rerunfailures"):  # -p no:rerunfailures shows the first failure
+        return
     for item in items:
         if item.path.relative_to(_HERE).parts[0] in _SECOND_TRY:
             item.add_marker(pytest.mark.flaky(reruns=1, rerun_except=["PromiseBroken"]))

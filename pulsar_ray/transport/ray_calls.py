@@ -1,11 +1,13 @@
 """Waiting for Ray's answers in threads that do not end with the program: none is inside Ray when that leaves.
 
-Ray ends a process with exit code 1 if a thread of it is found in a call once Ray has shut down.
+Ray ends a process with exit code 1 if a thread of it calls Ray once that has shut down. Letting go of a
+reference is such a call.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import threading
 import time
 from typing import Any
@@ -19,13 +21,26 @@ SLICE_S = 0.2
 EXIT_DEADLINE_S = 5.0
 
 
+class RayCall:
+    """A call that was made, until its result was asked for once."""
+
+    __slots__ = ("reference",)
+
+    def __init__(self, reference: Any) -> None:
+        self.reference = reference
+
+
 class RayCalls:
-    """A context for every use of Ray. At the process's end those inside are waited for, and nobody enters."""
+    """A context for every use of Ray. At the process's end those inside are waited for, and nobody enters.
+
+    References to results are let go of inside, or else by nobody.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._inside = 0
         self._is_ending = False
+        self._open: set[RayCall] = set()
 
     def __enter__(self) -> None:
         with self._changed:
@@ -38,19 +53,33 @@ class RayCalls:
             self._inside -= 1
             self._changed.notify_all()
 
-    def result(self, reference: Any, timeout_s: float) -> Any:
+    def made(self, reference: Any) -> RayCall:
+        """Keep a new call's reference."""
+        call = RayCall(reference)
+        self._open.add(call)
+        return call
+
+    def result(self, call: RayCall, timeout_s: float) -> Any:
         """`ray.get` that gives up when the program ends. Raises what Ray raises, AlreadyClosed."""
+        try:
+            return self._get(call.reference, timeout_s)
+        finally:
+            if not self._is_ending:
+                self._open.discard(call)
+                call.reference = None
+
+    def _get(self, reference: Any, timeout_s: float) -> Any:
         deadline = time.monotonic() + timeout_s
         while not self._is_ending:
             left = deadline - time.monotonic()
-            try:
+            # Ray's own exception would keep the reference in its traceback for as long as somebody keeps it.
+            with contextlib.suppress(ray_errors.GetTimeoutError):
                 return ray.get(reference, timeout=max(0.0, min(left, SLICE_S)))
-            except ray_errors.GetTimeoutError:
-                if left <= SLICE_S:
-                    # Somebody has to take a late answer: an error that nobody took, Ray prints into the
-                    # terminal.
-                    reference.future()
-                    raise
+            if left <= SLICE_S:
+                # Somebody has to take a late answer: an error that nobody took, Ray prints into the terminal.
+                reference.future()
+                del reference
+                raise ray_errors.GetTimeoutError(f"no answer within {timeout_s:g} s")
         raise AlreadyClosed("the program is ending")
 
     def end(self) -> None:

@@ -12,7 +12,7 @@ from pulsar_ray.session.exchange_bytes import ExchangeCall, pack_call, unpack_an
 from pulsar_ray.session.requests import PROTOCOL_VERSION
 from pulsar_ray.transport.cluster import AttachReply, PartitionRoute, SubscriptionRequest
 from pulsar_ray.transport.names import CONTROLLER, NAMESPACE
-from pulsar_ray.transport.ray_calls import RAY_CALLS
+from pulsar_ray.transport.ray_calls import RAY_CALLS, RayCall
 from pulsar_ray.transport.ray_errors import translated
 from pulsar_ray.transport.retry import until
 
@@ -45,7 +45,7 @@ class RayCluster:
         try:
             handle = self.handle(name)
             with RAY_CALLS, translated(f"{name}.{method}"):
-                return RAY_CALLS.result(getattr(handle, method).remote(*args), timeout_s)
+                return RAY_CALLS.result(RAY_CALLS.made(getattr(handle, method).remote(*args)), timeout_s)
         except Moved:
             self.forget(name)
             raise
@@ -107,13 +107,14 @@ class RayCluster:
         attachment: int,
         token: bytes,
         up: tuple[int, Sequence[tuple[int, Any]]],
-    ) -> Any:
+    ) -> RayCall:
         """Start one tunnel call."""
         handle = self.handle(address)
         with RAY_CALLS, translated(f"{address}.exchange"):
-            return handle.exchange.remote(pack_call(ExchangeCall(session_id, attachment, token, *up)))
+            packed = pack_call(ExchangeCall(session_id, attachment, token, *up))
+            return RAY_CALLS.made(handle.exchange.remote(packed))
 
-    def exchange_result(self, handle: Any, timeout_s: float) -> tuple[int, list[tuple[int, bytes]]]:
+    def exchange_result(self, handle: RayCall, timeout_s: float) -> tuple[int, list[tuple[int, bytes]]]:
         """What a tunnel call brought down. Raises SessionLost, NotConnected, Moved, Timeout."""
         with RAY_CALLS, translated("exchange"):
             return unpack_answer(RAY_CALLS.result(handle, timeout_s))

@@ -8,7 +8,7 @@ import pytest
 import ray
 import ray.exceptions as ray_errors
 
-from pulsar_ray.errors import BrokerPersistenceError
+from pulsar_ray.errors import AlreadyClosed, BrokerPersistenceError
 from pulsar_ray.transport.ray_calls import RayCalls
 from pulsar_ray.transport.ray_errors import translated
 
@@ -42,7 +42,44 @@ def test_an_answer_that_comes_too_late_is_taken_nevertheless(monkeypatch: pytest
         raise ray_errors.GetTimeoutError
 
     monkeypatch.setattr(ray, "get", too_early)
-    reference = LateReference()
-    with pytest.raises(ray_errors.GetTimeoutError):
-        RayCalls().result(reference, timeout_s=0.01)
+    reference, calls = LateReference(), RayCalls()
+    with pytest.raises(ray_errors.GetTimeoutError, match=r"no answer within 0\.01 s"):
+        calls.result(calls.made(reference), timeout_s=0.01)
     assert reference.taken == 1
+
+
+class Reference:
+    """Notes when it is let go of."""
+
+    def __init__(self, gone: list[str]) -> None:
+        self._gone = gone
+
+    def __del__(self) -> None:
+        self._gone.append("gone")
+
+
+def test_a_reference_is_let_go_of_with_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "get", lambda _reference, timeout: "answer")
+    gone: list[str] = []
+    calls = RayCalls()
+    call = calls.made(Reference(gone))
+    assert calls.result(call, timeout_s=1.0) == "answer"
+    assert gone == ["gone"]
+
+
+def test_no_reference_is_let_go_of_while_the_program_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray would end it with exit code 1 for a thread that does that just when it shuts down."""
+    gone: list[str] = []
+    calls = RayCalls()
+    asked, never_asked = calls.made(Reference(gone)), calls.made(Reference(gone))
+
+    def ends_meanwhile(_reference: Any, timeout: float) -> str:
+        calls.end()
+        return "answer"
+
+    monkeypatch.setattr(ray, "get", ends_meanwhile)
+    assert calls.result(asked, timeout_s=1.0) == "answer"
+    with pytest.raises(AlreadyClosed):
+        calls.result(never_asked, timeout_s=1.0)
+    del asked, never_asked
+    assert gone == []
