@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import threading
 import time
 from typing import Any
@@ -22,7 +23,7 @@ EXIT_DEADLINE_S = 5.0
 
 
 class RayCall:
-    """A call that was made, until its result was asked for once."""
+    """A call that was made, until its result was asked for once, or it was let go of."""
 
     __slots__ = ("reference",)
 
@@ -68,18 +69,29 @@ class RayCalls:
                 self._open.discard(call)
                 call.reference = None
 
+    def let_go(self, call: RayCall) -> None:
+        """Nobody wants the result."""
+        with contextlib.suppress(AlreadyClosed), self:
+            self._open.discard(call)
+            call.reference = None
+
     def _get(self, reference: Any, timeout_s: float) -> Any:
         deadline = time.monotonic() + timeout_s
         while not self._is_ending:
             left = deadline - time.monotonic()
-            # Ray's own exception would keep the reference in its traceback for as long as somebody keeps it.
-            with contextlib.suppress(ray_errors.GetTimeoutError):
+            try:
                 return ray.get(reference, timeout=max(0.0, min(left, SLICE_S)))
-            if left <= SLICE_S:
-                # Somebody has to take a late answer: an error that nobody took, Ray prints into the terminal.
-                reference.future()
+            except ray_errors.RayError as error:
+                is_early = isinstance(error, ray_errors.GetTimeoutError)
+                if is_early and left > SLICE_S:
+                    continue
+                if is_early:
+                    # Somebody has to take a late answer: an error that nobody took, Ray prints into the
+                    # terminal.
+                    reference.future()
+                # The frames of its traceback would keep the reference for as long as somebody keeps them.
                 del reference
-                raise ray_errors.GetTimeoutError(f"no answer within {timeout_s:g} s")
+                raise error.with_traceback(None) from None
         raise AlreadyClosed("the program is ending")
 
     def end(self) -> None:
@@ -87,6 +99,8 @@ class RayCalls:
         with self._changed:
             self._is_ending = True
             self._changed.wait_for(lambda: not self._inside, EXIT_DEADLINE_S)
+        # References in cycles that nobody uses any more are not found from now on, by any thread.
+        gc.freeze()
 
 
 RAY_CALLS = RayCalls()

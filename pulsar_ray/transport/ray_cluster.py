@@ -25,7 +25,13 @@ class RayCluster:
 
     def __init__(self) -> None:
         self._handles: dict[str, Any] = {}
-        self._lives: dict[str, tuple[Any, Any]] = {}
+        self._lives: dict[str, RayCall] = {}
+
+    def __del__(self) -> None:
+        """The actors learn that this process needs them no more."""
+        # The last to hold a cluster may be a thread that ends while Ray does.
+        for life in self._lives.values():
+            RAY_CALLS.let_go(life)
 
     def handle(self, name: str) -> Any:
         """The actor's handle. Raises Moved when nobody has the name."""
@@ -125,7 +131,11 @@ class RayCluster:
             handle = self.handle(address)
             life = handle.stay.remote(session_id, attachment, token)
             # Kept, because an owner that forgets a call looks like one that died.
-            self._lives[address] = (life, handle.watch.remote(session_id, [life]))
+            kept = RAY_CALLS.made((life, handle.watch.remote(session_id, [life])))
+            former = self._lives.pop(address, None)
+            if former is not None:
+                RAY_CALLS.let_go(former)
+            self._lives[address] = kept
 
     def dispatcher_gone(self, address: str) -> None:
         """The subscription was deleted: its dispatcher leaves, so that a new one starts afresh."""

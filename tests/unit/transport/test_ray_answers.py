@@ -43,7 +43,7 @@ def test_an_answer_that_comes_too_late_is_taken_nevertheless(monkeypatch: pytest
 
     monkeypatch.setattr(ray, "get", too_early)
     reference, calls = LateReference(), RayCalls()
-    with pytest.raises(ray_errors.GetTimeoutError, match=r"no answer within 0\.01 s"):
+    with pytest.raises(ray_errors.GetTimeoutError):
         calls.result(calls.made(reference), timeout_s=0.01)
     assert reference.taken == 1
 
@@ -65,6 +65,8 @@ def test_a_reference_is_let_go_of_with_its_result(monkeypatch: pytest.MonkeyPatc
     call = calls.made(Reference(gone))
     assert calls.result(call, timeout_s=1.0) == "answer"
     assert gone == ["gone"]
+    calls.let_go(calls.made(Reference(gone)))
+    assert gone == ["gone", "gone"]
 
 
 def test_no_reference_is_let_go_of_while_the_program_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,6 +74,7 @@ def test_no_reference_is_let_go_of_while_the_program_ends(monkeypatch: pytest.Mo
     gone: list[str] = []
     calls = RayCalls()
     asked, never_asked = calls.made(Reference(gone)), calls.made(Reference(gone))
+    given_up = calls.made(Reference(gone))
 
     def ends_meanwhile(_reference: Any, timeout: float) -> str:
         calls.end()
@@ -81,5 +84,6 @@ def test_no_reference_is_let_go_of_while_the_program_ends(monkeypatch: pytest.Mo
     assert calls.result(asked, timeout_s=1.0) == "answer"
     with pytest.raises(AlreadyClosed):
         calls.result(never_asked, timeout_s=1.0)
-    del asked, never_asked
+    calls.let_go(given_up)
+    del asked, never_asked, given_up
     assert gone == []
