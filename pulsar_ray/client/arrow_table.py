@@ -40,7 +40,7 @@ batch index" and "no partition", as in MessageId.
 _SHORT_BLOCK = 128
 
 _Run = tuple[int, list[pa.Array | None]]
-"""So many neighbouring rows, and their columns of BLOCK_SCHEMA; None is one that none of these rows has."""
+"""So many neighbouring rows, and columns that were stored; None is one that none of these rows has."""
 
 
 def received_table(parts: Iterable[BlockRows]) -> pa.Table:
@@ -59,17 +59,17 @@ def received_table(parts: Iterable[BlockRows]) -> pa.Table:
 
 def _stored_columns(parts: Sequence[BlockRows]) -> dict[str, pa.ChunkedArray]:
     """What producers wrote; without sequence ids if all are consecutive."""
-    runs = list(_runs(parts))
-    columns = {
-        name: _joined([(count, arrays[place]) for count, arrays in runs], TABLE_SCHEMA.field(name).type)
-        for place, name in enumerate(BLOCK_SCHEMA.names)
-    }
+    names = BLOCK_SCHEMA.names
     if not any(part.block.decoded.has_sequence_ids for part in parts):
-        del columns["sequence_id"]
-    return columns
+        names.remove("sequence_id")
+    runs = list(_runs(parts, names))
+    return {
+        name: _joined([(count, arrays[place]) for count, arrays in runs], TABLE_SCHEMA.field(name).type)
+        for place, name in enumerate(names)
+    }
 
 
-def _runs(parts: Sequence[BlockRows]) -> Iterator[_Run]:
+def _runs(parts: Sequence[BlockRows], names: Sequence[str]) -> Iterator[_Run]:
     """Each long block for itself, and all short ones between two of them."""
     short: list[BlockRows] = []
     for part in parts:
@@ -77,17 +77,17 @@ def _runs(parts: Sequence[BlockRows]) -> Iterator[_Run]:
             short.append(part)
             continue
         if short:
-            yield _gathered(short)
+            yield _gathered(short, names)
             short = []
-        yield _stored(part)
+        yield _stored(part, names)
     if short:
-        yield _gathered(short)
+        yield _gathered(short, names)
 
 
-def _stored(part: BlockRows) -> _Run:
+def _stored(part: BlockRows, names: Sequence[str]) -> _Run:
     """Rows of a long block."""
     block, rows = part
-    columns = [block.decoded.column(name) for name in BLOCK_SCHEMA.names]
+    columns = [block.decoded.column(name) for name in names]
     if isinstance(rows, range):
         if len(rows) < block.message_count:
             columns = [column if column is None else column.slice(rows[0], len(rows)) for column in columns]
@@ -114,24 +114,13 @@ def _joined(parts: Sequence[tuple[int, pa.Array | None]], kind: pa.DataType) -> 
     return pa.chunked_array(chunks, kind)
 
 
-def _gathered(parts: Sequence[BlockRows]) -> _Run:
+def _gathered(parts: Sequence[BlockRows], names: Sequence[str]) -> _Run:
     """Short blocks as one: making Arrow arrays of each would cost more than its rows."""
-    values: list[bytes | None] = []
-    for block, rows in parts:
-        values += items_of(block.values, rows)
-    columns = (
-        values,
-        _gathered_column(parts, DecodedBlock.keys),
-        _gathered_column(parts, DecodedBlock.ordering_keys),
-        _gathered_column(parts, _property_pairs),
-        _gathered_column(parts, DecodedBlock.event_times),
-        _gathered_column(parts, DecodedBlock.sequence_ids),
-    )
-    arrays = [
-        column if column is None else pa.array(column, field.type)
-        for column, field in zip(columns, BLOCK_SCHEMA, strict=True)
-    ]
-    return len(values), arrays
+    arrays: list[pa.Array | None] = []
+    for name in names:
+        column = _gathered_column(parts, _LISTS[name])
+        arrays.append(column if column is None else pa.array(column, BLOCK_SCHEMA.field(name).type))
+    return sum(len(part.rows) for part in parts), arrays
 
 
 def _gathered_column(
@@ -154,3 +143,13 @@ def _gathered_column(
 def _property_pairs(decoded: DecodedBlock) -> list[list[tuple[str, str]] | None] | None:
     column = decoded.properties()
     return None if column is None else [list(row.items()) if row else None for row in column]
+
+
+_LISTS: dict[str, Callable[[DecodedBlock], list[Any] | None]] = {
+    "value": DecodedBlock.values,
+    "key": DecodedBlock.keys,
+    "ordering_key": DecodedBlock.ordering_keys,
+    "properties": _property_pairs,
+    "event_time": DecodedBlock.event_times,
+    "sequence_id": DecodedBlock.sequence_ids,
+}

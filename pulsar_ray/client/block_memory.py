@@ -14,7 +14,8 @@ MIN_BLOCK_BYTES = 32 * 1024
 KEPT_BYTES = 64 * 1024 * 1024
 _PAGE = 4096
 
-_Memory = npt.NDArray[np.uint8]
+_Slab = tuple[npt.NDArray[np.uint8], int]
+"""Memory and its address."""
 
 
 class BlockMemory:
@@ -27,7 +28,7 @@ class BlockMemory:
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self._kept_bytes = kept_bytes
         # By size. Only single calls on them: the garbage collector may give a buffer back at any moment.
-        self._free: dict[int, deque[_Memory]] = {}
+        self._free: dict[int, deque[_Slab]] = {}
         self._lent: dict[int, weakref.ref[Any]] = {}
 
     @property
@@ -44,18 +45,21 @@ class BlockMemory:
         size = 1 << (length + 2 * _PAGE - 1).bit_length()
         free = self._free.setdefault(size, deque())
         try:
-            memory = free.pop()
+            slab = free.pop()
         except IndexError:
-            memory = np.empty(size, dtype=np.uint8)
-        start = (offset - memory.ctypes.data) % _PAGE
+            fresh = np.empty(size, dtype=np.uint8)
+            slab = fresh, fresh.ctypes.data
+        memory, address = slab
+        start = (offset - address) % _PAGE
         lent = memory[start : start + length]
-        self._lent[id(memory)] = weakref.ref(lent, lambda _: self._returned(memory, free))
+        self._lent[address] = weakref.ref(lent, lambda _: self._returned(slab, free))
         return lent.data
 
-    def _returned(self, memory: _Memory, free: deque[_Memory]) -> None:
-        del self._lent[id(memory)]
+    def _returned(self, slab: _Slab, free: deque[_Slab]) -> None:
+        memory, address = slab
+        del self._lent[address]
         if self.free_bytes + memory.nbytes <= self._kept_bytes:
-            free.append(memory)
+            free.append(slab)
 
     def close(self) -> None:
         """Keep nothing from now on."""

@@ -31,13 +31,20 @@ def _repetition(value: Any, kind: pa.DataType) -> pa.Array:
 
 
 def distinct_values(column: pa.ChunkedArray | pa.Array) -> list[Any]:
-    """What a column contains, in order of appearance; text in chunks that share memory is looked at once."""
-    if isinstance(column, pa.ChunkedArray) and pa.types.is_string(column.type):
-        longest: dict[tuple[int, ...], pa.Array] = {}
-        for chunk in column.chunks:
-            place = (chunk.offset, *(0 if buffer is None else buffer.address for buffer in chunk.buffers()))
-            if place not in longest or len(longest[place]) < len(chunk):
-                longest[place] = chunk
-        column = pa.chunked_array(list(longest.values()), column.type)
-    values: list[Any] = pc.unique(column).to_pylist()
-    return values
+    """What a column without nulls contains, in order of appearance."""
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    values: dict[Any, None] = {}
+    for chunk in chunks:
+        if not len(chunk):
+            continue
+        first = chunk[0].as_py()
+        # A chunk of a received table is recognized by its memory, without a look at its rows.
+        same = pa.types.is_string(chunk.type) and _data(chunk) == _data(_repetition(first, chunk.type))
+        values |= dict.fromkeys([first] if same else pc.unique(chunk).to_pylist())
+    return list(values)
+
+
+def _data(text: pa.Array) -> int:
+    """Where the characters stand."""
+    characters = text.buffers()[2]
+    return 0 if characters is None else int(characters.address)

@@ -186,7 +186,8 @@ class DecodedBlock:
 
     def column(self, name: str) -> pa.Array | None:
         """Return a column of BLOCK_SCHEMA, None if no message has anything in it."""
-        return self._array(_PLACES[name])
+        column = _PLACES[name]
+        return self._stored(column) if self._has(column) else self._common(column, name)
 
     def _has(self, column: int) -> bool:
         return self._batch is not None and bool(self.header.columns >> column & 1)
@@ -210,24 +211,18 @@ class DecodedBlock:
             return list(range(self.header.first_sequence_id, self.header.last_sequence_id + 1))
         return None if of_all is None else [of_all] * self.message_count
 
-    def _array(self, column: int) -> pa.Array | None:
-        if self._has(column):
-            return self._stored(column)
+    def _common(self, column: int, name: str) -> pa.Array | None:
+        """A column that is not stored."""
         kind = BLOCK_SCHEMA.field(column).type
-        count = self.message_count
         if column == _VALUE:
             return pa.array([self._value], kind)
         if column == _SEQUENCE_ID:
             return pa.array(np.arange(self.header.first_sequence_id, self.header.last_sequence_id + 1), kind)
-        of_all = (
-            self.metadata.key,
-            self.metadata.ordering_key,
-            self.metadata.properties,
-            self.metadata.event_time,
-        )[column - 1]
+        of_all = getattr(self.metadata, name)
         if of_all is None:
             return None
-        return pa.array([list(of_all.items()) if isinstance(of_all, dict) else of_all] * count, kind)
+        row = list(of_all.items()) if isinstance(of_all, dict) else of_all
+        return pa.array([row] * self.message_count, kind)
 
 
 def decode_block(buf: Buffer, offset: int = 0, path: str = "block") -> DecodedBlock:
