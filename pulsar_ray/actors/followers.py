@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,10 @@ from pulsar_ray.session.requests import Advanced, Follow, encode_request
 from pulsar_ray.session.session_table import Session
 
 MAX_UNSENT_BYTES = 256 * 1024
+PAUSE_S = 0.00025
+"""For each armed follower but one: so long they are told nothing more after they were told something."""
+MAX_PAUSE_S = 0.005
+MAX_HELD_BYTES = 64 * 1024
 
 Frames = Sequence[tuple[int, int, int, bytes]]
 SegmentRow = tuple[int, int, str, int, int, int]
@@ -30,11 +35,19 @@ class _Follower:
 class Followers:
     """One small packet to each armed follower after a commit's receipts; absolute positions, so that a loss
     harms nothing.
+
+    Each packet wakes a process, and that one a consumer. So several followers are told of commits that come
+    one right after the other together: publishing must not slow down with the number of subscriptions.
     """
 
-    def __init__(self, ledger: ManagedLedger) -> None:
+    def __init__(self, ledger: ManagedLedger, loop: asyncio.AbstractEventLoop) -> None:
         self._ledger = ledger
+        self._loop = loop
         self._followers: dict[int, _Follower] = {}
+        self._held: list[tuple[int, int, int, bytes]] = []
+        self._held_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._pause_until = 0.0
 
     def __len__(self) -> int:
         return len(self._followers)
@@ -46,6 +59,7 @@ class Followers:
 
     def follow(self, session: Session, request: Follow) -> None:
         """Arm or disarm, and answer with where the log is now."""
+        self.tell_held()
         follower = self._followers.get(request.subscription_number)
         if follower is None or follower.session is not session or follower.attachment != session.attachment:
             # What was told over a carrier that is gone may not have arrived: it is told everything again.
@@ -60,21 +74,40 @@ class Followers:
 
     def advanced(self, result: AppendResult) -> None:
         """A commit became durable."""
+        self._held += result.frames
+        self._held_bytes += sum(len(header) for *_, header in result.frames)
+        may_wait = bool(result.frames) and self._held_bytes < MAX_HELD_BYTES
+        if may_wait and self._loop.time() < self._pause_until:
+            if self._timer is None:
+                self._timer = self._loop.call_at(self._pause_until, self.tell_held)
+            return
+        self._tell_armed()
+
+    def tell_held(self) -> None:
+        """Tell of commits that are held back; what is answered to a follower comes behind them."""
+        if self._held:
+            self._tell_armed()
+
+    def _tell_armed(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        frames, self._held, self._held_bytes = self._held, [], 0
         usual: list[Any] | None = None
-        for follower in self._followers.values():
-            if not follower.armed:
-                continue
+        armed = [follower for follower in self._followers.values() if follower.armed]
+        for follower in armed:
             carrier = follower.session.carrier
             if carrier is None or carrier.unsent_bytes > MAX_UNSENT_BYTES:
                 # It reads slower than we write: its next Follow (at the latest after a second) tells it the
                 # position.
                 follower.behind = True
-            elif follower.segments_version == self._ledger.segments_version and result.frames:
+            elif follower.segments_version == self._ledger.segments_version and frames:
                 # The same for all of them, nearly always: encoded once.
-                usual = usual or encode_request(self._packet(None, None, result.frames))
+                usual = usual or encode_request(self._packet(None, None, frames))
                 follower.session.send(usual)
             else:
-                self._tell(follower, result.frames)
+                self._tell(follower, frames)
+        self._pause_until = self._loop.time() + min(PAUSE_S * (len(armed) - 1), MAX_PAUSE_S)
 
     def catch_up(self) -> None:
         """Tell those that were left out while their carrier was full."""

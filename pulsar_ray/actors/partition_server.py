@@ -68,7 +68,7 @@ class PartitionServer:
         self._host = host
         self._disk = DiskThread(loop, "disk")
         self._space = DiskSpaceWatch(ledger.directory, settings)
-        self.followers = Followers(ledger)
+        self.followers = Followers(ledger, loop)
         self._cursors = SleepingCursors(Path(ledger.directory))
         self.intake = PublishIntake(
             ledger,
@@ -222,6 +222,7 @@ class PartitionServer:
         method = methods.get(name)
         if method is None:
             raise InvalidConfiguration(f"a partition has no call {name!r}")
+        self.followers.tell_held()
         return await method(**arguments)
 
     async def register_subscription(

@@ -298,9 +298,9 @@ class SubscriptionHost:
             self._loop.call_soon(self._turn)
 
     def advanced(self) -> None:
-        """The log moved."""
+        """The log moved; several times, if it was read late, and then there is one turn for all of them."""
         if self.endpoints:
-            self._turn()
+            self.schedule()
 
     def _turn(self) -> None:
         self._turn_scheduled = False
