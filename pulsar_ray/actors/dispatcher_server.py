@@ -147,6 +147,7 @@ class DispatcherServer:
             self._directory,
             on_mark_delete=lambda position: self._follower.move_hold(*position),
             on_fatal=self._on_fatal,
+            on_appetite=self._update_arming,
         )
         self._subscriptions[name] = host
         return host
@@ -177,6 +178,7 @@ class DispatcherServer:
             host.counts.sample()
             host.watch()
             host.schedule()
+        self._update_arming()
 
     # --- sessions ---------------------------------------------------------------------------------
 

@@ -108,7 +108,13 @@ class NonPersistentSubscription(SubscriptionHost):
             "",
             on_mark_delete=lambda _: None,
             on_fatal=on_fatal,
+            on_appetite=lambda: None,
         )
+
+    @property
+    def waits_for_entries(self) -> bool:
+        """Also of consumers without room: what they lose is counted."""
+        return bool(self.endpoints)
 
     def _can_take(self, incarnation: int) -> bool:
         endpoint = self.endpoints.get(incarnation)

@@ -10,7 +10,9 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from pulsar_ray.actors.appetite import Appetite
 from pulsar_ray.actors.consumer_endpoint import ConsumerEndpoint, QueueDrop
+from pulsar_ray.actors.consumer_spec import spec_of
 from pulsar_ray.actors.core_feeding import CoreFeeding
 from pulsar_ray.actors.cursor_flusher import CursorFlusher
 from pulsar_ray.actors.delivery_numberings import DeliveryNumberings
@@ -19,10 +21,8 @@ from pulsar_ray.actors.owner_loop import DiskThread
 from pulsar_ray.actors.subscription_stats import SubscriptionStats
 from pulsar_ray.clock import Clock
 from pulsar_ray.dispatch.attachment import Attachment, Departure
-from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue, Grant
-from pulsar_ray.dispatch.hash_regions import key_shared_spec
 from pulsar_ray.dispatch.watchdog import Watchdog
 from pulsar_ray.errors import ConsumerBusy, PulsarException, SessionLost
 from pulsar_ray.managed_ledger.cursor_store import CursorStore
@@ -61,8 +61,11 @@ class SubscriptionHost:
         *,
         on_mark_delete: Callable[[Position], None],
         on_fatal: Callable[[BaseException], None],
+        on_appetite: Callable[[], None],
     ) -> None:
         self.name = name
+        self._appetite = Appetite()
+        self._on_appetite = on_appetite
         self.core = core
         self._feed = feed
         self._clock = clock
@@ -105,7 +108,7 @@ class SubscriptionHost:
 
         Raises ConsumerBusy, and SessionLost if the session ended meanwhile.
         """
-        spec = _spec_of(request, 0)
+        spec = spec_of(request, 0)
         while self.core.must_wait(spec):
             await self._until_deadline()
         if session.is_ended:
@@ -114,7 +117,7 @@ class SubscriptionHost:
         numbering = self._numberings.of(
             request.incarnation, is_known=request.incarnation in self.core.consumers
         )
-        spec = _spec_of(request, numbering)
+        spec = spec_of(request, numbering)
         is_same = request.dispatcher_epoch == numbering
         endpoint = self._new_endpoint(session, request, numbering)
         endpoint.subscription = self.name
@@ -288,8 +291,8 @@ class SubscriptionHost:
 
     @property
     def waits_for_entries(self) -> bool:
-        """Whether somebody is connected that new entries would concern."""
-        return bool(self.endpoints)
+        """Whether somebody is connected that new entries would concern, and has had room for some lately."""
+        return bool(self.endpoints) and not self._appetite.is_sated
 
     def schedule(self) -> None:
         """Feed and dispatch at the end of this turn of the loop."""
@@ -308,6 +311,8 @@ class SubscriptionHost:
         while self._feed_core() | self._dispatch():
             continue
         self._arm_deadline()
+        if self._appetite.is_sated and self._appetite.has_come_back(has_room=self.core.blocks_wanted() > 0):
+            self._on_appetite()
 
     def _hand_over(self) -> None:
         """See whose turn it is on a Failover subscription; each is told once, and when it changes."""
@@ -327,6 +332,7 @@ class SubscriptionHost:
         grants = self.core.dispatch(self.now_ms())
         if not grants:
             return False
+        self._appetite.granted()
         by_consumer: dict[int, list[Grant]] = {}
         for grant in grants:
             by_consumer.setdefault(grant.consumer_id, []).append(grant)
@@ -376,6 +382,7 @@ class SubscriptionHost:
 
     def watch(self) -> None:
         """Once a second: warn if the subscription stands still."""
+        self._appetite.tick(has_room=not self.endpoints or self.core.blocks_wanted() > 0)
         reason = self._watchdog.look(self.core, self.now_ms())
         if reason is not None:
             logger.warning("subscription %s stands still: %s", self.name, reason)
@@ -384,17 +391,3 @@ class SubscriptionHost:
         """Write the cursor and give its directory up."""
         if self._flusher is not None:
             await self._flusher.close()
-
-
-def _spec_of(request: OpenConsumer, numbering: int) -> ConsumerSpec:
-    """`numbering` is higher than what any consumer that subscribed before can say of itself."""
-    return ConsumerSpec(
-        request.incarnation,
-        request.name,
-        ConsumerType(request.consumer_type),
-        request.priority_level,
-        request.batch_index_ack,
-        request.joined if 0 < request.joined < numbering else numbering,
-        request.is_multi_topic,
-        key_shared_spec(request.key_shared),
-    )

@@ -91,3 +91,20 @@ def test_index_acks_outlive_the_dispatcher(make_broker: Callable[..., Broker], a
     assert values(consumer, 3) == [b"000001", b"000004", b"000005"]
     assert_quiet(consumer)
     assert broker.admin().topics.stats(topic)["subscriptions"]["s"]["unackedMessages"] == 3
+
+
+def test_a_full_queue_is_not_told_of_new_messages_and_misses_none(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    consumer = client.subscribe(topic, "s", receiver_queue_size=4)
+    producer = client.create_producer(topic)
+    for value in numbers(0, 10):
+        producer.send(value)
+    server: Any = broker.cluster.dispatcher_of(topic, "s").server
+    wait_until(lambda: not server._is_armed, what="nobody waits for entries")
+    for value in numbers(10, 500):
+        producer.send_async(value, None)
+    producer.flush()
+    assert values(consumer, 500, acknowledge=True) == numbers(0, 500)
+    wait_until(lambda: bool(server._is_armed), what="somebody waits again")
+    producer.send(b"last")
+    assert values(consumer, 1) == [b"last"]
