@@ -19,8 +19,10 @@ PROCESSES = 4
 ROUNDS = 5
 FEW = 4
 MANY = 100
-AT_ONCE = 100
-"""Messages that a consumer takes with one `batch_receive`, as well filled queues give."""
+QUEUED = 4000
+"""In all receiver queues together."""
+AT_ONCE = 10
+"""Messages that a consumer takes with one `batch_receive` at most."""
 LEAST_RATE = 0.7
 
 
@@ -29,10 +31,14 @@ def run(env: Environment) -> list[Row]:
     messages = env.count(200_000, 20_000)
     with env.broker(max_unacked_messages_per_subscription=0) as broker:
         topic = _stored(broker, messages)
+        decorate: Any = ray.remote(num_cpus=0)
+        actors = [decorate(_Consumers).remote() for _ in range(PROCESSES)]
         runs: dict[int, list[tuple[float, float]]] = {1: [], FEW: [], MANY: []}
         for number in range(ROUNDS):
             for consumers, told in runs.items():
-                told.append(_consumed(broker, topic, f"{consumers}-{number}", consumers, messages))
+                told.append(_consumed(broker, actors, topic, f"{consumers}-{number}", consumers, messages))
+        for actor in actors:
+            ray.kill(actor)
     return [_row(runs, FEW, "4 consumers"), _row(runs, 1, "one")]
 
 
@@ -65,8 +71,12 @@ def _stored(broker: Broker, messages: int) -> str:
 class _Consumers:
     """Some consumers, a thread each, in a process of their own."""
 
-    def __init__(self, topic: str, subscription: str, count: int) -> None:
+    def __init__(self) -> None:
         self._client = pulsar_ray.Client()
+        self._consumers: list[Any] = []
+
+    def open(self, topic: str, subscription: str, count: int, queue: int) -> None:
+        """Subscribe so many."""
         self._consumers = [
             self._client.subscribe(
                 topic,
@@ -74,13 +84,10 @@ class _Consumers:
                 pulsar_ray.ConsumerType.Shared,
                 initial_position=pulsar_ray.InitialPosition.Earliest,
                 batch_receive_policy=pulsar_ray.ConsumerBatchReceivePolicy(AT_ONCE, -1, 1000),
-                start_paused=True,
+                receiver_queue_size=queue,
             )
             for _ in range(count)
         ]
-
-    def ready(self) -> None:
-        """They are subscribed."""
 
     def run(self) -> tuple[int, float]:
         """Consume until nothing has come for a second: how many, and when the last."""
@@ -95,13 +102,13 @@ class _Consumers:
         return sum(count for count, _ in results), max(last for _, last in results)
 
     def close(self) -> None:
-        """Leave."""
-        self._client.close()
+        """They leave."""
+        for consumer in self._consumers:
+            consumer.close()
 
 
 def _consume(consumer: Any) -> tuple[int, float]:
     count, last = 0, 0.0
-    consumer.resume_message_listener()
     while True:
         messages = consumer.batch_receive()
         if not messages:
@@ -113,22 +120,17 @@ def _consume(consumer: Any) -> tuple[int, float]:
 
 
 def _consumed(
-    broker: Broker, topic: str, subscription: str, consumers: int, messages: int
+    broker: Broker, actors: list[Any], topic: str, subscription: str, consumers: int, messages: int
 ) -> tuple[float, float]:
     """Messages per second of all consumers together, and the dispatcher's CPU per message in us."""
-    decorate: Any = ray.remote(num_cpus=0)
-    processes = min(consumers, PROCESSES)
-    actors = [
-        decorate(_Consumers).remote(topic, subscription, consumers // processes) for _ in range(processes)
-    ]
-    ray.get([actor.ready.remote() for actor in actors])
+    actors = actors[:consumers]
+    each, queue = consumers // len(actors), QUEUED // consumers
+    ray.get([actor.open.remote(topic, subscription, each, queue) for actor in actors])
     dispatcher = psutil.Process(broker.pid(broker.dispatcher(topic, subscription)))
     before, began = sum(dispatcher.cpu_times()[:2]), time.time()
     told: list[tuple[int, float]] = ray.get([actor.run.remote() for actor in actors])
     used = sum(dispatcher.cpu_times()[:2]) - before
     ray.get([actor.close.remote() for actor in actors])
-    for actor in actors:
-        ray.kill(actor)
     got = sum(count for count, _ in told)
     if got < messages:
         raise RuntimeError(f"{got} of {messages} messages came to {subscription}")
