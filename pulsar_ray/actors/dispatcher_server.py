@@ -64,6 +64,7 @@ class DispatcherServer:
     ) -> None:
         self._request = request
         self._follower = follower
+        follower.on_advanced = self.advanced
         self._feed = feed
         self._clock = clock
         self._loop = loop

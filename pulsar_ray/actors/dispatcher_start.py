@@ -14,7 +14,6 @@ from pulsar_ray.actors.session_host import SessionHost
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
 from pulsar_ray.model.topic_name import TopicName
-from pulsar_ray.session.requests import Advanced, Pushed
 from pulsar_ray.transport.cluster import Cluster, SubscriptionRequest
 
 
@@ -28,8 +27,15 @@ async def start_dispatcher(
     on_fatal: Callable[[BaseException], None],
 ) -> DispatcherServer:
     """A dispatcher that serves; runs on its owner loop."""
-    make = _stored if TopicName.parse(request.topic).is_persistent else _passing
-    server = make(request, cluster, partition_address, settings, clock, host, on_fatal)
+    loop = asyncio.get_running_loop()
+    server: DispatcherServer
+    if TopicName.parse(request.topic).is_persistent:
+        follower = PartitionFollower(cluster, request.topic, partition_address, loop)
+        server = DispatcherServer(request, follower, LogFeed(), settings, clock, loop, host, on_fatal)
+    else:
+        name = request.subscription if request.durable else ""
+        pushed = PushFollower(cluster, request.topic, partition_address, loop, name)
+        server = NonPersistentDispatcherServer(request, pushed, settings, clock, loop, host, on_fatal)
     try:
         await host.start()
         await server.start()
@@ -37,47 +43,3 @@ async def start_dispatcher(
         server.leave()
         raise
     return server
-
-
-def _stored(
-    request: SubscriptionRequest,
-    cluster: Cluster,
-    address: str,
-    settings: Settings,
-    clock: Clock,
-    host: SessionHost,
-    on_fatal: Callable[[BaseException], None],
-) -> DispatcherServer:
-    servers: list[DispatcherServer] = []
-    loop = asyncio.get_running_loop()
-
-    def advanced(packet: Advanced) -> None:
-        servers[0].advanced(packet)
-
-    follower = PartitionFollower(cluster, request.topic, address, loop, advanced)
-    servers.append(DispatcherServer(request, follower, LogFeed(), settings, clock, loop, host, on_fatal))
-    return servers[0]
-
-
-def _passing(
-    request: SubscriptionRequest,
-    cluster: Cluster,
-    address: str,
-    settings: Settings,
-    clock: Clock,
-    host: SessionHost,
-    on_fatal: Callable[[BaseException], None],
-) -> DispatcherServer:
-    servers: list[NonPersistentDispatcherServer] = []
-    loop = asyncio.get_running_loop()
-
-    def pushed(packet: Pushed, body: memoryview) -> None:
-        servers[0].pushed(packet, body)
-
-    def lost(messages: int) -> None:
-        servers[0].lost(messages)
-
-    name = request.subscription if request.durable else ""
-    follower = PushFollower(cluster, request.topic, address, loop, name, pushed, lost)
-    servers.append(NonPersistentDispatcherServer(request, follower, settings, clock, loop, host, on_fatal))
-    return servers[0]

@@ -43,6 +43,7 @@ class NonPersistentDispatcherServer(DispatcherServer):
     ) -> None:
         super().__init__(request, follower, LogFeed(), settings, clock, loop, host, on_fatal)
         self._partition = follower
+        follower.on_pushed, follower.on_lost = self.pushed, self.lost
         self._passing: dict[str, NonPersistentSubscription] = {}
         self._next_entry_id = 0
         self._opening = 0

@@ -20,7 +20,7 @@ RETRY_S = 0.02
 
 
 class PartitionFollower:
-    """An endpoint on a link; made on the owner loop, on which `on_advanced` is called for each packet."""
+    """An endpoint on a link; made on the owner loop."""
 
     def __init__(
         self,
@@ -28,13 +28,13 @@ class PartitionFollower:
         topic: str,
         address: str,
         loop: asyncio.AbstractEventLoop,
-        on_advanced: Callable[[Advanced], None],
     ) -> None:
         self._cluster = cluster
         self._topic = topic
         self._address = address
         self._loop = loop
-        self._on_advanced = on_advanced
+        self.on_advanced: Callable[[Advanced], None] = lambda _: None
+        """Set before `attach`: called on the owner loop for each packet."""
         self._number = -1
         self._armed = False
         self.epoch = -1
@@ -99,7 +99,7 @@ class PartitionFollower:
     def on_request(self, request: Any, body: memoryview) -> None:
         """An Advanced packet."""
         if isinstance(request, Advanced):
-            self._on_advanced(request)
+            self.on_advanced(request)
 
     def on_receipts(self, rows: list[tuple[int, int, int, int, int]]) -> None:
         """A follower publishes nothing."""

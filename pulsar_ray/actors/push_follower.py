@@ -17,10 +17,7 @@ REPORT_BYTES = WINDOW_BYTES // 8
 
 
 class PushFollower(PartitionFollower):
-    """`on_pushed` gets each packet once, on the owner loop.
-
-    `on_lost` is told of messages that the partition had to drop for this dispatcher.
-    """
+    """As its base, with entries in the place of positions."""
 
     def __init__(
         self,
@@ -29,18 +26,18 @@ class PushFollower(PartitionFollower):
         address: str,
         loop: asyncio.AbstractEventLoop,
         subscription: str,
-        on_pushed: Callable[[Pushed, memoryview], None],
-        on_lost: Callable[[int], None],
     ) -> None:
         self._subscription = subscription
-        self._on_pushed = on_pushed
-        self._on_lost = on_lost
+        self.on_pushed: Callable[[Pushed, memoryview], None] = lambda *_: None
+        """Set before `attach`: gets each packet once, on the owner loop."""
+        self.on_lost: Callable[[int], None] = lambda _: None
+        """Told of messages that the partition had to drop for this dispatcher."""
         self._pushed_epoch = -1
         self._taken_bytes = 0
         self._told_bytes = 0
         self._lost = 0
         self._session_id = -1
-        super().__init__(cluster, topic, address, loop, lambda _: None)
+        super().__init__(cluster, topic, address, loop)
 
     def follow(self, number: int, *, armed: bool) -> None:
         """Say whether somebody waits for entries, and how many bytes have arrived."""
@@ -88,7 +85,7 @@ class PushFollower(PartitionFollower):
             return
         self._learn(packet.epoch, packet.dropped_messages)
         self._taken_bytes = packet.sent_bytes
-        self._on_pushed(packet, body)
+        self.on_pushed(packet, body)
         if self._taken_bytes - self._told_bytes >= REPORT_BYTES:
             self._tell()
 
@@ -98,5 +95,5 @@ class PushFollower(PartitionFollower):
             self._pushed_epoch, self._taken_bytes, self._told_bytes, self._lost = epoch, 0, 0, 0
         # An answer may be looked at after a packet that came behind it.
         if dropped > self._lost:
-            self._on_lost(dropped - self._lost)
+            self.on_lost(dropped - self._lost)
             self._lost = dropped

@@ -18,8 +18,7 @@ from pulsar_ray.cli.target import Target, pass_target
 @pass_target
 def why_blocked(target: Target, topic: str, subscription: str, as_json: bool) -> None:
     """Say why messages of a subscription wait: which hash, at which consumer, since when."""
-    with target.admin() as admin:
-        found = admin.topics.why_blocked(topic, subscription)
+    found = target.ask(lambda topics: topics.why_blocked(topic, subscription))
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return
@@ -41,8 +40,7 @@ def why_blocked(target: Target, topic: str, subscription: str, as_json: bool) ->
 @pass_target
 def key_owner(target: Target, topic: str, subscription: str, key: str) -> None:
     """Show the hash of KEY and the consumer that owns it."""
-    with target.admin() as admin:
-        found: dict[str, Any] = admin.topics.key_owner(topic, subscription, key)
+    found: dict[str, Any] = target.ask(lambda topics: topics.key_owner(topic, subscription, key))
     for name, told in found.get("partitions", {topic: found}).items():
         drained = f", still drained by {', '.join(told['drainedBy'])}" if told["drainedBy"] else ""
         click.echo(f"{name}: hash {told['hash']}, owner {told['owner'] or 'nobody'}{drained}")

@@ -48,8 +48,7 @@ def _ago(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
 @click.argument("topic")
 def subscriptions(target: Target, topic: str) -> None:
     """List the subscriptions of TOPIC, one per line."""
-    with target.admin() as admin:
-        names = admin.topics.subscriptions(topic)
+    names = target.ask(lambda topics: topics.subscriptions(topic))
     for name in names:
         click.echo(name)
 
@@ -63,8 +62,7 @@ def subscriptions(target: Target, topic: str) -> None:
 )  # fmt: skip
 def create_subscription(target: Target, topic: str, subscription: str, position: MessageId | str) -> None:
     """Create a subscription of TOPIC; from now on the topic keeps messages for it."""
-    with target.admin() as admin:
-        admin.topics.create_subscription(topic, subscription, position)
+    target.ask(lambda topics: topics.create_subscription(topic, subscription, position))
     click.echo(f"created {subscription}")
 
 
@@ -74,8 +72,7 @@ def create_subscription(target: Target, topic: str, subscription: str, position:
 @click.option("-f", "--force", is_flag=True, help="Also while consumers are connected.")
 def unsubscribe(target: Target, topic: str, subscription: str, force: bool) -> None:
     """Delete a subscription of TOPIC with its backlog."""
-    with target.admin() as admin:
-        admin.topics.unsubscribe(topic, subscription, force)
+    target.ask(lambda topics: topics.unsubscribe(topic, subscription, force))
     click.echo(f"deleted {subscription}")
 
 
@@ -85,8 +82,7 @@ def unsubscribe(target: Target, topic: str, subscription: str, force: bool) -> N
 @click.option("-n", "--count", type=click.IntRange(min=1), required=True, help="How many entries.")
 def skip(target: Target, topic: str, subscription: str, count: int) -> None:
     """Acknowledge the first COUNT entries of the backlog; a batch is one entry."""
-    with target.admin() as admin:
-        skipped = admin.topics.skip(topic, subscription, count)
+    skipped = target.ask(lambda topics: topics.skip(topic, subscription, count))
     click.echo(f"skipped {skipped:,} entries")
 
 
@@ -95,8 +91,7 @@ def skip(target: Target, topic: str, subscription: str, count: int) -> None:
 @subscription_option
 def clear_backlog(target: Target, topic: str, subscription: str) -> None:
     """Acknowledge everything that is stored by now."""
-    with target.admin() as admin:
-        skipped = admin.topics.skip_all(topic, subscription)
+    skipped = target.ask(lambda topics: topics.skip_all(topic, subscription))
     click.echo(f"skipped {skipped:,} entries")
 
 
@@ -116,8 +111,7 @@ def reset_cursor(
         raise click.UsageError("give either --time or --message-id")
     to = max(0, int((time.time() - ago) * 1000)) if ago is not None else position
     assert to is not None
-    with target.admin() as admin:
-        admin.topics.reset_cursor(topic, subscription, to)
+    target.ask(lambda topics: topics.reset_cursor(topic, subscription, to))
     click.echo(f"reset {subscription}")
 
 
@@ -127,8 +121,7 @@ def reset_cursor(
 @click.option("-n", "--count", type=click.IntRange(min=1), default=1, show_default=True)
 def peek_messages(target: Target, topic: str, subscription: str, count: int) -> None:
     """Show the first messages of the backlog as JSON, one a line; nothing moves."""
-    with target.admin() as admin:
-        messages = admin.topics.peek_messages(topic, subscription, count)
+    messages = target.ask(lambda topics: topics.peek_messages(topic, subscription, count))
     sys.stdout.buffer.write(b"".join(message_json(message) for message in messages))
 
 
@@ -138,8 +131,7 @@ def peek_messages(target: Target, topic: str, subscription: str, count: int) -> 
 @click.option("-t", "--expire-time", type=click.FloatRange(min=0), required=True, help="In seconds.")
 def expire_messages(target: Target, topic: str, subscription: str, expire_time: float) -> None:
     """Acknowledge what was published longer than EXPIRE-TIME ago."""
-    with target.admin() as admin:
-        expired = admin.topics.expire_messages(topic, subscription, expire_time)
+    expired = target.ask(lambda topics: topics.expire_messages(topic, subscription, expire_time))
     click.echo(f"expired {expired:,} entries")
 
 
@@ -148,8 +140,7 @@ def expire_messages(target: Target, topic: str, subscription: str, expire_time: 
 @click.option("-t", "--expire-time", type=click.FloatRange(min=0), required=True, help="In seconds.")
 def expire_messages_all_subscriptions(target: Target, topic: str, expire_time: float) -> None:
     """Acknowledge, for every subscription, what was published longer than EXPIRE-TIME ago."""
-    with target.admin() as admin:
-        expired = admin.topics.expire_messages_all_subscriptions(topic, expire_time)
+    expired = target.ask(lambda topics: topics.expire_messages_all_subscriptions(topic, expire_time))
     for name, entries in sorted(expired.items()):
         click.echo(f"{name}: expired {entries:,} entries")
 
@@ -158,6 +149,5 @@ def expire_messages_all_subscriptions(target: Target, topic: str, expire_time: f
 @click.argument("topic")
 def last_message_id(target: Target, topic: str) -> None:
     """Show the id of the newest message of TOPIC."""
-    with target.admin() as admin:
-        last = admin.topics.get_last_message_id(topic)
+    last = target.ask(lambda topics: topics.get_last_message_id(topic))
     click.echo(f"{last.ledger_id()}:{last.entry_id()}:{last.partition()}:{last.batch_index()}")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 if TYPE_CHECKING:
     from pulsar_ray.admin.admin import Admin
+    from pulsar_ray.admin.topics import Topics
     from pulsar_ray.client.client import Client
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,11 @@ class Target:
         from pulsar_ray.admin.admin import Admin  # noqa: PLC0415
 
         return Admin(self.service_url, data_dir=self.data_dir)
+
+    def ask(self, call: Callable[[Topics], T]) -> T:
+        """What `call` gets from `Admin.topics` of the broker."""
+        with self.admin() as admin:
+            return call(admin.topics)
 
 
 pass_target = click.make_pass_decorator(Target)

@@ -32,8 +32,7 @@ def list_topics(target: Target, namespace: str, as_json: bool) -> None:
 
     One name per line when it is not a terminal that reads them.
     """
-    with target.admin() as admin:
-        found = admin.topics.partitions(namespace)
+    found = target.ask(lambda topics: topics.partitions(namespace))
     if as_json:
         click.echo(json.dumps(found, indent=2))
     elif not out().is_terminal:
@@ -78,8 +77,7 @@ def update(target: Target, topic: str, partitions: int) -> None:
     Example:
       pulsar-ray topics update orders --partitions 8
     """
-    with target.admin() as admin:
-        admin.topics.update_partitioned_topic(topic, partitions)
+    target.ask(lambda topics: topics.update_partitioned_topic(topic, partitions))
     click.echo(f"{topic} has {partitions} partitions")
 
 
@@ -107,6 +105,5 @@ def partitioned_stats(target: Target, topic: str) -> None:
 @pass_target
 def delete(target: Target, topic: str, force: bool) -> None:
     """Delete TOPIC with its subscriptions and all its messages."""
-    with target.admin() as admin:
-        admin.topics.delete(topic, force)
+    target.ask(lambda topics: topics.delete(topic, force))
     click.echo(f"deleted {topic}")

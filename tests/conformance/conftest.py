@@ -13,6 +13,7 @@ import pytest
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer import Consumer
 from pulsar_ray.errors import Timeout
+from pulsar_ray.transport import ray_connection
 from tests.conformance.broker import QUIET_MS, TRANSPORTS, Broker
 
 
@@ -46,6 +47,13 @@ def broker(make_broker: Callable[..., Broker]) -> Broker:
 @pytest.fixture
 def client(broker: Broker) -> Client:
     return broker.client()
+
+
+@pytest.fixture
+def carriers_are_kept(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what is lost with a carrier that is given up: bad luck must not decide a test."""
+    if transport == "lossy":
+        monkeypatch.setattr(ray_connection, "LOST_CALLS", 1_000_000)
 
 
 @pytest.fixture

@@ -115,9 +115,9 @@ def test_a_cursor_is_reset_and_its_consumer_goes_there(
     topic, topics = broker.topic(), broker.admin().topics
     consumer = client.subscribe(topic, "s", ack_receipt_enabled=True)
     ids = publish(client, topic, 0, 5)
-    time.sleep(0.002)
+    last_ms = int(time.time() * 1000)
+    wait_until(lambda: int(time.time() * 1000) > last_ms, what="the next millisecond")
     middle_ms = int(time.time() * 1000)
-    time.sleep(0.002)
     ids += publish(client, topic, 5, 10)
     # With nothing in its queue it cannot hand out what came before it hears of the reset.
     for message in receive(consumer, 10)[:8]:
