@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from pulsar_ray.actors.connect import Connected, connect
 from pulsar_ray.admin.topics import Topics
 from pulsar_ray.client.client_options import check_service_url
-from pulsar_ray.errors import AlreadyClosed, ForkedClient
+from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException
 
 
 class Admin:
@@ -63,7 +64,20 @@ class Admin:
 
     def ask(self, method: str, *arguments: Any) -> Any:
         """A call to the controller, repeated while it restarts."""
-        return self.cluster.controller(method, *arguments, timeout_s=self.operation_timeout_s)
+        return self.ask_once(method, *arguments, settled=lambda _: False)
+
+    def ask_once(self, method: str, *arguments: Any, settled: Callable[[PulsarException], bool]) -> Any:
+        """As `ask`, for a call that is refused once it was carried out.
+
+        If the answer was lost, `settled` tells from what its repeat was refused with whether it had been
+        carried out.
+        """
+        return self.cluster.controller(
+            method,
+            *arguments,
+            timeout_s=self.operation_timeout_s,
+            settled=lambda refused: True if settled(refused) else None,
+        )
 
     def broker(self) -> dict[str, Any]:
         """What the controller says of itself: pid, data_dir, stores and settings."""

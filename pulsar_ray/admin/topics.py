@@ -6,7 +6,7 @@ from pulsar_ray.admin.topic_growth import TopicGrowth, check_partitions
 from pulsar_ray.admin.topic_inspection import TopicInspection
 from pulsar_ray.admin.topic_keys import TopicKeys
 from pulsar_ray.admin.topic_subscriptions import TopicSubscriptions
-from pulsar_ray.errors import TopicNotFound
+from pulsar_ray.errors import NotAllowedError, PulsarException, TopicNotFound
 from pulsar_ray.model.topic_name import TopicName
 
 
@@ -15,7 +15,7 @@ class Topics(TopicGrowth, TopicInspection, TopicKeys, TopicSubscriptions):
 
     def create_topic(self, topic: str) -> None:
         """Create a topic without partitions. Raises NotAllowedError if it exists, InvalidTopicName."""
-        self._admin.ask("create_topic", TopicName.parse(topic).full, 0)
+        self._create(TopicName.parse(topic), 0)
 
     def create_partitioned_topic(self, topic: str, partitions: int) -> None:
         """Create a topic with so many partitions.
@@ -23,14 +23,26 @@ class Topics(TopicGrowth, TopicInspection, TopicKeys, TopicSubscriptions):
         Raises NotAllowedError if it exists, InvalidTopicName, InvalidConfiguration for fewer than one.
         """
         check_partitions(partitions)
-        self._admin.ask("create_topic", TopicName.parse(topic).full, partitions)
+        self._create(TopicName.parse(topic), partitions)
+
+    def _create(self, name: TopicName, partitions: int) -> None:
+        def is_there(refused: PulsarException) -> bool:
+            namespace = f"{name.tenant}/{name.namespace}"
+            return isinstance(refused, NotAllowedError) and (
+                self.partitions(namespace).get(name.full) == partitions
+            )
+
+        self._admin.ask_once("create_topic", name.full, partitions, settled=is_there)
 
     def delete(self, topic: str, force: bool = False) -> None:
         """Delete a topic with all its partitions, subscriptions and messages.
 
         Raises TopicNotFound, and NotAllowedError while producers or consumers are connected, unless forced.
         """
-        self._admin.ask("delete_topic", TopicName.parse(topic).full, force)
+        full = TopicName.parse(topic).full
+        self._admin.ask_once(
+            "delete_topic", full, force, settled=lambda refused: isinstance(refused, TopicNotFound)
+        )
 
     def list(self, namespace: str = "public/default") -> list[str]:
         """Full names of the topics of a namespace, sorted; a partitioned topic counts once."""

@@ -66,6 +66,7 @@ class StubCluster:
         self.disk = FaultyDisk()
         self.fatal_errors: list[BaseException] = []
         self.silent: list[str] = []
+        self.controller_answers_to_lose = 0
         self.edit_attach: Callable[[AttachReply], AttachReply] = _unchanged
         self._data_dir = data_dir
         self._reads_files = reads_files
@@ -74,7 +75,7 @@ class StubCluster:
         self._lane_directory = Path(tempfile.mkdtemp(prefix="pr-"))
         data_dir.mkdir(parents=True, exist_ok=True)
         self._topics = TopicRegistry(Catalog(data_dir / "meta.sqlite"), self.settings)
-        self._controller = StubController(self._topics, self._started)
+        self._controller = StubController(self._topics, self._started, self.delete_topic)
         self._lock = threading.RLock()
         self._actors: dict[str, StubActor] = {}
         self._kept_down: set[str] = set()
@@ -100,12 +101,21 @@ class StubCluster:
         self._check_runs()
         return self._topics.topics_of(namespace)
 
-    def controller(self, method: str, *arguments: Any, timeout_s: float) -> Any:
+    def controller(
+        self, method: str, *arguments: Any, timeout_s: float, settled: Callable[[PulsarException], Any]
+    ) -> Any:
         """A call to the controller by an administrator; what crosses is a copy."""
-        with self._lock:
-            self._check_runs()
-            answer = getattr(self._controller, method)(*pickle.loads(pickle.dumps(arguments)))
-        return pickle.loads(pickle.dumps(answer))
+
+        def call(_left_s: float) -> Any:
+            with self._lock:
+                self._check_runs()
+                answer = getattr(self._controller, method)(*pickle.loads(pickle.dumps(arguments)))
+            if self.controller_answers_to_lose:
+                self.controller_answers_to_lose -= 1
+                raise NotConnected("the controller died before it answered")
+            return pickle.loads(pickle.dumps(answer))
+
+        return until(timeout_s, call, again=(NotConnected,), settled=settled)
 
     def dispatcher(self, request: SubscriptionRequest, timeout_s: float) -> str:
         """As Controller.dispatcher."""

@@ -13,13 +13,19 @@ STORE = "stub"
 
 
 class StubController:
-    """The methods of the Controller that concern topics; `start` starts the actors of partitions."""
+    """The methods of the Controller that concern topics; `start` starts the actors of partitions, `delete`
+    ends those of a topic.
+    """
 
     def __init__(
-        self, topics: TopicRegistry, start: Callable[[list[PartitionRow]], list[PartitionRoute]]
+        self,
+        topics: TopicRegistry,
+        start: Callable[[list[PartitionRow]], list[PartitionRoute]],
+        delete: Callable[[str], None],
     ) -> None:
         self._topics = topics
         self._start = start
+        self._delete = delete
 
     def create_topic(self, topic: str, partitions: int) -> None:
         """As Controller.create_topic."""
@@ -33,6 +39,10 @@ class StubController:
     def add_partitions(self, topic: str, partitions: int) -> None:
         """As Controller.add_partitions."""
         self._topics.add_partitions(TopicName.parse(topic), partitions)
+
+    def delete_topic(self, topic: str, force: bool) -> None:
+        """As Controller.delete_topic; nobody is connected, or it does not matter."""
+        self._delete(topic)
 
     def list_topics(self, namespace: str) -> list[tuple[str, int]]:
         """As Controller.list_topics."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
@@ -64,8 +64,14 @@ class RayCluster:
             again=(Moved, NotConnected, ServiceUnitNotReady),
         )
 
-    def controller(self, method: str, *args: Any, timeout_s: float = 30.0) -> Any:
-        """A call to the controller, repeated while it restarts.
+    def controller(
+        self,
+        method: str,
+        *args: Any,
+        timeout_s: float = 30.0,
+        settled: Callable[[PulsarException], Any] = lambda _: None,
+    ) -> Any:
+        """A call to the controller, repeated while it restarts; `settled` as for `until`.
 
         Every controller call may be repeated harmlessly.
         """
@@ -73,6 +79,7 @@ class RayCluster:
             timeout_s,
             lambda left: self.call(CONTROLLER, method, *args, timeout_s=left),
             again=(Moved, NotConnected),
+            settled=settled,
         )
 
     def resolve(self, topic: str, *, create: bool, timeout_s: float) -> list[PartitionRoute]:
