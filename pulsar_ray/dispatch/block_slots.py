@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from pulsar_ray.dispatch.sticky_key import NON_KEY, Slots, Slotting, slot_of, slots_of, sticky_key
+from pulsar_ray.dispatch.sticky_key import NON_KEY, Slots, Slotting, slot_of, slots_of_encoded, sticky_key
 from pulsar_ray.format.arrow_payload import KEY_COLUMN, ORDERING_KEY_COLUMN, decode_keys, to_list
 from pulsar_ray.format.block import ARROW, ENCRYPTED, BlockHeader
 from pulsar_ray.format.checksum import Buffer
@@ -51,7 +52,7 @@ def slot_of_unreadable(slotting: Slotting) -> int:
 
 def _slots_of_column(column: Any, slotting: Slotting) -> tuple[NDArray[np.bool_], NDArray[np.uint16]]:
     encoded = column.dictionary_encode()
-    keys: list[str] = to_list(encoded.dictionary)
+    keys: list[bytes] = to_list(encoded.dictionary.cast(pa.binary()))
     codes = encoded.indices.fill_null(len(keys)).to_numpy(zero_copy_only=False)
     has_key = np.array([*map(bool, keys), False])
-    return has_key[codes], np.append(slots_of(keys, slotting), np.uint16(0))[codes]
+    return has_key[codes], np.append(slots_of_encoded(keys, slotting), np.uint16(0))[codes]

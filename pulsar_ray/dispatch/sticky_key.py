@@ -6,7 +6,7 @@ none. Hash ranges and declared ranges have slots 0..65535, the ring has 1..65535
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import Enum
 from itertools import repeat
 from typing import TypeAlias
@@ -50,7 +50,11 @@ def slot_of(key: str, slotting: Slotting) -> int:
 
 def slots_of(keys: Iterable[str], slotting: Slotting) -> NDArray[np.uint16]:
     """The slots of many sticky keys."""
-    encoded = [key.encode("utf-8", "surrogatepass") for key in keys]
+    return slots_of_encoded([key.encode("utf-8", "surrogatepass") for key in keys], slotting)
+
+
+def slots_of_encoded(encoded: Collection[bytes], slotting: Slotting) -> NDArray[np.uint16]:
+    """The slots of many sticky keys that are UTF-8 already."""
     digests = np.fromiter(map(mmh3.hash, encoded, repeat(0), repeat(False)), np.uint32, len(encoded))
     if slotting is Slotting.RANGE:
         return digests.astype(np.uint16)  # the lower 16 bits

@@ -56,7 +56,8 @@ def ranges_of(rows: RowSet) -> RowRanges:
     """The rows as ranges."""
     if is_range(rows):
         return ((first(rows), rows.bit_length()),) if rows else ()
-    edges = np.flatnonzero(np.diff(_flags(rows), prepend=0, append=0)).tolist()
+    # A bit that differs from the one below it begins or ends a range.
+    edges = np.flatnonzero(_flags(rows ^ (rows << 1))).tolist()
     return tuple(zip(edges[::2], edges[1::2], strict=True))
 
 
@@ -94,6 +95,6 @@ def from_wire(rows: WireRows) -> RowSet:
     return int.from_bytes(rows, "little") if isinstance(rows, bytes) else of_ranges(rows)
 
 
-def _flags(rows: RowSet) -> NDArray[np.int8]:
+def _flags(rows: RowSet) -> NDArray[np.bool_]:
     data = rows.to_bytes((rows.bit_length() + 7) // 8, "little")
-    return np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little").view(np.int8)
+    return np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little").view(np.bool_)
