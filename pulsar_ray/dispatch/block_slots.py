@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from pulsar_ray.dispatch.sticky_key import NON_KEY, Slots, Slotting, slot_of, slots_of_encoded, sticky_key
-from pulsar_ray.format.arrow_payload import KEY_COLUMN, ORDERING_KEY_COLUMN, decode_keys, to_list
+from pulsar_ray.format.arrow_payload import KEY_COLUMN, ORDERING_KEY_COLUMN, decode_keys
 from pulsar_ray.format.block import ARROW, ENCRYPTED, BlockHeader
 from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.format.compression import decompress
@@ -52,7 +52,17 @@ def slot_of_unreadable(slotting: Slotting) -> int:
 
 def _slots_of_column(column: Any, slotting: Slotting) -> tuple[NDArray[np.bool_], NDArray[np.uint16]]:
     encoded = column.dictionary_encode()
-    keys: list[bytes] = to_list(encoded.dictionary.cast(pa.binary()))
+    keys = _bytes_of(encoded.dictionary)
     codes = encoded.indices.fill_null(len(keys)).to_numpy(zero_copy_only=False)
     has_key = np.array([*map(bool, keys), False])
     return has_key[codes], np.append(slots_of_encoded(keys, slotting), np.uint16(0))[codes]
+
+
+def _bytes_of(texts: Any) -> list[bytes]:
+    """The UTF-8 of an Arrow string array without nulls; to make it a list of text would import pandas."""
+    if not len(texts):
+        return []
+    _, offset_buffer, data_buffer = texts.buffers()
+    offsets = np.frombuffer(offset_buffer, np.int32)[texts.offset : texts.offset + len(texts) + 1].tolist()
+    data = b"" if data_buffer is None else data_buffer.to_pybytes()
+    return [data[start:end] for start, end in pairwise(offsets)]
