@@ -16,7 +16,7 @@ from pulsar_ray.client.partition_producer import PartitionProducer
 from pulsar_ray.client.producer_options import ProducerOptions
 from pulsar_ray.client.routing import CustomRouter, Router
 from pulsar_ray.errors import OperationNotSupported, PulsarException, Result, Timeout
-from pulsar_ray.format.arrow_payload import encode_rows
+from pulsar_ray.format.arrow_payload import KEY_COLUMN, ORDERING_KEY_COLUMN, encode_rows
 from pulsar_ray.format.metadata import BlockMetadata
 from pulsar_ray.format.payload import encode_batch, encode_table
 from pulsar_ray.format.table import normalize_table, split_rows, split_table
@@ -101,8 +101,8 @@ class BulkSend:
 
     def _add_batch(self, partition: PartitionProducer, batch: pa.RecordBatch) -> None:
         payload, columns = encode_table(batch)
-        key = batch.column("key")[0].as_py() if "key" in batch.schema.names else None
-        ordering = batch.column("ordering_key")[0].as_py() if "ordering_key" in batch.schema.names else None
+        key = batch.column("key")[0].as_py() if columns & KEY_COLUMN else None
+        ordering = batch.column("ordering_key")[0].as_py() if columns & ORDERING_KEY_COLUMN else None
         self._add_payload(partition, payload, columns, batch.num_rows, key, ordering, is_batch=True)
 
     def send_many(

@@ -96,6 +96,8 @@ def encode_table(batch: pa.RecordBatch) -> tuple[Buffer, int]:
 
     Raises ValueError if `value` is missing or a column is not canonical.
     """
+    if batch.schema.equals(_VALUES_ONLY):
+        return batch.serialize(), VALUE_COLUMN
     arrays = []
     columns = 0
     for bit, field in enumerate(BLOCK_SCHEMA):
