@@ -359,7 +359,7 @@ class SendQueue:
         """
         while self._has_work() and self._write_role.acquire(blocking=False):
             try:
-                while self._has_work() and (work := self._next_block()) is not None:
+                if (work := self._next_block()) is not None:
                     block, carrier = work
                     packet = encode_request(Publish(self.producer_id), block.buffers)
                     if not self.link.send(packet, only_on=carrier):

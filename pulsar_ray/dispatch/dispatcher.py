@@ -20,6 +20,7 @@ from pulsar_ray.dispatch.granting import Granting
 from pulsar_ray.dispatch.intake import Intake
 from pulsar_ray.dispatch.key_shared import KeySharedPolicy
 from pulsar_ray.dispatch.pending_acks import PendingAcks
+from pulsar_ray.dispatch.read_ahead import ReadAhead
 from pulsar_ray.dispatch.redelivery import NackItem, Redelivery
 from pulsar_ray.dispatch.redelivery_requests import RedeliveryRequests
 from pulsar_ray.dispatch.returning import HeldRows, ReturningConsumers
@@ -34,8 +35,6 @@ from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.generation import after_seeks, seeks_of
 from pulsar_ray.model.position import EARLIEST, Position
 from pulsar_ray.model.row_ranges import RowRanges
-
-_MAX_READ_AHEAD_MESSAGES = 65_536
 
 
 class Dispatcher:
@@ -64,6 +63,7 @@ class Dispatcher:
         self._redelivery = Redelivery(cursor, self.pending)
         self._limits = UnackedLimits(settings, self.pending)
         self._type = SubscriptionType(settings, self.pending)
+        self._read_ahead = ReadAhead(settings, self.pending, self._returning, self.consumers, self._type)
         self._requests = RedeliveryRequests(self._redelivery, self._returning, self.consumers, self._type)
         self._granting = Granting(cursor, self.pending, self._limits, self._type, self.room)
         self.now_ms = now_ms
@@ -215,27 +215,8 @@ class Dispatcher:
         return self.cursor.generation + self._rereads
 
     def blocks_wanted(self) -> int:
-        """How many messages to read and offer now: twice what consumers could take, within a bound."""
-        limit = _MAX_READ_AHEAD_MESSAGES
-        if not self._returning.claims:
-            room = sum(max(c.permits, 0) for c in self.consumers.values() if c.is_attached)
-            limit = min(max(2 * room, self._look_ahead() if room else 0), limit)
-        return max(limit - self.pending.waiting_messages, 0)
-
-    def _look_ahead(self) -> int:
-        """How many messages Key_Shared lets wait for their consumers, so that those of others get on.
-
-        At that limit nothing is read until some of them can go: a consumer that takes nothing stops the
-        others in the end, as in Pulsar, and `why_blocked` names it.
-        """
-        if self.keyed is None:
-            return 0
-        settings = self.settings
-        limits = (
-            settings.look_ahead_messages_per_consumer * len(self.consumers),
-            settings.look_ahead_messages_per_subscription,
-        )
-        return min((limit for limit in limits if limit), default=_MAX_READ_AHEAD_MESSAGES)
+        """How many messages to read and offer now."""
+        return self._read_ahead.messages_wanted()
 
     def offer(
         self, blocks: Iterable[BlockRef], seek_generation: int, slots: Iterable[Slots] | None = None

@@ -1,0 +1,54 @@
+"""How far ahead of its consumers a dispatcher reads the log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pulsar_ray.dispatch.consumer import Consumer
+from pulsar_ray.dispatch.pending_acks import PendingAcks
+from pulsar_ray.dispatch.returning import ReturningConsumers
+from pulsar_ray.dispatch.settings import DispatchSettings
+from pulsar_ray.dispatch.subscription_type import SubscriptionType
+
+_MAX_MESSAGES = 65_536
+
+
+class ReadAhead:
+    """Twice what consumers could take, within a bound; more for Key_Shared."""
+
+    def __init__(
+        self,
+        settings: DispatchSettings,
+        pending: PendingAcks,
+        returning: ReturningConsumers,
+        consumers: Mapping[int, Consumer],
+        kind: SubscriptionType,
+    ) -> None:
+        self._settings = settings
+        self._pending = pending
+        self._returning = returning
+        self._consumers = consumers
+        self._type = kind
+
+    def messages_wanted(self) -> int:
+        """How many messages to read and offer now."""
+        limit = _MAX_MESSAGES
+        if not self._returning.claims:
+            room = sum(max(c.permits, 0) for c in self._consumers.values() if c.is_attached)
+            limit = min(max(2 * room, self._look_ahead() if room else 0), limit)
+        return max(limit - self._pending.waiting_messages, 0)
+
+    def _look_ahead(self) -> int:
+        """How many messages Key_Shared lets wait for their consumers, so that those of others get on.
+
+        At that limit nothing is read until some of them can go: a consumer that takes nothing stops the
+        others in the end, as in Pulsar, and `why_blocked` names it.
+        """
+        if self._type.keyed is None:
+            return 0
+        settings = self._settings
+        limits = (
+            settings.look_ahead_messages_per_consumer * len(self._consumers),
+            settings.look_ahead_messages_per_subscription,
+        )
+        return min((limit for limit in limits if limit), default=_MAX_MESSAGES)
