@@ -23,7 +23,6 @@ QUEUED = 20_000
 """In all receiver queues together."""
 AT_ONCE = 100
 """Messages that a consumer takes with one `batch_receive` at most."""
-LEAST_RATE = 0.7
 
 
 def run(env: Environment) -> list[Row]:
@@ -50,7 +49,6 @@ def _row(runs: dict[int, list[tuple[float, float]]], against: int, name: str) ->
         f"{p50(rates[MANY]):,.0f}/s",
         f"{name} {p50(rates[against]):,.0f}/s",
         p50([a / b for a, b in zip(rates[MANY], rates[against], strict=True)]),
-        LEAST_RATE if against == FEW else None,
         cpu_us={"dispatcher": cpu[MANY]},
         note=f"dispatcher of {name}: {cpu[against]:.2f} us/message",
     )
