@@ -74,6 +74,9 @@ def reader(**arguments: Any) -> ReaderOptions:
         {"access_mode": 0},
         {"hashing_scheme": None},
         {"encryption_key": 5},
+        {"auto_update_partitions": None},
+        {"auto_update_partitions_interval_seconds": 0},
+        {"auto_update_partitions_interval_seconds": 0.5},
     ],
     ids=shown,
 )
@@ -179,6 +182,9 @@ def test_options_can_be_pickled() -> None:
         {"consumer_event_listener": print},
         {"subscription_properties": {"a": None}},
         {"start_paused": None},
+        {"auto_update_partitions": None},
+        {"auto_update_partitions_interval_seconds": 0},
+        {"auto_update_partitions_interval_seconds": 0.5},
     ],
     ids=shown,
 )
