@@ -2,8 +2,8 @@
 
 The same interface as a lane's connection; with a loop, packets are handed over there. A thread that waits
 makes its own call and takes what comes down with it; for the others one thread per connection takes packets
-up. A second one keeps a call waiting at an actor that sends of its own accord; a newer call releases it, so
-that nothing queues behind it.
+up. A second one keeps a call waiting at the actor, if that sends of its own accord or there is a loop; a
+newer call releases it, so that nothing queues behind it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class RayConnection:
         self._failures = 0
         self._lost: PulsarException | None = None
         threading.Thread(target=self._take_up, name="pulsar-ray-tunnel-up", daemon=True).start()
-        if pushes:
+        if pushes or loop is not None:
+            # On a loop nobody waits in a call of its own: answers have to come by themselves.
             threading.Thread(target=self._poll, name="pulsar-ray-tunnel-down", daemon=True).start()
 
     @property
