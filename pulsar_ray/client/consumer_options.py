@@ -94,6 +94,23 @@ class ConsumerOptions:
     auto_update_partitions: bool = True
     auto_update_partitions_interval_seconds: int = 60
 
+    @property
+    def first_start(self) -> dict[str, Any] | None:
+        """Where a non-durable cursor begins, as the arguments of a seek; None for a durable one."""
+        if self.subscription_mode == SubscriptionMode.Durable:
+            return None
+        if self.initial_position == InitialPosition.Earliest:
+            return {"target": "earliest", "inclusive": True}
+        return {"target": "latest", "inclusive": False}
+
+    @property
+    def key_shared(self) -> tuple[int, bool, list[tuple[int, int]]] | None:
+        """The Key_Shared policy as a dispatcher is told of it: mode, out of order, sticky ranges."""
+        policy = self.key_shared_policy
+        if policy is None:
+            return None
+        return int(policy.key_shared_mode), policy.allow_out_of_order_delivery, policy.sticky_ranges
+
     @classmethod
     def from_arguments(cls, **arguments: Any) -> ConsumerOptions:
         """Check the arguments of a call of `subscribe`.

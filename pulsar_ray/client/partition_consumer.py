@@ -10,14 +10,13 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from pulsar_ray.client.acknowledging import Acknowledging
-from pulsar_ray.client.consumer_options import ConsumerOptions
 from pulsar_ray.client.granted import BlockDecoder, Granted
 from pulsar_ray.client.received_block import ReceivedBlock
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.ledger.segment_file import segment_name
 from pulsar_ray.model import row_sets
-from pulsar_ray.model.enums import ConsumerType, InitialPosition, SubscriptionMode
+from pulsar_ray.model.enums import ConsumerType, SubscriptionMode
 from pulsar_ray.model.generation import seeks_of
 from pulsar_ray.model.row_sets import RowSet
 from pulsar_ray.session.requests import (
@@ -37,7 +36,6 @@ from pulsar_ray.transport.link import ActorLink
 
 if TYPE_CHECKING:
     from pulsar_ray.client.consumer_core import ConsumerCore
-    from pulsar_ray.client.consumer_options import ConsumerOptions
 
 ORDERED_TYPES = (ConsumerType.Exclusive, ConsumerType.Failover)
 RETRY_S = 0.1
@@ -57,7 +55,7 @@ class PartitionConsumer(Acknowledging):
         self._credit_sent = -1
         self._attached: AttachReply | None = None
         self._decoder = BlockDecoder(core.files, route, core.options.schema)
-        self.start: dict[str, Any] | None = _first_start(core.options)
+        self.start: dict[str, Any] | None = core.options.first_start
         """Where a non-durable cursor is to begin; behind what has arrived, should its dispatcher die."""
         self.skip: tuple[int, int, int] | None = None
         self._awaits_reset = False
@@ -104,7 +102,7 @@ class PartitionConsumer(Acknowledging):
                 self.consumed + self._core.queue.messages_of(self),
                 self._joined,
                 self._core.is_multi_topic,
-                _key_shared(options),
+                options.key_shared,
                 generation=self.generation,
             )
 
@@ -379,21 +377,6 @@ class PartitionConsumer(Acknowledging):
         finally:
             self.link.remove_endpoint(self.consumer_id)
             self._is_open = False
-
-
-def _first_start(options: ConsumerOptions) -> dict[str, Any] | None:
-    if options.subscription_mode == SubscriptionMode.Durable:
-        return None
-    if options.initial_position == InitialPosition.Earliest:
-        return {"target": "earliest", "inclusive": True}
-    return {"target": "latest", "inclusive": False}
-
-
-def _key_shared(options: ConsumerOptions) -> tuple[int, bool, list[tuple[int, int]]] | None:
-    policy = options.key_shared_policy
-    if policy is None:
-        return None
-    return int(policy.key_shared_mode), policy.allow_out_of_order_delivery, policy.sticky_ranges
 
 
 def _can_read(reach: tuple[str, str]) -> bool:
