@@ -36,16 +36,18 @@ def new_environment(directory: Path) -> Iterator[dict[str, str]]:
 
 
 def run_example(name: str, environment: dict[str, str], directory: Path) -> list[str]:
-    """The lines an example prints; AssertionError with all of its output if it fails."""
+    """The lines an example prints, without what Ray says on stderr.
+
+    AssertionError with all of its output if it fails.
+    """
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / f"{name}.py")],
         cwd=directory,
         env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
         check=False,
     )
-    assert done.returncode == 0, done.stdout
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()
