@@ -14,12 +14,19 @@ settings.load_profile("default")
 # They start whole brokers or clusters, on machines that may be busy. A second failure counts; a first one
 # is shown as a rerun. Nothing below them gets a second try, and no broken promise does.
 _SECOND_TRY = {"actors", "conformance", "docs", "faults", "spark"}
+# What shares one Ray runs in one process, where tests are divided among several (`--dist loadgroup`).
+_SHARE_RAY = {
+    "spark": {"test_handover", "test_read", "test_session"},
+    "actors": {"test_broker", "test_several_topics"},
+}
 _HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.pluginmanager.hasplugin("rerunfailures"):  # -p no:rerunfailures shows the first failure
-        return
+    reruns = config.pluginmanager.hasplugin("rerunfailures")  # -p no:rerunfailures shows the first failure
     for item in items:
-        if item.path.relative_to(_HERE).parts[0] in _SECOND_TRY:
+        suite, *_, file = item.path.relative_to(_HERE).with_suffix("").parts
+        if suite in _SECOND_TRY and reruns:
             item.add_marker(pytest.mark.flaky(reruns=1, rerun_except=["PromiseBroken"]))
+        shared = file in _SHARE_RAY.get(suite, ())
+        item.add_marker(pytest.mark.xdist_group(suite if shared else f"{suite}/{file}"))

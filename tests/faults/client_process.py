@@ -40,7 +40,7 @@ class ClientSpec:
     journal: str
     transport: str
     seed: int
-    pause_s: float = 0.02
+    pause_s: float = 0.05
     subscription: str = ""
     mean_cut_pause_s: float = 0.0
     queue_size: int = 50
