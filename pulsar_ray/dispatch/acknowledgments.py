@@ -96,7 +96,14 @@ class Acknowledgments:
             self._pending.settle_batch(block, row_sets.of_ranges(rows), takes_from_waiting=is_durable)
 
     def acknowledge_up_to(self, position: Position, row: int, is_durable: bool) -> None:
-        """Everything up to an entry; with `row` >= 0 up to that message of the batch there."""
+        """Everything up to an entry; with `row` >= 0 up to that message of the batch there.
+
+        Entry -1 is the end of the ledger before: what comes below a batch that is the first of its ledger.
+        """
+        if position.entry_id < 0:
+            if self._cursor.acknowledge_below(Position(position.ledger_id, 0)):
+                self._drop_up_to(position)
+            return
         block = self._pending.find(*position)
         if row >= 0 and (block is None or block.ref.is_batch):
             self._cursor.acknowledge_below(position)
