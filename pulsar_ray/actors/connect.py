@@ -67,11 +67,11 @@ def join_ray(service_url: str) -> bool:
     address = service_url if service_url != "auto" else os.environ.get("RAY_ADDRESS") or _running_ray()
     if not address:
         return False
-    if not ray.is_initialized() and has_auth_token() and "RAY_AUTH_MODE" not in os.environ:
-        # As ray.init("auto") does: `ray start` took the token, if there was one.
-        share_auth_mode("token")
     if ray.is_initialized():
         _check_joined(address)
+    elif has_auth_token() and "RAY_AUTH_MODE" not in os.environ:
+        # As ray.init("auto") does: `ray start` took the token, if there was one.
+        share_auth_mode("token")
     _init(address)
     return True
 
@@ -151,6 +151,8 @@ def _check_answers(address: str) -> None:
 def _check_joined(address: str) -> None:
     """Raise ConnectError if this process is on another Ray than that at host:port."""
     joined = ray.get_runtime_context().gcs_address
+    if address == joined:  # as for every handle that was pickled into a task: no name is looked up
+        return
     host, _, port = address.rpartition(":")
     joined_host, _, joined_port = joined.rpartition(":")
     if not port.isdigit() or (port == joined_port and _addresses(host) & _addresses(joined_host)):

@@ -101,13 +101,11 @@ class Acknowledgments:
         Entry -1 is the end of the ledger before: what comes below a batch that is the first of its ledger.
         """
         if position.entry_id < 0:
-            if self._cursor.acknowledge_below(Position(position.ledger_id, 0)):
-                self._drop_up_to(position)
+            self._acknowledge_below(Position(position.ledger_id, 0))
             return
         block = self._pending.find(*position)
         if row >= 0 and (block is None or block.ref.is_batch):
-            self._cursor.acknowledge_below(position)
-            self._drop_up_to(Position(position.ledger_id, position.entry_id - 1))
+            self._acknowledge_below(position)
             self.acknowledge_batch(*position, ((0, row + 1),), is_durable)
         elif self._cursor.acknowledge_up_to(position):
             self._drop_up_to(position)
@@ -124,6 +122,10 @@ class Acknowledgments:
         before = cursor.backlog()
         self.acknowledge_up_to(last, -1, is_durable=False)
         return before - cursor.backlog()
+
+    def _acknowledge_below(self, position: Position) -> None:
+        if self._cursor.acknowledge_below(position):
+            self._drop_up_to(Position(position.ledger_id, position.entry_id - 1))
 
     def _drop_up_to(self, position: Position) -> None:
         for block in self._pending.up_to(position):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from pulsar_ray.ledger.reader import SegmentReader
 from pulsar_ray.model.enums import InitialPosition
 from pulsar_ray.testing.lossy_tunnel import LOSSY, PERFECT
 from pulsar_ray.testing.stub_cluster import StubCluster
+from pulsar_ray.testing.waiting import wait_until
 
 TRANSPORTS = ("socket", "tcp", "ray", "lossy")
 """socket: a client on the node that reads grants from files; tcp: one of another node that is sent bytes;
@@ -144,6 +146,22 @@ def values(consumer: Consumer, count: int, *, acknowledge: bool = False) -> list
             consumer.acknowledge(message)
         found.append(message.data())
     return found
+
+
+def keyed_numbers(consumers: Sequence[Consumer], count: int) -> list[tuple[int, str, int]]:
+    """(consumer's index, key, value as a number) of the next messages, wherever they come; acknowledged."""
+    got: list[tuple[int, str, int]] = []
+
+    def all_arrived() -> bool:
+        for index, consumer in enumerate(consumers):
+            while consumer._core.has_received():
+                message = consumer.receive(WAIT_MS)
+                got.append((index, message.partition_key(), int(message.data())))
+                consumer.acknowledge(message)
+        return len(got) == count
+
+    wait_until(all_arrived, what=f"all of {count} at {len(consumers)} consumers")
+    return got
 
 
 def numbers(first: int, end: int) -> list[bytes]:

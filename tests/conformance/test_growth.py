@@ -24,7 +24,7 @@ from pulsar_ray.errors import (
 from pulsar_ray.model.enums import ConsumerType, HashingScheme, SubscriptionMode
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
-from tests.conformance.broker import EARLIEST, WAIT_MS, Broker, numbers, receive, values
+from tests.conformance.broker import EARLIEST, WAIT_MS, Broker, keyed_numbers, numbers, receive, values
 from tests.conformance.event_loop import on_a_loop
 
 Make = Callable[..., Broker]
@@ -204,17 +204,7 @@ def test_key_shared_keeps_a_key_at_one_consumer_on_new_partitions(broker: Broker
     for number in range(300):
         producer.send_async(b"%d" % number, None, partition_key=f"k{number % 30}")
     producer.flush()
-    got: list[tuple[int, str, int]] = []
-
-    def all_arrived() -> bool:
-        for index, consumer in enumerate(consumers):
-            while consumer._core.has_received():
-                message = consumer.receive(WAIT_MS)
-                got.append((index, message.partition_key(), int(message.data())))
-                consumer.acknowledge(message)
-        return len(got) == 300
-
-    wait_until(all_arrived, what="all of 300 at three consumers")
+    got = keyed_numbers(consumers, 300)
     for key in {key for _, key, _ in got}:
         of_key = [(index, number) for index, of, number in got if of == key]
         assert len({index for index, _ in of_key}) == 1

@@ -27,7 +27,7 @@ from pulsar_ray.model.enums import (
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.names import dispatcher_name
-from tests.conformance.broker import WAIT_MS, Broker, numbers, receive, values
+from tests.conformance.broker import WAIT_MS, Broker, keyed_numbers, numbers, receive, values
 from tests.conformance.non_persistent import drops, new_topic, send_all, send_until_received
 
 Quiet = Callable[[Consumer], None]
@@ -226,17 +226,7 @@ def test_key_shared_consumers_get_all_messages_of_their_keys(
     for number in range(300):
         producer.send_async(b"%d" % number, None, partition_key=f"k{number % 20}")
     producer.flush()
-    got: list[tuple[int, str, int]] = []
-
-    def all_arrived() -> bool:
-        for index, consumer in enumerate(consumers):
-            while consumer._core.has_received():
-                message = consumer.receive(WAIT_MS)
-                got.append((index, message.partition_key(), int(message.data())))
-                consumer.acknowledge(message)
-        return len(got) == 300
-
-    wait_until(all_arrived, what="all of 300 at three consumers")
+    got = keyed_numbers(consumers, 300)
     owners = {key: {index for index, of, _ in got if of == key} for _, key, _ in got}
     assert all(len(one) == 1 for one in owners.values())
     assert len({index for index, _, _ in got}) > 1
