@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 
 from pulsar_ray.actors.owner_loop import DiskThread
-from pulsar_ray.errors import BrokerPersistenceError, Fenced
+from pulsar_ray.errors import AlreadyClosed, BrokerPersistenceError, Fenced, PulsarException
 from pulsar_ray.managed_ledger.cursor_store import CursorFlush, CursorStore
 from pulsar_ray.model.position import Position
 
@@ -40,6 +40,7 @@ class CursorFlusher:
         self._on_fatal = on_fatal
         self._flush_timer: asyncio.TimerHandle | None = None
         self._is_flushing = False
+        self._is_closed = False
         self._waiters: list[tuple[int, bool, asyncio.Future[None]]] = []
 
     async def flushed(self, version: int, *, at_once: bool = True) -> None:
@@ -47,6 +48,8 @@ class CursorFlusher:
         store = self._store
         if store.durable_version >= version:
             return
+        if self._is_closed:
+            raise AlreadyClosed(f"{self._name} is closed: nothing more is recorded of it")
         future: asyncio.Future[None] = self._loop.create_future()
         self._waiters.append((version, at_once, future))
         if at_once:
@@ -57,7 +60,7 @@ class CursorFlusher:
 
     def flush_soon(self) -> None:
         """Write what changed with the next grouped write."""
-        if self._flush_timer is None:
+        if self._flush_timer is None and not self._is_closed:
             self._flush_timer = self._loop.call_later(FLUSH_INTERVAL_S, self._flush_timed)
 
     def _flush_timed(self) -> None:
@@ -66,7 +69,7 @@ class CursorFlusher:
 
     def _flush(self) -> None:
         store = self._store
-        if self._is_flushing:
+        if self._is_flushing or self._is_closed:
             return
         flush = store.begin_flush()
         if flush is None:
@@ -83,7 +86,7 @@ class CursorFlusher:
         if error is not None:
             store.fail_flush(flush)
             logger.error("cursor of %s: %s", self._name, error)
-            self._fail_waiters(error)
+            self._fail_waiters(BrokerPersistenceError(f"the cursor could not be written: {error}"))
             self.flush_soon()
             return
         before = store.durable_mark_delete
@@ -105,14 +108,22 @@ class CursorFlusher:
             elif not future.done():
                 future.set_result(None)
 
-    def _fail_waiters(self, error: BaseException) -> None:
+    def _fail_waiters(self, refusal: PulsarException) -> None:
         waiting, self._waiters = self._waiters, []
-        refusal = BrokerPersistenceError(f"the cursor could not be written: {error}")
         for _, _, future in waiting:
             if not future.done():
                 future.set_exception(refusal)
 
     async def close(self) -> None:
-        """Write what changed and give the cursor's directory up."""
-        await self.flushed(self._store.cursor.version)
-        await self._disk.run(self._store.close)
+        """Write what changed and give the cursor's directory up; what changes later stays in memory."""
+        if self._is_closed:
+            return
+        try:
+            await self.flushed(self._store.cursor.version)
+        finally:
+            # A write in a directory that was given up would look like one of a former owner.
+            self._is_closed = True
+            if self._flush_timer is not None:
+                self._flush_timer.cancel()
+            self._fail_waiters(AlreadyClosed(f"{self._name} is closed"))
+            await self._disk.run(self._store.close)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,8 @@ class Broker:
         """End everything. Fails if an actor ended itself."""
         self._shut_down_clients()
         self.cluster.close()
-        assert self.cluster.fatal_errors == []
+        fatal = self.cluster.fatal_errors
+        assert not fatal, "".join("".join(traceback.format_exception(error)) for error in fatal)
 
     def _shut_down_clients(self) -> None:
         for client in self._clients:
