@@ -60,7 +60,7 @@ def test_what_changes_after_the_end_is_neither_written_nor_fatal(
         assert flushing.fatal == []
         assert flushing.durable == [Position(LEDGER, 3)]
 
-    asyncio.run(steps())
+    asyncio.run(asyncio.wait_for(steps(), 20))
     stored = read_cursor(store._owner.path)
     assert stored is not None
     assert stored.mark_delete == Position(LEDGER, 3)
