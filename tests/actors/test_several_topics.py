@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from pulsar_ray import Admin, Client, Consumer
 from pulsar_ray.testing.waiting import wait_until
+from pulsar_ray_spark.broker_planner import BrokerPlanner
+from pulsar_ray_spark.plan import AtSubscription, as_bound
+from pulsar_ray_spark.segments import stored_rows
 from tests.running_broker import Broker
 
 WAIT_MS = 60_000
@@ -50,3 +54,23 @@ def test_a_list_a_pattern_and_a_table_view_follow_a_topic_that_grows(
     for opened in (listed, matching, view):
         opened.close()
     broker.forget(plain)
+
+
+def test_spark_reads_what_a_grown_topic_has_in_all_its_partitions(broker: Broker, topic: str) -> None:
+    topics = Admin(broker.address).topics
+    topics.create_partitioned_topic(topic, 1)
+    client = broker.client()
+    client.subscribe(topic, "spark").close()
+    sent = [b"before", b"after 0", b"after 1"]
+    producer = client.create_producer(topic, auto_update_partitions_interval_seconds=1)
+    producer.send(sent[0])
+    topics.update_partitioned_topic(topic, 2)
+    wait_until(lambda: producer.partition_count == 2, timeout_s=WAIT_S, what="two partitions")
+    for value in sent[1:]:
+        producer.send(value)
+    for start in ("earliest", AtSubscription("spark")):
+        with BrokerPlanner(broker.address).plan([topic], as_bound(start), "latest") as planned:
+            rows = [rows for piece in planned.ranges for rows in stored_rows(piece)]
+            assert {piece.partition for piece in planned.ranges} == {0, 1}
+        found = [value for row in rows for value in row.block.values()[row.start : row.stop]]
+        assert Counter(found) == Counter(sent)
