@@ -19,6 +19,7 @@ from pulsar_ray.actors.local_ray import allow_blocking_calls, node_address, sess
 from pulsar_ray.actors.owner_loop import OwnerLoop, prepare_broker_process
 from pulsar_ray.actors.running_clock import RunningClock
 from pulsar_ray.actors.session_host import SessionHost
+from pulsar_ray.actors.warm_up import warm_up_later
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
@@ -35,6 +36,7 @@ class LaneActor:
         self._label = label
         self._clock = RunningClock(SystemClock())
         self._owner = OwnerLoop("owner")
+        warm_up_later(self._owner.loop)
         self._refusal: PulsarException | None = None
         self._host: SessionHost | None = None
 

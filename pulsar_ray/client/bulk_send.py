@@ -16,7 +16,8 @@ from pulsar_ray.client.partition_producer import PartitionProducer
 from pulsar_ray.client.producer_options import ProducerOptions
 from pulsar_ray.client.routing import CustomRouter, Router
 from pulsar_ray.errors import OperationNotSupported, PulsarException, Result, Timeout
-from pulsar_ray.format.arrow_payload import KEY_COLUMN, ORDERING_KEY_COLUMN, encode_rows
+from pulsar_ray.format.arrow_payload import encode_rows
+from pulsar_ray.format.columns import KEY_COLUMN, ORDERING_KEY_COLUMN
 from pulsar_ray.format.metadata import BlockMetadata
 from pulsar_ray.format.payload import encode_batch, encode_table
 from pulsar_ray.format.table import normalize_table, split_rows, split_table

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from pulsar_ray.dispatch.sticky_key import NON_KEY, Slots, Slotting, slot_of, slots_of_encoded, sticky_key
-from pulsar_ray.format.arrow_payload import KEY_COLUMN, ORDERING_KEY_COLUMN, decode_keys
 from pulsar_ray.format.block import ARROW, ENCRYPTED, BlockHeader
 from pulsar_ray.format.checksum import Buffer
+from pulsar_ray.format.columns import KEY_COLUMN, ORDERING_KEY_COLUMN
 from pulsar_ray.format.compression import decompress
+from pulsar_ray.numpy_on_demand import np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 def needs_payload(header: BlockHeader) -> bool:
@@ -36,6 +37,9 @@ def slots_of_rows(header: BlockHeader, payload: Buffer, slotting: Slotting) -> S
 
     Raises ValueError for a payload that cannot be decoded, InvalidMessage for a header that cannot.
     """
+    # Arrow is big, and most dispatchers never decode a block.
+    from pulsar_ray.format.arrow_payload import decode_keys  # noqa: PLC0415
+
     payload = decompress(header.codec, payload, header.uncompressed_length)
     slots = np.full(header.message_count, slots_of_header(header, slotting), np.uint16)
     columns = decode_keys(payload, header.columns, header.message_count)

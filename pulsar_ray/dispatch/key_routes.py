@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec, Delivery, PendingBlock, Shares
 from pulsar_ray.dispatch.draining import DrainingHashes, Held
@@ -13,6 +11,10 @@ from pulsar_ray.dispatch.hash_regions import HashRegions
 from pulsar_ray.dispatch.sticky_key import SLOTS
 from pulsar_ray.model import row_sets
 from pulsar_ray.model.row_sets import RowSet
+from pulsar_ray.numpy_on_demand import np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 NOWHERE = -1
 

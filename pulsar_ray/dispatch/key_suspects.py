@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-import numpy as np
-
 from pulsar_ray.dispatch import row_segments
 from pulsar_ray.dispatch.consumer import PendingBlock
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.dispatch.key_routes import KeyRoutes
 from pulsar_ray.dispatch.policy import GrantSource
 from pulsar_ray.model.row_sets import numbers_of
+from pulsar_ray.numpy_on_demand import np
 
 Barriers: TypeAlias = dict[int, tuple[tuple[int, int], int]]
 """By number of a consumer: block and row of its first suspect. Nothing at or behind it may be granted."""

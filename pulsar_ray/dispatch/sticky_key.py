@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from enum import Enum
 from itertools import repeat
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import mmh3
-import numpy as np
-from numpy.typing import NDArray
+
+from pulsar_ray.numpy_on_demand import np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 NON_KEY = "NON_KEY"
 """Stands for the key of messages without one: all of them have one owner."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 from sortedcontainers import SortedDict
 
 from pulsar_ray.dispatch import row_segments
 from pulsar_ray.dispatch.consumer import PendingBlock
 from pulsar_ray.dispatch.key_routes import KeyRoutes
 from pulsar_ray.model.row_sets import numbers_of
+from pulsar_ray.numpy_on_demand import np
 
 Key = tuple[int, int]
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from pulsar_ray.dispatch import row_segments
 from pulsar_ray.dispatch.consumer import Consumer, Delivery, PendingBlock
 from pulsar_ray.dispatch.dispatcher import Dispatcher
@@ -13,6 +11,7 @@ from pulsar_ray.dispatch.key_routes import NOWHERE
 from pulsar_ray.dispatch.key_shared import KeySharedPolicy
 from pulsar_ray.dispatch.waiting_index import Parked
 from pulsar_ray.model import row_sets
+from pulsar_ray.numpy_on_demand import np
 
 MAX_SHOWN = 100
 """Hashes, and message ids of each consumer, that are listed; more are only counted."""

@@ -16,6 +16,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from pulsar_ray.format.checksum import Buffer
+from pulsar_ray.format.columns import KNOWN_COLUMNS, SEQUENCE_ID_COLUMN, VALUE_COLUMN
 
 # The stored batch's columns, in the order of their bits. All are nullable; a null value is a tombstone.
 BLOCK_SCHEMA = pa.schema(
@@ -28,13 +29,6 @@ BLOCK_SCHEMA = pa.schema(
         ("sequence_id", pa.int64()),
     ]
 )
-VALUE_COLUMN = 1
-KEY_COLUMN = 2
-ORDERING_KEY_COLUMN = 4
-PROPERTIES_COLUMN = 8
-EVENT_TIME_COLUMN = 16
-SEQUENCE_ID_COLUMN = 32
-KNOWN_COLUMNS = 63
 
 _schemas = {
     columns: pa.schema([field for bit, field in enumerate(BLOCK_SCHEMA) if columns >> bit & 1])

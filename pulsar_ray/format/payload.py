@@ -10,8 +10,6 @@ import pyarrow as pa
 from pulsar_ray.errors import CryptoError, InvalidMessage, MessageTooBig, UnsupportedFormatVersion
 from pulsar_ray.format.arrow_payload import (
     BLOCK_SCHEMA,
-    KNOWN_COLUMNS,
-    SEQUENCE_ID_COLUMN,
     decode_rows,
     encode_rows,
     encode_table,
@@ -30,6 +28,7 @@ from pulsar_ray.format.block import (
     verify_block,
 )
 from pulsar_ray.format.checksum import Buffer
+from pulsar_ray.format.columns import KNOWN_COLUMNS, SEQUENCE_ID_COLUMN
 from pulsar_ray.format.compression import MAX_UNCOMPRESSED_LENGTH, UnknownCodec, compress, decompress
 from pulsar_ray.format.metadata import BlockMetadata
 

@@ -20,12 +20,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-import numpy as np
-
 from pulsar_ray.managed_ledger.managed_cursor import KnownConsumer, ManagedCursor, Subscription
 from pulsar_ray.model.entry_sets import merged_runs
 from pulsar_ray.model.position import Position
 from pulsar_ray.model.position_ranges import PositionRanges
+from pulsar_ray.numpy_on_demand import np
 
 SNAPSHOT = 1
 CHANGES = 2

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from pulsar_ray.model import row_sets
+from pulsar_ray.numpy_on_demand import np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 EntryRange: TypeAlias = tuple[int, int, int]
 """(ledger id, first entry id, last entry id), inclusive."""
@@ -17,7 +18,7 @@ EntryBits: TypeAlias = tuple[int, int, bytes]
 
 MAX_ENTRIES = row_sets.MAX_ROWS
 _FEW_RANGES = 4
-_Int64s: TypeAlias = NDArray[np.int64]
+_Int64s: TypeAlias = "NDArray[np.int64]"
 
 
 class EntrySet(NamedTuple):

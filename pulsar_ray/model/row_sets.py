@@ -6,12 +6,13 @@ and `bit_count` work on thousands of rows in a fraction of a microsecond.
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, TypeAlias
 
 from pulsar_ray.model.row_ranges import RowRanges
+from pulsar_ray.numpy_on_demand import np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 RowSet: TypeAlias = int
 WireRows: TypeAlias = "RowRanges | bytes"

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import msgpack
-import numpy as np
 
 from pulsar_ray.errors import ProtocolError
+from pulsar_ray.numpy_on_demand import np
 
 Buffer: TypeAlias = Any
 """Anything with the buffer protocol; it must not change until the carrier has written it."""
