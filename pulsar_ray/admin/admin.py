@@ -62,21 +62,15 @@ class Admin:
                 )
             return self._connected.cluster
 
-    def ask(self, method: str, *arguments: Any) -> Any:
-        """A call to the controller, repeated while it restarts."""
-        return self.ask_once(method, *arguments, settled=lambda _: False)
-
-    def ask_once(self, method: str, *arguments: Any, settled: Callable[[PulsarException], bool]) -> Any:
-        """As `ask`, for a call that is refused once it was carried out.
-
-        If the answer was lost, `settled` tells from what its repeat was refused with whether it had been
-        carried out.
-        """
+    def ask(
+        self,
+        method: str,
+        *arguments: Any,
+        was_done: Callable[[PulsarException], bool] = lambda _: False,
+    ) -> Any:
+        """A call to the controller, repeated while it restarts; `was_done` as for `until`."""
         return self.cluster.controller(
-            method,
-            *arguments,
-            timeout_s=self.operation_timeout_s,
-            settled=lambda refused: True if settled(refused) else None,
+            method, *arguments, timeout_s=self.operation_timeout_s, was_done=was_done
         )
 
     def broker(self) -> dict[str, Any]:

@@ -74,7 +74,8 @@ class TopicCalls:
 
         # An actor that is just starting answers late, and asking again does no harm.
         again = (ServiceUnitNotReady, NotConnected, Timeout)
-        return until(self._admin.operation_timeout_s, ask, again=again)
+        stats: dict[str, Any] = until(self._admin.operation_timeout_s, ask, again=again)
+        return stats
 
     def _serving_stats(self, route: PartitionRoute) -> dict[str, Any]:
         """A partition's counters. Raises ServiceUnitNotReady if it cannot serve."""

@@ -32,7 +32,7 @@ class Topics(TopicGrowth, TopicInspection, TopicKeys, TopicSubscriptions):
                 self.partitions(namespace).get(name.full) == partitions
             )
 
-        self._admin.ask_once("create_topic", name.full, partitions, settled=is_there)
+        self._admin.ask("create_topic", name.full, partitions, was_done=is_there)
 
     def delete(self, topic: str, force: bool = False) -> None:
         """Delete a topic with all its partitions, subscriptions and messages.
@@ -40,8 +40,8 @@ class Topics(TopicGrowth, TopicInspection, TopicKeys, TopicSubscriptions):
         Raises TopicNotFound, and NotAllowedError while producers or consumers are connected, unless forced.
         """
         full = TopicName.parse(topic).full
-        self._admin.ask_once(
-            "delete_topic", full, force, settled=lambda refused: isinstance(refused, TopicNotFound)
+        self._admin.ask(
+            "delete_topic", full, force, was_done=lambda refused: isinstance(refused, TopicNotFound)
         )
 
     def list(self, namespace: str = "public/default") -> list[str]:

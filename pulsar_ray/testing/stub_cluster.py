@@ -102,7 +102,7 @@ class StubCluster:
         return self._topics.topics_of(namespace)
 
     def controller(
-        self, method: str, *arguments: Any, timeout_s: float, settled: Callable[[PulsarException], Any]
+        self, method: str, *arguments: Any, timeout_s: float, was_done: Callable[[PulsarException], bool]
     ) -> Any:
         """A call to the controller by an administrator; what crosses is a copy."""
 
@@ -115,7 +115,7 @@ class StubCluster:
                 raise NotConnected("the controller died before it answered")
             return pickle.loads(pickle.dumps(answer))
 
-        return until(timeout_s, call, again=(NotConnected,), settled=settled)
+        return until(timeout_s, call, again=(NotConnected,), was_done=was_done)
 
     def dispatcher(self, request: SubscriptionRequest, timeout_s: float) -> str:
         """As Controller.dispatcher."""

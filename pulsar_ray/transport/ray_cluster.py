@@ -69,9 +69,9 @@ class RayCluster:
         method: str,
         *args: Any,
         timeout_s: float = 30.0,
-        settled: Callable[[PulsarException], Any] = lambda _: None,
+        was_done: Callable[[PulsarException], bool] = lambda _: False,
     ) -> Any:
-        """A call to the controller, repeated while it restarts; `settled` as for `until`.
+        """A call to the controller, repeated while it restarts; `was_done` as for `until`.
 
         Every controller call may be repeated harmlessly.
         """
@@ -79,7 +79,7 @@ class RayCluster:
             timeout_s,
             lambda left: self.call(CONTROLLER, method, *args, timeout_s=left),
             again=(Moved, NotConnected),
-            settled=settled,
+            was_done=was_done,
         )
 
     def resolve(self, topic: str, *, create: bool, timeout_s: float) -> list[PartitionRoute]:

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any
 
 from pulsar_ray.errors import PulsarException
-
-T = TypeVar("T")
 
 
 def until(
     timeout_s: float,
-    call: Callable[[float], T],
+    call: Callable[[float], Any],
     *,
     again: tuple[type[PulsarException], ...],
-    settled: Callable[[PulsarException], T | None] = lambda _: None,
+    was_done: Callable[[PulsarException], bool] = lambda _: False,
     first_pause_s: float = 0.05,
     longest_pause_s: float = 1.0,
-) -> T:
+) -> Any:
     """`call(seconds left)`, again after errors of the kinds in `again`; the last of them is raised at the
     deadline.
 
-    What a repeat is refused with may say that the first call had been carried out and only its answer was
-    lost: `settled` gives the answer then, or None.
+    A repeat may be refused because the first call had been carried out and only its answer was lost:
+    `was_done` tells by the refusal. The answer is None then.
     """
     deadline = time.monotonic() + timeout_s
     pause = first_pause_s
@@ -38,9 +36,8 @@ def until(
                 raise
             is_repeat = True
         except PulsarException as refused:
-            answer = settled(refused) if is_repeat else None
-            if answer is None:
-                raise
-            return answer
+            if is_repeat and was_done(refused):
+                return None
+            raise
         time.sleep(pause)
         pause = min(2 * pause, longest_pause_s)
