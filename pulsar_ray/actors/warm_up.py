@@ -8,7 +8,7 @@ import threading
 
 from pulsar_ray.numpy_on_demand import np
 
-WARM_UP_S = 10.0
+WARM_UP_S = 30.0
 
 
 def warm_up_later(loop: asyncio.AbstractEventLoop) -> None:
