@@ -108,11 +108,12 @@ class SubscriptionHost:
 
         Raises ConsumerBusy, and SessionLost if the session ended meanwhile.
         """
-        spec = spec_of(request, 0)
+        spec, attachment_number = spec_of(request, 0), session.attachment
         while self.core.must_wait(spec):
             await self._until_deadline()
-        if session.is_ended:
-            raise SessionLost("the session ended while its consumer waited: attach again")
+        if session.is_ended or session.attachment != attachment_number:
+            # What was asked behind it, over a newer attachment, was done already: to leave, perhaps.
+            raise SessionLost("the connection was lost while its consumer waited: attach again")
         self.core.expire(self.now_ms())
         numbering = self._numberings.of(
             request.incarnation, is_known=request.incarnation in self.core.consumers

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_ray.client.acknowledging import Acknowledging
 from pulsar_ray.client.granted import BlockDecoder, Granted
+from pulsar_ray.client.leaving import Leaving
 from pulsar_ray.client.received_block import ReceivedBlock
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.ledger.reader import SegmentGone
@@ -63,6 +64,7 @@ class PartitionConsumer(Acknowledging):
         self.is_abandoned = False
         self._is_active: bool | None = None
         self._reads_files = False
+        self._leaving = Leaving()
 
     # --- opening ----------------------------------------------------------------------------------
 
@@ -108,6 +110,8 @@ class PartitionConsumer(Acknowledging):
 
     def reopen(self, attached: AttachReply) -> None:
         """A new attachment: open again, declaring what is held; then what was not answered is said again."""
+        if not self._leaving.may_open():
+            return
         former = self._attached
         is_other_session = former is not None and former.session_id != attached.session_id
         if former is not None and is_other_session and former.epoch == attached.epoch and self.start is None:
@@ -372,11 +376,18 @@ class PartitionConsumer(Acknowledging):
             if self._core.has_failed:
                 return
             self._say_acks(at_once=True)
-            self._say(lambda rid: CloseEndpoint(rid, self.consumer_id))
-            self._wait(self._statements.unanswered(), deadline)
+            has_left = False
+            while not has_left:
+                self._say(self._close_request)
+                self._wait(self._statements.unanswered(), deadline)
+                has_left = self._leaving.has_left()
         finally:
             self.link.remove_endpoint(self.consumer_id)
             self._is_open = False
+
+    def _close_request(self, request_id: int) -> CloseEndpoint:
+        self._leaving.closing()
+        return CloseEndpoint(request_id, self.consumer_id)
 
 
 def _can_read(reach: tuple[str, str]) -> bool:

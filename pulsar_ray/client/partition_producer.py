@@ -73,6 +73,8 @@ class PartitionProducer(SendQueue):
         self._request_open()
 
     def _request_open(self) -> None:
+        if self._error is not None:
+            return
         carrier = self.link.carrier
         self.link.request_async(
             self._open_request, lambda opened, error: self._reopened(carrier, opened, error)

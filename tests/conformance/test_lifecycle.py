@@ -26,6 +26,7 @@ from pulsar_ray.errors import (
 )
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.transport import ray_connection
 from tests.conformance.broker import EARLIEST, Broker, numbers, receive, values
 
 Quiet = Callable[[Consumer], None]
@@ -295,3 +296,13 @@ def test_a_missing_subscription_is_not_made_where_that_is_off(make_broker: Calla
 def test_numbers_of_a_new_topic_start_at_zero(broker: Broker, client: Client) -> None:
     producer = client.create_producer(broker.topic())
     assert [producer.send(value).entry_id() for value in numbers(0, 3)] == [0, 1, 2]
+
+
+def test_a_consumer_that_has_left_stays_away_while_connections_come_and_go(
+    broker: Broker, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if transport == "lossy":
+        monkeypatch.setattr(ray_connection, "LOST_CALLS", 1)  # every call that is lost ends the connection
+    client, topic = broker.client(), broker.topic(2)
+    for _ in range(20):
+        client.subscribe(topic, "s").close()
