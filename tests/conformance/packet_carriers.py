@@ -64,6 +64,7 @@ class TunnelLink(EchoLink):
         self._carrier = TunnelCarrier(self._loop)
         self._fates = FateSource(LOSSY if kind == "lossy" else PERFECT, seed)
         self._late: list[threading.Timer] = []
+        self._late_lock = threading.Lock()
         attached = AttachReply(4711, 1, TOKEN, 1, None, None, ("", ""), "", 1, {})
         self.connection = RayConnection(
             cast(Cluster, self), "the actor", attached, cast(Any, self.receiver), pushes=True
@@ -78,9 +79,10 @@ class TunnelLink(EchoLink):
             for _ in range(fate.times):
                 future = self._call(last_received, packets)
         elif fate.after_s is not None:
-            timer = threading.Timer(fate.after_s, self._call, (last_received, packets))
-            self._late.append(timer)
-            timer.start()
+            with self._late_lock:
+                timer = threading.Timer(fate.after_s, self._call, (last_received, packets))
+                timer.start()
+                self._late.append(timer)
         return future if fate.has_reply else None
 
     def exchange_result(self, call: Future[Any] | None, timeout_s: float) -> Any:
@@ -94,7 +96,9 @@ class TunnelLink(EchoLink):
 
     def close(self) -> None:
         self.connection.close()
-        for timer in self._late:
+        with self._late_lock:
+            late = list(self._late)
+        for timer in late:
             timer.join()
         self._loop.call_soon_threadsafe(self._carrier.close)
         asyncio.run_coroutine_threadsafe(self._finish(), self._loop).result()

@@ -51,7 +51,7 @@ def test_what_went_in_and_out_is_counted_with_rates(broker: Broker, client: Clie
     assert one["blockedConsumerOnUnackedMsgs"] is subscription["blockedSubscriptionOnUnackedMsgs"] is False
 
 
-def test_redeliveries_and_limits_show(make_broker: Callable[..., Broker]) -> None:
+def test_redeliveries_and_limits_show(carriers_are_kept: None, make_broker: Callable[..., Broker]) -> None:
     broker = make_broker(max_unacked_messages_per_consumer=5, max_unacked_messages_per_subscription=8)
     topic, admin = broker.topic(), broker.admin()
     client = broker.client()
