@@ -68,6 +68,11 @@ class AckTracker:
         "_ledger",
         "_partial",
         "_ranges",
+        "_run_entry",
+        "_run_first",
+        "_run_ledger",
+        "_run_next",
+        "_run_size",
         "_unsized",
         "count",
     )
@@ -81,6 +86,12 @@ class AckTracker:
         self._first = 0
         self._last = -1
         self._partial: dict[tuple[int, int], _PartialBatch] = {}
+        # Of a batch that is not among those, neighbouring rows: one by one they cost what entries do.
+        self._run_ledger = -1
+        self._run_entry = -1
+        self._run_first = 0
+        self._run_next = -1
+        self._run_size = 0
         self._unsized: dict[tuple[int, int], RowRanges] = {}
         self._dirty: set[tuple[int, int]] = set()
         self._cumulative: tuple[int, int, int] | None = None
@@ -110,10 +121,22 @@ class AckTracker:
 
     def add_row(self, ledger_id: int, entry_id: int, row: int, batch_size: int) -> None:
         """Acknowledge one message of a batch."""
+        if row == self._run_next and entry_id == self._run_entry and ledger_id == self._run_ledger:
+            self._run_next = row + 1
+            self.count += 1
+            if row + 1 == self._run_size:
+                self._end_run()
+            return
+        self._end_run()
         key = (ledger_id, entry_id)
         batch = self._partial.get(key)
         if batch is None:
-            batch = self._partial[key] = _PartialBatch(batch_size)
+            self._run_ledger, self._run_entry, self._run_size = ledger_id, entry_id, batch_size
+            self._run_first, self._run_next = row, row + 1
+            self.count += 1
+            if row + 1 == batch_size:
+                self._end_run()
+            return
         if batch.acknowledged[row]:
             return
         batch.acknowledged[row] = 1
@@ -124,6 +147,22 @@ class AckTracker:
         elif self._batch_index_ack:
             self._dirty.add(key)
 
+    def _end_run(self) -> None:
+        """Its rows belong with those of the other batches from now on."""
+        size, first, end = self._run_size, self._run_first, self._run_next
+        if not size:
+            return
+        key = (self._run_ledger, self._run_entry)
+        self._run_size, self._run_next = 0, -1
+        batch = self._partial[key] = _PartialBatch(size)
+        if end - first == size:
+            self._complete(key)
+            return
+        batch.acknowledged[first:end] = b"\x01" * (end - first)
+        batch.outstanding -= end - first
+        if self._batch_index_ack:
+            self._dirty.add(key)
+
     def add_rows(
         self, ledger_id: int, entry_id: int, rows: Iterable[tuple[int, int]], batch_size: int = 0
     ) -> None:
@@ -132,6 +171,7 @@ class AckTracker:
         Rows of a batch of unknown size (0, and not named to `expect_batch`) are sent on as they are: only the
         dispatcher can say whether they complete it.
         """
+        self._end_run()
         key = (ledger_id, entry_id)
         batch = self._partial.get(key)
         if batch is None:
@@ -153,6 +193,7 @@ class AckTracker:
 
     def expect_batch(self, ledger_id: int, entry_id: int, batch_size: int) -> None:
         """A batch was handed out in a form that does not carry its size (an Arrow table)."""
+        self._end_run()
         self._partial.setdefault((ledger_id, entry_id), _PartialBatch(batch_size))
 
     def add_part(self, block: ReceivedBlock, rows: Rows) -> None:
@@ -180,6 +221,7 @@ class AckTracker:
         Without `batch_index_ack` a row inside a batch acknowledges the entries before it, and its own rows
         up to it count as acknowledged here only.
         """
+        self._end_run()
         if row != WHOLE_ENTRY and row >= batch_size - 1:
             row = WHOLE_ENTRY
         for key in [key for key in self._partial if key < (ledger_id, entry_id)]:
@@ -200,6 +242,7 @@ class AckTracker:
 
     def outstanding_rows(self, ledger_id: int, entry_id: int, rows: RowSet) -> RowSet:
         """Of these rows of a batch, those not acknowledged here."""
+        self._end_run()
         batch = self._partial.get((ledger_id, entry_id))
         return rows if batch is None else rows & ~of_ranges(batch.rows())
 
@@ -209,6 +252,8 @@ class AckTracker:
         """
         if not self.count:
             return None
+        if self._batch_index_ack:
+            self._end_run()
         ranges = self._drain_ranges()
         batch_rows = [(*key, self._partial[key].rows()) for key in self._dirty]
         batch_rows += [(*key, rows) for key, rows in self._unsized.items()]
@@ -231,6 +276,7 @@ class AckTracker:
 
     def clear(self) -> None:
         """Forget everything: after a seek, acknowledged messages come again."""
+        self._end_run()
         self.drain()
         self._partial.clear()
 

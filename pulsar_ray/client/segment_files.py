@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from pathlib import Path
 
-from pulsar_ray.client.block_memory import MIN_BLOCK_BYTES, BlockMemory
+from pulsar_ray.format.block_memory import MIN_BLOCK_BYTES, BlockMemory
 from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.ledger.reader import SegmentReader
 

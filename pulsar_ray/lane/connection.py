@@ -22,12 +22,13 @@ from pulsar_ray.errors import (
     SessionLost,
     error_from,
 )
-from pulsar_ray.lane.address import LaneAddress, set_kernel_timeout
+from pulsar_ray.lane.address import LaneAddress, UnixAddress, set_kernel_timeout
 from pulsar_ray.lane.handshake import open_lane
 from pulsar_ray.lane.hello import HelloFields, parse_error
 from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.lane.limits import LaneLimits
 from pulsar_ray.lane.outgoing import Outgoing
+from pulsar_ray.lane.shared_memory import Lending
 from pulsar_ray.session.packet import CARRIER_TYPES, ERROR, Buffer, Packet, PacketParser, buffer_bytes
 
 logger = logging.getLogger(__name__)
@@ -102,6 +103,7 @@ class LaneConnection:
         self._poll = select.poll()
         self._poll.register(self._fd, select.POLLIN)
         self._outgoing = Outgoing(sock, limits, io, self._want_write, self.lose)
+        self._lending = Lending() if isinstance(address, UnixAddress) else None
 
     @classmethod
     def connect(
@@ -148,6 +150,8 @@ class LaneConnection:
         """
         if self._lost is not None:
             raise self._lost_error(self._lost)
+        if self._lending is not None:
+            buffers = self._lending.shortened(buffers)
         ident = threading.get_ident()
         try:
             if ident == self._reader_ident and self._is_dispatching:
@@ -243,6 +247,8 @@ class LaneConnection:
         fd = self._sock.detach()
         if fd >= 0:
             os.close(fd)
+        if self._lending is not None:
+            self._lending.abandon()
 
     def _read_until(self, awaited: Awaited, deadline: float, request: Sequence[Buffer] = ()) -> None:
         """Send the request and read, in this thread, which has the reader role, and give the role back."""
@@ -342,6 +348,8 @@ class LaneConnection:
                 if not self._outgoing.close_if_idle():
                     return
             self._io.disown(self)
+            if self._lending is not None:
+                self._lending.close()
             tells, self._tells_loss = self._tells_loss, False
         finally:
             self._reader_role.release()

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, PulsarException
+from pulsar_ray.format.block_memory import BlockMemory
 from pulsar_ray.lane.address import LaneAddress, TcpAddress, UnixAddress
 from pulsar_ray.lane.hello import HelloFields, SessionDecision
 from pulsar_ray.lane.limits import LaneLimits
@@ -23,6 +24,8 @@ from pulsar_ray.session.packet import STAGING_BYTES
 _MAX_SOCKET_PATH_BYTES = 107
 _BACKLOG = 512
 _CHECKS_PER_DEADLINE = 8
+_KEPT_BYTES = 16 * 1024 * 1024
+"""Of buffers for large packets that wait to be used again."""
 
 
 class LaneServer:
@@ -52,6 +55,7 @@ class LaneServer:
         self.budget = ReceiveBudget(self.limits.received_bytes, self.limits.lane_received_bytes)
         # A parser keeps nothing in it between two reads, and reads on one loop follow each other.
         self.staging = bytearray(STAGING_BYTES)
+        self.memory = BlockMemory(_KEPT_BYTES)
         self.unix_address: UnixAddress | None = None
         self.tcp_address: TcpAddress | None = None
         self.is_closing = False

@@ -11,6 +11,7 @@ from pulsar_ray.errors import AuthorizationError, ProtocolError, PulsarException
 from pulsar_ray.lane.address import configure_socket
 from pulsar_ray.lane.hello import HelloFields, encode_error, encode_welcome, parse_hello
 from pulsar_ray.lane.peer import PeerWatch
+from pulsar_ray.lane.shared_memory import BorrowedMemory
 from pulsar_ray.session.packet import Buffer, Packet, PacketParser, buffer_bytes
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ class ServerLane(asyncio.BufferedProtocol):
         self._handler = handler
         self._limits = server.limits
         self._loop = server.loop
-        self._parser = PacketParser(server.staging, server.limits.hello_bytes)
+        self._parser = PacketParser(server.staging, server.limits.hello_bytes, server.memory)
+        self._borrowed: BorrowedMemory | None = None
         self._transport: asyncio.Transport | None = None
         self._watch: PeerWatch | None = None
         self._is_open = False
@@ -145,6 +147,8 @@ class ServerLane(asyncio.BufferedProtocol):
             return
         self._watch = PeerWatch(self._loop, peer.pid, self._on_peer_death)
         self.peer_pid = peer.pid if self._watch.is_watching else None
+        if self.peer_pid is not None:
+            self._borrowed = BorrowedMemory(peer.pid, peer.uid, self._server.memory)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._parser.get_buffer()
@@ -158,7 +162,10 @@ class ServerLane(asyncio.BufferedProtocol):
             if not packets:
                 return
             if self._is_open:
-                self._handler.on_packets(self, packets)
+                if self._borrowed is not None:
+                    packets = self._borrowed.taken_out(packets)
+                if packets:
+                    self._handler.on_packets(self, packets)
             else:
                 self._greet(packets)
         except PulsarException as error:
@@ -187,6 +194,7 @@ class ServerLane(asyncio.BufferedProtocol):
         if self._abort_timer is not None:
             self._abort_timer.cancel()
         self._server.budget.forget(self)
+        self._borrowed = None
         is_death_known = self._peer_died or self._watch is None or not self._watch.is_watching
         if is_death_known or self._server.is_closing:
             self._end()

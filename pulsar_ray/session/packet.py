@@ -2,7 +2,8 @@
 
 offset  size  field
      0     1  magic 0xA7
-     1     1  type (1 hello, 2 welcome, 3 error: the carrier's own; others in session/requests.py)
+     1     1  type (1 hello, 2 welcome, 3 error, 4 and 5 of lane/shared_memory.py: the carrier's own; others
+              in session/requests.py)
      2     2  flags, 0 in this protocol version
      4     4  fields_length
      8     4  body_length
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgpack
 
 from pulsar_ray.errors import ProtocolError
+from pulsar_ray.format.block_memory import BlockMemory
 from pulsar_ray.numpy_on_demand import np
 
 Buffer: TypeAlias = Any
@@ -145,13 +147,19 @@ class PacketParser:
     arrived and not those announced, and its body refers to that buffer. Either way nothing else refers to a
     body's bytes once its packet was given out.
 
-    `max_packet_bytes` may be changed between two packets.
+    `max_packet_bytes` may be changed between two packets. `memory` is where buffers of their own come from.
     """
 
-    __slots__ = ("_begun", "_own", "_own_filled", "_own_total", "_staging", "max_packet_bytes")
+    __slots__ = ("_begun", "_memory", "_own", "_own_filled", "_own_total", "_staging", "max_packet_bytes")
 
-    def __init__(self, staging: bytearray | None = None, max_packet_bytes: int = MAX_PACKET_BYTES) -> None:
+    def __init__(
+        self,
+        staging: bytearray | None = None,
+        max_packet_bytes: int = MAX_PACKET_BYTES,
+        memory: BlockMemory | None = None,
+    ) -> None:
         self.max_packet_bytes = max_packet_bytes
+        self._memory = BlockMemory(0) if memory is None else memory
         self._staging = memoryview(bytearray(STAGING_BYTES) if staging is None else staging)
         self._begun = b""
         self._own: memoryview | None = None
@@ -178,7 +186,7 @@ class PacketParser:
             return self._staging
         if self._own_filled == len(self._own):
             # A new buffer and not a resize: the carrier may still hold a view of the old one.
-            larger = _own_buffer(self._own_total, self._own_filled)
+            larger = self._own_buffer(self._own_total, self._own_filled)
             larger[: self._own_filled] = self._own
             self._own = larger
         return self._own[self._own_filled :]
@@ -213,7 +221,7 @@ class PacketParser:
         return packets
 
     def _begin_own(self, begun: memoryview, total: int) -> None:
-        self._own = _own_buffer(total, begun.nbytes)
+        self._own = self._own_buffer(total, begun.nbytes)
         self._own[: begun.nbytes] = begun
         self._own_filled = begun.nbytes
         self._own_total = total
@@ -224,9 +232,9 @@ class PacketParser:
         self._own_filled = self._own_total = 0
         return packet
 
-
-def _own_buffer(total: int, filled: int) -> memoryview:
-    """For a packet of `total` bytes of which so many have arrived."""
-    size = total if total <= WHOLE_BUFFER_BYTES else min(total, max(OWN_BUFFER_BYTES, _GROWTH * filled))
-    # Zeroing and then overwriting a bytearray cost three times what receiving did.
-    return np.empty(size, dtype=np.uint8).data
+    def _own_buffer(self, total: int, filled: int) -> memoryview:
+        """For a packet of `total` bytes of which so many have arrived."""
+        if total <= WHOLE_BUFFER_BYTES:
+            return self._memory.take(total, 0)
+        # Zeroing and then overwriting a bytearray cost three times what receiving did.
+        return np.empty(min(total, max(OWN_BUFFER_BYTES, _GROWTH * filled)), dtype=np.uint8).data

@@ -1,20 +1,22 @@
-"""Memory for blocks that are read from files: what is not referred to any more is used again."""
+"""Memory for blocks that are read from files or received: what is not referred to any more is used again."""
 
 from __future__ import annotations
 
 import weakref
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
+from pulsar_ray.numpy_on_demand import np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 MIN_BLOCK_BYTES = 32 * 1024
 """Below this, memory costs little wherever it comes from."""
 KEPT_BYTES = 64 * 1024 * 1024
 _PAGE = 4096
 
-_Slab = tuple[npt.NDArray[np.uint8], int]
+_Slab: TypeAlias = "tuple[npt.NDArray[np.uint8], int]"
 """Memory and its address."""
 
 

@@ -1,0 +1,222 @@
+"""Large packets from a client on the node: through memory that both ends see (ADR 0020).
+
+The client lends the actor a memfd: a page of marks, and a few slots. It copies a whole packet into a free
+slot, and the socket carries a small packet that names the slot. The actor copies the packet out before it
+looks at it, so that nothing that was checked can change afterwards, and then marks the slot as free. Neither
+end waits for the other, nor has to be told: when no slot is free, or the memory was never taken, packets go
+through the socket.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import secrets
+import stat
+import threading
+from collections.abc import Sequence
+
+from pulsar_ray.errors import ProtocolError
+from pulsar_ray.format.block_memory import BlockMemory
+from pulsar_ray.session.packet import (
+    HEADER,
+    HEADER_BYTES,
+    Buffer,
+    Packet,
+    buffer_bytes,
+    decode_packet,
+    encode_packet,
+)
+
+MEMORY = 4
+"""The carrier's own packet: (descriptor, nonce), memory that is lent."""
+IN_MEMORY = 5
+"""The carrier's own packet: (slot, number, length), a packet that stands there."""
+
+MIN_SHARED_BYTES = 32 * 1024
+"""Below this the socket's two copies cost less than what is done for one packet here."""
+SLOTS = 4
+SLOT_BYTES = 1088 * 1024
+"""A block of 1 MiB and what is around it."""
+_PAGE = 4096
+_MEMORY_BYTES = _PAGE + SLOTS * SLOT_BYTES
+_NONCE_AT = 2048
+_NONCE_BYTES = 16
+_TAKEN = 0
+_FIRST_SLOT = 1
+"""The marks are 64-bit numbers: 1 once the memory was taken, then of each slot the last packet taken out."""
+
+
+class LentMemory:
+    """The client's end; `put` may be called from any thread. Raises OSError where there is no such memory."""
+
+    def __init__(self) -> None:
+        self._fd = os.memfd_create("pulsar-ray-lane", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(self._fd, _MEMORY_BYTES)
+            # What cannot shrink cannot end the process that looks at it.
+            fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+            self._map = mmap.mmap(self._fd, _MEMORY_BYTES)
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self._view = memoryview(self._map)
+        self._marks = self._view[:_NONCE_AT].cast("Q")
+        self._nonce = secrets.token_bytes(_NONCE_BYTES)
+        self._view[_NONCE_AT : _NONCE_AT + _NONCE_BYTES] = self._nonce
+        self._lock = threading.Lock()
+        self._numbers = [0] * SLOTS
+
+    def offer(self) -> list[Buffer]:
+        """The packet that lends it."""
+        return encode_packet(MEMORY, (self._fd, self._nonce))
+
+    def put(self, packet: Sequence[Buffer], size: int) -> list[Buffer] | None:
+        """The packet to send instead of this one of `size` bytes; None if it has to go as it is."""
+        if size > SLOT_BYTES or not self._marks[_TAKEN]:
+            return None
+        with self._lock:
+            slot = next((i for i in range(SLOTS) if self._marks[_FIRST_SLOT + i] == self._numbers[i]), None)
+            if slot is None:
+                return None
+            self._numbers[slot] += 1
+            number = self._numbers[slot]
+        at = _PAGE + slot * SLOT_BYTES
+        for buffer in packet:
+            end = at + buffer_bytes(buffer)
+            self._view[at:end] = memoryview(buffer).cast("B")
+            at = end
+        return encode_packet(IN_MEMORY, (slot, number, size))
+
+    def close(self) -> None:
+        """Lend it no more. The memory itself goes when nothing refers to it."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class Lending:
+    """Which of a client's packets to one actor go through memory. It is lent with the first large one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._memory: LentMemory | None = None
+        self._is_over = False
+
+    def shortened(self, packet: Sequence[Buffer]) -> Sequence[Buffer]:
+        """What to write for this packet: itself, or what says where it stands."""
+        size = sum(map(buffer_bytes, packet))
+        if size < MIN_SHARED_BYTES or self._is_over or not _is_one(packet, size):
+            return packet
+        memory = self._memory
+        if memory is None:
+            return [*self._lend(), *packet]
+        return memory.put(packet, size) or packet
+
+    def _lend(self) -> list[Buffer]:
+        with self._lock:
+            if self._memory is not None or self._is_over:
+                return []
+            try:
+                self._memory = LentMemory()
+            except OSError:  # a kernel without it, or a sandbox that forbids it
+                self._is_over = True
+                return []
+            return self._memory.offer()
+
+    def close(self) -> None:
+        """The lane is gone."""
+        with self._lock:
+            self._is_over = True
+            if self._memory is not None:
+                self._memory.close()
+
+    def abandon(self) -> None:
+        """In a forked child, where another thread's lock would stay locked."""
+        self._lock = threading.Lock()
+        self.close()
+
+
+def _is_one(buffers: Sequence[Buffer], size: int) -> bool:
+    """Whether these buffers are one packet, not several."""
+    first = buffers[0]
+    if buffer_bytes(first) < HEADER_BYTES:
+        return False
+    _, _, _, fields_length, body_length = HEADER.unpack_from(first)
+    return bool(HEADER_BYTES + fields_length + body_length == size)
+
+
+class BorrowedMemory:
+    """The actor's end, for one lane. Packets come out in buffers of `memory`."""
+
+    def __init__(self, peer_pid: int, uid: int, memory: BlockMemory) -> None:
+        self._peer_pid = peer_pid
+        self._uid = uid
+        self._memory = memory
+        self._view: memoryview | None = None
+        self._marks: memoryview | None = None
+
+    def taken_out(self, packets: list[Packet]) -> list[Packet]:
+        """The packets, those in the memory instead of those that name them.
+
+        Raises ProtocolError for a place that cannot be one, or what is no packet there.
+        """
+        if all(packet.type > IN_MEMORY for packet in packets):
+            return packets
+        whole = []
+        for packet in packets:
+            if packet.type == IN_MEMORY:
+                whole.append(self._take(packet.fields))
+            elif packet.type == MEMORY:
+                self._borrow(packet.fields)
+            else:
+                whole.append(packet)
+        return whole
+
+    def _borrow(self, fields: tuple[object, ...]) -> None:
+        """Map what the peer lends, if it can be reached from here; else it never hears of it."""
+        if self._view is not None or len(fields) != 2 or type(fields[0]) is not int:
+            raise ProtocolError(f"memory cannot be lent with {len(fields)} fields or twice")
+        try:
+            mapped = _map_of(self._peer_pid, fields[0], self._uid)
+        except OSError:  # another mount or process namespace, or no right to look
+            return
+        view = memoryview(mapped)
+        if view[_NONCE_AT : _NONCE_AT + _NONCE_BYTES] != fields[1]:
+            return
+        self._view = view
+        self._marks = view[:_NONCE_AT].cast("Q")
+        self._marks[_TAKEN] = 1
+
+    def _take(self, fields: tuple[object, ...]) -> Packet:
+        if self._view is None or self._marks is None:
+            raise ProtocolError("a packet in memory that was not lent")
+        try:
+            slot, number, length = fields
+        except ValueError:
+            raise ProtocolError(f"a packet in memory with {len(fields)} fields") from None
+        if type(slot) is not int or type(number) is not int or type(length) is not int:
+            raise ProtocolError("a packet in memory with fields of wrong types")
+        if not 0 <= slot < SLOTS or not 0 < length <= SLOT_BYTES or not 0 <= number < 1 << 64:
+            raise ProtocolError(f"a packet of {length} bytes in slot {slot} of memory")
+        at = _PAGE + slot * SLOT_BYTES
+        own = self._memory.take(length, at)
+        own[:] = self._view[at : at + length]
+        self._marks[_FIRST_SLOT + slot] = number
+        return decode_packet(own)
+
+
+def _map_of(pid: int, descriptor: int, uid: int) -> mmap.mmap:
+    """The memory behind a descriptor of another process. Raises OSError if it is not there or not as lent."""
+    path = f"/proc/{pid}/fd/{descriptor}"
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != uid or status.st_size != _MEMORY_BYTES:
+        raise OSError(f"{path} is not memory that was lent")
+    fd = os.open(path, os.O_RDWR)
+    try:
+        if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+            raise OSError(f"{path} may be cut")
+        return mmap.mmap(fd, _MEMORY_BYTES)
+    finally:
+        os.close(fd)
