@@ -178,8 +178,9 @@ def test_against_a_naive_model() -> None:
             elif key not in entries:
                 first = choose.randrange(size)
                 end = choose.randint(first + 1, size)
-                if end == first + 1:
-                    acks.add_row(*key, first, size)
+                if end == first + 1 or choose.random() < 0.5:
+                    for row in range(first, end):
+                        acks.add_row(*key, row, size)
                 else:
                     acks.add_rows(*key, [(first, end)], size)
                 rows.setdefault(key, set()).update(range(first, end))
