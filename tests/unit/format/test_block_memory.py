@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pulsar_ray.format.block_memory import MIN_BLOCK_BYTES, BlockMemory
 from pulsar_ray.client.segment_files import SegmentFiles
+from pulsar_ray.format.block_memory import MIN_BLOCK_BYTES, BlockMemory
 from pulsar_ray.format.checksum import Buffer
 
 
