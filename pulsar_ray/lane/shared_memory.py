@@ -34,8 +34,8 @@ MEMORY = 4
 IN_MEMORY = 5
 """The carrier's own packet: (slot, number, length), a packet that stands there."""
 
-MIN_SHARED_BYTES = 32 * 1024
-"""Below this the socket's two copies cost less than what is done for one packet here."""
+MIN_SHARED_BYTES = 208 * 1024
+"""What the socket takes at once costs no more there."""
 SLOTS = 4
 SLOT_BYTES = 1088 * 1024
 """A block of 1 MiB and what is around it."""

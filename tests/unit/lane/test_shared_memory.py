@@ -235,7 +235,7 @@ def test_a_lane_whose_peer_cannot_be_reached_goes_through_the_socket(
     with ServerThread(tmp_path) as server:
         connection = LaneConnection.connect(server.unix, HELLO_FIELDS, receiver)
         for number in range(5):
-            connection.send(encode_packet(ECHO, (number,), [BODY * 4]))
+            connection.send(encode_packet(ECHO, (number,), [BODY * 8]))
         packets = receiver.journal.wait_for(lambda events: len(events) == 5)
         connection.close()
-    assert all(packet.body == BODY * 4 for packet in packets)
+    assert all(packet.body == BODY * 8 for packet in packets)
