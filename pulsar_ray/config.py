@@ -224,6 +224,11 @@ _FIELDS = {field.name: field for field in dataclasses.fields(Settings)}
 _NAME_OF_KEY = {pulsar_key(field): field.name for field in _FIELDS.values()}
 
 
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Raise InvalidConfiguration as `Settings.load` does for such keywords."""
+    _from_keywords(settings)
+
+
 def to_pulsar_key(name: str) -> str:
     """max_message_size -> maxMessageSize. Raises InvalidConfiguration if there is no such setting."""
     if name not in _FIELDS:

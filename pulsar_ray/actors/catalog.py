@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,20 +113,24 @@ class Catalog:
         for name in BUILT_IN_NAMESPACES:
             self._db.execute("INSERT OR IGNORE INTO namespace VALUES (?)", (name,))
 
-    def restore(self, rows: Iterable[PartitionRow]) -> None:
-        """Take back what the ledger directories say."""
+    def restore(self, rows: Sequence[PartitionRow], prepared: Collection[int] = ()) -> None:
+        """Take back what the ledger directories say; the partitions with these numbers were not added yet."""
         for row in rows:
+            self._db.execute("UPDATE last_number SET value = MAX(value, ?)", (row.number,))
+            if row.number in prepared:
+                continue
             name = TopicName.parse(row.topic)
             self._db.execute(
                 "INSERT OR IGNORE INTO namespace VALUES (?)", (f"{name.tenant}/{name.namespace}",)
             )
             count = max(row.partition_index + 1, self.partition_count(row.topic) or 0)
             self._db.execute("INSERT OR REPLACE INTO topic VALUES (?, ?)", (row.topic, count))
-            self._db.execute(
-                "INSERT OR REPLACE INTO partition VALUES (?, ?, ?, ?, ?, 1)",
-                (row.name, row.number, row.topic, row.partition_index, row.store_id),
-            )
-            self._db.execute("UPDATE last_number SET value = MAX(value, ?)", (row.number,))
+        for row in rows:
+            if self.partition_count(row.topic) is not None:
+                self._db.execute(
+                    "INSERT OR REPLACE INTO partition VALUES (?, ?, ?, ?, ?, 1)",
+                    (row.name, row.number, row.topic, row.partition_index, row.store_id),
+                )
 
     def partition_count(self, topic: str) -> int | None:
         """0 for a topic without partitions, None for one that does not exist."""

@@ -179,6 +179,36 @@ def _running_ray() -> str:
     # Where Ray itself looks.
     directory = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"  # noqa: S108
     try:
-        return (Path(directory) / "ray" / "ray_current_cluster").read_text().strip()
+        address = (Path(directory) / "ray" / "ray_current_cluster").read_text().strip()
     except OSError:
         return ""
+    return "" if _was_left_behind(address) else address
+
+
+def _was_left_behind(address: str) -> bool:
+    """Whether this machine's own Ray wrote host:port and has ended: one that is killed leaves the file.
+
+    A head elsewhere that does not answer is a fault that somebody has to be told of.
+    """
+    host, _, port = address.rpartition(":")
+    if not port.isdigit():
+        return False
+    host = host.strip("[]")
+    try:
+        socket.create_connection((host, int(port)), PROBE_TIMEOUT_S).close()
+    except ConnectionRefusedError:
+        return _is_of_this_machine(host)
+    except (OSError, OverflowError):
+        return False
+    return False
+
+
+def _is_of_this_machine(host: str) -> bool:
+    """Only own addresses can be bound to."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family) as probe:
+            probe.bind((host, 0))
+    except OSError:
+        return False
+    return True

@@ -107,13 +107,17 @@ class Controller:
                 self._handles[name] = ray.get_actor(name, namespace=NAMESPACE)
 
     async def _rebuild(self, catalog: Catalog) -> None:
+        rows: list[PartitionRow] = []
+        prepared: set[int] = set()
         for store_id, store in self._stores.known.items():
             with translated("reading the ledger directories"):
                 found = await store["handle"].partitions.remote()
-            catalog.restore(
+                prepared |= await store["handle"].prepared.remote()
+            rows += [
                 PartitionRow(name, number, topic, index, store_id, has_ledger=True)
                 for name, number, topic, index in found
-            )
+            ]
+        catalog.restore(rows, prepared)
 
     async def _serving(self) -> TopicRegistry:
         await self.ready()
@@ -176,11 +180,22 @@ class Controller:
         """
         topics = await self._serving()
         rows = topics.prepare_partitions(TopicName.parse(topic), partitions, self._stores.known)
+        await self._mark("mark_prepared", rows)
         return self._started(topics.catalog, rows)
 
     async def add_partitions(self, topic: str, partitions: int) -> None:
         """The second step: the topic has so many partitions, durably. May be repeated."""
-        (await self._serving()).add_partitions(TopicName.parse(topic), partitions)
+        topics = await self._serving()
+        name = TopicName.parse(topic)
+        # First: a catalog that was rebuilt just now would otherwise lack what somebody has published to.
+        await self._mark("mark_added", topics.prepared_partitions(name, partitions))
+        topics.add_partitions(name, partitions)
+
+    async def _mark(self, method: str, rows: list[PartitionRow]) -> None:
+        for row in rows:
+            if TopicName.parse(row.name).is_persistent:
+                with translated("growing a topic"):
+                    await getattr(self._store_of(row)["handle"], method).remote([row.number])
 
     async def list_topics(self, namespace: str) -> list[tuple[str, int]]:
         """(full name, partitions or 0)."""

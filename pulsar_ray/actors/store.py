@@ -15,7 +15,9 @@ from pulsar_ray.actors.local_ray import node_address, session_directory
 from pulsar_ray.actors.owner_loop import prepare_broker_process
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
+from pulsar_ray.ledger.disk import SystemDisk
 from pulsar_ray.managed_ledger.identity import read_identities
+from pulsar_ray.managed_ledger.prepared import mark_added, mark_prepared, prepared_numbers
 from pulsar_ray.managed_ledger.store_directory import StoreDirectory
 from pulsar_ray.transport.names import CONTROLLER, NAMESPACE
 
@@ -33,6 +35,7 @@ class StoreActor:
         prepare_broker_process()
         self._path = Path(data_dir).expanduser()
         self._settings = settings
+        self._ledgers = self._path / "p"
         self._refusal: PulsarException | None = None
         self._store: StoreDirectory | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -66,11 +69,24 @@ class StoreActor:
         """(own name, number, topic, partition index) of every ledger directory: what the catalog is rebuilt
         from.
         """
-        return await asyncio.to_thread(read_identities, self._path / "p")
+        return await asyncio.to_thread(read_identities, self._ledgers)
+
+    async def prepared(self) -> set[int]:
+        """The numbers of those that are prepared and not part of their topics yet."""
+        return await asyncio.to_thread(prepared_numbers, self._ledgers)
+
+    async def mark_prepared(self, numbers: list[int]) -> None:
+        """Of partitions that are to come; durable when this answers."""
+        await asyncio.to_thread(mark_prepared, self._ledgers, numbers, SystemDisk())
+
+    async def mark_added(self, numbers: list[int]) -> None:
+        """They are like any other from now on, durably."""
+        await asyncio.to_thread(mark_added, self._ledgers, numbers, SystemDisk())
 
     async def remove(self, number: int) -> None:
         """Delete a deleted topic's ledger directory."""
-        await asyncio.to_thread(shutil.rmtree, self._path / "p" / str(number), ignore_errors=True)
+        await asyncio.to_thread(shutil.rmtree, self._ledgers / str(number), ignore_errors=True)
+        await self.mark_added([number])
 
     async def stats(self) -> dict[str, Any]:
         """Free and total bytes of the disk."""

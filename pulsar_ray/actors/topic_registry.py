@@ -94,11 +94,17 @@ class TopicRegistry:
             )
         return self.catalog.prepare_partitions(name, partitions, self._emptiest_first(stores))
 
+    def prepared_partitions(self, name: TopicName, partitions: int) -> list[PartitionRow]:
+        """What `add_partitions` would add. Raises TopicNotFound."""
+        count = self._count(name)
+        rows = self.catalog.all_partitions(name.full)
+        if len(rows) < partitions:
+            raise TopicNotFound(f"the topic {name.full} was deleted while it grew: create it again")
+        return [row for row in rows if count <= row.partition_index < partitions]
+
     def add_partitions(self, name: TopicName, partitions: int) -> None:
         """The second step: from now on everybody is told of them. May come twice."""
-        self._count(name)
-        if len(self.catalog.all_partitions(name.full)) < partitions:
-            raise TopicNotFound(f"the topic {name.full} was deleted while it grew: create it again")
+        self.prepared_partitions(name, partitions)
         self.catalog.add_partitions(name.full, partitions)
 
     def _count(self, name: TopicName) -> int:

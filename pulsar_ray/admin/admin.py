@@ -10,6 +10,7 @@ from typing import Any
 from pulsar_ray.actors.connect import Connected, connect
 from pulsar_ray.admin.topics import Topics
 from pulsar_ray.client.client_options import check_service_url
+from pulsar_ray.config import check_settings
 from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException
 
 
@@ -30,6 +31,7 @@ class Admin:
         **settings: Any,
     ) -> None:
         check_service_url(service_url)
+        check_settings(settings)
         if not operation_timeout_seconds > 0:
             raise ValueError(f"operation_timeout_seconds={operation_timeout_seconds!r}: give more than 0")
         self.operation_timeout_s = float(operation_timeout_seconds)

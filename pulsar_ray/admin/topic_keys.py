@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pulsar_ray.admin.topic_calls import TopicCalls
+from pulsar_ray.client.checks import check_text
 from pulsar_ray.model.topic_name import TopicName
 
 
@@ -32,9 +33,11 @@ class TopicKeys(TopicCalls):
         `drainedBy` names consumers that still have unacknowledged messages of a hash that has moved. Raises
         NotAllowedError if consumers of another type are connected.
         """
+        check_text("key", key)
         return self._of_partitions(topic, subscription, "key_owner", key=key)
 
     def _of_partitions(self, topic: str, subscription: str, call: str, **arguments: Any) -> dict[str, Any]:
+        check_text("subscription", subscription)
         found: dict[str, dict[str, Any]] = {
             route.topic: self._ask_dispatcher(route, subscription, call, **arguments)
             for route in self._routes(topic)

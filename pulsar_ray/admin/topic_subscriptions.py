@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pulsar_ray.admin.topic_calls import TopicCalls
+from pulsar_ray.client.checks import check_properties, check_text
 from pulsar_ray.client.message import Message
 from pulsar_ray.client.received_block import ReceivedBlock
 from pulsar_ray.errors import (
@@ -48,6 +49,8 @@ class TopicSubscriptions(TopicCalls):
         refused with OperationNotSupported. Raises NotAllowedError if it exists, InvalidConfiguration for an
         empty name and for an id of another topic.
         """
+        check_text("subscription", subscription)
+        check_properties("properties", properties)
         if not subscription:
             raise InvalidConfiguration("the subscription's name is empty: give one")
         initial = _target(position)

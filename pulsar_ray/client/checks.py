@@ -27,13 +27,30 @@ def check_optional(name: str, value: Any, kind: type | tuple[type, ...], expecte
 
 
 def check_text(name: str, value: Any) -> None:
+    """A str that UTF-8 can hold: it goes into packets, files, hashes and names of actors."""
     if not isinstance(value, str):
         raise refuse(name, value, "a str")
+    if not is_utf8(value):
+        raise refuse(name, value, "text that UTF-8 can hold, without lone surrogates")
 
 
 def check_optional_text(name: str, value: Any) -> None:
-    if value is not None and not isinstance(value, str):
-        raise refuse(name, value, "a str or None")
+    """None, or as `check_text`."""
+    if value is not None:
+        if not isinstance(value, str):
+            raise refuse(name, value, "a str or None")
+        check_text(name, value)
+
+
+def is_utf8(text: str) -> bool:
+    """Whether UTF-8 can hold it, which it cannot with lone surrogates."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_flag(name: str, value: Any) -> None:
@@ -77,6 +94,8 @@ def check_properties(name: str, value: Any) -> None:
     for key, item in value.items():
         if not isinstance(key, str) or not isinstance(item, str):
             raise refuse(f"{name}[{key!r:.100}]", item, "a str under a str key")
+        if not (is_utf8(key) and is_utf8(item)):
+            raise refuse(f"{name}[{key!r:.100}]", item, "text that UTF-8 can hold, without lone surrogates")
 
 
 def check_partition_updates(enabled: Any, interval_seconds: Any) -> None:

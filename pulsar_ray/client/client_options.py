@@ -18,6 +18,7 @@ from pulsar_ray.client.checks import (
 )
 from pulsar_ray.client.loggers import ConsoleLogger, FileLogger
 from pulsar_ray.client.not_yet import refuse_not_yet
+from pulsar_ray.config import check_settings
 
 Logger = logging.Logger | ConsoleLogger | FileLogger
 _TRANSPORTS = ("auto", "socket", "tcp", "ray")
@@ -54,10 +55,10 @@ class ClientOptions:
 
     @classmethod
     def from_arguments(cls, *, settings: dict[str, Any] | None = None, **arguments: Any) -> ClientOptions:
-        """Check the arguments of a call of `Client`; `settings` are its further keywords, left to
-        `config.Settings`.
+        """Check the arguments of a call of `Client`; `settings` are its further keywords.
 
-        Raises ValueError for a wrong type or value, OperationNotSupported for what is not there yet.
+        Raises ValueError for a wrong type or value, InvalidConfiguration for a setting that there is not or
+        that has a bad value, OperationNotSupported for what is not there yet.
         """
         options = cls(**arguments, settings=dict(settings or {}))
         check_service_url(options.service_url)
@@ -87,6 +88,7 @@ class ClientOptions:
             check_optional(name, getattr(options, name), (str, os.PathLike), "a path")
         if options.transport not in _TRANSPORTS:
             raise refuse("transport", options.transport, f"one of {', '.join(map(repr, _TRANSPORTS))}")
+        check_settings(options.settings)
         refuse_not_yet("Client", vars(options))
         return options
 

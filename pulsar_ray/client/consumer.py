@@ -14,6 +14,7 @@ import pyarrow as pa
 from pulsar_ray.client.acknowledging_consumer import AcknowledgingConsumer
 from pulsar_ray.client.activity import ActivityThread, Teller
 from pulsar_ray.client.arrow_table import received_table
+from pulsar_ray.client.checks import check_number
 from pulsar_ray.client.consumer_core import ConsumerCore
 from pulsar_ray.client.listener import ListenerThread
 from pulsar_ray.client.message import Message, MessageBatchView
@@ -163,7 +164,10 @@ class Consumer(AcknowledgingConsumer):
             raise ValueError(
                 f"seek takes a MessageId or a publish time in ms, not {type(messageid).__name__}"
             )
-        if isinstance(messageid, int) or messageid in (MessageId.earliest, MessageId.latest):
+        if isinstance(messageid, int):
+            check_number("messageid", messageid, 0, 2**63 - 1)
+            return self._core.partitions
+        if messageid in (MessageId.earliest, MessageId.latest):
             return self._core.partitions
         return [self._partition_of(messageid.topic_name, messageid.partition())]
 

@@ -252,7 +252,7 @@ class ReaderOptions:
         Raises ValueError for a wrong type or value, OperationNotSupported for what is not there yet.
         """
         options = cls(**arguments)
-        check_text("topic", options.topic)
+        check_type("topic", options.topic, str, "a str")
         check_type("start_message_id", options.start_message_id, MessageId, "a MessageId")
         check_type("schema", options.schema, Schema, "a Schema")
         check_callable("reader_listener", options.reader_listener, "a function (Reader, Message)")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pulsar_ray.client.checks import check_enum, check_text
+from pulsar_ray.client.checks import check_enum, check_type
 from pulsar_ray.model.enums import LoggerLevel
 
 
@@ -19,6 +19,6 @@ class FileLogger:
 
     def __init__(self, log_level: LoggerLevel, log_file: str) -> None:
         check_enum("log_level", log_level, LoggerLevel)
-        check_text("log_file", log_file)
+        check_type("log_file", log_file, str, "a str")
         self.log_level = log_level
         self.log_file = log_file

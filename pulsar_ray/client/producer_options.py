@@ -14,7 +14,6 @@ from pulsar_ray.client.checks import (
     check_optional_text,
     check_partition_updates,
     check_properties,
-    check_text,
     check_type,
     refuse,
 )
@@ -83,7 +82,7 @@ class ProducerOptions:
 
 
 def _check(options: ProducerOptions) -> None:
-    check_text("topic", options.topic)
+    check_type("topic", options.topic, str, "a str")
     check_optional_text("producer_name", options.producer_name)
     check_type("schema", options.schema, Schema, "a Schema")
     check_optional_number("initial_sequence_id", options.initial_sequence_id, -1)

@@ -34,8 +34,8 @@ def check_send_arguments(
     given.
     """
     check_properties("properties", properties)
-    _check_key("partition_key", partition_key)
-    _check_key("ordering_key", ordering_key)
+    check_optional_text("partition_key", partition_key)
+    check_optional_text("ordering_key", ordering_key)
     check_optional_number("sequence_id", sequence_id, 0, 2**63 - 1)
     _check_clusters(replication_clusters)
     if disable_replication is not None:
@@ -46,15 +46,6 @@ def check_send_arguments(
     if deliver_at is not None and deliver_after is not None:
         raise ValueError("give deliver_at or deliver_after, not both")
     refuse_not_yet("send", {"deliver_at": deliver_at, "deliver_after": deliver_after})
-
-
-def _check_key(name: str, key: Any) -> None:
-    check_optional_text(name, key)
-    if key is not None and not key.isascii():
-        try:
-            key.encode()
-        except UnicodeEncodeError:
-            raise refuse(name, key, "text that UTF-8 can hold, without lone surrogates") from None
 
 
 def _check_clusters(clusters: Any) -> None:

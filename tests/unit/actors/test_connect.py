@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import socket
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -64,3 +66,40 @@ def test_a_token_is_shown_to_a_cluster_however_its_address_came(
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
     assert join_ray("head:6379" if is_given else "auto")
     assert modes == ["token"]
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file in which `ray start` leaves the cluster's address."""
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    (tmp_path / "ray").mkdir()
+    return tmp_path / "ray" / "ray_current_cluster"
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "[::1]:1"])
+def test_the_address_that_a_killed_ray_left_behind_is_no_running_ray(
+    address: str, recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded.write_text(address)
+    assert not join_ray("auto")
+    monkeypatch.setattr(connect, "_is_of_this_machine", lambda _: False)
+    with pytest.raises(ConnectError, match=r"no Ray cluster answers at .*:1"):
+        join_ray("auto")
+
+
+def test_the_address_of_a_ray_that_runs_is_joined(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    joined: list[str] = []
+    monkeypatch.setattr(ray, "init", lambda address, **_: joined.append(address))
+    assert not join_ray("auto"), "there is no file"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        recorded.write_text(address)
+        assert join_ray("auto")
+    assert joined == [address]
+
+
+def test_only_own_addresses_are_of_this_machine() -> None:
+    assert connect._is_of_this_machine("127.0.0.1")
+    assert not connect._is_of_this_machine("203.0.113.7")
+    assert not connect._is_of_this_machine("no-such-host.invalid")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,30 @@ def test_only_partitioned_topics_grow(topics: TopicRegistry) -> None:
             topics.prepare_partitions(name, 2, STORES)
     with pytest.raises(TopicNotFound):
         topics.prepare_partitions(TOPIC, 2, STORES)
+
+
+def test_a_catalog_that_is_rebuilt_knows_what_was_prepared_and_not_added(
+    topics: TopicRegistry, tmp_path: Path
+) -> None:
+    topics.create(TOPIC, 2, STORES)
+    old = topics.rows_of(TOPIC)
+    to_come = topics.prepare_partitions(TOPIC, 4, STORES)
+    lost = TopicName.parse("lost")
+    topics.create(lost, 1, STORES)
+    orphan = topics.prepare_partitions(lost, 2, STORES)
+    topics.catalog.close()
+    (tmp_path / "meta.sqlite").unlink()
+    topics = open_on(tmp_path)
+    # What is to come may be read before the rest; of the topic `lost` nothing else is left.
+    found = [replace(row, has_ledger=True) for row in (*orphan, *reversed(to_come), *old)]
+    topics.catalog.restore(found, {row.number for row in (*orphan, *to_come)})
+    assert topics.topics("public/default") == [(TOPIC.full, 2)]
+    assert indexes(topics) == [0, 1]
+    assert [row.number for row in topics.prepare_partitions(TOPIC, 5, STORES)] == [
+        *(row.number for row in to_come),
+        orphan[0].number + 1,
+    ]
+    topics.add_partitions(TOPIC, 5)
+    assert indexes(topics) == [0, 1, 2, 3, 4]
+    topics.create(lost, 2, STORES)
+    assert [row.partition_index for row in topics.rows_of(lost)] == [0, 1]

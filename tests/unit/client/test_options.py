@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from pulsar_ray.admin import Admin
+from pulsar_ray.asyncio import Client as AsyncClient
+from pulsar_ray.client.client import Client
 from pulsar_ray.client.loggers import ConsoleLogger, FileLogger
 from pulsar_ray.client.options import ClientOptions, ConsumerOptions, ProducerOptions, ReaderOptions
 from pulsar_ray.client.policies import ConsumerBatchReceivePolicy, MultiplierRedeliveryBackoff
@@ -325,3 +328,11 @@ def test_client_refuses(wrong: dict[str, Any]) -> None:
 def test_client_accepts(right: dict[str, Any]) -> None:
     options = ClientOptions.from_arguments(**right)
     assert {name: getattr(options, name) for name in right} == right
+
+
+@pytest.mark.parametrize("opened", [Client, AsyncClient, Admin])
+def test_a_setting_that_there_is_not_is_refused_before_anything_is_connected(opened: Any) -> None:
+    with pytest.raises(InvalidConfiguration, match=r"'max_mesage_size' is no setting.*max_message_size"):
+        opened(max_mesage_size=1)
+    with pytest.raises(InvalidConfiguration, match="max_message_size is '1 MB'"):
+        opened(max_message_size="1 MB")

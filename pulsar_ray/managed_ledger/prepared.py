@@ -1,0 +1,39 @@
+"""Which partitions of growing topics are prepared and not added yet: marks beside directories (ADR 0010).
+
+What a catalog is rebuilt from would not tell them from the others. A mark is made before its partition's
+directory, and goes before the topic is said to have the partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from pulsar_ray.ledger.disk import Disk
+
+_SUFFIX = ".prepared"
+
+
+def mark_prepared(directory: Path, numbers: Iterable[int], disk: Disk) -> None:
+    """Durable when this returns; may be repeated."""
+    directory.mkdir(exist_ok=True)
+    for number in numbers:
+        _mark(directory, number).touch()
+    disk.fsync_dir(directory)
+
+
+def mark_added(directory: Path, numbers: Iterable[int], disk: Disk) -> None:
+    """Take the marks away, durably; may be repeated."""
+    for number in numbers:
+        _mark(directory, number).unlink(missing_ok=True)
+    if directory.is_dir():
+        disk.fsync_dir(directory)
+
+
+def prepared_numbers(directory: Path) -> set[int]:
+    """The numbers of the partitions that have a mark."""
+    return {int(path.stem) for path in directory.glob(f"*{_SUFFIX}") if path.stem.isdigit()}
+
+
+def _mark(directory: Path, number: int) -> Path:
+    return directory / f"{number}{_SUFFIX}"
