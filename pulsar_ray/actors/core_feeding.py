@@ -59,9 +59,8 @@ class CoreFeeding:
         if self._is_reading:
             return False
         core = self._core
-        wanted = core.blocks_wanted()
         position = core.read_position
-        if wanted <= 0 or not self._feed.has_after(position):
+        if not self._feed.has_after(position) or (wanted := core.blocks_wanted()) <= 0:
             return False
         blocks = self._feed.blocks_from(position, wanted)
         if blocks is None:

@@ -74,6 +74,8 @@ class Followers:
 
     def advanced(self, result: AppendResult) -> None:
         """A commit became durable."""
+        if not self._followers:
+            return
         self._held += result.frames
         self._held_bytes += sum(len(header) for *_, header in result.frames)
         may_wait = bool(result.frames) and self._held_bytes < MAX_HELD_BYTES

@@ -15,7 +15,12 @@ from typing import Any
 
 import ray.exceptions as ray_errors
 
-from pulsar_ray.actors.local_ray import allow_blocking_calls, node_address, session_directory
+from pulsar_ray.actors.local_ray import (
+    allow_blocking_calls,
+    loop_of_group,
+    node_address,
+    session_directory,
+)
 from pulsar_ray.actors.owner_loop import OwnerLoop, prepare_broker_process
 from pulsar_ray.actors.running_clock import RunningClock
 from pulsar_ray.actors.session_host import SessionHost
@@ -26,16 +31,23 @@ from pulsar_ray.errors import PulsarException
 from pulsar_ray.managed_ledger.store_directory import hold_cluster_lock
 from pulsar_ray.session.exchange_bytes import pack_answer, unpack_call
 
+DATA = "data"
+"""The concurrency group of the calls that carry a session (see `options`)."""
+
 
 class LaneActor:
-    """Base of the actors that clients attach to. Ray methods only hand over to the owner loop and await."""
+    """Base of the actors that clients attach to.
+
+    Ray methods run on the owner loop, or hand over to it and await.
+    """
 
     def __init__(self, label: str) -> None:
         prepare_broker_process()
         allow_blocking_calls()
         self._label = label
         self._clock = RunningClock(SystemClock())
-        self._owner = OwnerLoop("owner")
+        # On the loop that its calls run on an `exchange` changes threads no more.
+        self._owner = OwnerLoop("owner", running=loop_of_group(DATA))
         warm_up_later(self._owner.loop)
         self._refusal: PulsarException | None = None
         self._host: SessionHost | None = None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import shutil
+import threading
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
@@ -98,6 +100,18 @@ def was_restarted() -> bool:
         # The property calls a deprecated sibling of its own.
         warnings.simplefilter("ignore")
         return bool(ray.get_runtime_context().was_current_actor_reconstructed)
+
+
+def loop_of_group(group: str) -> tuple[asyncio.AbstractEventLoop, threading.Thread] | None:
+    """The loop and thread on which this actor's calls of a concurrency group run; None if Ray hides them."""
+    try:
+        worker: Any = ray._private.worker.global_worker
+        raylet: Any = ray._raylet
+        nobody = raylet.PythonFunctionDescriptor("", "", "")
+        loop, thread = worker.core_worker.get_event_loop(nobody, group)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+    return (loop, thread) if loop.is_running() else None
 
 
 def allow_blocking_calls() -> None:

@@ -123,9 +123,11 @@ class LogFeed:
 
     def blocks_from(self, position: Position, max_messages: int) -> list[BlockRef] | None:
         """Blocks from `position` on out of memory; None if they have to be read from a file."""
-        if not self._tail or position < self._tail_keys[0]:
+        keys = self._tail_keys
+        if not self._tail or position < keys[0]:
             return None
-        index = bisect_right(self._tail_keys, position) - 1
+        # Usually it is the newest: searching a deque goes through half of it.
+        index = len(keys) - 1 if position >= keys[-1] else bisect_right(keys, position) - 1
         taken: list[BlockRef] = []
         messages = 0
         while index < len(self._tail) and messages < max_messages:

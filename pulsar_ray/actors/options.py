@@ -7,6 +7,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from pulsar_ray.actors.lane_actor import DATA
 from pulsar_ray.transport.names import NAMESPACE
 
 DATA_GROUP = 1000
@@ -17,12 +18,12 @@ _DATA_METHODS = ("attach", "exchange", "stay", "watch")
 
 
 def _remote(cls: type[Any]) -> Any:
-    for group, names in (("ctl", _CTL_METHODS), ("data", _DATA_METHODS)):
+    for group, names in (("ctl", _CTL_METHODS), (DATA, _DATA_METHODS)):
         for name in names:
             if hasattr(cls, name):
                 setattr(cls, name, ray.method(concurrency_group=group)(getattr(cls, name)))
     decorate: Any = ray.remote
-    return decorate(concurrency_groups={"data": DATA_GROUP, "ctl": CTL_GROUP})(cls)
+    return decorate(concurrency_groups={DATA: DATA_GROUP, "ctl": CTL_GROUP})(cls)
 
 
 def create(cls: type[Any], name: str, node_id: str | None, *args: Any) -> Any:

@@ -32,15 +32,25 @@ GC_THRESHOLDS = (50_000, 20, 50)
 
 
 class OwnerLoop:
-    """A uvloop in a thread of its own.
+    """A uvloop in a thread of its own, or one that runs already and is taken over for this.
 
     An uncaught exception on it ends the process: half-alive is worse than dead.
     """
 
-    def __init__(self, name: str, on_fatal: Callable[[BaseException], None] | None = None) -> None:
-        self.loop = uvloop.new_event_loop()
+    def __init__(
+        self,
+        name: str,
+        on_fatal: Callable[[BaseException], None] | None = None,
+        running: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None,
+    ) -> None:
         self._on_fatal = on_fatal or _exit_process
         self._is_stopping = False
+        if running is not None and isinstance(running[0], uvloop.Loop):
+            self.loop, self._thread = running
+            take_normal_priority(self._thread)
+            self.loop.call_soon_threadsafe(self.loop.set_exception_handler, self._uncaught)
+            return
+        self.loop = uvloop.new_event_loop()
         self.loop.set_exception_handler(self._uncaught)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -63,7 +73,9 @@ class OwnerLoop:
         self._on_fatal(error)
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Await `work()` on the owner loop from any other loop."""
+        """Await `work()` on the owner loop, from whichever loop."""
+        if asyncio.get_running_loop() is self.loop:
+            return await work()
         return await asyncio.wrap_future(self.submit(work))
 
     def submit(self, work: Callable[[], Awaitable[T]]) -> Any:
@@ -149,13 +161,21 @@ def _outcome(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
 def prepare_broker_process() -> None:
     """What every broker actor's process sets before it serves."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    # Ray starts workers with niceness 15: a program that computes beside them would get nearly all of the
-    # machine. Not every user may go back to 0. Threads started from here on inherit it.
-    with contextlib.suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, 0)
+    # Threads started from here on inherit it.
+    take_normal_priority(threading.current_thread())
     # What was imported stays. To look for garbage in it first took 40 ms, and there was none.
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
+
+
+def take_normal_priority(thread: threading.Thread) -> None:
+    """Give a thread niceness 0; not every user may.
+
+    Ray starts workers with niceness 15: a program that computes beside them would get nearly all of the
+    machine.
+    """
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, thread.native_id or 0, 0)
 
 
 def _exit_process(_error: BaseException) -> None:

@@ -288,7 +288,7 @@ class PublishIntake:
             self._ledger.fail_append(commit)
             self._failed(group, error, retried=retried)
 
-        is_lone = is_small(commit.total_bytes, len(group))
+        is_lone = is_small(commit.total_bytes, sum(admitted.header.message_count for admitted in group))
         if is_lone and self._quick_disk.is_trusted and self._disk.is_idle:
             self._disk.run_here(run, done)
         else:

@@ -59,8 +59,7 @@ class TunnelCarrier:
             deliver([decode_packet(packet) for packet in fresh])
         self._release()
         if not self._end.has_outgoing:
-            self._waiter = self._loop.create_future()
-            await asyncio.wait((self._waiter,), timeout=WAIT_S)
+            await self._wait()
         if self._error is not None:
             raise self._error
         before = self._end.unconfirmed_bytes
@@ -69,6 +68,19 @@ class TunnelCarrier:
             self._loop.call_soon(self.on_drained)
         return reply
 
+    async def _wait(self) -> None:
+        self._waiter = waiter = self._loop.create_future()
+        timer = self._loop.call_later(WAIT_S, _settle, waiter)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+
     def _release(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        if self._waiter is not None:
+            _settle(self._waiter)
+
+
+def _settle(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

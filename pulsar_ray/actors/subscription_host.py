@@ -309,7 +309,7 @@ class SubscriptionHost:
     def _turn(self) -> None:
         self._turn_scheduled = False
         self._hand_over()
-        while self._feed_core() | self._dispatch():
+        while self._feed_core() | self._dispatch() and self._has_more():
             continue
         self._arm_deadline()
         if self._appetite.is_sated and self._appetite.has_come_back(has_room=self.core.blocks_wanted() > 0):
@@ -326,6 +326,12 @@ class SubscriptionHost:
         for incarnation, endpoint in self.endpoints.items():
             endpoint.tell_active(incarnation == active.spec.consumer_id, self.core.generation)
 
+    def _has_more(self) -> bool:
+        """Whether anything is left to dispatch, or to feed the core with."""
+        core = self.core
+        is_left = core.pending.waiting_messages or core.pending.suspects
+        return bool(is_left) or self._feed.has_after(core.read_position)
+
     def _feed_core(self) -> bool:
         return bool(self.endpoints) and self._feeding.feed()
 
@@ -338,10 +344,11 @@ class SubscriptionHost:
         for grant in grants:
             by_consumer.setdefault(grant.consumer_id, []).append(grant)
         for incarnation, granted in by_consumer.items():
-            self.counts.granted(incarnation, granted)
             endpoint = self.endpoints.get(incarnation)
             if endpoint is not None:
                 endpoint.deliver(granted, self.core.generation)
+        for incarnation, granted in by_consumer.items():
+            self.counts.granted(incarnation, granted)
         return True
 
     def _arm_deadline(self) -> None:

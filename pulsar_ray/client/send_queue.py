@@ -145,7 +145,7 @@ class SendQueue:
                 or (pending.sent >= IN_FLIGHT_UNBATCHED and not flags & SEALED)
             ):
                 return
-        self._pump()
+        self._pump(waits=seal)
 
     def gather(self) -> None:
         """On a loop: what is sent without batching in this turn of it goes out together at its end."""
@@ -353,16 +353,16 @@ class SendQueue:
         """Asked without the lock: whoever adds work asks again behind it."""
         return self._is_open and (self._pending.has_unsent or self._has_sealable())
 
-    def _pump(self) -> None:
+    def _pump(self, *, waits: bool = False) -> None:
         """Write what can be written, unless somebody else is doing it: they look again when they have
-        finished.
+        finished. `waits`: the caller is about to wait for a receipt.
         """
         while self._has_work() and self._write_role.acquire(blocking=False):
             try:
                 if (work := self._next_block()) is not None:
                     block, carrier = work
                     packet = encode_request(Publish(self.producer_id), block.buffers)
-                    if not self.link.send(packet, only_on=carrier):
+                    if not self.link.send(packet, only_on=carrier, waits=waits):
                         return
             finally:
                 self._write_role.release()

@@ -139,7 +139,7 @@ class LaneConnection:
         """Bytes accepted from threads that must not block, which the kernel has not taken yet."""
         return self._outgoing.unsent_bytes
 
-    def send(self, buffers: Sequence[Buffer]) -> None:
+    def send(self, buffers: Sequence[Buffer], *, waits: bool = False) -> None:
         """Write one or more whole packets; from any thread, packets of different calls never mix.
 
         Blocks while the peer is not reading, at most `limits.write_s`, except on the I/O thread and in

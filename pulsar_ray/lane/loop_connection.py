@@ -97,7 +97,7 @@ class LoopConnection(asyncio.BufferedProtocol):
         """True once the connection cannot be used any more."""
         return self._lost is not None
 
-    def send(self, buffers: Sequence[Buffer]) -> None:
+    def send(self, buffers: Sequence[Buffer], *, waits: bool = False) -> None:
         """Queue whole packets. Raises the error the connection was lost with."""
         if self._lost is not None:
             raise error_from(type(self._lost).__name__, self._lost.text, self._lost.details)

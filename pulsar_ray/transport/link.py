@@ -161,8 +161,10 @@ class ActorLink:
         """What carries packets now; another one after each attach."""
         return self._connection
 
-    def send(self, buffers: list[Any], only_on: Connection | None = None) -> bool:
+    def send(self, buffers: list[Any], only_on: Connection | None = None, *, waits: bool = False) -> bool:
         """Write packets to the carrier; False when detached (a re-attach resends what is pending).
+
+        `waits` says that the caller is about to `wait` for the answer.
 
         With `only_on`, False also if another carrier has taken its place: packets that belong behind others
         which that one has not seen must not overtake them there.
@@ -171,7 +173,7 @@ class ActorLink:
         if connection is None or (only_on is not None and connection is not only_on):
             return False
         try:
-            connection.send(buffers)
+            connection.send(buffers, waits=waits)
         except ForkedClient:
             raise
         except (PulsarException, OSError) as error:
@@ -179,12 +181,12 @@ class ActorLink:
             return False
         return True
 
-    def request_async(self, build: Callable[[int], Request], reply: Reply) -> None:
+    def request_async(self, build: Callable[[int], Request], reply: Reply, *, waits: bool = False) -> None:
         """Send a request with an id of its own; `reply(value, error)` follows, with SessionLost if the
         carrier is lost.
         """
         request_id = self._replies.add(reply)
-        if not self.send(encode_request(build(request_id))):
+        if not self.send(encode_request(build(request_id)), waits=waits):
             self._replies.fail(request_id, NotConnected("not attached to the actor just now"))
 
     def request(
@@ -210,7 +212,7 @@ class ActorLink:
                     then(value)
                 a.set()
 
-            self.request_async(build, reply)
+            self.request_async(build, reply, waits=True)
             if not self.wait(answered, deadline):
                 raise self.last_error or Timeout("the actor did not answer in time")
             value, error = outcome

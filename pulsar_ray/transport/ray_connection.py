@@ -67,13 +67,21 @@ class RayConnection:
         """True once it cannot be used any more."""
         return self._lost is not None
 
-    def send(self, buffers: Sequence[Any]) -> None:
-        """Queue packets; whoever waits, or the connection's thread, takes them up. Raises once it is lost."""
+    def send(self, buffers: Sequence[Any], *, waits: bool = False) -> None:
+        """Queue packets; whoever waits, or the connection's thread, takes them up. Raises once it is lost.
+
+        `waits`: the caller is about to `wait`, and will take them up itself.
+        """
         if self._lost is not None:
             raise SessionLost(self._lost.text)
         with self._end_lock:
             self._end.send(b"".join(buffers))
-        self._tell_work()
+        if waits:
+            # Nobody is woken. Should the caller be kept from waiting, the thread's next look finds them.
+            with self._work:
+                self._has_up = True
+        else:
+            self._tell_work()
 
     def keep_alive(self, packet: bytes) -> None:
         """Queue a small packet that says that this process lives."""

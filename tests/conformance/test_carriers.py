@@ -53,6 +53,20 @@ def test_a_waiting_thread_gets_its_own_answer(link: EchoLink) -> None:
     assert numbers_of(link.receiver.journal.events()) == list(range(30))
 
 
+def test_who_is_about_to_wait_says_so_and_gets_its_answer(link: EchoLink) -> None:
+    for number in range(30):
+        done = link.receiver.awaited[number] = Completion()
+        link.connection.send(encode_packet(ECHO, (number,)), waits=True)
+        assert link.connection.wait(done, time.monotonic() + DEADLINE_S)
+    assert numbers_of(link.receiver.journal.events()) == list(range(30))
+
+
+def test_who_does_not_wait_after_all_is_answered_all_the_same(link: EchoLink) -> None:
+    link.connection.send(encode_packet(ECHO, (1,)), waits=True)
+    events = link.receiver.journal.wait_for(lambda events: len(events) >= 1)
+    assert numbers_of(events) == [1]
+
+
 def test_large_and_small_bodies_mixed(link: EchoLink) -> None:
     bodies = [
         random.Random(size).randbytes(size)
