@@ -25,7 +25,7 @@ check: setup
 
 test: setup check
 	$(BIN)/python -m pytest --numprocesses 3 tests/unit tests/conformance
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup tests/actors tests/docs tests/faults tests/spark
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder tests/actors tests/docs tests/faults tests/spark
 
 format: setup
 	$(BIN)/ruff format .

@@ -19,14 +19,35 @@ _SHARE_RAY = {
     "spark": {"test_handover", "test_read", "test_session"},
     "actors": {"test_broker", "test_several_topics"},
 }
+# Where groups are divided among processes, the long ones begin: none of them is to run alone at the end.
+_LONGEST_FIRST = (
+    "faults/test_kill_points",
+    "faults/test_chaos",
+    "spark",
+    "docs/test_readme",
+    "actors/test_cli",
+    "spark/test_demo",
+    "spark/test_report_example",
+    "actors",
+    "docs/test_examples",
+    "actors/test_embedded",
+    "faults/test_leases",
+)
 _HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     reruns = config.pluginmanager.hasplugin("rerunfailures")  # -p no:rerunfailures shows the first failure
     for item in items:
-        suite, *_, file = item.path.relative_to(_HERE).with_suffix("").parts
+        suite = item.path.relative_to(_HERE).parts[0]
         if suite in _SECOND_TRY and reruns:
             item.add_marker(pytest.mark.flaky(reruns=1, rerun_except=["PromiseBroken"]))
-        shared = file in _SHARE_RAY.get(suite, ())
-        item.add_marker(pytest.mark.xdist_group(suite if shared else f"{suite}/{file}"))
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+    if hasattr(config, "workerinput"):
+        order = {group: place for place, group in enumerate(_LONGEST_FIRST)}
+        items.sort(key=lambda item: order.get(_group(item), len(order)))
+
+
+def _group(item: pytest.Item) -> str:
+    suite, *_, file = item.path.relative_to(_HERE).with_suffix("").parts
+    return suite if file in _SHARE_RAY.get(suite, ()) else f"{suite}/{file}"

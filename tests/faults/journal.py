@@ -35,11 +35,23 @@ class Journal:
 
 def read_journal(path: Path) -> Iterator[Record]:
     """The whole records of a journal, which may be growing."""
+    records, _ = read_on(path, 0)
+    yield from records
+
+
+def read_on(path: Path, start: int) -> tuple[list[Record], int]:
+    """The whole records from this byte on, and where the next one will begin."""
     if not path.exists():
-        return
-    for line in path.read_bytes().split(b"\n")[:-1]:
+        return [], start
+    with open(path, "rb") as file:
+        file.seek(start)
+        lines = file.read().split(b"\n")
+    records = []
+    for line in lines[:-1]:
         at_ns, kind, *values = json.loads(line)
-        yield Record(at_ns, kind, values)
+        records.append(Record(at_ns, kind, values))
+        start += len(line) + 1
+    return records, start
 
 
 def id_of(message_id: MessageId) -> Id:

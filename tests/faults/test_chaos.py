@@ -24,7 +24,7 @@ from tests.faults.client_process import ClientSpec
 from tests.faults.journal import id_of
 from tests.faults.processes import ClientProcess
 from tests.faults.reading import read_all
-from tests.faults.verdict import Deliveries, Log, check_log, confirmed, head_of, keep, log_of
+from tests.faults.verdict import Arrivals, Deliveries, Log, check_log, confirmed, head_of, keep, log_of
 from tests.running_broker import Broker
 
 SECONDS = float(os.environ.get("FAULTS_SECONDS", "60"))
@@ -119,11 +119,7 @@ class Run:
             producer.wait_end()
         heads = set(confirmed(self.producers))
         for subscription, consumers in self.consumers.items():
-            wait_until(
-                lambda c=consumers: self._has_all(c, heads),  # type: ignore[misc]
-                CATCH_UP_S,
-                f"all confirmed messages at {subscription}: {self._missing(consumers, heads)}",
-            )
+            self._catch_up(subscription, consumers, heads)
         for consumers in self.consumers.values():
             for consumer in consumers:
                 consumer.tell_end()
@@ -132,13 +128,20 @@ class Run:
                 consumer.wait_end()
         return log_of(m for partition in self.partitions() for m in read_all(self.client, partition))
 
-    def _has_all(self, consumers: list[ClientProcess], heads: set[str]) -> bool:
-        for consumer in consumers:
-            consumer.check()
-        return heads <= Deliveries(consumers).heads()
+    def _catch_up(self, subscription: str, consumers: list[ClientProcess], heads: set[str]) -> None:
+        """Wait until the subscription has given them all of these."""
+        arrivals = Arrivals(consumers)
 
-    def _missing(self, consumers: list[ClientProcess], heads: set[str]) -> list[str]:
-        return sorted(heads - Deliveries(consumers).heads())[:10]
+        def has_all() -> bool:
+            for consumer in consumers:
+                consumer.check()
+            return heads <= arrivals.heads()
+
+        try:
+            wait_until(has_all, CATCH_UP_S, f"all confirmed messages at {subscription}")
+        except AssertionError as error:
+            missing = sorted(heads - arrivals.heads())
+            raise AssertionError(f"{error}; {len(missing)} are missing: {missing[:10]}") from None
 
     def left_over(self, subscription: str) -> set[str]:
         """What the subscription still gives to a new consumer, up to what is published now."""

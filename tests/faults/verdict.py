@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
-from tests.faults.journal import Id, Record
+from tests.faults.journal import Id, Record, read_on
 from tests.faults.processes import ClientProcess
 from tests.faults.reading import Stored
 
@@ -63,6 +64,23 @@ def check_log(log: Log, promised: dict[str, Id | None]) -> None:
         last[key] = int(number)
 
 
+class Arrivals:
+    """The heads of what the consumers of one subscription have been given; asked again, it reads on."""
+
+    def __init__(self, consumers: Sequence[ClientProcess]) -> None:
+        self._consumers = consumers
+        self._read: dict[str, int] = {}
+        self._heads: set[str] = set()
+
+    def heads(self) -> set[str]:
+        for consumer in self._consumers:
+            for spec in consumer.specs:
+                path = Path(spec.journal)
+                records, self._read[spec.journal] = read_on(path, self._read.get(spec.journal, 0))
+                self._heads.update(record.values[1] for record in records if record.kind == "received")
+        return self._heads
+
+
 class Deliveries:
     """What the consumers of one subscription were given and what they acknowledged for sure."""
 
@@ -75,10 +93,12 @@ class Deliveries:
 
     def _read(self, tag: str, records: list[Record]) -> None:
         rows: dict[tuple[int, int, int], set[Id]] = {}
+        open_places: defaultdict[int, list[Id]] = defaultdict(list)  # by partition: not acknowledged up to
         for record in records:
             if record.kind == "received":
                 place = as_id(record.values[0])
                 self.received.append((record.at_ns, place, record.values[1], tag))
+                open_places[place[0]].append(place)
             elif record.kind == "acknowledged":
                 place, size = as_id(record.values[0]), record.values[1]
                 batch = rows.setdefault(place[:3], set())
@@ -90,17 +110,18 @@ class Deliveries:
             elif record.kind == "acknowledged up to":
                 last, size = as_id(record.values[0]), record.values[1]
                 end = last if last[3] == size - 1 or last[3] < 0 else (*last[:3], -1)
-                for _, place, _, by in self.received:
-                    if by == tag and place[0] == end[0] and place <= end:
+                above = []
+                for place in open_places[end[0]]:
+                    if place <= end:
                         self.acknowledged.setdefault(place, record.at_ns)
+                    else:
+                        above.append(place)
+                open_places[end[0]] = above
 
     def check_contents(self, log: Log) -> None:
         """What was received is what the log has there."""
         wrong = [(place, head, tag) for _, place, head, tag in self.received if log.get(place) != head]
         keep(not wrong, f"received something else than the log has: {wrong[:20]}")
-
-    def heads(self) -> set[str]:
-        return {head for _, _, head, _ in self.received}
 
     def check_acknowledged_stay_away(self) -> None:
         """Nothing whose acknowledgment was confirmed came to anybody afterwards."""

@@ -19,9 +19,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(ignored)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark() -> Iterator[SparkSession]:
-    """One Ray and one Spark session for all tests; readers find the tests' modules as this process does."""
+    """One Ray and one Spark session for all tests; readers find the modules of tests as this process does."""
     path = os.pathsep.join((str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")))
     ray.init(
         num_cpus=2,
