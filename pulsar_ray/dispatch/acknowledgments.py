@@ -47,27 +47,28 @@ class Acknowledgments:
     def acknowledge_bits(self, bits: EntryBits) -> None:
         """Scattered entries. Costs per block that has some of them."""
         ledger_id, origin, data = bits
-        elsewhere = entries = int.from_bytes(data, "little")
+        entries = int.from_bytes(data, "little")
+        if not self._cursor.acknowledge_bits(ledger_id, origin, entries):
+            return
         for block in self._pending.overlapping(ledger_id, origin, origin + entries.bit_length() - 1):
             ref = block.ref
             offset = ref.first_entry_id - origin
-            rows = entries >> offset if offset >= 0 else entries << -offset
-            if rows := 0 if ref.is_batch else rows & ref.all_rows:
-                elsewhere &= ~(rows << offset if offset >= 0 else rows >> -offset)
-                self._acknowledge_rows(block, rows)
-        for first, end in row_sets.ranges_of(elsewhere):
-            self._acknowledge_range(ledger_id, origin + first, origin + end - 1)
+            rows = (entries >> offset if offset >= 0 else entries << -offset) & ((1 << ref.entries) - 1)
+            if rows and ref.row_is_entry:
+                self._pending.drop_rows(block, rows)
+            elif rows:
+                self._pending.drop(block)
 
     def _acknowledge_rows(self, block: PendingBlock | None, rows: RowSet) -> None:
         """Rows that are entries."""
         if block is None:
             return
         ledger_id, origin = block.key
-        entries = [(origin + first, origin + end - 1) for first, end in row_sets.ranges_of(rows)]
-        if len(entries) == 1:
-            added = self._cursor.acknowledge(ledger_id, *entries[0])
+        if row_sets.is_range(rows):
+            first, end = row_sets.first(rows), rows.bit_length()
+            added = self._cursor.acknowledge(ledger_id, origin + first, origin + end - 1)
         else:
-            added = self._cursor.acknowledge_many(ledger_id, entries)
+            added = self._cursor.acknowledge_bits(ledger_id, origin, rows)
         if added:
             self._pending.drop_rows(block, rows)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from pulsar_ray.dispatch.sticky_key import NON_KEY, Slots, Slotting, slot_of, slots_of_encoded, sticky_key
@@ -33,7 +32,7 @@ def slots_of_header(header: BlockHeader, slotting: Slotting) -> int:
 
 
 def slots_of_rows(header: BlockHeader, payload: Buffer, slotting: Slotting) -> Slots:
-    """The slots of rows that are entries; one if they agree. Keys are hashed once each.
+    """The slots of rows that are entries; one if they agree.
 
     Raises ValueError for a payload that cannot be decoded, InvalidMessage for a header that cannot.
     """
@@ -45,7 +44,7 @@ def slots_of_rows(header: BlockHeader, payload: Buffer, slotting: Slotting) -> S
     columns = decode_keys(payload, header.columns, header.message_count)
     for column in reversed(columns):  # the ordering key comes first, and so it is written last
         has_key, of_keys = _slots_of_column(column, slotting)
-        slots = np.where(has_key, of_keys, slots)
+        slots = of_keys if has_key.all() else np.where(has_key, of_keys, slots)
     return int(slots[0]) if (slots == slots[0]).all() else slots
 
 
@@ -55,18 +54,10 @@ def slot_of_unreadable(slotting: Slotting) -> int:
 
 
 def _slots_of_column(column: Any, slotting: Slotting) -> tuple[NDArray[np.bool_], NDArray[np.uint16]]:
-    encoded = column.dictionary_encode()
-    keys = _bytes_of(encoded.dictionary)
-    codes = encoded.indices.fill_null(len(keys)).to_numpy(zero_copy_only=False)
-    has_key = np.array([*map(bool, keys), False])
-    return has_key[codes], np.append(slots_of_encoded(keys, slotting), np.uint16(0))[codes]
-
-
-def _bytes_of(texts: Any) -> list[bytes]:
-    """The UTF-8 of an Arrow string array without nulls; to make it a list of text would import pandas."""
-    if not len(texts):
-        return []
-    _, offset_buffer, data_buffer = texts.buffers()
-    offsets = np.frombuffer(offset_buffer, np.int32)[texts.offset : texts.offset + len(texts) + 1].tolist()
-    data = b"" if data_buffer is None else data_buffer.to_pybytes()
-    return [data[start:end] for start, end in pairwise(offsets)]
+    _, offset_buffer, data_buffer = column.buffers()
+    offsets = np.frombuffer(offset_buffer, np.int32)[column.offset : column.offset + len(column) + 1]
+    data = np.frombuffer(b"" if data_buffer is None else data_buffer, np.uint8)[: offsets[-1]]
+    has_key = offsets[1:] > offsets[:-1]
+    if column.null_count:
+        has_key &= column.is_valid().to_numpy(zero_copy_only=False)
+    return has_key, slots_of_encoded(data, offsets, slotting)

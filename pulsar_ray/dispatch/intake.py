@@ -87,7 +87,7 @@ class Intake:
         cursor = self._cursor
         first = ref.first_entry_id
         if not ref.is_batch:
-            if not len(cursor.deleted) and (ref.ledger_id, first) > cursor.mark_delete:
+            if not cursor.deleted and (ref.ledger_id, first) > cursor.mark_delete:
                 return ref.all_rows
             gaps = cursor.missing(ref.ledger_id, first, ref.last_entry_id)
             return row_sets.of_ranges(tuple((a - first, b - first + 1) for a, b in gaps))

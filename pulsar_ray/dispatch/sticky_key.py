@@ -6,13 +6,14 @@ none. Hash ranges and declared ranges have slots 0..65535, the ring has 1..65535
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from enum import Enum
-from itertools import repeat
+from itertools import accumulate
 from typing import TYPE_CHECKING, TypeAlias
 
 import mmh3
 
+from pulsar_ray.dispatch.key_hashes import murmur3_32_of
 from pulsar_ray.numpy_on_demand import np
 
 if TYPE_CHECKING:
@@ -53,12 +54,16 @@ def slot_of(key: str, slotting: Slotting) -> int:
 
 def slots_of(keys: Iterable[str], slotting: Slotting) -> NDArray[np.uint16]:
     """The slots of many sticky keys."""
-    return slots_of_encoded([key.encode("utf-8", "surrogatepass") for key in keys], slotting)
+    encoded = [key.encode("utf-8", "surrogatepass") for key in keys]
+    offsets = np.fromiter(accumulate(map(len, encoded), initial=0), np.int32, len(encoded) + 1)
+    return slots_of_encoded(np.frombuffer(b"".join(encoded), np.uint8), offsets, slotting)
 
 
-def slots_of_encoded(encoded: Collection[bytes], slotting: Slotting) -> NDArray[np.uint16]:
-    """The slots of many sticky keys that are UTF-8 already."""
-    digests = np.fromiter(map(mmh3.hash, encoded, repeat(0), repeat(False)), np.uint32, len(encoded))
+def slots_of_encoded(
+    data: NDArray[np.uint8], offsets: NDArray[np.int32], slotting: Slotting
+) -> NDArray[np.uint16]:
+    """The slots of many sticky keys that are UTF-8 already: `data[offsets[i]:offsets[i + 1]]` each."""
+    digests = murmur3_32_of(data, offsets)
     if slotting is Slotting.RANGE:
         return digests.astype(np.uint16)  # the lower 16 bits
     return ((digests & 0x7FFFFFFF) % (SLOTS - 1) + 1).astype(np.uint16)

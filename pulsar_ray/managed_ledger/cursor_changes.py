@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from pulsar_ray.managed_ledger.redelivery_counts import RowFailures
 from pulsar_ray.model.position import Position
+from pulsar_ray.model.position_ranges import PositionRanges
 from pulsar_ray.model.row_ranges import RowRanges
 
 
@@ -17,18 +16,22 @@ class CursorChanges:
     def __init__(self, is_recorded: bool) -> None:
         self._is_recorded = is_recorded
         self.is_reset = False
-        self.deleted: dict[int, list[tuple[int, int]]] = {}
-        """Ranges (first, last) by ledger, in any order."""
+        self.deleted = PositionRanges()
         self.counts: list[tuple[int, int, int, int]] = []
         self.batches: dict[Position, RowRanges] = {}
         self.row_failures: dict[Position, RowFailures] = {}
         self.consumers: set[int] = set()
         """Ids of consumers that came or went; the cursor knows which."""
 
-    def add_deleted(self, ledger_id: int, ranges: Iterable[tuple[int, int]]) -> None:
+    def add_deleted(self, ledger_id: int, first: int, last: int) -> None:
         """Entries were acknowledged; those below mark-delete do not matter."""
         if self._is_recorded:
-            self.deleted.setdefault(ledger_id, []).extend(ranges)
+            self.deleted.add(ledger_id, first, last)
+
+    def add_deleted_bits(self, ledger_id: int, origin: int, entries: int) -> None:
+        """The same of scattered ones: entry origin + n for each bit n that is set."""
+        if self._is_recorded:
+            self.deleted.add_bits(ledger_id, origin, entries)
 
     def add_count(self, ledger_id: int, first: int, last: int, count: int) -> None:
         """Entries have a new redelivery count."""

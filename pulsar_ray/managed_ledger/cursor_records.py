@@ -5,7 +5,9 @@ One record is applied as a whole or not at all. A record is a map; keys left out
     m   [ledger, entry]                     mark-delete (always there)
     g   generation (always there)
     r   true: forget holes, rows and counts first (the cursor was reset)
-    d   [ledger, [gap, length, ...], ...]   holes above mark-delete; a gap is the way from the hole before
+    d   [ledger, [gap, length, ...], ...]   holes above mark-delete; a gap is the way from the hole before;
+                                            bytes instead of a length are holes of one entry for each bit set
+                                            in them, the lowest of the first byte first
     b   [ledger, entry, [start, end, ...], ...] acknowledged rows of batches
     c   [ledger, first, last, count, ...]   redelivery counts
     f   [ledger, entry, [start, end, failures, ...], ...] failures of a batch's messages
@@ -16,15 +18,15 @@ One record is applied as a whole or not at all. A record is a map; keys left out
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator
+from itertools import chain, pairwise
 from typing import Any
 
 from pulsar_ray.managed_ledger.managed_cursor import KnownConsumer, ManagedCursor, Subscription
-from pulsar_ray.model.entry_sets import merged_runs
+from pulsar_ray.model import row_sets
 from pulsar_ray.model.position import Position
 from pulsar_ray.model.position_ranges import PositionRanges
-from pulsar_ray.numpy_on_demand import np
+from pulsar_ray.model.scattered_ints import Piece
 
 SNAPSHOT = 1
 CHANGES = 2
@@ -36,7 +38,7 @@ def snapshot_payload(cursor: ManagedCursor) -> dict[str, Any]:
     return {
         "s": [subscription.name, subscription.is_durable, subscription.properties],
         **_head(cursor),
-        "d": _encode_ranges(cursor.deleted),
+        "d": _encode_holes(cursor.deleted),
         "b": _encode_batches(cursor.batch_acks()),
         "c": list(chain.from_iterable(cursor.counts)),
         "f": _encode_batches(cursor.counts.all_row_failures()),
@@ -51,7 +53,8 @@ def changes_payload(cursor: ManagedCursor) -> dict[str, Any]:
     if changes.is_reset:
         payload["r"] = True
     if changes.deleted:
-        payload["d"] = _encode_new_holes(changes.deleted, mark_delete)
+        changes.deleted.remove_up_to(mark_delete)
+        payload["d"] = _encode_holes(changes.deleted)
     if changes.batches:
         payload["b"] = _encode_batches(
             (position, rows)
@@ -99,7 +102,7 @@ def apply_changes(cursor: ManagedCursor, payload: dict[str, Any]) -> None:
         cursor.consumers[identity] = KnownConsumer(identity, name, consumer_type)
     for identity in payload.get("x", ()):
         cursor.consumers.pop(identity, None)
-    cursor.restore_deleted(_decode_ranges(payload.get("d", ())), Position(*payload["m"]))
+    cursor.restore_deleted(_decode_holes(payload.get("d", ())), Position(*payload["m"]))
     cursor.generation = payload["g"]
 
 
@@ -107,43 +110,41 @@ def _head(cursor: ManagedCursor) -> dict[str, Any]:
     return {"m": list(cursor.mark_delete), "g": cursor.generation}
 
 
-def _encode_ranges(ranges: PositionRanges) -> list[Any]:
+def _encode_holes(holes: PositionRanges) -> list[Any]:
     encoded: list[Any] = []
-    current, at, flat = None, 0, []  # type: int | None, int, list[int]
-    for ledger_id, first, last in ranges:
-        if ledger_id != current:
-            current, at, flat = ledger_id, 0, []
-            encoded += (ledger_id, flat)
-        flat.append(first - at)
-        flat.append(last - first + 1)
-        at = last + 1
+    for ledger_id, pieces in holes.pieces():
+        flat: list[int | bytes] = []
+        at = 0
+        for first, last, bits in pieces:
+            if bits is None:
+                flat += (first - at, last - first + 1)
+            else:
+                flat += (first - at, *_scattered(bits))
+            at = last + 1
+        encoded += (ledger_id, flat)
     return encoded
 
 
-def _encode_new_holes(ranges: Mapping[int, Sequence[tuple[int, int]]], mark_delete: Position) -> list[Any]:
-    encoded: list[Any] = []
-    for ledger_id in sorted(ranges):
-        if ledger_id < mark_delete.ledger_id:
-            continue
-        firsts, lasts = merged_runs(np.array(ranges[ledger_id], np.int64))
-        if ledger_id == mark_delete.ledger_id:
-            left = lasts > mark_delete.entry_id
-            firsts, lasts = firsts[left], lasts[left]
-        if len(firsts):
-            ends = lasts + 1
-            gaps = firsts - np.concatenate(([0], ends[:-1]))
-            encoded += (ledger_id, np.column_stack((gaps, ends - firsts)).ravel().tolist())
-    return encoded
+def _scattered(bits: int) -> list[int | bytes]:
+    """What follows the gap: whichever is short."""
+    data = bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+    if len(data) < 2 * (bits & ~(bits << 1)).bit_count():
+        return [data]
+    edges = list(chain.from_iterable(row_sets.ranges_of(bits)))
+    return [end - start for start, end in pairwise(edges)]
 
 
-def _decode_ranges(encoded: Iterable[Any]) -> Iterable[tuple[int, int, int]]:
+def _decode_holes(encoded: Iterable[Any]) -> Iterator[tuple[int, Piece]]:
     values = iter(encoded)
     for ledger_id, flat in zip(values, values, strict=True):
         at = 0
-        for gap, length in zip(flat[::2], flat[1::2], strict=True):
-            first = at + gap
-            at = first + length
-            yield ledger_id, first, at - 1
+        for gap, extent in zip(flat[::2], flat[1::2], strict=True):
+            first, bits = at + gap, None
+            if isinstance(extent, bytes):
+                bits = int.from_bytes(extent, "little")
+                extent = bits.bit_length()
+            at = first + extent
+            yield ledger_id, Piece(first, at - 1, bits)
 
 
 def _encode_batches(batches: Iterable[tuple[Position, Iterable[tuple[int, ...]]]]) -> list[Any]:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
+import mmh3
+import numpy as np
 import pytest
 
+from pulsar_ray.dispatch.key_hashes import murmur3_32_of
 from pulsar_ray.dispatch.sticky_key import NON_KEY, Slotting, murmur3_32, slot_of, slots_of, sticky_key
 
 OBSERVED = {
@@ -40,8 +45,18 @@ def test_a_key_has_a_slot_of_each_kind(key: str) -> None:
 
 def test_many_keys_at_once_have_the_same_slots() -> None:
     keys = [*OBSERVED, *(f"key-{number}" for number in range(1000)), "\udc80"]
+    keys += ["", "long " * 13, "longer " * 10, "longest " * 100]
     for slotting in Slotting:
         assert slots_of(keys, slotting).tolist() == [slot_of(key, slotting) for key in keys]
+
+
+@pytest.mark.parametrize("lengths", [[], [0], [100], [70, 3, 64, 65, 0, 8], range(90)])
+def test_many_hashes_at_once_are_what_they_are_singly(lengths: list[int]) -> None:
+    rng = random.Random(1)
+    keys = [rng.randbytes(length) for length in lengths]
+    data = np.frombuffer(b"".join((b"in front", *keys, b"behind")), np.uint8)
+    offsets = np.cumsum([8, *map(len, keys)]).astype(np.int32)
+    assert murmur3_32_of(data, offsets).tolist() == [mmh3.hash(key, 0, signed=False) for key in keys]
 
 
 def test_the_ordering_key_comes_before_the_key_and_no_key_has_a_constant() -> None:

@@ -52,13 +52,20 @@ def restored(records: list[dict[str, object]]) -> ManagedCursor:
 def random_step(cursor: ManagedCursor, rng: random.Random, acked: set[Position]) -> None:
     """Change the cursor, and the set of acknowledged entries with it."""
     position = rng.choice(ENTRIES)
-    kind = rng.choice(["range", "range", "range", "up to", "below", "rows", "count", "consumer", "reset"])
+    kinds = ["range", "range", "range", "bits", "up to", "below", "rows", "count", "consumer", "reset"]
+    kind = rng.choice(kinds)
     if kind == "range":
         last = position.entry_id + rng.choice([0, 0, 3, 40])
         before = len(acked)
         acked.update(e for e in ENTRIES if position <= e <= (position.ledger_id, last))
         added = cursor.acknowledge(position.ledger_id, position.entry_id, last)
         assert added == len(acked) - before
+    elif kind == "bits":
+        ledger_id, origin = position.ledger_id, position.entry_id - rng.randrange(10)
+        bits = rng.getrandbits(40) & rng.getrandbits(40)
+        before = len(acked)
+        acked.update(e for e in ENTRIES if e[0] == ledger_id and e[1] >= origin and bits >> e[1] - origin & 1)
+        assert cursor.acknowledge_bits(ledger_id, origin, bits) == len(acked) - before
     elif kind == "up to" and rng.random() < 0.1:
         cursor.acknowledge_up_to(position)
         acked.update(e for e in ENTRIES if e <= position)
@@ -150,6 +157,26 @@ def test_a_hundred_thousand_holes_survive_and_take_two_bytes_each() -> None:
     assert len(packed) < 2 * 100_000 + 200
     again = cursor_from_snapshot(msgpack.unpackb(packed))
     assert list(again.deleted) == list(cursor.deleted)
+
+
+def test_holes_are_stored_as_ranges_or_as_bits() -> None:
+    cursor = ManagedCursor(Subscription("s"), Position(1, -1))
+    cursor.set_ledgers([(1, 5000)])
+    cursor.acknowledge(1, 10, 19)
+    cursor.acknowledge_bits(1, 2000, 0b1011)
+    cursor.acknowledge_bits(1, 4000, 0b10101_01010101)
+    record = changes_payload(cursor)
+    assert record["d"] == [1, [10, 10, 1980, 2, 1, 1, 1996, b"\x55\x15"]]
+    snapshot = snapshot_payload(cursor)
+    assert snapshot["d"] == record["d"]
+    assert list(cursor_from_snapshot(snapshot).deleted) == list(cursor.deleted)
+
+
+def test_holes_of_records_from_before_there_were_bits() -> None:
+    record = {"m": [1, 3], "g": 0, "d": [1, [10, 10, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1], 2, [0, 5]]}
+    cursor = cursor_from_snapshot({"s": ["s", True, {}], **record})
+    holes = [(1, 10, 19), *((1, entry, entry) for entry in range(21, 32, 2)), (2, 0, 4)]
+    assert (cursor.mark_delete, list(cursor.deleted)) == ((1, 3), holes)
 
 
 def test_rows_of_a_batch_complete_it_durably_or_for_the_session() -> None:

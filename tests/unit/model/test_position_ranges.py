@@ -59,10 +59,10 @@ def test_what_is_missing() -> None:
     assert held.missing(2, 3, 0) == held.missing(1, 3, 0) == []
 
 
-def test_the_range_around_an_entry() -> None:
+def test_how_far_a_run_goes_on() -> None:
     held = ranges((1, 10, 12))
-    assert held.range_at(1, 11) == (10, 12)
-    assert held.range_at(1, 9) is held.range_at(1, 13) is held.range_at(2, 11) is None
+    assert held.run_end(1, 10) == held.run_end(1, 11) == 12
+    assert held.run_end(1, 9) is held.run_end(1, 13) is held.run_end(2, 11) is None
 
 
 def test_removing_up_to_a_position_includes_it() -> None:
@@ -119,17 +119,16 @@ def check(held: PositionRanges, model: set[tuple[int, int]]) -> None:
             assert held.contains(ledger, entry) == ((ledger, entry) in model)
 
 
-def test_many_ranges_at_once_are_what_they_are_one_by_one() -> None:
+def test_bits_at_once_are_what_they_are_one_by_one() -> None:
     for seed in range(60):
         rng = random.Random(seed)
         one_by_one, at_once = PositionRanges(), PositionRanges()
         for _ in range(30):
-            cuts = sorted(rng.sample(range(200), 2 * rng.randint(1, 12)))
-            ranges = [(cuts[i], cuts[i + 1] - rng.randint(0, 1)) for i in range(0, len(cuts), 2)]
-            ranges = [(first, max(first, last)) for first, last in ranges]
-            added = sum(one_by_one.add(3, first, last) for first, last in ranges)
-            assert at_once.add_many(3, ranges) == added, f"seed {seed}"
+            origin, bits = rng.randrange(1500), rng.getrandbits(rng.choice((1, 40, 1100)))
+            entries = [origin + bit for bit in range(bits.bit_length()) if bits >> bit & 1]
+            added = sum(one_by_one.add(3, entry, entry) for entry in entries)
+            assert at_once.add_bits(3, origin, bits) == added, f"seed {seed}"
             assert at_once == one_by_one, f"seed {seed}"
             assert (len(at_once), at_once.count()) == (len(one_by_one), one_by_one.count())
-            limit = Position(3, rng.randrange(100))
+            limit = Position(3, rng.randrange(1000))
             assert at_once.remove_up_to(limit) == one_by_one.remove_up_to(limit)

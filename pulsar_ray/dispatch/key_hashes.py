@@ -1,0 +1,118 @@
+"""Murmur3 of many keys at once, as they lie in a column: no Python object for a key."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import mmh3
+
+from pulsar_ray.numpy_on_demand import np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_LONGEST = 64
+"""Bytes of a key that is hashed together with others; longer ones are hashed singly."""
+_Numbers: TypeAlias = "NDArray[np.uint32]"
+
+
+class _Constants(NamedTuple):
+    """Arrays without dimensions, which numpy takes faster than scalars, and masks by length."""
+
+    c1: _Numbers
+    c2: _Numbers
+    five: _Numbers
+    added: _Numbers
+    f1: _Numbers
+    f2: _Numbers
+    masks: _Numbers
+
+
+@cache
+def _constants() -> _Constants:
+    numbers = (0xCC9E2D51, 0x1B873593, 5, 0xE6546B64, 0x85EBCA6B, 0xC2B2AE35)
+    c1, c2, five, added, f1, f2 = (np.array(number, np.uint32) for number in numbers)
+    return _Constants(c1, c2, five, added, f1, f2, np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], np.uint32))
+
+
+@cache
+def _bits(count: int) -> _Numbers:
+    return np.array(count, np.uint32)
+
+
+def murmur3_32_of(data: NDArray[np.uint8], offsets: NDArray[np.int32]) -> _Numbers:
+    """Murmur3 x86 32 bits, seed 0, unsigned, of `data[offsets[i]:offsets[i + 1]]` for each i.
+
+    Costs a few operations on whole columns for each four bytes of the longest key, and more only where keys
+    are above 64 bytes.
+    """
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    is_short = lengths <= _LONGEST
+    if is_short.all():
+        return _together(data, starts, lengths)
+    digests = np.empty(len(lengths), np.uint32)
+    digests[is_short] = _together(data, starts[is_short], lengths[is_short])
+    for i in np.flatnonzero(~is_short).tolist():
+        digests[i] = mmh3.hash(data[offsets[i] : offsets[i + 1]].tobytes(), 0, signed=False)
+    return digests
+
+
+def _together(data: NDArray[np.uint8], starts: NDArray[np.int32], lengths: NDArray[np.int32]) -> _Numbers:
+    if not len(lengths):
+        return np.empty(0, np.uint32)
+    words, constants = _words(data), _constants()
+    whole = lengths >> 2
+    fewest, most = int(whole.min()), int(whole.max())
+    order = None
+    if fewest != most:
+        order = np.argsort(whole)[::-1]  # so that those with a word left are always the first ones
+        starts, lengths, whole = starts[order], lengths[order], whole[order]
+    state = np.zeros(len(lengths), np.uint32)
+    spare = np.empty_like(state)
+    for word in range(most):
+        count = len(whole) if word < fewest else int((whole > word).sum())
+        part = state[:count]
+        part ^= _mixed(words[starts[:count] + 4 * word], spare[:count])
+        _rotate(part, 13, spare[:count])
+        part *= constants.five
+        part += constants.added
+    tails = words[starts + (whole << 2)]
+    tails &= constants.masks[lengths & 3]
+    state ^= _mixed(tails, spare)
+    state ^= lengths.view(np.uint32)
+    _finish(state, spare)
+    if order is None:
+        return state
+    spare[order] = state
+    return spare
+
+
+def _words(data: NDArray[np.uint8]) -> _Numbers:
+    """The four bytes from each place on; behind the end there are zeros."""
+    padded = np.zeros(len(data) + 4, np.uint8)
+    padded[: len(data)] = data
+    return np.ndarray((len(data) + 1,), np.dtype("<u4"), padded, strides=(1,)).astype(np.uint32)
+
+
+def _mixed(words: _Numbers, spare: _Numbers) -> _Numbers:
+    constants = _constants()
+    words *= constants.c1
+    _rotate(words, 15, spare)
+    words *= constants.c2
+    return words
+
+
+def _rotate(words: _Numbers, by: int, spare: _Numbers) -> None:
+    np.right_shift(words, _bits(32 - by), out=spare)
+    words <<= _bits(by)
+    words |= spare
+
+
+def _finish(state: _Numbers, spare: _Numbers) -> None:
+    constants = _constants()
+    for shift, factor in ((16, constants.f1), (13, constants.f2), (16, None)):
+        np.right_shift(state, _bits(shift), out=spare)
+        state ^= spare
+        if factor is not None:
+            state *= factor

@@ -1,0 +1,275 @@
+"""A set of numbers, cheap where they come in runs and where they are scattered close together."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pulsar_ray.model import row_sets
+
+_SHIFT = 10
+_WIDTH = 1 << _SHIFT
+_INNER = _WIDTH - 1
+_FULL = (1 << _WIDTH) - 1
+_FEW_RUNS = 4
+"""So many runs in a window are kept as ranges: below that they take less memory than its bits."""
+
+
+class Piece(NamedTuple):
+    """The numbers first..last, or those of them whose bit is set: bit 0 stands for `first`."""
+
+    first: int
+    last: int
+    bits: int | None
+
+
+class ScatteredInts:
+    """Disjoint closed ranges, found by bisection; where many lie within a window of 1,024 numbers, its bits.
+
+    A window either has bits, and these are one piece, or belongs to pieces that are ranges. Pieces may touch.
+    """
+
+    __slots__ = ("_bits", "_firsts", "_lasts", "count")
+
+    def __init__(self) -> None:
+        # Two parallel sorted lists, and by window the bits of the piece that lies in it.
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+        self._bits: dict[int, int] = {}
+        self.count = 0
+
+    # ---- putting in
+
+    def add(self, first: int, last: int) -> int:
+        """Add first..last, not negative; returns how many were not contained."""
+        before, bits = self.count, self._bits
+        if not bits or (first >> _SHIFT == last >> _SHIFT and first >> _SHIFT not in bits):
+            self._add_range(first, last)
+            return self.count - before
+        if first >> _SHIFT in bits and (first & _INNER or first + _INNER > last):
+            end = min(last, first | _INNER)
+            self._add_to_window(first >> _SHIFT, row_sets.span(first & _INNER, (end & _INNER) + 1))
+            first = end + 1
+        if first <= last and last >> _SHIFT in bits and ~last & _INNER:
+            start = last & ~_INNER
+            self._add_to_window(last >> _SHIFT, row_sets.span(0, (last & _INNER) + 1))
+            last = start - 1
+        if first <= last:
+            self._add_range(first, last)
+        return self.count - before
+
+    def add_bits(self, origin: int, bits: int) -> int:
+        """Add origin + n for each bit n that is set; returns how many were not contained."""
+        before = self.count
+        window = origin >> _SHIFT
+        bits <<= origin & _INNER
+        while bits:
+            if part := bits & _FULL:
+                self._add_to_window(window, part)
+            bits >>= _WIDTH
+            window += 1
+        return self.count - before
+
+    def _add_range(self, first: int, last: int) -> None:
+        """Windows with bits are covered by it, or not touched by it."""
+        firsts, lasts = self._firsts, self._lasts
+        # Pieces i..j-1 overlap or touch it and melt into it; with bits only what lies within it.
+        i = bisect_left(lasts, first - 1)
+        j = bisect_right(firsts, last + 1, i)
+        if self._bits and i < j:
+            i += lasts[i] < first and firsts[i] >> _SHIFT in self._bits
+            j -= i < j and firsts[j - 1] > last and firsts[j - 1] >> _SHIFT in self._bits
+        if i == j:
+            window = first >> _SHIFT
+            if window == last >> _SHIFT and self._is_crowded(i, window):
+                self._add_to_window(window, row_sets.span(first & _INNER, (last & _INNER) + 1))
+                return
+            present = 0
+        else:
+            present = self._forget(i, j)
+            first = min(first, firsts[i])
+            last = max(last, lasts[j - 1])
+        firsts[i:j] = (first,)
+        lasts[i:j] = (last,)
+        self.count += last - first + 1 - present
+
+    def _is_crowded(self, i: int, window: int) -> bool:
+        """Whether many ranges of a window begin before piece i, or as many end behind it."""
+        firsts, lasts = self._firsts, self._lasts
+        return (i >= _FEW_RUNS and firsts[i - _FEW_RUNS] >> _SHIFT == window) or (
+            i + _FEW_RUNS <= len(lasts) and lasts[i + _FEW_RUNS - 1] >> _SHIFT == window
+        )
+
+    def _forget(self, i: int, j: int) -> int:
+        """Pieces i..j-1 are about to go: drop their bits, and return how many numbers they hold."""
+        firsts, lasts, bits = self._firsts, self._lasts, self._bits
+        held = sum(lasts[i:j]) - sum(firsts[i:j]) + (j - i)
+        if bits:
+            for k in range(i, j):
+                of_window = bits.pop(firsts[k] >> _SHIFT, None)
+                if of_window is not None:
+                    held -= lasts[k] - firsts[k] + 1 - of_window.bit_count()
+        return held
+
+    def _add_to_window(self, window: int, bits: int) -> None:
+        firsts, lasts = self._firsts, self._lasts
+        base = window << _SHIFT
+        end = base + _INNER
+        i = bisect_left(lasts, base)
+        j = bisect_right(firsts, end, i)
+        known = self._bits.get(window)
+        if known is None:
+            known = 0
+            for first, last in zip(firsts[i:j], lasts[i:j], strict=True):
+                known |= row_sets.span(max(first - base, 0), min(last - base, _INNER) + 1)
+        new = known | bits
+        if new == known:
+            return
+        self.count += new.bit_count() - known.bit_count()
+        if _has_many_runs(new):
+            self._bits[window] = new
+            pieces = [(base + row_sets.first(new), base + new.bit_length() - 1)]
+        else:
+            self._bits.pop(window, None)
+            pieces = [(base + start, base + stop) for start, stop in _runs(new)]
+        self._replace(i, j, base, end, pieces)
+
+    def _replace(self, i: int, j: int, base: int, end: int, pieces: list[tuple[int, int]]) -> None:
+        """Put in what a window has now; ranges that reach into it from outside are joined or cut."""
+        firsts, lasts, bits = self._firsts, self._lasts, self._bits
+        has_bits = base >> _SHIFT in bits
+        if not has_bits:
+            i -= i > 0 and lasts[i - 1] == base - 1 and firsts[i - 1] >> _SHIFT not in bits
+            j += j < len(firsts) and firsts[j] == end + 1 and firsts[j] >> _SHIFT not in bits
+        low = firsts[i] if i < j and firsts[i] < base else base
+        high = lasts[j - 1] if i < j and lasts[j - 1] > end else end
+        if low < base:
+            if not has_bits and pieces[0][0] == base:
+                pieces[0] = (low, pieces[0][1])
+            else:
+                pieces.insert(0, (low, base - 1))
+        if high > end:
+            if not has_bits and pieces[-1][1] == end:
+                pieces[-1] = (pieces[-1][0], high)
+            else:
+                pieces.append((end + 1, high))
+        firsts[i:j] = [first for first, _ in pieces]
+        lasts[i:j] = [last for _, last in pieces]
+
+    # ---- looking
+
+    def __contains__(self, number: int) -> bool:
+        i = bisect_left(self._lasts, number)
+        if i == len(self._lasts) or self._firsts[i] > number:
+            return False
+        bits = self._bits.get(self._firsts[i] >> _SHIFT)
+        return bits is None or bool(bits >> (number & _INNER) & 1)
+
+    def run_end(self, number: int) -> int | None:
+        """The last number of the run that contains `number`, None if it is not contained."""
+        if number not in self:
+            return None
+        firsts, lasts = self._firsts, self._lasts
+        i = bisect_left(lasts, number)
+        while True:
+            end = lasts[i]
+            bits = self._bits.get(firsts[i] >> _SHIFT)
+            if bits is not None:
+                end = number + _ones(bits >> (number & _INNER)) - 1
+            i += 1
+            if end < lasts[i - 1] or i == len(firsts) or firsts[i] != end + 1:
+                return end
+            number = end + 1
+
+    def missing(self, first: int, last: int) -> list[tuple[int, int]]:
+        """The closed ranges of first..last that are not contained, in order."""
+        gaps: list[tuple[int, int]] = []
+        for start, end in self._ranges(bisect_left(self._lasts, first)):
+            if start > last:
+                break
+            if start > first:
+                gaps.append((first, start - 1))
+            first = max(first, end + 1)
+        if first <= last:
+            gaps.append((first, last))
+        return gaps
+
+    def pieces(self) -> Iterator[Piece]:
+        """Everything, in order."""
+        for first, last in zip(self._firsts, self._lasts, strict=True):
+            bits = self._bits.get(first >> _SHIFT)
+            yield Piece(first, last, None if bits is None else bits >> (first & _INNER))
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """Closed ranges in order, as few as possible."""
+        at: tuple[int, int] | None = None
+        for first, last in self._ranges(0):
+            if at is not None and first == at[1] + 1:
+                at = (at[0], last)
+                continue
+            if at is not None:
+                yield at
+            at = (first, last)
+        if at is not None:
+            yield at
+
+    def _ranges(self, i: int) -> Iterator[tuple[int, int]]:
+        """The ranges of pieces from number i on; they may touch."""
+        firsts, lasts = self._firsts, self._lasts
+        for k in range(i, len(firsts)):
+            bits = self._bits.get(firsts[k] >> _SHIFT)
+            if bits is None:
+                yield firsts[k], lasts[k]
+            else:
+                base = firsts[k] & ~_INNER
+                for start, stop in _runs(bits):
+                    yield base + start, base + stop
+
+    # ---- taking out
+
+    def remove_up_to(self, number: int) -> int:
+        """Forget everything up to and including `number`; returns how many were contained."""
+        firsts, lasts = self._firsts, self._lasts
+        before = self.count
+        i = bisect_right(firsts, number)
+        if i and lasts[i - 1] > number:
+            i -= 1
+            window = firsts[i] >> _SHIFT
+            bits = self._bits.get(window)
+            if bits is None:
+                self.count -= number + 1 - firsts[i]
+                firsts[i] = number + 1
+            else:
+                left = self._bits[window] = bits & ~((2 << (number & _INNER)) - 1)
+                self.count -= bits.bit_count() - left.bit_count()
+                firsts[i] = (window << _SHIFT) + row_sets.first(left)
+        self.count -= self._forget(0, i)
+        del firsts[:i]
+        del lasts[:i]
+        return before - self.count
+
+
+def _ones(bits: int) -> int:
+    """How many of the lowest bits are set without a gap."""
+    return (~bits & (bits + 1)).bit_length() - 1
+
+
+def _has_many_runs(bits: int) -> bool:
+    return (bits & ~(bits << 1)).bit_count() > _FEW_RUNS
+
+
+def _runs(bits: int) -> list[tuple[int, int]]:
+    """First and last bit of each run."""
+    if _has_many_runs(bits):
+        return [(start, end - 1) for start, end in row_sets.ranges_of(bits)]
+    runs = []
+    at = 0
+    while bits:
+        skipped = row_sets.first(bits)
+        bits >>= skipped
+        ones = _ones(bits)
+        bits >>= ones
+        at += skipped + ones
+        runs.append((at - ones, at - 1))
+    return runs
