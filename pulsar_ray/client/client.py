@@ -36,6 +36,7 @@ from pulsar_ray.client.routing import MessageRouter
 from pulsar_ray.client.schema import BytesSchema, Schema
 from pulsar_ray.client.start_position import StartPosition
 from pulsar_ray.client.table_view import TableView
+from pulsar_ray.client.unpickling import reconnected
 from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException
 from pulsar_ray.model.enums import (
     BatchingType,
@@ -382,19 +383,4 @@ class Client:
             self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reconnect, (self._options, self._connection.address)
-
-
-def _reconnect(options: ClientOptions, address: str) -> Client:
-    """One client per process for all handles that were pickled from the same one."""
-    key = (address, str(options.data_dir), options.transport)
-    with _UNPICKLED_LOCK:
-        client = _UNPICKLED.get(key)
-        if client is None or not client.is_usable:
-            client = Client(address, **options.for_another_process())
-            _UNPICKLED[key] = client
-        return client
-
-
-_UNPICKLED: dict[tuple[str, str, str], Client] = {}
-_UNPICKLED_LOCK = threading.Lock()
+        return reconnected, (type(self), self._options, self._connection.address)

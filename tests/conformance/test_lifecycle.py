@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pulsar_ray.client import client as client_module
+from pulsar_ray.client import unpickling
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer import Consumer
 from pulsar_ray.client.schema import StringSchema
@@ -36,7 +36,7 @@ def pickled(client: Client, thing: object, monkeypatch: pytest.MonkeyPatch) -> o
     """`thing` as another process gets it, which makes one client for all handles of this one."""
     options = client._options
     key = (options.service_url, str(options.data_dir), options.transport)
-    monkeypatch.setitem(client_module._UNPICKLED, key, client)
+    monkeypatch.setitem(unpickling._CLIENTS, key, client)
     return pickle.loads(pickle.dumps(thing))
 
 

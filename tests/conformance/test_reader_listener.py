@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from pulsar_ray.client import client as client_module
+from pulsar_ray.client import unpickling
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.message import Message
 from pulsar_ray.client.reader import Reader
@@ -89,7 +89,7 @@ def test_a_pickled_reader_with_a_listener_reads_by_itself(
     producer = client.create_producer(topic)
     options = client._options
     key = (options.service_url, str(options.data_dir), options.transport)
-    monkeypatch.setitem(client_module._UNPICKLED, key, client)
+    monkeypatch.setitem(unpickling._CLIENTS, key, client)
     reader = client.create_reader(topic, MessageId.earliest, reader_listener=remember)
     copy = pickle.loads(pickle.dumps(reader))
     HEARD.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +14,7 @@ import uvloop
 
 from pulsar_ray.errors import PulsarException, SessionLost
 from pulsar_ray.lane.address import TcpAddress, UnixAddress
+from pulsar_ray.lane.completion import Completion
 from pulsar_ray.lane.connection import LaneConnection
 from pulsar_ray.lane.hello import TOKEN_BYTES, HelloFields, SessionDecision
 from pulsar_ray.lane.limits import LaneLimits
@@ -150,3 +152,13 @@ class Receiver:
         errors = [event for event in events if isinstance(event, PulsarException)]
         assert len(errors) == 1
         return errors[0]
+
+
+def soon() -> float:
+    return time.monotonic() + DEADLINE_S
+
+
+def echo(connection: LaneConnection, receiver: Receiver, number: int, body: bytes = b"") -> None:
+    """One round trip in this thread."""
+    done = receiver.awaited[number] = Completion()
+    assert connection.request(encode_packet(ECHO, (number,), [body]), done, soon())
