@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 from importlib.metadata import version
 
@@ -18,3 +19,13 @@ def test_import_elsewhere_than_on_linux_names_the_remedy(monkeypatch: pytest.Mon
     monkeypatch.delitem(sys.modules, "pulsar_ray")
     with pytest.raises(ImportError, match=r"Linux only .*darwin.* container"):
         importlib.import_module("pulsar_ray")
+
+
+@pytest.mark.parametrize("actor", ["topic_partition", "subscription_dispatcher"])
+def test_an_actor_starts_without_what_it_may_never_need(actor: str) -> None:
+    code = (
+        f"import sys, pulsar_ray.actors.{actor}\n"
+        "print(*sorted({'numpy', 'pyarrow', 'pandas', 'pulsar_ray.client'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout == "\n"
