@@ -16,7 +16,6 @@ from pulsar_ray.asyncio.loop_handles import LoopConsumer
 from pulsar_ray.asyncio.opened_first import OpenedFirst
 from pulsar_ray.asyncio.receiving import has_message_available, receive_into, receive_one
 from pulsar_ray.asyncio.requests import all_answered
-from pulsar_ray.client.arrow_table import received_table
 from pulsar_ray.client.consumer_options import ConsumerOptions
 from pulsar_ray.client.message import Message, MessageBatchView
 from pulsar_ray.client.partition_consumer import PartitionConsumer
@@ -94,7 +93,7 @@ class Consumer(OpenedFirst[LoopConsumer]):
         await receive_into(inner.core, taken, timeout_s)
         if not taken.parts:
             raise Timeout(f"no message arrived in {timeout_millis} ms")
-        return received_table(taken.parts)
+        return inner.table_of(taken.parts)
 
     async def has_message_available(self) -> bool:
         """Whether a message that is stored by now is waiting here, or will come to this subscription."""

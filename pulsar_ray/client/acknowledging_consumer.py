@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
 from pulsar_ray.client.arrow_positions import table_nacks, table_positions
+from pulsar_ray.client.arrow_table import received_table
+from pulsar_ray.client.block_rows import BlockRows
 from pulsar_ray.client.consumer_core import ConsumerCore
+from pulsar_ray.client.handed_tables import HandedTables
 from pulsar_ray.client.message import Message, MessageBatchView
 from pulsar_ray.client.opened_later import OpenedLater
 from pulsar_ray.client.partition_consumer import PartitionConsumer
@@ -25,6 +28,7 @@ class AcknowledgingConsumer(OpenedLater):
         self._core = core
         self._options = core.options
         self._operation_timeout_s = operation_timeout_s
+        self._tables = HandedTables()
 
     @property
     def core(self) -> ConsumerCore:
@@ -54,7 +58,7 @@ class AcknowledgingConsumer(OpenedLater):
         elif isinstance(message, MessageId):
             self._acknowledge_id(message)
         elif isinstance(message, MessageBatchView):
-            self._acknowledge_view(message)
+            self._acknowledge_parts(message.parts)
         elif isinstance(message, Iterable):
             for one in message:
                 if not isinstance(one, (Message, MessageId)):
@@ -83,13 +87,14 @@ class AcknowledgingConsumer(OpenedLater):
                 partition.acks.add(ledger_id, entry_id)
         self._added(partition)
 
-    def _acknowledge_view(self, view: MessageBatchView) -> None:
+    def _acknowledge_parts(self, parts: Iterable[BlockRows]) -> None:
         touched: set[PartitionConsumer] = set()
         with self._core.lock:
-            for block, rows in view.parts:
+            for part in parts:
+                block = part.block
                 partition = self._core.single or self._partition_of(block.topic_name, block.partition)
                 touched.add(partition)
-                partition.acks.add_part(block, rows)
+                partition.acks.add_part(block, part.rows)
         for partition in touched:
             self._added(partition)
 
@@ -118,8 +123,15 @@ class AcknowledgingConsumer(OpenedLater):
                 partition.acks.add_cumulative(ledger_id, entry_id)
         self._added(partition)
 
+    def table_of(self, parts: Sequence[BlockRows]) -> pa.Table:
+        """Rows as a table that is known when it is acknowledged; not part of the official client."""
+        return self._tables.add(received_table(parts), parts)
+
     def acknowledge_arrow(self, table: pa.Table) -> None:
         """Acknowledge the rows of a received table or any part of one; needs its position columns only."""
+        if (parts := self._tables.rows_of(table)) is not None:
+            self._acknowledge_parts(parts)
+            return
         for topic, positions in table_positions(table).items():
             partition = self._partition_of(topic, -1)
             with self._core.lock:

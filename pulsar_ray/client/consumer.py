@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from pulsar_ray.client.acknowledging_consumer import AcknowledgingConsumer
 from pulsar_ray.client.activity import ActivityThread, Teller
-from pulsar_ray.client.arrow_table import received_table
 from pulsar_ray.client.checks import check_number
 from pulsar_ray.client.consumer_core import ConsumerCore
 from pulsar_ray.client.listener import ListenerThread
@@ -119,7 +118,7 @@ class Consumer(AcknowledgingConsumer):
         self._core.take_into(taken, time.monotonic() + wait_s)
         if not taken.parts:
             raise Timeout(f"no message arrived in {timeout_millis} ms")
-        return received_table(taken.parts)
+        return self.table_of(taken.parts)
 
     def has_message_available(self) -> bool:
         """Whether a message that is stored by now is waiting here, or will come to this subscription.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pulsar_ray.client.received_block import ReceivedBlock
 from pulsar_ray.client.schema import Schema
@@ -55,11 +55,11 @@ class BlockDecoder:
         for known, block in self._decoded:
             if known == granted.key and block.redelivery_count == granted.redelivery_count:
                 return block
-        data: Any = granted.data
-        if data is None:
-            data = self._files.read_block(granted.path, granted.offset, granted.length)
         try:
-            decoded = decode_block(data)
+            if granted.data is None:
+                decoded = self._files.decoded_block(granted.path, granted.offset, granted.length)
+            else:
+                decoded = decode_block(granted.data)
         except CorruptData as error:
             raise CorruptData(granted.path or self._route.topic, granted.offset, error.text) from None
         block = ReceivedBlock(

@@ -17,6 +17,7 @@ from pulsar_ray.client.partition_producer import PartitionProducer
 from pulsar_ray.client.producer_options import ProducerOptions
 from pulsar_ray.client.received_block import ReceivedBlock
 from pulsar_ray.client.routing import Router, new_router
+from pulsar_ray.client.schema import BytesSchema
 from pulsar_ray.client.send_arguments import check_send_arguments, message_fields
 from pulsar_ray.client.send_callbacks import ErrorCallback
 from pulsar_ray.errors import AlreadyClosed, NotAllowedError, ProducerQueueIsFull, PulsarException, Timeout
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pulsar_ray.client.client import Client
 
 FOREVER_S = 1e9
+_NOTHING_BESIDE = (None, None, None, None, None, False, None, None, None)
 
 
 class _SyncSend(ErrorCallback, Completion):
@@ -72,6 +74,7 @@ class Producer(OpenedLater):
         self._options = options
         self._partitions = partitions
         self._schema = options.schema
+        self._sent_as_given = bytes if type(options.schema) is BytesSchema else None
         self._router: Router = new_router(options, len(partitions))
         self._route_lock = threading.Lock()
         self._single = partitions[0] if len(partitions) == 1 and options.message_router is None else None
@@ -178,7 +181,7 @@ class Producer(OpenedLater):
         A full queue (`max_pending_messages`) waits with `block_if_queue_full`, otherwise the callback gets
         ProducerQueueIsFull. Raises what `send` raises for wrong arguments.
         """
-        fields = self._fields(
+        given = (
             properties,
             partition_key,
             ordering_key,
@@ -189,7 +192,12 @@ class Producer(OpenedLater):
             deliver_at,
             deliver_after,
         )
-        value = None if content is None else self._schema.encode(content)
+        fields = None if given == _NOTHING_BESIDE else self._fields(*given)
+        value = (
+            content
+            if content is None or type(content) is self._sent_as_given
+            else self._schema.encode(content)
+        )
         try:
             partition = self._single or self._choose(
                 value, partition_key, ordering_key, properties, event_timestamp

@@ -5,43 +5,84 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from pulsar_ray.format.block_memory import MIN_BLOCK_BYTES, BlockMemory
 from pulsar_ray.format.checksum import Buffer
+from pulsar_ray.format.payload import DecodedBlock, decode_block
 from pulsar_ray.ledger.reader import SegmentReader
 
 MAX_OPEN_FILES = 64
 
 
+class _OpenSegment:
+    """A file, and the blocks of it that somebody uses. Whoever has the lock reads."""
+
+    def __init__(self, path: str) -> None:
+        self.reader = SegmentReader(Path(path))
+        self.lock = threading.Lock()
+        self.blocks: WeakValueDictionary[int, DecodedBlock] = WeakValueDictionary()
+        self.is_closed = False
+
+    def close(self) -> None:
+        """Wait for who reads, and close the file."""
+        with self.lock:
+            self.is_closed = True
+            self.reader.close()
+
+
 class SegmentFiles:
-    """A bounded cache of open segments; readers handed out stay usable while they are referenced."""
+    """A bounded cache of open segments.
+
+    Consumers of several subscriptions share a block while one of them uses it: it is read, verified and
+    decoded once. Consumers of different partitions do not wait for each other.
+    """
 
     def __init__(self, limit: int = MAX_OPEN_FILES) -> None:
         self._lock = threading.Lock()
-        self._open: OrderedDict[str, SegmentReader] = OrderedDict()
+        self._open: OrderedDict[str, _OpenSegment] = OrderedDict()
         self._limit = limit
         self._memory = BlockMemory()
 
-    def read_block(self, path: str, offset: int, length: int) -> Buffer:
-        """The bytes of a granted block. Raises SegmentGone, CorruptData."""
+    def decoded_block(self, path: str, offset: int, length: int) -> DecodedBlock:
+        """A granted block. Raises SegmentGone, and what decoding it raises."""
+        while True:
+            segment = self._segment(path)
+            with segment.lock:
+                if segment.is_closed:  # others opened so many files meanwhile
+                    continue
+                block = segment.blocks.get(offset)
+                if block is None:
+                    block = decode_block(self._read(segment.reader, offset, length))
+                    segment.blocks[offset] = block
+                return block
+
+    def _segment(self, path: str) -> _OpenSegment:
+        closing = None
         with self._lock:
-            reader = self._open.get(path)
-            if reader is None:
-                reader = self._open[path] = SegmentReader(Path(path))
-                while len(self._open) > self._limit:
-                    self._open.popitem(last=False)[1].close()
-            else:
+            segment = self._open.get(path)
+            if segment is not None:
                 self._open.move_to_end(path)
-            # Read under the lock, so that nobody closes the file meanwhile; it comes from the page cache.
-            if length < MIN_BLOCK_BYTES:
-                return reader.read_block(offset, length)
-            buffer = self._memory.take(length, offset)
-            reader.read_into(offset, buffer)
-            return buffer
+                return segment
+            segment = self._open[path] = _OpenSegment(path)
+            if len(self._open) > self._limit:
+                closing = self._open.popitem(last=False)[1]
+        if closing is not None:
+            closing.close()
+        return segment
+
+    def _read(self, reader: SegmentReader, offset: int, length: int) -> Buffer:
+        if length < MIN_BLOCK_BYTES:
+            return reader.read_block(offset, length)
+        buffer = self._memory.take(length, offset)
+        reader.read_into(offset, buffer)
+        return buffer
 
     def close(self) -> None:
         """Close all files and keep no memory."""
         with self._lock:
-            while self._open:
-                self._open.popitem()[1].close()
+            closing = list(self._open.values())
+            self._open.clear()
+        for segment in closing:
+            segment.close()
         self._memory.close()

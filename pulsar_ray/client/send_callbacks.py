@@ -29,13 +29,13 @@ class ErrorCallback:
 
 def complete_callbacks(batch: SealedBatch, partition: int, ledger_id: int, entry_id: int) -> None:
     """Tell each message of a stored batch its id; what a callback raises is logged."""
-    ok = Result.Ok
+    ok, is_batch = Result.Ok, batch.is_batch
     size = batch.message_count
     for row, callback in enumerate(batch.callbacks):
         if callback is None:
             continue
         try:
-            if batch.is_batch:
+            if is_batch:
                 callback(ok, MessageId(partition, ledger_id, entry_id, row, batch_size=size))
             else:
                 callback(ok, MessageId(partition, ledger_id, entry_at(entry_id, row)))

@@ -63,6 +63,8 @@ class SendQueue:
         self._builder: BatchBuilder | None = None
         self._batching = options.batching_enabled
         self._max_pending = options.max_pending_messages
+        self._sure_room = 0
+        """So many messages fit without a look; what else fills the queue sets it to 0."""
         self._max_message_size = 0
         self.bulk_limits = BulkLimits(MAX_ROWS, MAX_BATCH_BYTES)
         self._batch_timer_armed = False
@@ -77,6 +79,7 @@ class SendQueue:
         self._write_role = threading.Lock()
         self._callbacks = CallbackQueue(self.link.loop_timers)
         self._pending = PendingBlocks()
+        self._sure_room = 0
         self._is_open = False
 
     def _make_builder(self, opened: ProducerOpened) -> None:
@@ -117,18 +120,20 @@ class SendQueue:
         Raises ProducerQueueIsFull, MessageTooBig, AlreadyClosed; then nothing was added.
         """
         with self._state:
-            builder = self._builder
-            assert builder is not None
             if self._error is not None:
                 raise self._error
-            pending = self._pending
-            if self._is_full(1, 0):
-                self._wait_for_room(1, 0)
+            if self._sure_room:
+                self._sure_room -= 1
+            else:
+                self._find_room()
+            builder: BatchBuilder = self._builder  # type: ignore[assignment]
             flags = (
                 builder.add(value, callback)
                 if fields is None
                 else builder.add_message(value, callback, *fields)
             )
+            if not flags and self._batching and not seal:
+                return
             if flags & SEALED and not self._is_open:
                 # Nobody takes it before the producer is open again, and it fills the queue from now on.
                 self._take_sealed(seal=False)
@@ -142,7 +147,7 @@ class SendQueue:
             elif (
                 self._callbacks.is_running
                 or self._is_gathering
-                or (pending.sent >= IN_FLIGHT_UNBATCHED and not flags & SEALED)
+                or (self._pending.sent >= IN_FLIGHT_UNBATCHED and not flags & SEALED)
             ):
                 return
         self._pump(waits=seal)
@@ -172,6 +177,12 @@ class SendQueue:
         self._room.notify_all()
         if self.on_room is not None:
             self.on_room()
+
+    def _find_room(self) -> None:
+        """Called with the state lock held: wait until a message fits, and see how many more do for sure."""
+        if self._is_full(1, 0):
+            self._wait_for_room(1, 0)
+        self._sure_room = max(0, self.room - 1)
 
     def _is_full(self, messages: int, size: int) -> bool:
         pending = self._pending
@@ -237,6 +248,7 @@ class SendQueue:
                 raise self._error
             if self._is_full(0, size):
                 self._wait_for_room(0, size)
+            self._sure_room = 0
             self._take_sealed(seal=True)
             builder = self._builder
             assert builder is not None
@@ -321,6 +333,8 @@ class SendQueue:
                 self._completion(batch),
             )
             self._pending.add(block)
+            if self._pending.size > MAX_PENDING_BYTES:
+                self._sure_room = 0
             if self._batching and self.on_batch_sealed is not None:
                 self.on_batch_sealed(self.route.partition)
 

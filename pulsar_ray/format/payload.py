@@ -133,7 +133,7 @@ class DecodedBlock:
     give their part as stored: `header.codec` and `header.uncompressed_length` are those of the whole.
     """
 
-    __slots__ = ("_batch", "_lists", "_value", "header", "message_count", "metadata")
+    __slots__ = ("__weakref__", "_batch", "_lists", "_value", "header", "message_count", "metadata")
 
     def __init__(
         self, header: BlockHeader, metadata: BlockMetadata, batch: pa.RecordBatch | None, value: bytes | None

@@ -267,6 +267,25 @@ def test_a_full_queue_refuses_without_blocking(broker: Broker, client: Client) -
     assert broker.stored(topic) == numbers(0, 10)
 
 
+def test_what_is_sent_in_bulk_fills_the_queue_too(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    producer = client.create_producer(topic, max_pending_messages=10)
+    broker.cluster.kill(topic, keep_down=True)
+    results: list[Any] = []
+
+    def send_each(values: list[bytes]) -> None:
+        for value in values:
+            producer.send_async(value, lambda result, _: results.append(result))
+
+    send_each(numbers(0, 2))
+    producer.send_many_async(numbers(2, 7), None)
+    send_each(numbers(7, 14))
+    assert results == [Result.ProducerQueueIsFull] * 4
+    broker.cluster.allow(topic)
+    producer.flush()
+    assert broker.stored(topic) == numbers(0, 10)
+
+
 def test_a_full_queue_blocks_where_that_is_wanted(broker: Broker, client: Client) -> None:
     topic = broker.topic()
     producer = client.create_producer(topic, max_pending_messages=10, block_if_queue_full=True)

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
 import gc
-import os
-from pathlib import Path
 
 import pyarrow as pa
 
-from pulsar_ray.client.segment_files import SegmentFiles
-from pulsar_ray.format.block_memory import MIN_BLOCK_BYTES, BlockMemory
+from pulsar_ray.format.block_memory import BlockMemory
 from pulsar_ray.format.checksum import Buffer
 
 
@@ -55,16 +52,3 @@ def test_keeps_nothing_once_closed() -> None:
     del late
     gc.collect()
     assert memory.free_bytes == 0
-
-
-def test_blocks_that_are_kept_do_not_change(tmp_path: Path) -> None:
-    path = tmp_path / "1-0.seg"
-    size = 2 * MIN_BLOCK_BYTES
-    blocks = [os.urandom(size) for _ in range(8)]
-    path.write_bytes(b"".join(blocks))
-    files = SegmentFiles()
-    kept = [files.read_block(str(path), at * size, size) for at in range(0, 8, 2)]
-    for at in range(1, 8, 2):
-        assert bytes(files.read_block(str(path), at * size, size)) == blocks[at]
-    files.close()
-    assert [bytes(block) for block in kept] == blocks[::2]
