@@ -47,8 +47,8 @@ def received_table(parts: Iterable[BlockRows]) -> pa.Table:
     """The messages of these rows in order, with the columns of TABLE_SCHEMA.
 
     Values, keys, properties and times of batches are views of the decoded blocks, which therefore stay in
-    memory as long as the table; only short blocks and scattered rows are copied. Each column has chunks of
-    its own.
+    memory as long as the table; only short blocks among others and scattered rows are copied. Each column
+    has chunks of its own.
     """
     parts = [part for part in parts if part.rows]
     if not parts:
@@ -71,6 +71,9 @@ def _stored_columns(parts: Sequence[BlockRows]) -> dict[str, pa.ChunkedArray]:
 
 def _runs(parts: Sequence[BlockRows], names: Sequence[str]) -> Iterator[_Run]:
     """Each long block for itself, and all short ones between two of them."""
+    if len(parts) == 1:
+        yield _stored(parts[0], names)
+        return
     short: list[BlockRows] = []
     for part in parts:
         if part.block.message_count < _SHORT_BLOCK:
@@ -85,7 +88,7 @@ def _runs(parts: Sequence[BlockRows], names: Sequence[str]) -> Iterator[_Run]:
 
 
 def _stored(part: BlockRows, names: Sequence[str]) -> _Run:
-    """Rows of a long block."""
+    """Rows of a block, uncopied."""
     block, rows = part
     columns = [block.decoded.column(name) for name in names]
     if isinstance(rows, range):
