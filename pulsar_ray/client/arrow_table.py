@@ -10,6 +10,7 @@ import pyarrow as pa
 from pulsar_ray.client.block_rows import BlockRows, items_of, row_numbers
 from pulsar_ray.client.constant_columns import constant_chunks
 from pulsar_ray.client.described_columns import TIME, described_columns
+from pulsar_ray.client.received_block import ReceivedBlock
 from pulsar_ray.format.arrow_payload import BLOCK_SCHEMA
 from pulsar_ray.format.payload import DecodedBlock
 
@@ -36,8 +37,9 @@ TABLE_SCHEMA = pa.schema(
 batch index" and "no partition", as in MessageId.
 """
 
-# Below this many rows a block's own arrays and chunks cost more than a copy of the rows.
+# Below both of these a block's own arrays and chunks cost more than a copy of the rows.
 _SHORT_BLOCK = 128
+_SHORT_BLOCK_BYTES = 16 * 1024
 
 _Run = tuple[int, list[pa.Array | None]]
 """So many neighbouring rows, and columns that were stored; None is one that none of these rows has."""
@@ -76,7 +78,7 @@ def _runs(parts: Sequence[BlockRows], names: Sequence[str]) -> Iterator[_Run]:
         return
     short: list[BlockRows] = []
     for part in parts:
-        if part.block.message_count < _SHORT_BLOCK:
+        if _is_short(part.block):
             short.append(part)
             continue
         if short:
@@ -85,6 +87,12 @@ def _runs(parts: Sequence[BlockRows], names: Sequence[str]) -> Iterator[_Run]:
         yield _stored(part, names)
     if short:
         yield _gathered(short, names)
+
+
+def _is_short(block: ReceivedBlock) -> bool:
+    return (
+        block.message_count < _SHORT_BLOCK and block.decoded.header.uncompressed_length < _SHORT_BLOCK_BYTES
+    )
 
 
 def _stored(part: BlockRows, names: Sequence[str]) -> _Run:
