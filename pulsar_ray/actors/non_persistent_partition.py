@@ -81,8 +81,8 @@ class NonPersistentPartitionServer:
         PulsarExceptions raised here close the carrier; the client attaches again.
         """
         match request:
-            case Publish(producer_id):
-                self.intake.publish(session, producer_id, body)
+            case Publish(producer_id, is_awaited):
+                self.intake.publish(session, producer_id, body, is_awaited=is_awaited)
             case Follow():
                 self.followers.follow(session, request)
             case OpenProducer(request_id):

@@ -111,8 +111,8 @@ class PartitionServer:
         PulsarExceptions raised here close the carrier; the client attaches again.
         """
         match request:
-            case Publish(producer_id):
-                self.intake.publish(session, producer_id, body)
+            case Publish(producer_id, is_awaited):
+                self.intake.publish(session, producer_id, body, is_awaited=is_awaited)
             case Follow():
                 self.ledger.check_owner()
                 self.followers.follow(session, request)

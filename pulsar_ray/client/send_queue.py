@@ -375,7 +375,7 @@ class SendQueue:
             try:
                 if (work := self._next_block()) is not None:
                     block, carrier = work
-                    packet = encode_request(Publish(self.producer_id), block.buffers)
+                    packet = encode_request(Publish(self.producer_id, waits), block.buffers)
                     if not self.link.send(packet, only_on=carrier, waits=waits):
                         return
             finally:

@@ -82,6 +82,8 @@ class Publish(NamedTuple):
     """
 
     producer_id: int
+    is_awaited: bool = False
+    """A thread stands still until the receipt: it goes out before followers are told."""
 
 
 class Receipt(NamedTuple):

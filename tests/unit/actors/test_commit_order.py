@@ -91,7 +91,7 @@ class Partition:
         self._intake.open_producer(self._session, OpenProducer(1, 1, None, INCARNATION, 0, 0, 0, False))
         self._seq = 0
 
-    def publish(self, size: int) -> None:
+    def publish(self, size: int, *, is_awaited: bool = True) -> None:
         """One block, in a turn of the loop of its own."""
         buffers = encode_single(
             bytes(size),
@@ -101,7 +101,8 @@ class Partition:
             publish_time_ms=5,
         )
         self._seq += 1
-        self._intake.publish(self._session, 1, memoryview(b"".join(bytes(buffer) for buffer in buffers)))
+        block = memoryview(b"".join(bytes(buffer) for buffer in buffers))
+        self._intake.publish(self._session, 1, block, is_awaited=is_awaited)
         self._loop.call_soon(self._loop.stop)
         self._loop.run_forever()
 
@@ -130,3 +131,17 @@ def test_a_large_write_begins_before_the_last_one_is_answered() -> None:
     partition.disk.write()
     loop.close()
     assert partition.events == ["begun", "begun", "answered [0]", "followers told"]
+
+
+def test_followers_are_told_first_unless_somebody_stands_still_for_the_receipt() -> None:
+    loop = asyncio.new_event_loop()
+    partition = Partition(loop)
+    for is_awaited in (False, True, False):
+        partition.publish(100, is_awaited=is_awaited)
+        partition.disk.write()
+    loop.close()
+    assert partition.events == [
+        *("begun", "followers told", "answered [0]"),
+        *("begun", "answered [1]", "followers told"),
+        *("begun", "followers told", "answered [2]"),
+    ]
