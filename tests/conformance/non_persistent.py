@@ -36,6 +36,13 @@ def drops(broker: Broker, topic: str, subscription: str) -> dict[str, Any]:
     return found
 
 
+def wait_for_permits(broker: Broker, topic: str, subscription: str) -> None:
+    """Subscribing does not wait for the first permits to arrive, and without any messages are dropped."""
+    wait_until(
+        lambda: drops(broker, topic, subscription)["consumers"][0]["availablePermits"] > 0, what="permits"
+    )
+
+
 def send_all(producer: Producer, sent: list[bytes]) -> None:
     for value in sent:
         producer.send_async(value, None)

@@ -20,7 +20,7 @@ from pulsar_ray.model.enums import (
 )
 from pulsar_ray.model.message_id import MessageId
 from tests.conformance.broker import EARLIEST, WAIT_MS, Broker, numbers, receive, values
-from tests.conformance.non_persistent import NOWHERE, drops, new_topic, place, send_all
+from tests.conformance.non_persistent import NOWHERE, drops, new_topic, place, send_all, wait_for_permits
 
 Quiet = Callable[[Consumer], None]
 TYPES = tuple(ConsumerType)
@@ -107,11 +107,13 @@ def test_nothing_is_kept_for_later(broker: Broker, client: Client, assert_quiet:
     producer = client.create_producer(topic)
     producer.send(b"before anybody came")
     consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
+    wait_for_permits(broker, topic, "s")
     producer.send(b"seen")
     assert values(consumer, 1) == [b"seen"]
     consumer.close()
     producer.send(b"while away")
     again = client.subscribe(topic, "s", initial_position=EARLIEST)
+    wait_for_permits(broker, topic, "s")
     assert_quiet(again)
     producer.send(b"after")
     assert values(again, 1) == [b"after"]

@@ -83,6 +83,11 @@ def test_its_type_decides_who_may_join_and_who_gets_what(broker: Broker, client:
     ]
     for value in numbers(0, 6):
         producer.send(value)
+    subscriptions = broker.admin().topics
+    wait_until(
+        lambda: subscriptions.stats(topic)["subscriptions"]["many"]["unackedMessages"] == 6,
+        what="full queues",
+    )
     first, second = values(shared[0], 3), receive(shared[1], 3)
     assert sorted([*first, *(message.data() for message in second)]) == numbers(0, 6)
     for message in second:
