@@ -18,6 +18,7 @@ from pulsar_ray.admin import Admin
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.names import CONTROLLER, NAMESPACE, dispatcher_name, partition_name
+from pulsar_ray.transport.ray_calls import RAY_CALLS
 
 RESTART_DEADLINE_S = 60.0
 CALL_DEADLINE_S = 20.0
@@ -43,7 +44,8 @@ class Broker:
             _start_ray()
         except Exception:  # noqa: BLE001 - Ray raises no other for a node that is not up within 30 s
             # On a machine that is busy it may not be, and all tests of a module would fail of it.
-            ray.shutdown()
+            with RAY_CALLS.kept_out():
+                ray.shutdown()
             _start_ray()
         self.address: str = ray.get_runtime_context().gcs_address
         self._clients: list[pulsar_ray.Client] = []
@@ -127,7 +129,8 @@ class Broker:
         try:
             stop_broker()
         finally:
-            ray.shutdown()
+            with RAY_CALLS.kept_out():
+                ray.shutdown()
 
 
 def _start_ray() -> None:

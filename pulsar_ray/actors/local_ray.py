@@ -15,6 +15,7 @@ from typing import Any
 import ray
 
 from pulsar_ray.transport.names import NAMESPACE
+from pulsar_ray.transport.ray_calls import RAY_CALLS
 
 
 def start_ray() -> tuple[str, str]:
@@ -62,7 +63,8 @@ def has_auth_token() -> bool:
 
 def stop_ray() -> None:
     """End it with everything on it."""
-    ray.shutdown()
+    with RAY_CALLS.kept_out():
+        ray.shutdown()
 
 
 def node_address() -> str:

@@ -11,6 +11,8 @@ import contextlib
 import gc
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import ray
@@ -46,7 +48,7 @@ class RayCalls:
     def __enter__(self) -> None:
         with self._changed:
             if self._is_ending:
-                raise AlreadyClosed("the program is ending")
+                raise AlreadyClosed("the program leaves Ray")
             self._inside += 1
 
     def __exit__(self, *_: object) -> None:
@@ -92,13 +94,25 @@ class RayCalls:
                 # The frames of its traceback would keep the reference for as long as somebody keeps them.
                 del reference
                 raise error.with_traceback(None) from None
-        raise AlreadyClosed("the program is ending")
+        raise AlreadyClosed("the program leaves Ray")
 
-    def end(self) -> None:
-        """Called at exit, before Ray's own."""
+    @contextmanager
+    def kept_out(self) -> Iterator[None]:
+        """Around `ray.shutdown()`: calls under way are given up first, and nobody enters until it is over."""
+        self._empty()
+        try:
+            yield
+        finally:
+            self._is_ending = False
+
+    def _empty(self) -> None:
         with self._changed:
             self._is_ending = True
             self._changed.wait_for(lambda: not self._inside, EXIT_DEADLINE_S)
+
+    def end(self) -> None:
+        """Called at exit, before Ray's own."""
+        self._empty()
         # References in cycles that nobody uses any more are not found from now on, by any thread.
         gc.freeze()
 

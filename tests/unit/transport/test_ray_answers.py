@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -87,3 +88,27 @@ def test_no_reference_is_let_go_of_while_the_program_ends(monkeypatch: pytest.Mo
     calls.let_go(given_up)
     del asked, never_asked, given_up
     assert gone == []
+
+
+def test_nobody_is_inside_ray_while_it_shuts_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray would end the process for a thread that calls it just then."""
+    calls, is_waiting, left = RayCalls(), threading.Event(), threading.Event()
+
+    def no_answer(_reference: Any, timeout: float) -> None:
+        is_waiting.set()
+        raise ray_errors.GetTimeoutError
+
+    def wait_for_an_answer() -> None:
+        with pytest.raises(AlreadyClosed), calls:
+            calls.result(calls.made(object()), timeout_s=3600)
+        left.set()
+
+    monkeypatch.setattr(ray, "get", no_answer)
+    threading.Thread(target=wait_for_an_answer, daemon=True).start()
+    assert is_waiting.wait(20)
+    with calls.kept_out():
+        assert left.wait(20)
+        with pytest.raises(AlreadyClosed), calls:
+            pytest.fail("somebody came in")
+    with calls:
+        assert calls._inside == 1
