@@ -83,8 +83,11 @@ def _one_by_one(broker: Broker, messages: int, *, batched: bool = True) -> Row:
 def _in_batches(broker: Broker, messages: int) -> Row:
     stored = _Stored(broker, messages * (ROUNDS + 1))
 
+    ahead = 0  # a batch may reach into the next part
+
     def work(consumer: Any, count: int) -> None:
-        left = count
+        nonlocal ahead
+        left = count - ahead
         while left > 0:
             batch = consumer.batch_receive()
             for message in batch:
@@ -92,6 +95,7 @@ def _in_batches(broker: Broker, messages: int) -> Row:
             if len(batch):
                 consumer.acknowledge_cumulative(batch[-1])
             left -= len(batch)
+        ahead = -left
 
     cpu, wall = _measure(stored, work)
     stored.consumer.close()
