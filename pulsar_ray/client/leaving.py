@@ -30,7 +30,7 @@ class Leaving:
         self._opens_before_close = self._opens
 
     def has_left(self) -> bool:
-        """Ask once a request to close is answered; False if it must be sent again."""
+        """False before a request to close is answered, and if it must be sent again."""
         with self._lock:
             self._has_left = self._opens_before_close == self._opens
             return self._has_left

@@ -376,11 +376,9 @@ class PartitionConsumer(Acknowledging):
             if self._core.has_failed:
                 return
             self._say_acks(at_once=True)
-            has_left = False
-            while not has_left:
+            while not self._leaving.has_left():
                 self._say(self._close_request)
                 self._wait(self._statements.unanswered(), deadline)
-                has_left = self._leaving.has_left()
         finally:
             self.link.remove_endpoint(self.consumer_id)
             self._is_open = False

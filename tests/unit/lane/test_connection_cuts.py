@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,34 +19,32 @@ from pulsar_ray.testing.faults import DOWN, UP, LaneCutter
 from tests.unit.lane.server_thread import ECHO, HELLO_FIELDS, SWALLOW, Receiver, ServerThread, echo
 
 
-def test_a_server_that_stops_reading_is_given_up(tmp_path: Path) -> None:
-    limits = LaneLimits(write_s=0.2)
+@contextmanager
+def stalled(tmp_path: Path, limits: LaneLimits) -> Iterator[tuple[LaneConnection, Receiver]]:
+    """A connection of which the server reads nothing any more."""
     receiver = Receiver()
     with ServerThread(tmp_path) as server, LaneCutter(server.unix, tmp_path) as cutter:
         connection = LaneConnection.connect(cutter.address, HELLO_FIELDS, receiver, limits=limits)
         cutter.stall()
+        yield connection, receiver
+
+
+def test_a_server_that_stops_reading_is_given_up(tmp_path: Path) -> None:
+    with stalled(tmp_path, LaneLimits(write_s=0.2)) as (connection, receiver):
         with pytest.raises(Timeout):
             connection.send(encode_packet(SWALLOW, (), [bytes(4_000_000)]))
         assert isinstance(receiver.wait_lost(), Timeout)
 
 
 def test_queued_packets_that_do_not_leave_are_given_up_too(tmp_path: Path) -> None:
-    limits = LaneLimits(write_s=0.2)
-    receiver = Receiver()
-    with ServerThread(tmp_path) as server, LaneCutter(server.unix, tmp_path) as cutter:
-        connection = LaneConnection.connect(cutter.address, HELLO_FIELDS, receiver, limits=limits)
-        cutter.stall()
+    with stalled(tmp_path, LaneLimits(write_s=0.2)) as (connection, receiver):
         packet = encode_packet(SWALLOW, (), [bytes(4_000_000)])
         IoThread.get().call_soon(lambda: connection.send(packet))
         assert isinstance(receiver.wait_lost(), Timeout)
 
 
 def test_more_queued_than_allowed_is_given_up(tmp_path: Path) -> None:
-    limits = LaneLimits(unsent_bytes=2_000_000)
-    receiver = Receiver()
-    with ServerThread(tmp_path) as server, LaneCutter(server.unix, tmp_path) as cutter:
-        connection = LaneConnection.connect(cutter.address, HELLO_FIELDS, receiver, limits=limits)
-        cutter.stall()
+    with stalled(tmp_path, LaneLimits(unsent_bytes=2_000_000)) as (connection, receiver):
         packet = encode_packet(SWALLOW, (), [bytes(4_000_000)])
         IoThread.get().call_soon(lambda: connection.send(packet))
         assert isinstance(receiver.wait_lost(), SessionLost)
