@@ -139,13 +139,20 @@ def _check_answers(address: str) -> None:
     host, _, port = address.rpartition(":")
     if ray.is_initialized() or not port.isdigit():
         return
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), PROBE_TIMEOUT_S).close()
-    except (OSError, OverflowError) as error:
+    if (error := _probe(host, port)) is not None:
         raise ConnectError(
             f"no Ray cluster answers at {address} ({error}): give the address that `ray start` printed, or "
             '"local" for an embedded broker'
-        ) from None
+        )
+
+
+def _probe(host: str, port: str) -> Exception | None:
+    """What a connection there meets; None if somebody listens."""
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), PROBE_TIMEOUT_S).close()
+    except (OSError, OverflowError) as error:
+        return error
+    return None
 
 
 def _check_joined(address: str) -> None:
@@ -193,14 +200,8 @@ def _was_left_behind(address: str) -> bool:
     host, _, port = address.rpartition(":")
     if not port.isdigit():
         return False
-    host = host.strip("[]")
-    try:
-        socket.create_connection((host, int(port)), PROBE_TIMEOUT_S).close()
-    except ConnectionRefusedError:
-        return _is_of_this_machine(host)
-    except (OSError, OverflowError):
-        return False
-    return False
+    is_refused = isinstance(_probe(host, port), ConnectionRefusedError)
+    return is_refused and _is_of_this_machine(host.strip("[]"))
 
 
 def _is_of_this_machine(host: str) -> bool:
