@@ -17,6 +17,8 @@ from benchmarks.results import Row
 
 MESSAGE = b"x" * 1024
 SUBSCRIPTION = "bench"
+IN_A_ROW = 25
+"""So many of ours, then so many of the floor: what a program sees that does one after the other."""
 
 
 def run(env: Environment) -> list[Row]:
@@ -29,6 +31,10 @@ def run(env: Environment) -> list[Row]:
         rows += _send_row(setup, rounds, "sync send p50", 0.25)
         rows += _receive_row(setup, rounds, "publish to receive p50", 0.3)
         few = env.count(300, 50)
+        rows += _send_row(setup, few, "sync send p50, taking turns with a Ray call each time", None, 1)
+        rows += _receive_row(
+            setup, few, "publish to receive p50, taking turns with a Ray call each time", None, 1
+        )
         for where, computing in (
             ("at the client", _client_computes),
             ("in the partition", setup.partition_computes),
@@ -110,21 +116,32 @@ def _client_computes() -> Iterator[None]:
         busy.stop()
 
 
-def _send_row(setup: _Setup, rounds: int, what: str, limit: float | None) -> list[Row]:
+def _send_row(
+    setup: _Setup, rounds: int, what: str, limit: float | None, in_a_row: int = IN_A_ROW
+) -> list[Row]:
     meter = setup.broker.meter(setup.sender_only)
-    return _row(setup, setup.send, meter, rounds, what, limit)
+    return _row(setup, setup.send, meter, rounds, what, limit, in_a_row)
 
 
-def _receive_row(setup: _Setup, rounds: int, what: str, limit: float | None) -> list[Row]:
+def _receive_row(
+    setup: _Setup, rounds: int, what: str, limit: float | None, in_a_row: int = IN_A_ROW
+) -> list[Row]:
     meter = setup.broker.meter(setup.topic, SUBSCRIPTION)
-    return _row(setup, setup.publish_and_receive, meter, rounds, what, limit)
+    return _row(setup, setup.publish_and_receive, meter, rounds, what, limit, in_a_row)
 
 
 def _row(
-    setup: _Setup, ours: Callable[[], None], meter: CpuMeter, rounds: int, what: str, limit: float | None
+    setup: _Setup,
+    ours: Callable[[], None],
+    meter: CpuMeter,
+    rounds: int,
+    what: str,
+    limit: float | None,
+    in_a_row: int,
 ) -> list[Row]:
     gc.collect()
-    times = alternate({"ours": ours, "call": setup.call, "append": setup.append}, rounds, warm_up=30)
+    works = {"ours": ours, "call": setup.call, "append": setup.append}
+    times = alternate(works, rounds, IN_A_ROW, in_a_row)
     mine, call, append = p50(times["ours"]), p50(times["call"]), p50(times["append"])
     with meter.running():
         for _ in range(rounds):

@@ -31,14 +31,21 @@ def timed(work: Timed) -> float:
     return time.perf_counter() - began
 
 
-def alternate(works: Mapping[str, Timed], rounds: int, warm_up: int = 1) -> dict[str, list[float]]:
-    """Seconds of each work, one after the other in every round, so that a change of the machine meets all."""
+def alternate(
+    works: Mapping[str, Timed], rounds: int, warm_up: int = 1, in_a_row: int = 1
+) -> dict[str, list[float]]:
+    """Seconds of each work, by turns, so that a change of the machine meets all.
+
+    `in_a_row`: how often each is done before the next one has its turn. With 1, whatever the others leave
+    behind (their code in the processor's caches, a background thread that goes on) is part of each figure.
+    """
     times: dict[str, list[float]] = {name: [] for name in works}
-    for turn in range(warm_up + rounds):
+    for turn in range(0, warm_up + rounds, in_a_row):
         for name, work in works.items():
-            took = timed(work)
-            if turn >= warm_up:
-                times[name].append(took)
+            for _ in range(in_a_row):
+                took = timed(work)
+                if turn >= warm_up:
+                    times[name].append(took)
     return times
 
 
