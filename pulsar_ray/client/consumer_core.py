@@ -26,6 +26,8 @@ from pulsar_ray.client.segment_files import SegmentFiles
 from pulsar_ray.client.taken_rows import TakenRows
 from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException, Timeout
 
+_ONLY_ROW = range(1)
+
 
 class ConsumerCore(ConsumerPartitions):
     """State shared by a consumer's partitions.
@@ -43,6 +45,7 @@ class ConsumerCore(ConsumerPartitions):
         self._receivers: deque[Receiver] = deque()
         self._listeners: list[Callable[[], None]] = []
         self._waiting = 0
+        self._sleeping = 0
         self._bulk_window = 0
         self.error: PulsarException | None = None
         """What every receive raises, once there is something."""
@@ -58,6 +61,7 @@ class ConsumerCore(ConsumerPartitions):
         """In a forked child (see `forking`): what is queued is the parent's to hand out."""
         self.lock = threading.Lock()
         self._arrived = threading.Condition(self.lock)
+        self._sleeping = 0
         self._taking = threading.Lock()
         self.queue.clear()
         self._receivers.clear()
@@ -105,7 +109,8 @@ class ConsumerCore(ConsumerPartitions):
         self._tell_arrival()
 
     def _tell_arrival(self) -> None:
-        self._arrived.notify_all()
+        if self._sleeping:
+            self._arrived.notify_all()
         for listener in self._listeners:
             listener()
 
@@ -126,7 +131,11 @@ class ConsumerCore(ConsumerPartitions):
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for an arrival."""
         with self.lock:
-            return self._arrived.wait_for(self.is_set, timeout)
+            self._sleeping += 1
+            try:
+                return self._arrived.wait_for(self.is_set, timeout)
+            finally:
+                self._sleeping -= 1
 
     def fail(self, error: PulsarException) -> None:
         """Every receive from now on raises `error`."""
@@ -141,12 +150,8 @@ class ConsumerCore(ConsumerPartitions):
 
     def receive(self, deadline: float) -> Message:
         """The next message. Raises Timeout, AlreadyClosed, or what reading its block raises."""
-        message = next(self.queue.messages, None)
-        if message is not None:
-            return message
         with self._taking:
-            while (message := next(self.queue.messages, None)) is None:
-                self._hand_out(*self._next_part(deadline))
+            message = self._take(deadline)
         if self._receivers:
             self.serve_waiting()
         return message
@@ -166,31 +171,50 @@ class ConsumerCore(ConsumerPartitions):
         finally:
             self._taking.release()
 
-    def _take_one(self) -> Message | None:
+    def _take(self, deadline: float) -> Message:
         """Called with `_taking` held."""
-        while (message := next(self.queue.messages, None)) is None:
-            if not self.queue:
-                self.check()
-                return None
-            try:
-                self._hand_out(*self._next_part(0.0))
-            except Timeout:  # what was here had been acknowledged, or was dropped meanwhile
-                return None
+        queue = self.queue
+        while (message := next(queue.messages, None)) is None:
+            part, partition = self._next_part(deadline)
+            block, rows = part
+            if len(rows) == 1:
+                queue.partition = partition
+                return Message(block, rows[0])
+            with self.lock:
+                queue.hand_out(part, partition)
         return message
 
-    def _hand_out(self, part: BlockRows, partition: PartitionConsumer) -> None:
-        with self.lock:
-            self.queue.hand_out(part, partition)
+    def _take_one(self) -> Message | None:
+        """Called with `_taking` held: a message if one is here."""
+        message = next(self.queue.messages, None)
+        if message is not None:
+            return message
+        if not self.queue:
+            self.check()
+            return None
+        try:
+            return self._take(0.0)
+        except Timeout:  # what was here had been acknowledged, or was dropped meanwhile
+            return None
 
     def _next_part(self, deadline: float) -> tuple[BlockRows, PartitionConsumer]:
         """Called with `_taking` held: the next rows to hand out, counted as consumed."""
+        queue = self.queue
         while True:
+            granted = None
             with self.lock:
-                taken = self.queue.next_part()
+                taken = queue.next_part()
+                if taken is None and queue.granted and self.error is None:
+                    granted = queue.granted.popleft()
+            if granted is not None:
+                taken = self._decode(granted)
+            elif taken is None:
+                self._wait(deadline)
             if taken is not None:
-                taken[1].send_credit()
+                partition = taken[1]
+                if partition.consumed >= partition.credit_due:
+                    partition.send_credit()
                 return taken
-            self._decode_next(deadline)
 
     def give_back(self, parts: Iterable[BlockRows], origins: Iterable[Origin]) -> None:
         """What was handed out and did not get to the application is handed out next, in the same order.
@@ -204,8 +228,10 @@ class ConsumerCore(ConsumerPartitions):
                     self.queue.put_back(part, partition)
         self.serve_waiting()
 
-    def _decode_next(self, deadline: float) -> None:
-        granted = self._take_granted(deadline)
+    def _decode(self, granted: Granted) -> tuple[BlockRows, PartitionConsumer] | None:
+        """Called with `_taking` held and no part left: its first part, taken; None if nothing of it is to be
+        handed out.
+        """
         partition = granted.partition
         rows = granted.rows
         try:
@@ -213,43 +239,45 @@ class ConsumerCore(ConsumerPartitions):
         except PulsarException as error:
             # What comes after it can still be received.
             if partition.leave_out(granted, error):
-                return
+                return None
             raise
         with self.lock:
             if granted.generation < partition.generation:
-                return
+                return None
+            if block.message_count == 1 and not block.is_batch:
+                partition.consumed += 1
+                return BlockRows(block, _ONLY_ROW), partition
             if block.is_batch:
                 rows = partition.outstanding_rows(granted, block.message_count)
                 partition.consumed += granted.rows.bit_count() - rows.bit_count()
             # Credit is given back a part of the window at a time, so that the next messages are on their way.
             self.queue.add(block, rows, partition, max(1, self.window // 2))
-        if not rows:
+            taken = self.queue.next_part()
+        if taken is None:
             partition.send_credit()
-
-    def _take_granted(self, deadline: float) -> Granted:
-        while True:
-            with self.lock:
-                if self.error is not None:
-                    raise self.error
-                if self.queue.granted:
-                    return self.queue.granted.popleft()
-                self._waiting += 1
-            try:
-                self._wait(deadline)
-            finally:
-                with self.lock:
-                    self._waiting -= 1
+        return taken
 
     def _wait(self, deadline: float) -> None:
-        if self.options.receiver_queue_size == 0:
+        """Until something arrived or ended this consumer, or a while. Raises Timeout, or what ended it."""
+        self.check()
+        if self.options.receiver_queue_size:
+            self._wait_here(deadline)
+            return
+        with self.lock:
+            self._waiting += 1
+        try:
             self.send_credit()
-        remaining = deadline - time.monotonic()
-        if remaining > 0:
-            if self.single is not None and self.discovery is None:
-                self.single.link.wait(self, deadline)
-            else:
-                self.wait(min(remaining, 3600.0))
-        if not self.is_set() and time.monotonic() >= deadline:
+            self._wait_here(deadline)
+        finally:
+            with self.lock:
+                self._waiting -= 1
+
+    def _wait_here(self, deadline: float) -> None:
+        if self.single is not None and self.discovery is None:
+            has_come = self.single.link.wait(self, deadline)
+        else:
+            has_come = self.wait(min(deadline - time.monotonic(), 3600.0))
+        if not has_come and time.monotonic() >= deadline:
             raise Timeout("no message arrived in time")
 
     # --- many messages ----------------------------------------------------------------------------

@@ -52,8 +52,9 @@ class BlockDecoder:
         """Read, verify and decode a granted block. Raises CorruptData, SegmentGone, InvalidMessage."""
         if not granted.length:
             raise SegmentGone(granted.path)
+        key = granted.ledger_id, granted.first_entry_id
         for known, block in self._decoded:
-            if known == granted.key and block.redelivery_count == granted.redelivery_count:
+            if known == key and block.redelivery_count == granted.redelivery_count:
                 return block
         try:
             if granted.data is None:
@@ -71,5 +72,6 @@ class BlockDecoder:
             redelivery_count=granted.redelivery_count,
             schema=self._schema,
         )
-        self._decoded = [(granted.key, block), *self._decoded[: KEEP_DECODED - 1]]
+        if block.message_count > 1:
+            self._decoded = [(key, block), *self._decoded[: KEEP_DECODED - 1]]
         return block

@@ -54,6 +54,8 @@ class PartitionConsumer(Acknowledging):
         self._received = 0
         self.consumed = 0
         self._credit_sent = -1
+        self.credit_due = 0
+        """From so many consumed messages on, `send_credit` may have something to say."""
         self._attached: AttachReply | None = None
         self._decoder = BlockDecoder(core.files, route, core.options.schema)
         self.start: dict[str, Any] | None = core.options.first_start
@@ -64,6 +66,9 @@ class PartitionConsumer(Acknowledging):
         self.is_abandoned = False
         self._is_active: bool | None = None
         self._reads_files = False
+        # The segment that was delivered from last, and its path.
+        self._segment = (-1, -1)
+        self._path = ""
         self._leaving = Leaving()
 
     # --- opening ----------------------------------------------------------------------------------
@@ -140,6 +145,7 @@ class PartitionConsumer(Acknowledging):
     def _opened(self, opened: ConsumerOpened, attached: AttachReply | None) -> None:
         with self._core.lock:
             self._attached = attached
+            self._segment = (-1, -1)
             if opened.start is not None and self._received == 0 and self._epoch < 0:
                 # "latest" is this from now on, whatever is published while the dispatcher is away.
                 self.start = {"target": opened.start, "inclusive": False}
@@ -185,9 +191,12 @@ class PartitionConsumer(Acknowledging):
                 return
             window = self._core.window
             credit = self.consumed + window
-            if not always and self._credit_sent >= 0 and credit - self._credit_sent < max(1, window // 2):
+            step = max(1, window // 2)
+            if not always and self._credit_sent >= 0 and credit - self._credit_sent < step:
+                self.credit_due = self._credit_sent - window + step
                 return
             self._credit_sent = credit
+            self.credit_due = self.consumed + step
             packet = encode_request(Credit(self.consumer_id, credit, self._received, self.consumed))
         self.link.send(packet)
 
@@ -195,7 +204,7 @@ class PartitionConsumer(Acknowledging):
 
     def on_request(self, request: Any, body: memoryview) -> None:
         """A delivery, or the order to drop what is queued."""
-        if isinstance(request, Deliver):
+        if type(request) is Deliver:
             self._delivered(request, body)
         elif isinstance(request, Reset):
             self._reset(request)
@@ -205,17 +214,17 @@ class PartitionConsumer(Acknowledging):
 
     def _delivered(self, request: Deliver, body: memoryview) -> None:
         granted: list[Granted] = []
+        generation = request.generation
         with self._core.lock:
-            if request.epoch < self._epoch or request.generation < self.generation or not self._is_open:
-                # Until it is open again, numbers may have holes: what was lost with the carrier comes after
-                # that.
+            if request.epoch < self._epoch or generation < self.generation or not self._is_open:
+                # Until it is open again numbers may have holes; what a carrier lost comes after that.
                 return
-            self._drop_older(request.generation)
+            if generation > self.generation:
+                self._drop_older(generation)
             offset = 0
             for number, grant in request.grants:
                 ledger_id, segment, at, length, first, entries, rows, count, messages = grant
-                path = self._segment_path(ledger_id, segment)
-                granted_rows = row_sets.from_wire(rows)
+                row_set = row_sets.from_wire(rows)
                 data = None
                 if body:
                     data = body[offset : offset + length]
@@ -224,26 +233,18 @@ class PartitionConsumer(Acknowledging):
                     continue
                 self._received = number
                 if self._awaits_reset:
-                    self.consumed += granted_rows.bit_count()
+                    self.consumed += row_set.bit_count()
                     continue
-                self.held.add(ledger_id, first, entries, granted_rows, messages)
+                self.held.add(ledger_id, first, entries, row_set, messages)
                 if self.start is not None:
                     # A non-durable cursor dies with its dispatcher: the next one goes on behind what arrived.
-                    last = first + granted_rows.bit_length() - 1 if entries > 1 else first
+                    last = first + row_set.bit_length() - 1 if entries > 1 else first
                     self.start = {"target": [ledger_id, last], "inclusive": False}
+                if (ledger_id, segment) != self._segment:
+                    self._path = self._segment_path(ledger_id, segment)
+                    self._segment = (ledger_id, segment)
                 granted.append(
-                    Granted(
-                        self,
-                        request.generation,
-                        ledger_id,
-                        path,
-                        at,
-                        length,
-                        first,
-                        granted_rows,
-                        count,
-                        data,
-                    )
+                    Granted(self, generation, ledger_id, self._path, at, length, first, row_set, count, data)
                 )
             if granted:
                 self._core.arrived(granted)

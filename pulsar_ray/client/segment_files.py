@@ -19,6 +19,7 @@ class _OpenSegment:
     """A file, and the blocks of it that somebody uses. Whoever has the lock reads."""
 
     def __init__(self, path: str) -> None:
+        self.path = path
         self.reader = SegmentReader(Path(path))
         self.lock = threading.Lock()
         self.blocks: WeakValueDictionary[int, DecodedBlock] = WeakValueDictionary()
@@ -35,26 +36,32 @@ class SegmentFiles:
     """A bounded cache of open segments.
 
     Consumers of several subscriptions share a block while one of them uses it: it is read, verified and
-    decoded once. Consumers of different partitions do not wait for each other.
+    decoded once, unless it is a short message, which costs less to read than to share. Consumers of different
+    partitions do not wait for each other.
     """
 
     def __init__(self, limit: int = MAX_OPEN_FILES) -> None:
         self._lock = threading.Lock()
         self._open: OrderedDict[str, _OpenSegment] = OrderedDict()
+        # The last one of them: the one that is read again and again.
+        self._newest: _OpenSegment | None = None
         self._limit = limit
         self._memory = BlockMemory()
 
     def decoded_block(self, path: str, offset: int, length: int) -> DecodedBlock:
         """A granted block. Raises SegmentGone, and what decoding it raises."""
         while True:
-            segment = self._segment(path)
+            segment = self._newest
+            if segment is None or segment.path != path:
+                segment = self._segment(path)
             with segment.lock:
                 if segment.is_closed:  # others opened so many files meanwhile
                     continue
                 block = segment.blocks.get(offset)
                 if block is None:
                     block = decode_block(self._read(segment.reader, offset, length))
-                    segment.blocks[offset] = block
+                    if block.message_count > 1 or length >= MIN_BLOCK_BYTES:
+                        segment.blocks[offset] = block
                 return block
 
     def _segment(self, path: str) -> _OpenSegment:
@@ -63,8 +70,9 @@ class SegmentFiles:
             segment = self._open.get(path)
             if segment is not None:
                 self._open.move_to_end(path)
+                self._newest = segment
                 return segment
-            segment = self._open[path] = _OpenSegment(path)
+            segment = self._newest = self._open[path] = _OpenSegment(path)
             if len(self._open) > self._limit:
                 closing = self._open.popitem(last=False)[1]
         if closing is not None:
@@ -73,7 +81,7 @@ class SegmentFiles:
 
     def _read(self, reader: SegmentReader, offset: int, length: int) -> Buffer:
         if length < MIN_BLOCK_BYTES:
-            return reader.read_block(offset, length)
+            return reader.read(offset, length)
         buffer = self._memory.take(length, offset)
         reader.read_into(offset, buffer)
         return buffer
@@ -83,6 +91,7 @@ class SegmentFiles:
         with self._lock:
             closing = list(self._open.values())
             self._open.clear()
+            self._newest = None
         for segment in closing:
             segment.close()
         self._memory.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgpack
@@ -173,10 +174,18 @@ _BY_TAG = {tag: (place, decode) for place, (tag, decode) in enumerate(_DECODERS)
 
 
 def decode_metadata(fields: bytes) -> BlockMetadata:
-    """Decode what `encode_metadata` made.
+    """Decode what `encode_metadata` made; what it returns is not to be changed.
 
     Raises ValueError for malformed fields and UnsupportedFormatVersion for an unknown required one.
     """
+    # Most blocks only name their producer, as the one before did.
+    return _decode_short(fields) if len(fields) <= _SHORT_BYTES else _decode(fields)
+
+
+_SHORT_BYTES = 64
+
+
+def _decode(fields: bytes) -> BlockMetadata:
     values: list[Any] = [None] * len(_DECODERS)
     unknown: list[tuple[int, bytes]] = []
     offset = 0
@@ -192,6 +201,9 @@ def decode_metadata(fields: bytes) -> BlockMetadata:
     if len(fields) - offset > 7 or any(fields[offset:]):
         raise ValueError("bytes behind the last field")
     return BlockMetadata._make([*values, tuple(unknown)])
+
+
+_decode_short = lru_cache(maxsize=256)(_decode)
 
 
 def _read_field(tag: int, value: bytes, values: list[Any], unknown: list[tuple[int, bytes]]) -> None:

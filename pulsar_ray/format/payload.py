@@ -25,7 +25,7 @@ from pulsar_ray.format.block import (
     BlockHeader,
     encode_block,
     parse_block_header,
-    verify_block,
+    verify_bytes,
 )
 from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.format.columns import KNOWN_COLUMNS, SEQUENCE_ID_COLUMN
@@ -232,7 +232,7 @@ def decode_block(buf: Buffer, offset: int = 0, path: str = "block") -> DecodedBl
     a newer build, CryptoError for an encrypted one.
     """
     header = parse_block_header(buf, offset, path)
-    verify_block(buf, offset, header, path)
+    verify_bytes(buf, offset, header.total_length, header.checksum, path)
     start = offset + header.header_length
     payload = buf[start : start + header.payload_length]
     try:
@@ -255,7 +255,8 @@ def _decoded(header: BlockHeader, metadata: BlockMetadata, payload: Buffer) -> D
         )
     if header.flags & ENCRYPTED:
         raise CryptoError("message is encrypted and no key reader is configured")
-    if not header.flags & CHUNK:
+    is_plain = not header.codec and header.payload_length == header.uncompressed_length
+    if not is_plain and not header.flags & CHUNK:
         payload = decompress(header.codec, payload, header.uncompressed_length)
     if header.payload_format == ARROW:
         if header.flags & (NULL_VALUE | CHUNK):

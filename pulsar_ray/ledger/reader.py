@@ -128,9 +128,14 @@ class SegmentReader:
 
     def read(self, offset: int, length: int) -> bytes:
         """Exactly so many bytes; raises CorruptData for less."""
-        data = self._read_up_to(offset, length)
+        try:
+            data = os.pread(self._fd, length, offset)
+        except OSError as error:
+            raise CorruptData(str(self.path), offset, str(error)) from error
         if len(data) != length:
-            raise CorruptData(str(self.path), offset, f"only {len(data)} of {length} bytes are there")
+            data += self._read_up_to(offset + len(data), length - len(data))
+            if len(data) != length:
+                raise CorruptData(str(self.path), offset, f"only {len(data)} of {length} bytes are there")
         return data
 
     def read_into(self, offset: int, buffer: bytearray | memoryview) -> None:

@@ -32,7 +32,8 @@ def of_ranges(ranges: RowRanges) -> RowSet:
     """The rows of ranges, as far as a block can have them."""
     rows = 0
     for start, end in ranges:
-        start, end = max(start, 0), min(end, MAX_ROWS)
+        if start < 0 or end > MAX_ROWS:
+            start, end = max(start, 0), min(end, MAX_ROWS)
         if start < end:
             rows |= (1 << end) - (1 << start)
     return rows
