@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pulsar_ray.errors import NotConnected, PulsarException, SessionLost
@@ -101,7 +101,7 @@ class PartitionFollower:
         if isinstance(request, Advanced):
             self.on_advanced(request)
 
-    def on_receipts(self, rows: list[tuple[int, int, int, int, int]]) -> None:
+    def on_receipts(self, rows: Sequence[tuple[int, int, int, int, int]]) -> None:
         """A follower publishes nothing."""
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ application does meet under it, for moments.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pulsar_ray.client.acknowledging import Acknowledging
@@ -209,7 +210,7 @@ class PartitionConsumer(Acknowledging):
         elif isinstance(request, Reset):
             self._reset(request)
 
-    def on_receipts(self, rows: list[tuple[int, int, int, int, int]]) -> None:
+    def on_receipts(self, rows: Sequence[tuple[int, int, int, int, int]]) -> None:
         """Dispatchers send no receipts."""
 
     def _delivered(self, request: Deliver, body: memoryview) -> None:

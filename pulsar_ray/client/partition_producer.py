@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from pulsar_ray.client.forking import watch
@@ -116,7 +117,7 @@ class PartitionProducer(SendQueue):
 
     # --- receipts ---------------------------------------------------------------------------------
 
-    def on_receipts(self, rows: list[tuple[int, int, int, int, int]]) -> None:
+    def on_receipts(self, rows: Sequence[tuple[int, int, int, int, int]]) -> None:
         """Complete blocks."""
         with self._state:
             if not self._is_open:

@@ -29,7 +29,7 @@ from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.lane.limits import LaneLimits
 from pulsar_ray.lane.outgoing import Outgoing
 from pulsar_ray.lane.shared_memory import Lending
-from pulsar_ray.session.packet import CARRIER_TYPES, ERROR, Buffer, Packet, PacketParser, buffer_bytes
+from pulsar_ray.session.packet import CARRIER_TYPES, ERROR, Buffer, Packet, PacketParser, total_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -148,8 +148,9 @@ class LaneConnection:
         `unsent_bytes` is not 0. Success says nothing about arrival. Raises the error the connection was
         lost with; whatever interrupts a write loses it.
         """
-        if self._lost is not None:
-            raise self._lost_error(self._lost)
+        lost = self._lost
+        if lost is not None:
+            raise self._lost_error(lost)
         if self._lending is not None:
             buffers = self._lending.shortened(buffers)
         ident = threading.get_ident()
@@ -161,7 +162,7 @@ class LaneConnection:
             else:
                 self._outgoing.write(buffers)
         finally:
-            if self.is_lost:
+            if self._lost is not None:
                 self._close_if_idle()
 
     def request(self, buffers: Sequence[Buffer], awaited: Awaited, deadline: float) -> bool:
@@ -170,10 +171,9 @@ class LaneConnection:
         Otherwise the I/O thread often wakes up for it first, and two changes of thread more than double a
         round trip.
         """
-        is_small = sum(map(buffer_bytes, buffers)) <= _SMALL_REQUEST_BYTES
+        is_small = total_bytes(buffers) <= _SMALL_REQUEST_BYTES
         if is_small and not self.is_lost and self._reader_role.acquire(blocking=False):
-            self._read_until(awaited, deadline, buffers)
-            if awaited.is_set():
+            if self._read_until(awaited, deadline, buffers):
                 return True
         else:
             self.send(buffers)
@@ -186,12 +186,13 @@ class LaneConnection:
         Never to be called from the handler.
         """
         while not awaited.is_set():
+            may_read = self._lost is None and self._reader_role.acquire(blocking=False)
+            if may_read and self._read_until(awaited, deadline):
+                break
             remaining = deadline - time.monotonic()
             if self._lost is not None or remaining <= 0:
                 return awaited.is_set()
-            if self._reader_role.acquire(blocking=False):
-                self._read_until(awaited, deadline)
-            else:
+            if not may_read:
                 awaited.wait(min(remaining, _WAIT_SLICE_S))
         return True
 
@@ -250,15 +251,18 @@ class LaneConnection:
         if self._lending is not None:
             self._lending.abandon()
 
-    def _read_until(self, awaited: Awaited, deadline: float, request: Sequence[Buffer] = ()) -> None:
-        """Send the request and read, in this thread, which has the reader role, and give the role back."""
+    def _read_until(self, awaited: Awaited, deadline: float, request: Sequence[Buffer] = ()) -> bool:
+        """Send the request and read, in this thread, which has the reader role, and give the role back.
+
+        Whether it is set.
+        """
         self._reader_ident = threading.get_ident()
         self._caller_reads = True
         try:
             self._apply_interest()
             if request:
                 self._outgoing.queue(request)
-            while not awaited.is_set() and self._lost is None:
+            while not (is_set := awaited.is_set()) and self._lost is None:
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     break
@@ -272,6 +276,7 @@ class LaneConnection:
             self._caller_reads = False
             self._release_reader_role()
             self._apply_interest()
+        return is_set
 
     def _release_reader_role(self) -> None:
         self._reader_ident = 0
@@ -315,7 +320,8 @@ class LaneConnection:
                 raise ProtocolError(f"a packet could not be handled: {error!r}") from error
             finally:
                 self._is_dispatching = False
-                self._outgoing.flush_held()
+                if self._outgoing.held_bytes:
+                    self._outgoing.flush_held()
         if last.type == ERROR:
             raise parse_error(last)
         if last.type in CARRIER_TYPES:

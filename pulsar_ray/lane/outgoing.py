@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pulsar_ray.errors import PulsarException, SessionLost, Timeout
 from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.lane.limits import LaneLimits
-from pulsar_ray.session.packet import Buffer, buffer_bytes
+from pulsar_ray.session.packet import Buffer, buffer_bytes, total_bytes
 
 _MAX_BUFFERS_PER_WRITE = 1024
 _HELD_BYTES = 256 * 1024
@@ -42,7 +42,8 @@ class Outgoing:
         self._lose = lose
         self._lock = threading.Lock()
         self._packets: deque[Sequence[Buffer]] = deque()
-        self._held_bytes = 0
+        self.held_bytes = 0
+        """Of packets that `hold` left to a `flush_held`; unless 0, that is still to come."""
         self._flushes = 0
         self._is_watched = False
         self._is_broken = False
@@ -50,7 +51,7 @@ class Outgoing:
     @property
     def unsent_bytes(self) -> int:
         """Bytes of queued packets that are not written yet."""
-        return sum(sum(map(buffer_bytes, packet)) for packet in list(self._packets))
+        return sum(map(total_bytes, list(self._packets)))
 
     def write(self, buffers: Sequence[Buffer]) -> None:
         """Write everything queued, then these; blocks while the peer takes something each `limits.write_s`.
@@ -76,17 +77,17 @@ class Outgoing:
 
     def hold(self, buffers: Sequence[Buffer]) -> None:
         """As `queue`, but more may follow at once: a `flush_held` is to come, by the same thread."""
-        self._held_bytes += sum(map(buffer_bytes, buffers))
-        if self._held_bytes > _HELD_BYTES:
-            self._held_bytes = 0
+        self.held_bytes += total_bytes(buffers)
+        if self.held_bytes > _HELD_BYTES:
+            self.held_bytes = 0
             self.queue(buffers)
         else:
             self._packets.append(buffers)
 
     def flush_held(self) -> None:
         """Write what was held, with one call as far as that goes."""
-        if self._held_bytes:
-            self._held_bytes = 0
+        if self.held_bytes:
+            self.held_bytes = 0
             self.queue(())
 
     def queue(self, buffers: Sequence[Buffer]) -> None:
@@ -154,7 +155,7 @@ class Outgoing:
             written = self._sock.sendmsg(buffers[:_MAX_BUFFERS_PER_WRITE], (), flags)
         except BlockingIOError:
             return buffers
-        if written == sum(map(buffer_bytes, buffers)):
+        if written == total_bytes(buffers):
             return ()
         for index, buffer in enumerate(buffers):
             size = buffer_bytes(buffer)

@@ -27,6 +27,7 @@ from pulsar_ray.session.packet import (
     buffer_bytes,
     decode_packet,
     encode_packet,
+    total_bytes,
 )
 
 MEMORY = 4
@@ -106,7 +107,7 @@ class Lending:
 
     def shortened(self, packet: Sequence[Buffer]) -> Sequence[Buffer]:
         """What to write for this packet: itself, or what says where it stands."""
-        size = sum(map(buffer_bytes, packet))
+        size = total_bytes(packet)
         if size < MIN_SHARED_BYTES or self._is_over or not _is_one(packet, size):
             return packet
         memory = self._memory

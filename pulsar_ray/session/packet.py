@@ -16,7 +16,8 @@ All numbers are little-endian. A packet is at most 8 MiB, its fields at most 1 M
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import msgpack
@@ -61,6 +62,10 @@ class Packet(NamedTuple):
     body: memoryview
 
 
+_new_packet: Callable[[tuple[int, tuple[Any, ...], memoryview]], Packet] = partial(tuple.__new__, Packet)
+"""As `Packet(...)`, without the function that a NamedTuple puts before it."""
+
+
 def encode_packet(
     packet_type: int, fields: Sequence[Any], body_buffers: Sequence[Buffer] = ()
 ) -> list[Buffer]:
@@ -68,19 +73,30 @@ def encode_packet(
 
     Raises ProtocolError when the packet would be longer than a receiver accepts.
     """
-    packed: bytes = msgpack.packb(fields)
-    body_length = sum(map(buffer_bytes, body_buffers))
+    return [packet_head(packet_type, msgpack.packb(fields), total_bytes(body_buffers)), *body_buffers]
+
+
+def packet_head(packet_type: int, packed: bytes, body_length: int) -> bytes:
+    """What stands before the body: header and packed fields. Raises as `encode_packet`."""
     if len(packed) > MAX_FIELDS_BYTES:
         raise ProtocolError(f"fields of {len(packed)} bytes in one packet; at most {MAX_FIELDS_BYTES}")
     total = HEADER_BYTES + len(packed) + body_length
     if total > MAX_PACKET_BYTES:
         raise ProtocolError(f"packet of {total} bytes; at most {MAX_PACKET_BYTES}")
-    return [HEADER.pack(MAGIC, packet_type, 0, len(packed), body_length) + packed, *body_buffers]
+    return HEADER.pack(MAGIC, packet_type, 0, len(packed), body_length) + packed
 
 
 def buffer_bytes(buffer: Buffer) -> int:
     """The size of a buffer, whatever its item size."""
     return len(buffer) if type(buffer) is bytes else memoryview(buffer).nbytes
+
+
+def total_bytes(buffers: Sequence[Buffer]) -> int:
+    """The size of all of them together."""
+    total = 0
+    for buffer in buffers:
+        total += len(buffer) if type(buffer) is bytes else memoryview(buffer).nbytes
+    return total
 
 
 def packet_length(header: Buffer) -> int:
@@ -215,7 +231,7 @@ class PacketParser:
             body_start = fields_start + fields_length
             fields = _decode_fields(staging[fields_start:body_start])
             body = memoryview(bytes(staging[body_start:packet_end])) if packet_end > body_start else _NO_BODY
-            packets.append(Packet(packet_type, fields, body))
+            packets.append(_new_packet((packet_type, fields, body)))
             start = packet_end
         self._begun = bytes(staging[start:end]) if start < end else b""
         return packets

@@ -378,12 +378,12 @@ PACKET_TYPES: dict[int, type[Any]] = {
     52: Pong,
     53: MovedNotice,
 }
-_TYPE_OF = {cls: number for number, cls in PACKET_TYPES.items()}
+TYPE_OF = {cls: number for number, cls in PACKET_TYPES.items()}
 
 
 def encode_request(request: Request, body: Sequence[Any] = ()) -> list[Any]:
     """The packet's buffers, ready to be written; `body` buffers follow verbatim."""
-    return encode_packet(_TYPE_OF[type(request)], request, body)
+    return encode_packet(TYPE_OF[type(request)], request, body)
 
 
 def decode_request(packet: Packet) -> Request:

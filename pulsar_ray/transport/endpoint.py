@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from pulsar_ray.errors import PulsarException
@@ -29,5 +30,5 @@ class Endpoint(Protocol):
     def on_request(self, request: Any, body: memoryview) -> None:
         """A packet for this endpoint."""
 
-    def on_receipts(self, rows: list[tuple[int, int, int, int, int]]) -> None:
+    def on_receipts(self, rows: Sequence[tuple[int, int, int, int, int]]) -> None:
         """Receipts for this endpoint's blocks (producers only)."""

@@ -32,15 +32,8 @@ from pulsar_ray.lane.connection import Awaited
 from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.lane.timers import LoopTimers, Timers
 from pulsar_ray.session.packet import Packet
-from pulsar_ray.session.requests import (
-    MovedNotice,
-    Ping,
-    Pong,
-    Receipt,
-    Request,
-    decode_request,
-    encode_request,
-)
+from pulsar_ray.session.receipts import RECEIPT, receipts_by_producer
+from pulsar_ray.session.requests import MovedNotice, Ping, Pong, Request, decode_request, encode_request
 from pulsar_ray.transport.awaited_replies import ANSWERS, AwaitedReplies, Reply
 from pulsar_ray.transport.carriers import Connection, open_connection
 from pulsar_ray.transport.cluster import AttachReply, Cluster
@@ -224,16 +217,15 @@ class ActorLink:
 
     def wait(self, event: Awaited, deadline: float) -> bool:
         """Wait for `event`, reading the carrier in this thread where possible. False at the deadline."""
-        while not event.is_set():
+        while True:
+            connection = self._connection
+            if (connection is not None and connection.wait(event, deadline)) or event.is_set():
+                return True
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 return False
-            connection = self._connection
-            if connection is not None:
-                connection.wait(event, deadline)
-            if self._connection is connection and not event.is_set():
+            if self._connection is connection:
                 event.wait(min(remaining, 0.02))
-        return True
 
     # --- receiving --------------------------------------------------------------------------------
 
@@ -241,10 +233,14 @@ class ActorLink:
         """All packets of one read, in order (the connection's handler interface)."""
         self._heard_at = time.monotonic()
         for packet in packets:
+            if packet.type == RECEIPT:
+                for producer_id, rows in receipts_by_producer(packet):
+                    endpoint = self._endpoints.get(producer_id)
+                    if endpoint is not None:
+                        endpoint.on_receipts(rows)
+                continue
             request = decode_request(packet)
-            if type(request) is Receipt:
-                self._route_receipts(request)
-            elif isinstance(request, ANSWERS):
+            if isinstance(request, ANSWERS):
                 self._replies.answered(request)
             elif type(request) is MovedNotice:
                 raise SessionLost(f"the actor moved: {request.reason}")
@@ -258,15 +254,6 @@ class ActorLink:
     def on_lost(self, connection: Connection, error: PulsarException) -> None:
         """The connection ended by itself (the connection's handler interface)."""
         self._lost(connection, error)
-
-    def _route_receipts(self, receipt: Receipt) -> None:
-        by_producer: dict[int, list[tuple[int, int, int, int, int]]] = {}
-        for row in receipt.blocks:
-            by_producer.setdefault(row[0], []).append(row)
-        for producer_id, rows in by_producer.items():
-            endpoint = self._endpoints.get(producer_id)
-            if endpoint is not None:
-                endpoint.on_receipts(rows)
 
     # --- losing and attaching ---------------------------------------------------------------------
 

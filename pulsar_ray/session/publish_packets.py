@@ -1,0 +1,33 @@
+"""Publish packets, whose fields are the same for all blocks of a producer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgpack
+
+from pulsar_ray.session.packet import Buffer, packet_head, total_bytes
+from pulsar_ray.session.requests import TYPE_OF, Publish
+
+_PUBLISH = TYPE_OF[Publish]
+_JOIN_BELOW = 4096
+"""Up to here a copy costs less than another buffer on the way."""
+
+
+class PublishPackets:
+    """Of one producer: the bytes are those of `encode_request(Publish(...), blocks)`."""
+
+    __slots__ = ("_awaited", "_unawaited")
+
+    def __init__(self, producer_id: int) -> None:
+        self._awaited: bytes = msgpack.packb(Publish(producer_id, True))
+        self._unawaited: bytes = msgpack.packb(Publish(producer_id, False))
+
+    def encode(self, block: Sequence[Buffer], *, waits: bool) -> list[Buffer]:
+        """The packet's buffers; a short block is joined with what stands before it.
+
+        Raises ProtocolError as `encode_packet`.
+        """
+        size = total_bytes(block)
+        head = packet_head(_PUBLISH, self._awaited if waits else self._unawaited, size)
+        return [b"".join((head, *block))] if size <= _JOIN_BELOW else [head, *block]
