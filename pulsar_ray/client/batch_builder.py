@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pulsar_ray.client.open_rows import OpenRows
+from pulsar_ray.client.producer_options import ProducerOptions
 from pulsar_ray.client.sealed_batch import SealedBatch, SendCallback
-from pulsar_ray.clock import Clock
+from pulsar_ray.clock import Clock, SystemClock
 from pulsar_ray.errors import MessageTooBig
 from pulsar_ray.format.block import (
     BLOCK_HEADER_SIZE,
@@ -18,6 +19,8 @@ from pulsar_ray.format.block import (
 )
 from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.format.compression import MAX_UNCOMPRESSED_LENGTH, compress
+from pulsar_ray.model.enums import BatchingType
+from pulsar_ray.session.requests import ProducerOpened
 
 OPENED = 1
 """The message is the first of a block: a timer for `deadline_ms`, or the next write, has to take it."""
@@ -75,7 +78,8 @@ class BatchBuilder:
         "_name_bytes",
         "_next_id",
         "_rows",
-        "_sealed",
+        "is_open",
+        "sealed",
     )
 
     def __init__(
@@ -103,7 +107,10 @@ class BatchBuilder:
         self._extra = 0  # keys, properties and the like of all open blocks
         self._count = 0  # messages added by `add_message`; `add` leaves it to the rows
         self._deadline_ms = 0
-        self._sealed: list[SealedBatch] = []
+        self.is_open = False
+        """Whether a block is open, and `seal` has something to finish."""
+        self.sealed: list[SealedBatch] = []
+        """The finished blocks, for `take_sealed`."""
         self.set_max_message_size(max_message_size)
 
     def set_max_message_size(self, max_message_size: int) -> None:
@@ -121,13 +128,17 @@ class BatchBuilder:
 
     def add(self, value: bytes | None, callback: SendCallback | None) -> int:
         """Add a message that is nothing but a value; as `add_message`, quicker."""
-        rows = self._rows
-        if rows is None or value is None:
+        if value is None or self._keyed is not None:
             return self.add_message(value, callback)
         size = len(value)
         total = self._bytes + size
         if total >= self._limit or size > self._alone_bytes:
             return self.add_message(value, callback)
+        flags = 0
+        rows = self._rows
+        if rows is None:
+            rows = self._open_rows()
+            flags = OPENED
         self._bytes = total
         values = rows.values
         values.append(value)
@@ -135,7 +146,18 @@ class BatchBuilder:
         if len(values) >= self._max_rows:
             self.seal()
             return SEALED
-        return 0
+        return flags
+
+    def id_alone(self, value: bytes) -> int | None:
+        """The sequence id of a message that the caller makes a block of its own at once; it is not added.
+
+        None if it has to be added: something is open or finished, or its size has to be looked at.
+        """
+        if self.is_open or self.sealed or not len(value) < min(self._alone_bytes, self._limit):
+            return None
+        sequence_id = self._next_id
+        self._next_id += 1
+        return sequence_id
 
     def add_message(
         self,
@@ -197,19 +219,15 @@ class BatchBuilder:
         fits = size + extra + _ARROW_BYTES + _ROW_BYTES <= self._max_message_size
         sealed = rows.seal(size, is_batch=self._is_batching and fits and packed is None)
         sealed.packed = packed
-        self._sealed.append(sealed)
+        self.sealed.append(sealed)
 
     def _append(self, fields: _Fields) -> int:
-        opened = 0
-        if self._rows is None and not self._keyed:
-            opened = OPENED
-            self._deadline_ms = self._clock.monotonic_ms() + self._limits.max_delay_ms
+        opened = 0 if self.is_open else OPENED
         if self._keyed is None:
-            rows = self._rows
-            if rows is None:
-                rows = self._rows = OpenRows(self._clock.now_ms(), self._next_id)
-            rows.append(*fields)
+            (self._rows or self._open_rows()).append(*fields)
             return opened
+        if opened:
+            self._begin()
         value, callback, key, ordering_key, properties, event_time, sequence_id = fields
         if sequence_id is None:
             sequence_id = self._next_id
@@ -222,6 +240,16 @@ class BatchBuilder:
         self._count += 1
         return opened
 
+    def _open_rows(self) -> OpenRows:
+        self._begin()
+        self._rows = OpenRows(self._clock.now_ms(), self._next_id)
+        return self._rows
+
+    def _begin(self) -> None:
+        self.is_open = True
+        if self._is_batching:
+            self._deadline_ms = self._clock.monotonic_ms() + self._limits.max_delay_ms
+
     @property
     def message_count(self) -> int:
         """Messages in open blocks."""
@@ -230,7 +258,7 @@ class BatchBuilder:
     @property
     def deadline_ms(self) -> int | None:
         """Monotonic time at which the open batch has to be sealed; None if nothing is open."""
-        return self._deadline_ms if self.message_count else None
+        return self._deadline_ms if self.is_open else None
 
     @property
     def next_sequence_id(self) -> int:
@@ -243,37 +271,52 @@ class BatchBuilder:
         """
         if self._rows is not None:
             self._next_id = self._rows.next_sequence_id()
-            self._sealed.append(self._rows.seal(self._bytes, is_batch=self._is_batching))
+            self.sealed.append(self._rows.seal(self._bytes, is_batch=self._is_batching))
             self._rows = None
         elif self._keyed:
             for rows in self._keyed.values():
                 payload_bytes = sum(len(value) for value in rows.values if value is not None)
-                self._sealed.append(rows.seal(payload_bytes, is_batch=True))
+                self.sealed.append(rows.seal(payload_bytes, is_batch=True))
             self._keyed = {}
         else:
             return False
+        self.is_open = False
         self._bytes = self._extra = self._count = 0
         self._limit = min(self._max_bytes, self._entry_limit)
         return True
 
     def seal_due(self, now_ms: int) -> bool:
         """Finish the open batch if its first message has waited for the delay; `now_ms` is monotonic."""
-        return self.message_count > 0 and now_ms >= self._deadline_ms and self.seal()
+        return self.is_open and now_ms >= self._deadline_ms and self.seal()
 
     def skip_sequence_ids(self, count: int) -> None:
         """That many ids are taken by messages encoded elsewhere; nothing may be open."""
         self._next_id += count
 
-    @property
-    def has_sealed(self) -> bool:
-        """Whether `take_sealed` has something to give."""
-        return bool(self._sealed)
-
     def take_sealed(self) -> list[SealedBatch]:
         """The finished blocks in the order in which they have to be sent."""
-        sealed = self._sealed
-        self._sealed = []
+        sealed = self.sealed
+        self.sealed = []
         return sealed
+
+
+def builder_for(options: ProducerOptions, opened: ProducerOpened) -> BatchBuilder:
+    """The builder of a producer that a partition has opened."""
+    limits = BatchLimits(
+        options.batching_enabled,
+        options.batching_max_messages,
+        options.batching_max_allowed_size_in_bytes,
+        options.batching_max_publish_delay_ms,
+        options.batching_type == BatchingType.KeyBased,
+    )
+    return BatchBuilder(
+        limits,
+        SystemClock(),
+        first_sequence_id=options.first_sequence_id,
+        codec=int(options.compression_type),
+        max_message_size=opened.max_message_size,
+        producer_name=opened.name,
+    )
 
 
 _Fields = tuple[

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable
 
 from pulsar_ray.client.pending_blocks import PendingBlock
 from pulsar_ray.lane.timers import LoopTimers
@@ -18,25 +17,22 @@ class CallbackQueue:
 
     def __init__(self, home: LoopTimers | None) -> None:
         self._home = home
-        self._settled: deque[PendingBlock] = deque()
+        self.settled: deque[PendingBlock] = deque()
+        """To be called back. Whoever adds blocks, which have their outcome, calls `run` afterwards."""
         self._role = threading.Lock()
         self.is_running = False
         """Whether callbacks run just now: what they send meanwhile goes out together afterwards."""
-
-    def extend(self, settled: Iterable[PendingBlock]) -> None:
-        """Add blocks that have their outcome; `run` must follow."""
-        self._settled.extend(settled)
 
     def run(self) -> None:
         """Call back, unless another thread does; not under any lock that a callback may need."""
         if self._home is not None and not self._home.is_current:
             self._home.call_soon(self.run)
             return
-        while self._settled and self._role.acquire(blocking=False):
+        while self.settled and self._role.acquire(blocking=False):
             try:
                 self.is_running = True
-                while self._settled:
-                    block = self._settled.popleft()
+                while self.settled:
+                    block = self.settled.popleft()
                     assert block.outcome is not None
                     block.done(*block.outcome)
             finally:

@@ -95,7 +95,7 @@ class OpenRows:
         ids = None if self.sequence_ids is None else self._explicit_ids(count)
         first_id = self._base_id if ids is None else ids[0]
         last_id = self._base_id + count - 1 if ids is None else max(ids)
-        if ids == list(range(first_id, first_id + count)):
+        if ids is not None and ids == list(range(first_id, first_id + count)):
             ids = None
         return SealedBatch(
             self.values,
@@ -106,10 +106,10 @@ class OpenRows:
             first_sequence_id=first_id,
             last_sequence_id=last_id,
             sequence_ids=ids,
-            keys=_filled(self.keys, count),
-            ordering_keys=_filled(self.ordering_keys, count),
-            properties=_filled(self.properties, count),
-            event_times=_filled(self.event_times, count),
+            keys=self.keys and _filled(self.keys, count),
+            ordering_keys=self.ordering_keys and _filled(self.ordering_keys, count),
+            properties=self.properties and _filled(self.properties, count),
+            event_times=self.event_times and _filled(self.event_times, count),
         )
 
 
@@ -123,7 +123,7 @@ def _put(column: list[T | None] | None, row: int, item: T) -> list[T | None]:
     return column
 
 
-def _filled(column: list[T | None] | None, count: int) -> list[T | None] | None:
-    if column is not None and len(column) < count:
+def _filled(column: list[T | None], count: int) -> list[T | None]:
+    if len(column) < count:
         column.extend([None] * (count - len(column)))
     return column

@@ -127,8 +127,9 @@ class PartitionProducer(SendQueue):
             pending = self._pending
             for _, entry_seq, _, ledger_id, entry_id in rows:
                 pending.answer(entry_seq, (ledger_id, entry_id, None))
-            self._callbacks.extend(pending.take_settled())
-            self._made_room()
+            self._callbacks.settled.extend(pending.take_settled())
+            if self._waiting_for_room or self.on_room is not None:
+                self._made_room()
         self._callbacks.run()
         self._pump()
 
@@ -137,7 +138,7 @@ class PartitionProducer(SendQueue):
         blocks = self._pending.take_all()
         for block in blocks:
             block.outcome = block.outcome or (-1, -1, error)
-        self._callbacks.extend(blocks)
+        self._callbacks.settled.extend(blocks)
         self._made_room()
 
     def on_request(self, request: Any, body: memoryview) -> None:
@@ -148,7 +149,7 @@ class PartitionProducer(SendQueue):
                     return
                 error = error_from(request.error, request.text, request.details)
                 self._pending.answer(request.entry_seq, (-1, -1, error))
-                self._callbacks.extend(self._pending.take_settled())
+                self._callbacks.settled.extend(self._pending.take_settled())
                 self._made_room()
             self._callbacks.run()
             self._pump()

@@ -54,13 +54,15 @@ class PendingBlocks:
     guards it.
     """
 
-    __slots__ = ("_blocks", "messages", "sent", "size")
+    __slots__ = ("_blocks", "has_unsent", "messages", "sent", "size")
 
     def __init__(self) -> None:
         self._blocks: deque[PendingBlock] = deque()
         self.sent = 0
         self.messages = 0
         self.size = 0
+        self.has_unsent = False
+        """True if a block waits to be written, and the partition will remember all that are written."""
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -73,6 +75,7 @@ class PendingBlocks:
         self._blocks.append(block)
         self.messages += block.messages
         self.size += block.size
+        self.has_unsent = self.sent < WINDOW_BLOCKS
 
     def next_unsent(self) -> PendingBlock | None:
         """The next block to write, which counts as written from now on."""
@@ -80,12 +83,8 @@ class PendingBlocks:
             return None
         block = self._blocks[self.sent]
         self.sent += 1
+        self.has_unsent = self.sent < len(self._blocks) and self.sent < WINDOW_BLOCKS
         return block
-
-    @property
-    def has_unsent(self) -> bool:
-        """True if a block waits to be written, and the partition will remember all that are written."""
-        return self.sent < len(self._blocks) and self.sent < WINDOW_BLOCKS
 
     @property
     def first(self) -> PendingBlock | None:
@@ -116,10 +115,12 @@ class PendingBlocks:
         blocks = self._blocks
         while blocks and blocks[0].outcome is not None:
             block = blocks.popleft()
-            self.sent = max(0, self.sent - 1)
+            if self.sent:
+                self.sent -= 1
             self.messages -= block.messages
             self.size -= block.size
             settled.append(block)
+        self.has_unsent = self.sent < len(blocks) and self.sent < WINDOW_BLOCKS
         return settled
 
     def resend(self) -> None:
@@ -127,6 +128,7 @@ class PendingBlocks:
         or its entry_seq would be missed.
         """
         self.sent = 0
+        self.has_unsent = bool(self._blocks)
         for block in self._blocks:
             block.outcome = None
 
@@ -135,4 +137,5 @@ class PendingBlocks:
         blocks = list(self._blocks)
         self._blocks.clear()
         self.sent = self.messages = self.size = 0
+        self.has_unsent = False
         return blocks

@@ -35,12 +35,8 @@ _NOTHING_BESIDE = (None, None, None, None, None, False, None, None, None)
 class _SyncSend(ErrorCallback, Completion):
     """Waits for one message's receipt."""
 
-    __slots__ = ("error", "message_id")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.error: PulsarException | None = None
-        self.message_id: MessageId | None = None
+    error: PulsarException | None = None
+    message_id: MessageId | None = None
 
     def __call__(self, result: Any, message_id: MessageId) -> None:
         self.message_id = message_id
@@ -131,7 +127,7 @@ class Producer(OpenedLater):
         TypeError for content of a type the schema does not take. Must not be called from a send callback,
         which it would wait for.
         """
-        fields = self._fields(
+        given = (
             properties,
             partition_key,
             ordering_key,
@@ -142,18 +138,22 @@ class Producer(OpenedLater):
             deliver_at,
             deliver_after,
         )
-        value = None if content is None else self._schema.encode(content)
-        if self._io.is_current:
+        fields = None if given == _NOTHING_BESIDE else self._fields(*given)
+        value = (
+            content
+            if content is None or type(content) is self._sent_as_given
+            else self._schema.encode(content)
+        )
+        if threading.get_ident() == self._io.ident:
             raise NotAllowedError("send() in a callback would wait for itself: use send_async()")
         partition = self._single or self._choose(
             value, partition_key, ordering_key, properties, event_timestamp
         )
         sent = _SyncSend()
         partition.enqueue(value, sent, fields, seal=True)
-        if not sent.is_set():
-            timeout_s = self._options.send_timeout_millis / 1000 or FOREVER_S
-            if not partition.link.wait(sent, time.monotonic() + timeout_s):
-                partition.give_up()
+        timeout_s = self._options.send_timeout_millis / 1000 or FOREVER_S
+        if not partition.link.wait(sent, time.monotonic() + timeout_s):
+            partition.give_up()
             if not sent.is_set():
                 raise Timeout(f"no receipt within {timeout_s} s; whether the message was stored is unknown")
         if sent.error is not None:

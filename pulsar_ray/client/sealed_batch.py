@@ -24,11 +24,13 @@ class SealedBatch:
 
     __slots__ = (
         "callbacks",
+        "entries",
         "event_times",
         "first_sequence_id",
         "is_batch",
         "keys",
         "last_sequence_id",
+        "message_count",
         "ordering_keys",
         "packed",
         "payload_bytes",
@@ -58,6 +60,9 @@ class SealedBatch:
         self.values = values
         self.callbacks = callbacks
         self.is_batch = is_batch
+        self.message_count = len(values)
+        self.entries = 1 if is_batch else len(values)
+        """How many entries, and entry_seq numbers, the block takes."""
         self.publish_time_ms = publish_time_ms
         self.payload_bytes = payload_bytes
         self.first_sequence_id = first_sequence_id
@@ -69,15 +74,6 @@ class SealedBatch:
         self.event_times = event_times
         self.packed = packed
         """The only message's payload, compressed already because its size had to be known."""
-
-    @property
-    def message_count(self) -> int:
-        return len(self.values)
-
-    @property
-    def entries(self) -> int:
-        """How many entries, and entry_seq numbers, the block takes."""
-        return 1 if self.is_batch else len(self.values)
 
     def encode(
         self,

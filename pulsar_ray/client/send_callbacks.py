@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
+from pulsar_ray.client.pending_blocks import BlockDone
 from pulsar_ray.client.sealed_batch import SealedBatch, SendCallback
 from pulsar_ray.errors import PulsarException, Result
 from pulsar_ray.model.message_id import MessageId
@@ -41,6 +43,27 @@ def complete_callbacks(batch: SealedBatch, partition: int, ledger_id: int, entry
                 callback(ok, MessageId(partition, ledger_id, entry_at(entry_id, row)))
         except Exception:
             logger.exception("a send callback raised")
+
+
+def completion_of(batch: SealedBatch, partition: int, stored: Callable[[int], None]) -> BlockDone:
+    """What is done once a batch is stored, `stored(its last sequence id)` before its callbacks, or failed."""
+
+    def complete(ledger_id: int, entry_id: int, error: PulsarException | None) -> None:
+        if error is not None:
+            fail_callbacks(batch.callbacks, error)
+            return
+        stored(batch.last_sequence_id)
+        complete_callbacks(batch, partition, ledger_id, entry_id)
+
+    return complete
+
+
+def tell_stored(callback: SendCallback, message_id: MessageId) -> None:
+    """Tell a message alone in its block its id; what the callback raises is logged."""
+    try:
+        callback(Result.Ok, message_id)
+    except Exception:
+        logger.exception("a send callback raised")
 
 
 def fail_callbacks(callbacks: list[SendCallback | None], error: PulsarException) -> None:

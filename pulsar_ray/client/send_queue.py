@@ -12,20 +12,20 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pulsar_ray.client.batch_builder import OPENED, SEALED, BatchBuilder, BatchLimits
+from pulsar_ray.client.batch_builder import OPENED, SEALED, BatchBuilder, builder_for
 from pulsar_ray.client.block_numbers import BlockNumbers
 from pulsar_ray.client.bulk_limits import BulkLimits
 from pulsar_ray.client.callback_queue import CallbackQueue
+from pulsar_ray.client.lone_blocks import LoneBlocks
 from pulsar_ray.client.pending_blocks import BlockDone, PendingBlock, PendingBlocks
 from pulsar_ray.client.producer_options import ProducerOptions
-from pulsar_ray.client.sealed_batch import SealedBatch, SendCallback
-from pulsar_ray.client.send_callbacks import complete_callbacks, fail_callbacks
-from pulsar_ray.clock import SystemClock
+from pulsar_ray.client.sealed_batch import SendCallback
+from pulsar_ray.client.send_callbacks import completion_of
 from pulsar_ray.errors import MessageTooBig, ProducerQueueIsFull, PulsarException, Timeout
 from pulsar_ray.format.block import MAX_ROWS, check_block_size
 from pulsar_ray.format.table import MAX_BATCH_BYTES
-from pulsar_ray.model.enums import BatchingType
-from pulsar_ray.session.requests import ProducerOpened, Publish, encode_request
+from pulsar_ray.session.publish_packets import PublishPackets
+from pulsar_ray.session.requests import ProducerOpened
 from pulsar_ray.transport.carriers import Connection
 from pulsar_ray.transport.cluster import PartitionRoute
 from pulsar_ray.transport.link import ActorLink
@@ -48,23 +48,19 @@ class SendQueue:
         self.name = options.producer_name or ""
         self._options = options
         self._io = link.timers
-        self._state = threading.Lock()
-        self._room = threading.Condition(self._state)
-        self._write_role = threading.Lock()
-        self._callbacks = CallbackQueue(link.loop_timers)
+        self._drop_all()
         self._is_gathering = False
         self.on_room: Callable[[], None] | None = None
         """Called under the state lock when receipts or refusals have made room."""
-        self._pending = PendingBlocks()
         self._numbers = BlockNumbers()
-        self._is_open = False
         self._carrier: Connection | None = None
         self._error: PulsarException | None = None
         self._builder: BatchBuilder | None = None
+        self._lone: LoneBlocks | None = None
+        """For messages that need neither a batch nor compression."""
+        self._packets = PublishPackets(producer_id)
         self._batching = options.batching_enabled
         self._max_pending = options.max_pending_messages
-        self._sure_room = 0
-        """So many messages fit without a look; what else fills the queue sets it to 0."""
         self._max_message_size = 0
         self.bulk_limits = BulkLimits(MAX_ROWS, MAX_BATCH_BYTES)
         self._batch_timer_armed = False
@@ -73,13 +69,15 @@ class SendQueue:
         self.last_sequence_id = -1
 
     def _drop_all(self) -> None:
-        """In a forked child: new locks, and nothing of what the parent was sending."""
+        """At first; and in a forked child: new locks, and nothing of what the parent was sending."""
         self._state = threading.Lock()
         self._room = threading.Condition(self._state)
         self._write_role = threading.Lock()
         self._callbacks = CallbackQueue(self.link.loop_timers)
         self._pending = PendingBlocks()
         self._sure_room = 0
+        """So many messages fit without a look; what else fills the queue sets it to 0."""
+        self._waiting_for_room = 0
         self._is_open = False
 
     def _make_builder(self, opened: ProducerOpened) -> None:
@@ -87,21 +85,9 @@ class SendQueue:
         self.name = opened.name
         self._max_message_size = opened.max_message_size
         self.bulk_limits = BulkLimits.of(opened)
-        limits = BatchLimits(
-            options.batching_enabled,
-            options.batching_max_messages,
-            options.batching_max_allowed_size_in_bytes,
-            options.batching_max_publish_delay_ms,
-            options.batching_type == BatchingType.KeyBased,
-        )
-        self._builder = BatchBuilder(
-            limits,
-            SystemClock(),
-            first_sequence_id=options.first_sequence_id,
-            codec=int(options.compression_type),
-            max_message_size=opened.max_message_size,
-            producer_name=opened.name,
-        )
+        self._builder = builder_for(options, opened)
+        if not options.batching_enabled and not options.compression_type:
+            self._lone = LoneBlocks(opened.name, self.route.partition, self._stored)
         self.last_sequence_id = options.first_sequence_id - 1
 
     # --- enqueueing -------------------------------------------------------------------------------
@@ -126,31 +112,48 @@ class SendQueue:
                 self._sure_room -= 1
             else:
                 self._find_room()
-            builder: BatchBuilder = self._builder  # type: ignore[assignment]
-            flags = (
-                builder.add(value, callback)
-                if fields is None
-                else builder.add_message(value, callback, *fields)
-            )
-            if not flags and self._batching and not seal:
-                return
-            if flags & SEALED and not self._is_open:
-                # Nobody takes it before the producer is open again, and it fills the queue from now on.
-                self._take_sealed(seal=False)
-            if seal and self._batching:
-                self._take_sealed(seal=True)
-            elif self._batching:
-                if flags & OPENED and not self._batch_timer_armed:
-                    self._arm_batch_timer()
-                if not flags & SEALED:
+            if self._pending.messages or fields is not None or not self._add_lone(value, callback):
+                builder: BatchBuilder = self._builder  # type: ignore[assignment]
+                flags = (
+                    builder.add(value, callback)
+                    if fields is None
+                    else builder.add_message(value, callback, *fields)
+                )
+                if not flags and self._batching and not seal:
                     return
-            elif (
-                self._callbacks.is_running
-                or self._is_gathering
-                or (self._pending.sent >= IN_FLIGHT_UNBATCHED and not flags & SEALED)
-            ):
-                return
-        self._pump(waits=seal)
+                if flags & SEALED and not self._is_open:
+                    # Nobody takes it before the producer is open again, and it fills the queue from now on.
+                    self._take_sealed(seal=False)
+                if seal and self._batching:
+                    self._take_sealed(seal=True)
+                elif self._batching:
+                    if flags & OPENED and not self._batch_timer_armed:
+                        self._arm_batch_timer()
+                    if not flags & SEALED:
+                        return
+                elif (
+                    self._callbacks.is_running
+                    or self._is_gathering
+                    or (self._pending.sent >= IN_FLIGHT_UNBATCHED and not flags & SEALED)
+                ):
+                    return
+        self._write(waits=seal)
+
+    def _add_lone(self, value: bytes | None, callback: SendCallback | None) -> bool:
+        """Called with the state lock held: make a message a block at once if it would not gather with others.
+
+        False if nothing was added.
+        """
+        lone = self._lone
+        if lone is None or value is None or not self._is_open:
+            return False
+        if self._callbacks.is_running or self._is_gathering:
+            return False
+        sequence_id = self._builder.id_alone(value)  # type: ignore[union-attr]
+        if sequence_id is None:
+            return False
+        self._pending.add(lone.pending(value, callback, sequence_id, self._numbers))
+        return True
 
     def gather(self) -> None:
         """On a loop: what is sent without batching in this turn of it goes out together at its end."""
@@ -205,10 +208,12 @@ class SendQueue:
         deadline = time.monotonic() + (self._send_timeout_s or 1e9)
         while self._is_full(messages, size):
             self._seal_for_room()
-            if (
-                not self._room.wait(min(0.1, max(0.0, deadline - time.monotonic())))
-                and time.monotonic() > deadline
-            ):
+            self._waiting_for_room += 1
+            try:
+                self._room.wait(min(0.1, max(0.0, deadline - time.monotonic())))
+            finally:
+                self._waiting_for_room -= 1
+            if self._is_full(messages, size) and time.monotonic() > deadline:
                 raise Timeout(f"the producer's queue stayed full for {self._send_timeout_s} s")
             if self._error is not None:
                 raise self._error
@@ -216,7 +221,7 @@ class SendQueue:
     def _seal_for_room(self) -> None:
         """What is still open would otherwise fill the queue until its delay is over."""
         builder = self._builder
-        if builder is not None and builder.message_count:
+        if builder is not None and builder.is_open:
             self._take_sealed(seal=True)
             self._io.call_soon(self._pump)
 
@@ -260,7 +265,7 @@ class SendQueue:
 
             def confirmed(ledger_id: int, entry_id: int, error: PulsarException | None) -> None:
                 if error is None:
-                    self.last_sequence_id = max(self.last_sequence_id, first_id + messages - 1)
+                    self._stored(first_id + messages - 1)
                 done(ledger_id, entry_id, error)
 
             self._pending.add(
@@ -285,7 +290,7 @@ class SendQueue:
                 # Behind what is settled and not called back yet.
                 nothing = PendingBlock(-1, 0, 0, [], 0, 0.0, lambda *_: callback())
                 nothing.outcome = (-1, -1, None)
-                self._callbacks.extend([nothing])
+                self._callbacks.settled.append(nothing)
         self._callbacks.run()
         self._pump()
 
@@ -330,7 +335,7 @@ class SendQueue:
                 buffers,
                 batch.payload_bytes,
                 time.monotonic(),
-                self._completion(batch),
+                completion_of(batch, self.route.partition, self._stored),
             )
             self._pending.add(block)
             if self._pending.size > MAX_PENDING_BYTES:
@@ -344,7 +349,8 @@ class SendQueue:
             carrier = self._carrier
             if not self._is_open or carrier is None:
                 return None
-            if self._has_sealable():
+            builder: BatchBuilder = self._builder  # type: ignore[assignment]
+            if builder.sealed or builder.is_open:
                 self._take_sealed(seal=self._is_turn())
             block = self._pending.next_unsent()
             return None if block is None else (block, carrier)
@@ -358,35 +364,34 @@ class SendQueue:
             and self._pending.sent < IN_FLIGHT_UNBATCHED
         )
 
-    def _has_sealable(self) -> bool:
-        builder = self._builder
-        assert builder is not None
-        return builder.has_sealed or (builder.message_count > 0 and self._is_turn())
-
     def _has_work(self) -> bool:
         """Asked without the lock: whoever adds work asks again behind it."""
-        return self._is_open and (self._pending.has_unsent or self._has_sealable())
+        if not self._is_open:
+            return False
+        builder: BatchBuilder = self._builder  # type: ignore[assignment]
+        return bool(self._pending.has_unsent or builder.sealed or (builder.is_open and self._is_turn()))
 
-    def _pump(self, *, waits: bool = False) -> None:
+    def _pump(self) -> None:
+        """Write what can be written."""
+        if self._has_work():
+            self._write()
+
+    def _write(self, *, waits: bool = False) -> None:
         """Write what can be written, unless somebody else is doing it: they look again when they have
         finished. `waits`: the caller is about to wait for a receipt.
         """
-        while self._has_work() and self._write_role.acquire(blocking=False):
+        while self._write_role.acquire(blocking=False):
             try:
                 if (work := self._next_block()) is not None:
                     block, carrier = work
-                    packet = encode_request(Publish(self.producer_id, waits), block.buffers)
+                    packet = self._packets.encode(block.buffers, waits=waits)
                     if not self.link.send(packet, only_on=carrier, waits=waits):
                         return
             finally:
                 self._write_role.release()
-
-    def _completion(self, batch: SealedBatch) -> BlockDone:
-        def complete(ledger_id: int, entry_id: int, error: PulsarException | None) -> None:
-            if error is not None:
-                fail_callbacks(batch.callbacks, error)
+            if not self._has_work():
                 return
-            self.last_sequence_id = max(self.last_sequence_id, batch.last_sequence_id)
-            complete_callbacks(batch, self.route.partition, ledger_id, entry_id)
 
-        return complete
+    def _stored(self, sequence_id: int) -> None:
+        """Called for each block before its callbacks."""
+        self.last_sequence_id = max(self.last_sequence_id, sequence_id)

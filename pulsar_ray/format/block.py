@@ -250,16 +250,17 @@ def encode_block(
     uncompressed_length: int | None = None,
     flags: int = 0,
     metadata: BlockMetadata | None = None,
+    fields: bytes = b"",
 ) -> list[Buffer]:
     """Put a header before a payload that is stored as given (compress it before).
 
-    The flags DELAYED, CHUNK and ENCRYPTED follow from the metadata. Returns the block's buffers; a payload
+    The flags DELAYED, CHUNK and ENCRYPTED follow from the metadata; `fields` are metadata without any of
+    that, encoded already. Returns the block's buffers; a payload
     above 4 KiB is among them uncopied. Raises ValueError for a field out of range.
     """
     if not 0 < message_count <= MAX_ROWS:
         raise ValueError(f"message_count is out of range: {message_count} is not in 1..{MAX_ROWS}")
     payload_length = len(payload)
-    fields = b""
     if metadata is not None:
         fields = encode_metadata(metadata)
         flags |= _flags_of(metadata)

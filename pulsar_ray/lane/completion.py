@@ -8,11 +8,9 @@ import threading
 class Completion:
     """Set once, waited for by at most one thread at a time."""
 
-    __slots__ = ("_is_set", "_waiter")
-
-    def __init__(self) -> None:
-        self._is_set = False
-        self._waiter: threading.Lock | None = None
+    # Of the class: one is made for each message that is sent and waited for, without any constructor.
+    _is_set = False
+    _waiter: threading.Lock | None = None
 
     def is_set(self) -> bool:
         """Whether `set` was called."""

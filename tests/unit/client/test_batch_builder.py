@@ -41,7 +41,7 @@ def test_count_seals() -> None:
     assert values(batches.take_sealed()) == [[b"\0", b"\1", b"\2"], [b"\3", b"\4", b"\5"]]
     assert batches.take_sealed() == []
     assert batches.message_count == 1
-    assert not batches.has_sealed
+    assert not batches.sealed
 
 
 @pytest.mark.parametrize(
