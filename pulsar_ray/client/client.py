@@ -56,6 +56,7 @@ from pulsar_ray.transport.cluster import Cluster
 from pulsar_ray.transport.link import ActorLink
 
 _ENDPOINT_IDS = itertools.count(1)
+LEAVE_RAY_S = 5.0
 
 
 class Client:
@@ -345,7 +346,8 @@ class Client:
     def close(self) -> None:
         """Close all producers, consumers and readers, then the connection.
 
-        A second call raises AlreadyClosed.
+        None of its threads calls Ray any more when it returns, so that the program may call `ray.shutdown()`;
+        one that does not come back from Ray is waited for 5 s. A second call raises AlreadyClosed.
         """
         if self._connection.is_closed:
             raise AlreadyClosed("the client is closed already")
@@ -357,7 +359,7 @@ class Client:
                 continue
             except PulsarException as error:
                 first_error = first_error or error
-        self._end()
+        self._end(LEAVE_RAY_S)
         if first_error is not None:
             raise first_error
 
@@ -367,13 +369,13 @@ class Client:
             opened.shut_down()
         self._end()
 
-    def _end(self) -> None:
+    def _end(self, wait_s: float = 0.0) -> None:
         self._connection.close()
         with self._lock:
             self._open.clear()
         self._links.close()
         self._consumers.close()
-        self._connection.release()
+        self._connection.release(wait_s)
 
     def __enter__(self) -> Client:
         return self

@@ -59,9 +59,15 @@ class ClusterConnection:
         """`cluster` raises from now on; what is under way may still use it until `release`."""
         self.is_closed = True
 
-    def release(self) -> None:
-        """This client needs the cluster no more; others of this process may."""
+    def release(self, wait_s: float = 0.0) -> None:
+        """This client needs the cluster no more; others of this process may.
+
+        Its threads that call the cluster give up, and are waited for so long.
+        """
         with self._lock:
             connected, self._connected = self._connected, None
-        if connected is not None:
-            connected.release()
+        if connected is None:
+            return
+        if self._pid == os.getpid():
+            connected.cluster.end_calls(wait_s)
+        connected.release()

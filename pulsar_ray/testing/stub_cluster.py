@@ -211,6 +211,9 @@ class StubCluster:
         if actor is not None:
             actor.kill()
 
+    def end_calls(self, wait_s: float) -> None:
+        """There is no Ray to stay out of, and other clients go on with this object."""
+
     # --- running actors ------------------------------------------------------------------------------------
 
     def _running(self, address: str) -> StubActor:

@@ -11,7 +11,7 @@ import contextlib
 import gc
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -62,10 +62,15 @@ class RayCalls:
         self._open.add(call)
         return call
 
-    def result(self, call: RayCall, timeout_s: float) -> Any:
-        """`ray.get` that gives up when the program ends. Raises what Ray raises, AlreadyClosed."""
+    def result(
+        self, call: RayCall, timeout_s: float, *, is_given_up: Callable[[], bool] = lambda: False
+    ) -> Any:
+        """`ray.get` that gives up when the program ends, or when `is_given_up` says so.
+
+        Raises what Ray raises, AlreadyClosed.
+        """
         try:
-            return self._get(call.reference, timeout_s)
+            return self._get(call.reference, timeout_s, is_given_up)
         finally:
             if not self._is_ending:
                 self._open.discard(call)
@@ -77,7 +82,7 @@ class RayCalls:
             self._open.discard(call)
             call.reference = None
 
-    def _get(self, reference: Any, timeout_s: float) -> Any:
+    def _get(self, reference: Any, timeout_s: float, is_given_up: Callable[[], bool]) -> Any:
         deadline = time.monotonic() + timeout_s
         while not self._is_ending:
             left = deadline - time.monotonic()
@@ -85,7 +90,7 @@ class RayCalls:
                 return ray.get(reference, timeout=max(0.0, min(left, SLICE_S)))
             except ray_errors.RayError as error:
                 is_early = isinstance(error, ray_errors.GetTimeoutError)
-                if is_early and left > SLICE_S:
+                if is_early and left > SLICE_S and not is_given_up():
                     continue
                 if is_early:
                     # Somebody has to take a late answer: an error that nobody took, Ray prints into the
@@ -93,6 +98,8 @@ class RayCalls:
                     reference.future()
                 # The frames of its traceback would keep the reference for as long as somebody keeps them.
                 del reference
+                if is_early and is_given_up():
+                    raise AlreadyClosed("the client is closed") from None
                 raise error.with_traceback(None) from None
         raise AlreadyClosed("the program leaves Ray")
 
@@ -115,6 +122,45 @@ class RayCalls:
         self._empty()
         # References in cycles that nobody uses any more are not found from now on, by any thread.
         gc.freeze()
+
+
+class ClientCalls:
+    """The calls of one client, among all of the process's: a context as that is, until `close`."""
+
+    def __init__(self, all_calls: RayCalls) -> None:
+        self._all = all_calls
+        self._changed = threading.Condition()
+        self._inside = 0
+        self._is_closed = False
+
+    def __enter__(self) -> None:
+        self._all.__enter__()
+        with self._changed:
+            if not self._is_closed:
+                self._inside += 1
+                return
+        self._all.__exit__()
+        raise AlreadyClosed("the client is closed")
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._inside -= 1
+            self._changed.notify_all()
+        self._all.__exit__()
+
+    def made(self, reference: Any) -> RayCall:
+        """See RayCalls.made."""
+        return self._all.made(reference)
+
+    def result(self, call: RayCall, timeout_s: float) -> Any:
+        """See RayCalls.result; gives up soon after `close`."""
+        return self._all.result(call, timeout_s, is_given_up=lambda: self._is_closed)
+
+    def close(self, wait_s: float) -> None:
+        """Nobody enters from now on; those inside give up, and are waited for so long."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.wait_for(lambda: not self._inside, wait_s)
 
 
 RAY_CALLS = RayCalls()

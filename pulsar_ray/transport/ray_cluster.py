@@ -12,7 +12,7 @@ from pulsar_ray.session.exchange_bytes import ExchangeCall, pack_call, unpack_an
 from pulsar_ray.session.requests import PROTOCOL_VERSION
 from pulsar_ray.transport.cluster import AttachReply, PartitionRoute, SubscriptionRequest
 from pulsar_ray.transport.names import CONTROLLER, NAMESPACE
-from pulsar_ray.transport.ray_calls import RAY_CALLS, RayCall
+from pulsar_ray.transport.ray_calls import RAY_CALLS, ClientCalls, RayCall
 from pulsar_ray.transport.ray_errors import translated
 from pulsar_ray.transport.retry import until
 
@@ -26,6 +26,7 @@ class RayCluster:
     def __init__(self) -> None:
         self._handles: dict[str, Any] = {}
         self._lives: dict[str, RayCall] = {}
+        self._calls = ClientCalls(RAY_CALLS)
 
     def __del__(self) -> None:
         """The actors learn that this process needs them no more."""
@@ -37,7 +38,7 @@ class RayCluster:
         """The actor's handle. Raises Moved when nobody has the name."""
         handle = self._handles.get(name)
         if handle is None:
-            with RAY_CALLS, translated(name):
+            with self._calls, translated(name):
                 handle = ray.get_actor(name, namespace=NAMESPACE)
             self._handles[name] = handle
         return handle
@@ -50,8 +51,8 @@ class RayCluster:
         """One control call with a deadline. Raises our errors only; Moved drops the cached handle."""
         try:
             handle = self.handle(name)
-            with RAY_CALLS, translated(f"{name}.{method}"):
-                return RAY_CALLS.result(RAY_CALLS.made(getattr(handle, method).remote(*args)), timeout_s)
+            with self._calls, translated(f"{name}.{method}"):
+                return self._calls.result(self._calls.made(getattr(handle, method).remote(*args)), timeout_s)
         except Moved:
             self.forget(name)
             raise
@@ -123,22 +124,22 @@ class RayCluster:
     ) -> RayCall:
         """Start one tunnel call."""
         handle = self.handle(address)
-        with RAY_CALLS, translated(f"{address}.exchange"):
+        with self._calls, translated(f"{address}.exchange"):
             packed = pack_call(ExchangeCall(session_id, attachment, token, *up))
-            return RAY_CALLS.made(handle.exchange.remote(packed))
+            return self._calls.made(handle.exchange.remote(packed))
 
     def exchange_result(self, handle: RayCall, timeout_s: float) -> tuple[int, list[tuple[int, bytes]]]:
         """What a tunnel call brought down. Raises SessionLost, NotConnected, Moved, Timeout."""
-        with RAY_CALLS, translated("exchange"):
-            return unpack_answer(RAY_CALLS.result(handle, timeout_s))
+        with self._calls, translated("exchange"):
+            return unpack_answer(self._calls.result(handle, timeout_s))
 
     def tie_life(self, address: str, session_id: int, attachment: int, token: bytes) -> None:
         """The actor awaits a call that this process owns and that does not end: Ray tells it of our death."""
-        with RAY_CALLS, translated(f"{address}.stay"):
+        with self._calls, translated(f"{address}.stay"):
             handle = self.handle(address)
             life = handle.stay.remote(session_id, attachment, token)
             # Kept, because an owner that forgets a call looks like one that died.
-            kept = RAY_CALLS.made((life, handle.watch.remote(session_id, [life])))
+            kept = self._calls.made((life, handle.watch.remote(session_id, [life])))
             former = self._lives.pop(address, None)
             if former is not None:
                 RAY_CALLS.let_go(former)
@@ -157,6 +158,10 @@ class RayCluster:
             self.call(CONTROLLER, "probe", address, timeout_s=15.0)
         except PulsarException:
             self.forget(address)
+
+    def end_calls(self, wait_s: float) -> None:
+        """See Cluster.end_calls. `ray.shutdown()` ends a process of which a thread calls Ray just then."""
+        self._calls.close(wait_s)
 
     def stats(self, address: str) -> dict[str, Any]:
         """An actor's own counters."""

@@ -138,6 +138,49 @@ def test_what_a_killed_process_held_is_free_at_once(broker: Broker, client: Clie
     assert values(client.subscribe(topic, "s", initial_position=InitialPosition.Earliest), 1) == [b"x"]
 
 
+@pytest.mark.parametrize("transport", ["auto", "ray"])
+def test_a_program_that_closed_its_client_may_leave_ray(broker: Broker, topic: str, transport: str) -> None:
+    """Even while a silent actor is reported and attached to again: Ray would end it with exit code 1."""
+    code = (
+        "import sys, threading, ray, pulsar_ray\n"
+        "from pulsar_ray.transport.ray_cluster import RayCluster\n"
+        "is_silent, report = threading.Event(), RayCluster.report_silent\n"
+        "def reporting(*args):\n"
+        "    is_silent.set()\n"
+        "    report(*args)\n"
+        "RayCluster.report_silent = reporting\n"
+        "client = pulsar_ray.Client(sys.argv[1], data_dir=sys.argv[2], transport=sys.argv[4],"
+        " operation_timeout_seconds=20)\n"
+        "producer = client.create_producer(sys.argv[3], send_timeout_millis=1000)\n"
+        "producer.send(b'x')\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "producer.send_async(b'y', None)\n"
+        "assert is_silent.wait(60)\n"
+        "client.operation_timeout_s = 0.1\n"
+        "try:\n"
+        "    client.close()\n"
+        "except pulsar_ray.errors.PulsarException:\n"
+        "    pass\n"
+        "ray.shutdown()\n"
+        "sys.exit(7)\n"
+    )
+    arguments = [sys.executable, "-c", code, broker.address, str(broker.data_dir), topic, transport]
+    with subprocess.Popen(
+        arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+        pid = broker.freeze(partition_actor(topic))
+        try:
+            _, errors = program.communicate("go\n", timeout=PROCESS_S)
+        finally:
+            broker.thaw(pid)
+            program.kill()
+    assert program.returncode == 7, errors
+    assert "Unhandled" not in errors
+
+
 def test_a_lost_ledger_directory_is_wrong_node_until_it_is_back(broker: Broker, topic: str) -> None:
     client = broker.client()
     client.create_producer(topic).send(b"x")

@@ -10,7 +10,7 @@ import ray
 import ray.exceptions as ray_errors
 
 from pulsar_ray.errors import AlreadyClosed, BrokerPersistenceError
-from pulsar_ray.transport.ray_calls import RayCalls
+from pulsar_ray.transport.ray_calls import ClientCalls, RayCalls
 from pulsar_ray.transport.ray_errors import translated
 
 
@@ -112,3 +112,35 @@ def test_nobody_is_inside_ray_while_it_shuts_down(monkeypatch: pytest.MonkeyPatc
             pytest.fail("somebody came in")
     with calls:
         assert calls._inside == 1
+
+
+def test_no_thread_of_a_closed_client_is_inside_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its program does next may be `ray.shutdown()`; other clients go on."""
+    calls, is_waiting, left = RayCalls(), threading.Event(), threading.Event()
+    client, other = ClientCalls(calls), ClientCalls(calls)
+
+    def no_answer(_reference: Any, timeout: float) -> None:
+        is_waiting.set()
+        raise ray_errors.GetTimeoutError
+
+    def wait_for_an_answer() -> None:
+        with pytest.raises(AlreadyClosed, match="the client is closed"), client:
+            client.result(client.made(LateReference()), timeout_s=3600)
+        left.set()
+
+    monkeypatch.setattr(ray, "get", no_answer)
+    threading.Thread(target=wait_for_an_answer, daemon=True).start()
+    assert is_waiting.wait(20)
+    client.close(wait_s=20)
+    assert left.wait(20)
+    with pytest.raises(AlreadyClosed, match="the client is closed"), client:
+        pytest.fail("it came in")
+    assert calls._inside == 0
+    with other:
+        assert calls._inside == 1
+
+
+def test_a_thread_that_ray_does_not_let_go_is_not_waited_for_for_ever() -> None:
+    client = ClientCalls(RayCalls())
+    with client:
+        client.close(wait_s=0.01)
