@@ -146,7 +146,7 @@ class LaneConnection:
         `on_packets`, where what the kernel does not take is queued; what is sent in `on_packets` is written
         together at its end. Buffers must not change while
         `unsent_bytes` is not 0. Success says nothing about arrival. Raises the error the connection was
-        lost with; whatever interrupts a write loses it.
+        lost with; whatever interrupts a write loses it. `waits` makes no difference here.
         """
         lost = self._lost
         if lost is not None:

@@ -98,7 +98,7 @@ class LoopConnection(asyncio.BufferedProtocol):
         return self._lost is not None
 
     def send(self, buffers: Sequence[Buffer], *, waits: bool = False) -> None:
-        """Queue whole packets. Raises the error the connection was lost with."""
+        """Queue whole packets. Raises the error the connection was lost with. `waits` makes no difference."""
         if self._lost is not None:
             raise error_from(type(self._lost).__name__, self._lost.text, self._lost.details)
         if threading.get_ident() == self._loop_thread:

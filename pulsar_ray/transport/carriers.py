@@ -28,7 +28,13 @@ class Connection(Protocol):
     @property
     def has_unread(self) -> bool: ...
 
-    def send(self, buffers: Sequence[Any], *, waits: bool = False) -> None: ...
+    def send(self, buffers: Sequence[Any], *, waits: bool = False) -> None:
+        """Take whole packets. Raises the error it was lost with.
+
+        `waits` is a hint: the caller will `wait` next. The tunnel, whose packets somebody has to take up,
+        then wakes no thread for it; a lane writes at once, and has no use for it.
+        """
+        ...
 
     def keep_alive(self, packet: bytes) -> None: ...
 
