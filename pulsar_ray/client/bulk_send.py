@@ -101,7 +101,7 @@ class BulkSend:
         return self._partitions[index]
 
     def _add_batch(self, partition: PartitionProducer, batch: pa.RecordBatch) -> None:
-        payload, columns = encode_table(batch)
+        payload, columns = encode_table(batch, partition.payload_memory)
         key = batch.column("key")[0].as_py() if columns & KEY_COLUMN else None
         ordering = batch.column("ordering_key")[0].as_py() if columns & ORDERING_KEY_COLUMN else None
         self._add_payload(partition, payload, columns, batch.num_rows, key, ordering, is_batch=True)

@@ -115,6 +115,13 @@ class PartitionProducer(SendQueue):
             self._is_open = False
             self._pending.resend()
 
+    def payload_memory(self, length: int) -> memoryview | None:
+        """Where a payload can be made so that it need not be copied to be sent; None if there is no such."""
+        carrier = self._carrier
+        if carrier is None or not self._is_open or self._options.compression_type:
+            return None
+        return carrier.room(length)
+
     # --- receipts ---------------------------------------------------------------------------------
 
     def on_receipts(self, rows: Sequence[tuple[int, int, int, int, int]]) -> None:

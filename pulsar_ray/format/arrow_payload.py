@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
 
@@ -35,6 +35,10 @@ _schemas = {
     for columns in range(1, KNOWN_COLUMNS + 1)
 }
 _VALUES_ONLY = _schemas[VALUE_COLUMN]
+_schema_bytes = {columns: len(schema.serialize()) for columns, schema in _schemas.items()}
+
+Room: TypeAlias = Callable[[int], memoryview | None]
+"""Memory for so many bytes, if there is any to write to."""
 
 
 def encode_rows(
@@ -85,13 +89,14 @@ def _value_array(values: Sequence[bytes | None]) -> pa.Array:
     )
 
 
-def encode_table(batch: pa.RecordBatch) -> tuple[Buffer, int]:
+def encode_table(batch: pa.RecordBatch, room: Room | None = None) -> tuple[Buffer, int]:
     """Encode a batch of canonical columns (see `normalize_table`) to (payload, columns).
 
-    Raises ValueError if `value` is missing or a column is not canonical.
+    The payload is at the end of what `room` gave for it, or has memory of its own. Raises
+    ValueError if `value` is missing or a column is not canonical.
     """
     if batch.schema.equals(_VALUES_ONLY):
-        return batch.serialize(), VALUE_COLUMN
+        return _serialized(batch, VALUE_COLUMN, room), VALUE_COLUMN
     arrays = []
     columns = 0
     for bit, field in enumerate(BLOCK_SCHEMA):
@@ -106,7 +111,22 @@ def encode_table(batch: pa.RecordBatch) -> tuple[Buffer, int]:
             columns |= 1 << bit
     if not columns & VALUE_COLUMN:
         raise ValueError("the batch has no column value")
-    return pa.RecordBatch.from_arrays(arrays, schema=_schemas[columns]).serialize(), columns
+    stored = pa.RecordBatch.from_arrays(arrays, schema=_schemas[columns])
+    return _serialized(stored, columns, room), columns
+
+
+def _serialized(batch: pa.RecordBatch, columns: int, room: Room | None) -> Buffer:
+    if room is not None:
+        # Arrow writes a message without its schema only to memory that it allocates.
+        schema_bytes = _schema_bytes[columns]
+        length = schema_bytes + pa.ipc.get_record_batch_size(batch)
+        memory = room(length)
+        if memory is not None:
+            file = pa.FixedSizeBufferWriter(pa.py_buffer(memory))
+            pa.ipc.RecordBatchStreamWriter(file, _schemas[columns]).write_batch(batch)
+            if file.tell() == length:
+                return memory[schema_bytes:]
+    return cast("Buffer", batch.serialize())
 
 
 def decode_rows(payload: Buffer, columns: int, message_count: int) -> pa.RecordBatch:

@@ -196,6 +196,12 @@ class LaneConnection:
                 awaited.wait(min(remaining, _WAIT_SLICE_S))
         return True
 
+    def room(self, length: int) -> memoryview | None:
+        """Memory for so much of a later packet, from which it need not be copied to be sent; None if there is
+        none.
+        """
+        return None if self._lending is None else self._lending.room(length)
+
     has_unread = False
     """Whoever has the time reads: nothing that arrived is left lying."""
 

@@ -111,6 +111,10 @@ class LoopConnection(asyncio.BufferedProtocol):
             if self._transport is not None:
                 self._transport.writelines(buffers)
 
+    def room(self, length: int) -> memoryview | None:
+        """None: what a loop writes is copied into its transport at most."""
+        return None
+
     def keep_alive(self, packet: bytes) -> None:
         """Write a small packet even while the loop stands still; it may overtake what other threads queued.
 

@@ -1,10 +1,10 @@
 """Large packets from a client on the node: through memory that both ends see (ADR 0020).
 
 The client lends the actor a memfd: a page of marks, and a few slots. It copies a whole packet into a free
-slot, and the socket carries a small packet that names the slot. The actor copies the packet out before it
-looks at it, so that nothing that was checked can change afterwards, and then marks the slot as free. Neither
-end waits for the other, nor has to be told: when no slot is free, or the memory was never taken, packets go
-through the socket.
+slot, or writes its body there in the first place, and the socket carries a small packet that names the place.
+The actor copies the packet out before it looks at it, so that nothing that was checked can change afterwards,
+and then marks the slot as taken. Neither end waits for the other, nor has to be told: when no slot is free,
+or the memory was never taken, packets go through the socket.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ import os
 import secrets
 import stat
 import threading
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from pulsar_ray.errors import ProtocolError
 from pulsar_ray.format.block_memory import BlockMemory
+from pulsar_ray.numpy_on_demand import np
 from pulsar_ray.session.packet import (
     HEADER,
     HEADER_BYTES,
@@ -33,13 +36,17 @@ from pulsar_ray.session.packet import (
 MEMORY = 4
 """The carrier's own packet: (descriptor, nonce), memory that is lent."""
 IN_MEMORY = 5
-"""The carrier's own packet: (slot, number, length), a packet that stands there."""
+"""The carrier's own packet: (slot, number, length, start within the slot), a packet that stands there."""
 
 MIN_SHARED_BYTES = 208 * 1024
 """What the socket takes at once costs no more there."""
-SLOTS = 4
+SLOTS = 8
+SLOTS_FOR_COPIES = 4
+"""So many are not given away as rooms, which stay in use until their packets are confirmed."""
 SLOT_BYTES = 1088 * 1024
 """A block of 1 MiB and what is around it."""
+FRONT_BYTES = 4096
+"""Before a room, for what of its packet comes in front."""
 _PAGE = 4096
 _MEMORY_BYTES = _PAGE + SLOTS * SLOT_BYTES
 _NONCE_AT = 2048
@@ -50,7 +57,7 @@ _FIRST_SLOT = 1
 
 
 class LentMemory:
-    """The client's end; `put` may be called from any thread. Raises OSError where there is no such memory."""
+    """The client's end, for any thread. Raises OSError where there is no such memory."""
 
     def __init__(self) -> None:
         self._fd = os.memfd_create("pulsar-ray-lane", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -68,6 +75,8 @@ class LentMemory:
         self._view[_NONCE_AT : _NONCE_AT + _NONCE_BYTES] = self._nonce
         self._lock = threading.Lock()
         self._numbers = [0] * SLOTS
+        self._rooms: list[weakref.ref[Any] | None] = [None] * SLOTS
+        self._address = np.frombuffer(self._map, np.uint8).__array_interface__["data"][0]
 
     def offer(self) -> list[Buffer]:
         """The packet that lends it."""
@@ -77,18 +86,62 @@ class LentMemory:
         """The packet to send instead of this one of `size` bytes; None if it has to go as it is."""
         if size > SLOT_BYTES or not self._marks[_TAKEN]:
             return None
+        slot, start, written = self._room_in(packet)
         with self._lock:
-            slot = next((i for i in range(SLOTS) if self._marks[_FIRST_SLOT + i] == self._numbers[i]), None)
+            if slot is None:
+                slot = next(self._free_slots(), None)
+            elif not self._was_taken_out(slot):
+                return None
             if slot is None:
                 return None
             self._numbers[slot] += 1
             number = self._numbers[slot]
-        at = _PAGE + slot * SLOT_BYTES
-        for buffer in packet:
+        at = _PAGE + slot * SLOT_BYTES + start
+        for index, buffer in enumerate(packet):
             end = at + buffer_bytes(buffer)
-            self._view[at:end] = memoryview(buffer).cast("B")
+            if index != written:
+                self._view[at:end] = memoryview(buffer).cast("B")
             at = end
-        return encode_packet(IN_MEMORY, (slot, number, size))
+        return encode_packet(IN_MEMORY, (slot, number, size, start))
+
+    def room(self, length: int) -> memoryview | None:
+        """Memory for so much of a packet, whose end `put` then need not copy; None if there is none to spare.
+
+        It belongs to whoever refers to it, also when this is closed: a packet may have to be sent again.
+        Of what is not sent as its end, the last bytes are overwritten.
+        """
+        if length > SLOT_BYTES - 2 * FRONT_BYTES or not self._marks[_TAKEN]:
+            return None
+        with self._lock:
+            free = list(self._free_slots())
+            if len(free) <= SLOTS_FOR_COPIES:
+                return None
+            at = _PAGE + free[0] * SLOT_BYTES + FRONT_BYTES
+            room = np.frombuffer(self._map, np.uint8, length, at)
+            self._rooms[free[0]] = weakref.ref(room)
+        return room.data
+
+    def _free_slots(self) -> Iterator[int]:
+        for slot, room in enumerate(self._rooms):
+            if self._was_taken_out(slot) and (room is None or room() is None):
+                yield slot
+
+    def _was_taken_out(self, slot: int) -> bool:
+        return bool(self._marks[_FIRST_SLOT + slot] == self._numbers[slot])
+
+    def _room_in(self, packet: Sequence[Buffer]) -> tuple[int | None, int, int]:
+        """If one of the buffers is of a room: its slot, the packet's start there, and which one it is."""
+        for place, buffer in enumerate(packet):
+            if type(buffer) is not memoryview or buffer.nbytes < MIN_SHARED_BYTES:
+                continue
+            for slot, room in enumerate(self._rooms):
+                if room is not None and room() is buffer.obj:
+                    at = np.frombuffer(buffer, np.uint8).__array_interface__["data"][0] - self._address
+                    front = sum(map(buffer_bytes, packet[:place]))
+                    start = at - _PAGE - slot * SLOT_BYTES - front
+                    if start >= 0 and start + sum(map(buffer_bytes, packet)) <= SLOT_BYTES:
+                        return slot, start, place
+        return None, 0, -1
 
     def close(self) -> None:
         """Lend it no more. The memory itself goes when nothing refers to it."""
@@ -114,6 +167,11 @@ class Lending:
         if memory is None:
             return [*self._lend(), *packet]
         return memory.put(packet, size) or packet
+
+    def room(self, length: int) -> memoryview | None:
+        """Memory for so much of a packet, if it will go through memory."""
+        memory = self._memory
+        return None if memory is None or self._is_over or length < MIN_SHARED_BYTES else memory.room(length)
 
     def _lend(self) -> list[Buffer]:
         with self._lock:
@@ -194,14 +252,24 @@ class BorrowedMemory:
         if self._view is None or self._marks is None:
             raise ProtocolError("a packet in memory that was not lent")
         try:
-            slot, number, length = fields
+            slot, number, length, start = fields
         except ValueError:
             raise ProtocolError(f"a packet in memory with {len(fields)} fields") from None
-        if type(slot) is not int or type(number) is not int or type(length) is not int:
+        if (
+            type(slot) is not int
+            or type(number) is not int
+            or type(length) is not int
+            or type(start) is not int
+        ):
             raise ProtocolError("a packet in memory with fields of wrong types")
-        if not 0 <= slot < SLOTS or not 0 < length <= SLOT_BYTES or not 0 <= number < 1 << 64:
-            raise ProtocolError(f"a packet of {length} bytes in slot {slot} of memory")
-        at = _PAGE + slot * SLOT_BYTES
+        if (
+            not 0 <= slot < SLOTS
+            or not 0 <= start < SLOT_BYTES
+            or not 0 < length <= SLOT_BYTES - start
+            or not 0 <= number < 1 << 64
+        ):
+            raise ProtocolError(f"a packet of {length} bytes at {start} in slot {slot} of memory")
+        at = _PAGE + slot * SLOT_BYTES + start
         own = self._memory.take(length, at)
         own[:] = self._view[at : at + length]
         self._marks[_FIRST_SLOT + slot] = number

@@ -262,3 +262,20 @@ def test_tables_survive_the_death_of_partition_and_dispatcher(broker: Broker, cl
     assert answers == [Result.Ok] * 4
     assert got == numbers(0, 4000)
     assert broker.stored(topic) == numbers(0, 4000)
+
+
+def test_large_tables_that_have_to_be_sent_again_are_what_was_sent(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    producer = client.create_producer(topic)
+    consumer = client.subscribe(topic, "s")
+    sent: list[bytes] = []
+    answers: list[Any] = []
+    for number in range(24):
+        rows = [bytes([number, row]) * 5000 for row in range(60)]
+        producer.send_arrow_async(pa.table({"value": rows}), lambda result, _: answers.append(result))
+        sent += rows
+        if number % 8 == 7:
+            broker.cluster.kill(topic)
+    producer.flush()
+    assert answers == [Result.Ok] * 24
+    assert received(consumer, len(sent)).column("value").to_pylist() == sent

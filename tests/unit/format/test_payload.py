@@ -242,6 +242,40 @@ def test_table_is_encoded_by_column_name() -> None:
     assert (decoded.values(), decoded.event_times(), decoded.keys()) == ([b"b", None], [2, 3], None)
 
 
+@given(
+    st.lists(
+        st.tuples(
+            st.one_of(st.none(), st.binary(max_size=50)),
+            st.one_of(st.none(), st.text(max_size=5)),
+            st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)),
+        ),
+        min_size=1,
+        max_size=20,
+    ),
+    st.integers(0, 3),
+    st.booleans(),
+)
+def test_table_is_encoded_the_same_in_a_room(rows: list[Any], first: int, values_only: bool) -> None:
+    values, keys, times = map(list, zip(*rows, strict=True))
+    columns = {"value": pa.array(values, pa.binary())}
+    if not values_only:
+        columns |= {"key": pa.array(keys, pa.utf8()), "event_time": pa.array(times, pa.int64())}
+    table = pa.record_batch(columns).slice(min(first, len(rows) - 1))
+    alone, bits = encode_table(table)
+    rooms = []
+
+    def room(length: int) -> memoryview:
+        rooms.append(memoryview(bytearray(length)))
+        return rooms[0]
+
+    payload, same_bits = encode_table(table, room)
+    assert same_bits == bits
+    assert bytes(payload) == bytes(alone)
+    rooms[0][-1] ^= 1
+    assert bytes(payload) != bytes(alone)
+    assert encode_table(table, lambda _: None)[0] == alone
+
+
 @pytest.mark.parametrize("columns", [{"key": pa.array(["k"])}, {"value": pa.array(["text"])}])
 def test_table_with_wrong_columns_is_refused(columns: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="value"):

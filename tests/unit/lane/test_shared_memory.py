@@ -19,6 +19,7 @@ from pulsar_ray.lane.shared_memory import (
     MIN_SHARED_BYTES,
     SLOT_BYTES,
     SLOTS,
+    SLOTS_FOR_COPIES,
     BorrowedMemory,
     Lending,
     LentMemory,
@@ -108,6 +109,82 @@ def test_what_was_taken_out_cannot_change(lent: LentMemory, borrowed: BorrowedMe
     assert packet.body == BODY
 
 
+def written(lent: LentMemory, value: int, length: int = 300_000) -> memoryview:
+    room = lent.room(length)
+    assert room is not None
+    room[:] = bytes([value]) * length
+    return room
+
+
+def put_room(lent: LentMemory, number: int, body: Any) -> Packet | None:
+    packet = encode_packet(ECHO, (number,), [b"before", body, b"behind"])
+    short = lent.put(packet, sum(map(len, packet)))
+    return None if short is None else parsed(short)
+
+
+def test_a_body_that_was_written_there_is_sent_from_there(lent: LentMemory, borrowed: BorrowedMemory) -> None:
+    assert lent.room(300_000) is None  # nobody has taken the memory yet
+    lend(lent, borrowed)
+    for number in range(20):
+        room = written(lent, number)
+        for body in (room, room[8:]):
+            short = put_room(lent, number, body)
+            assert short is not None
+            (packet,) = borrowed.taken_out([short])
+            assert packet.fields == (number,)
+            assert packet.body == b"before" + bytes([number]) * len(body) + b"behind"
+        assert room[200:] == bytes([number]) * (len(room) - 200)
+
+
+def test_a_part_of_what_was_written_can_be_sent(lent: LentMemory, borrowed: BorrowedMemory) -> None:
+    lend(lent, borrowed)
+    room = written(lent, 1)
+    room[:5] = b"start"
+    short = put_room(lent, 1, room[: MIN_SHARED_BYTES + 1])
+    assert short is not None
+    (packet,) = borrowed.taken_out([short])
+    assert packet.body == b"beforestart" + b"\1" * (MIN_SHARED_BYTES - 4) + b"behind"
+
+
+def test_a_room_is_its_holder_s_also_when_its_packet_was_taken_out(
+    lent: LentMemory, borrowed: BorrowedMemory
+) -> None:
+    lend(lent, borrowed)
+    rooms = [written(lent, number) for number in range(SLOTS - SLOTS_FOR_COPIES)]
+    assert lent.room(300_000) is None  # the rest is for packets that are copied
+    for number, room in enumerate(rooms):
+        short = put_room(lent, number, room)
+        assert short is not None
+        assert put_room(lent, number, room) is None  # it is on its way already
+        borrowed.taken_out([short])
+    for number in range(100):
+        short = put(lent, number)
+        assert short is not None
+        borrowed.taken_out([short])
+    assert [room[0] for room in rooms] == list(range(len(rooms)))
+    del room, rooms[0]
+    assert lent.room(300_000) is not None
+    lent.close()
+    assert rooms[-1][0] == len(rooms)
+
+
+def test_what_was_written_for_a_lane_that_is_lost_goes_over_another(borrowed: BorrowedMemory) -> None:
+    lost, lent = LentMemory(), LentMemory()
+    lend(lost, BorrowedMemory(os.getpid(), os.geteuid(), BlockMemory()))
+    lend(lent, borrowed)
+    room = written(lost, 7)
+    lost.close()
+    short = put_room(lent, 1, room)
+    assert short is not None
+    (packet,) = borrowed.taken_out([short])
+    assert packet.body == b"before" + b"\7" * len(room) + b"behind"
+
+
+def test_no_room_for_more_than_a_slot(lent: LentMemory, borrowed: BorrowedMemory) -> None:
+    lend(lent, borrowed)
+    assert lent.room(SLOT_BYTES) is None
+
+
 def test_a_packet_larger_than_a_slot_goes_as_it_is(lent: LentMemory, borrowed: BorrowedMemory) -> None:
     lend(lent, borrowed)
     assert put(lent, 1, b"x" * SLOT_BYTES) is None
@@ -126,7 +203,7 @@ def test_memory_that_is_not_as_it_should_be_is_never_taken(tmp_path: Path) -> No
             borrowed = BorrowedMemory(os.getpid(), os.geteuid(), BlockMemory())
             assert borrowed.taken_out([Packet(MEMORY, (descriptor, nonce), memoryview(b""))]) == []
             with pytest.raises(ProtocolError):
-                borrowed.taken_out([Packet(IN_MEMORY, (0, 1, 100), memoryview(b""))])
+                borrowed.taken_out([Packet(IN_MEMORY, (0, 1, 100, 0), memoryview(b""))])
         for descriptor in (fifo, other_end, small, unsealed):
             os.close(descriptor)
     assert path.read_bytes() == b"\0" * shared_memory._MEMORY_BYTES
@@ -144,16 +221,21 @@ def test_another_process_s_memory_under_that_number_is_not_taken(lent: LentMemor
     [
         (),
         (0, 1),
-        (SLOTS, 1, 100),
-        (-1, 1, 100),
-        (0, -1, 100),
-        (0, 1 << 64, 100),
-        (0, 1, 0),
-        (0, 1, SLOT_BYTES + 1),
-        (0, 1, 100),  # no packet stands there
-        ("0", 1, 100),
-        (0, 1.0, 100),
-        (0, 1, None),
+        (0, 1, 100),
+        (SLOTS, 1, 100, 0),
+        (-1, 1, 100, 0),
+        (0, -1, 100, 0),
+        (0, 1 << 64, 100, 0),
+        (0, 1, 0, 0),
+        (0, 1, SLOT_BYTES + 1, 0),
+        (0, 1, SLOT_BYTES, 1),
+        (0, 1, 100, -1),
+        (0, 1, 100, SLOT_BYTES),
+        (0, 1, 100, 0),  # no packet stands there
+        ("0", 1, 100, 0),
+        (0, 1.0, 100, 0),
+        (0, 1, None, 0),
+        (0, 1, 100, None),
     ],
 )
 def test_places_that_cannot_be(lent: LentMemory, borrowed: BorrowedMemory, fields: tuple[Any, ...]) -> None:
