@@ -107,12 +107,13 @@ class Consumer:
             if self.unacked > max_unacked // 2:
                 return 0
             self.is_blocked = False
-        return min(permits, max_unacked - self.unacked)
+        left = max_unacked - self.unacked
+        return permits if permits < left else left
 
     def charge(self, delivery: Delivery) -> None:
         """A delivery is sent: it takes a number and permits, and is kept until it was received."""
         self.next_number += 1
-        self.granted += delivery.messages
+        self.granted += delivery.rows.bit_count()
         self.unconfirmed.append(delivery)
 
     def resume_after(self, received: int) -> list[Delivery]:
@@ -146,10 +147,11 @@ class PendingBlock:
     `slots` are those of its rows' sticky keys, where the subscription needs them.
     """
 
-    __slots__ = ("deliveries", "key", "ref", "shares", "slots", "suspects", "waiting")
+    __slots__ = ("deliveries", "is_batch", "key", "ref", "shares", "slots", "suspects", "waiting")
 
     def __init__(self, ref: BlockRef, slots: Slots | None = None) -> None:
         self.ref = ref
+        self.is_batch = ref.is_batch
         self.slots = slots
         self.shares: Shares | None = None
         """What of it goes to whom, as Key_Shared found it last."""

@@ -55,6 +55,8 @@ class Dispatcher:
         self.epoch = epoch
         self.generation = after_seeks(cursor.generation)
         """Rises with every seek and rewind: what a consumer has queued from before is to be dropped."""
+        self.seek_generation = cursor.generation
+        """Rises with every seek, and where reading starts over; an offer read before is ignored."""
         self.consumers: dict[int, Consumer] = {}
         self.pending = PendingAcks()
         self._returning = ReturningConsumers(cursor.consumers.values(), now_ms + settings.reattach_grace_ms)
@@ -67,7 +69,6 @@ class Dispatcher:
         self._requests = RedeliveryRequests(self._redelivery, self._returning, self.consumers, self._type)
         self._granting = Granting(cursor, self.pending, self._limits, self._type, self.room)
         self.now_ms = now_ms
-        self._rereads = 0
 
     # ---- consumers
 
@@ -90,6 +91,11 @@ class Dispatcher:
     def active(self) -> Consumer | None:
         """The consumer that alone gets messages, of a subscription type that has one."""
         return self._type.active
+
+    @property
+    def must_elect(self) -> bool:
+        """Whether `hand_over` is due: on Failover, if consumers came or went."""
+        return self._type.policy.must_elect
 
     @property
     def active_consumer_name(self) -> str:
@@ -161,7 +167,7 @@ class Dispatcher:
         elif self._type.become(spec):
             self.pending.clear()
             self._intake.seek(self.cursor.mark_delete.next())
-            self._rereads += 1
+            self.seek_generation += 1
         self._type.policy.admit(spec, self.consumers.values())
 
     def detach_consumer(self, consumer_id: int, now_ms: int) -> None:
@@ -197,10 +203,12 @@ class Dispatcher:
 
     def next_deadline(self) -> int | None:
         """When `expire` and then `dispatch` are due, None if never."""
-        deadlines = [c.detached_until_ms for c in self.consumers.values() if c.detached_until_ms is not None]
-        if (grace := self._returning.deadline_ms) is not None:
-            deadlines.append(grace)
-        return min(deadlines, default=None)
+        deadline = self._returning.deadline_ms
+        for consumer in self.consumers.values():
+            until = consumer.detached_until_ms
+            if until is not None and (deadline is None or until < deadline):
+                deadline = until
+        return deadline
 
     # ---- reading and granting
 
@@ -208,11 +216,6 @@ class Dispatcher:
     def read_position(self) -> Position:
         """The first entry that was not offered yet; offers go on there."""
         return self._intake.read_position
-
-    @property
-    def seek_generation(self) -> int:
-        """Rises with every seek, and where reading starts over; an offer read before is ignored."""
-        return self.cursor.generation + self._rereads
 
     def blocks_wanted(self) -> int:
         """How many messages to read and offer now."""
@@ -228,6 +231,8 @@ class Dispatcher:
         if seek_generation != self.seek_generation:
             return []
         self._intake.take_in(blocks, slots)
+        if not self._requests:
+            return []
         return [self._drop_queue(consumer_id) for consumer_id in self._requests.retry()]
 
     def set_credit(self, consumer_id: int, credit: int, received: int, handed_over: int) -> None:
@@ -263,7 +268,7 @@ class Dispatcher:
         self.now_ms = now_ms
         if self._returning.is_waiting(now_ms):
             return []
-        if self.keyed is not None and self._returning.claims and self.blocks_wanted() > 0:
+        if self._type.keyed is not None and self._returning.claims and self.blocks_wanted() > 0:
             # Whoever says that it holds a message keeps its key: first find out which one that is.
             return []
         self._granting.now_ms = now_ms
@@ -379,6 +384,7 @@ class Dispatcher:
         self._requests.clear()
         before = Position(position.ledger_id, position.entry_id - 1) if position > EARLIEST else EARLIEST
         self.cursor.reset(before)
+        self.seek_generation += 1
         self._intake.seek(position)
         self.generation = after_seeks(self.cursor.generation)
         return [DropQueue(consumer_id, self.generation) for consumer_id in self.consumers]

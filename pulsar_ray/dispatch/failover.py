@@ -25,8 +25,6 @@ class FailoverPolicy(SingleActivePolicy):
     def __init__(self) -> None:
         super().__init__()
         self._candidates: list[Consumer] = []
-        self.must_elect = False
-        """Consumers came or went since the last election."""
         self.elected: Consumer | None = None
         """The outcome of the last election; it may have left since."""
 

@@ -35,7 +35,7 @@ class Granting:
 
     def grant(self, consumer: Consumer, block: PendingBlock, limit: int) -> Grant:
         """Give up to `limit` waiting rows of a block, or a whole batch, to a consumer."""
-        rows, count = self.pending.take(block, block.ref.messages if block.ref.is_batch else limit)
+        rows, count = self.pending.take(block, block.ref.messages if block.is_batch else limit)
         return self._deliver(consumer, block, rows, count, is_suspect=False)
 
     def grant_taken(self, consumer: Consumer, block: PendingBlock, rows: RowSet, count: int) -> Grant:
@@ -50,7 +50,7 @@ class Granting:
     def _deliver(
         self, consumer: Consumer, block: PendingBlock, rows: RowSet, count: int, is_suspect: bool
     ) -> Grant:
-        if block.ref.is_batch:
+        if block.is_batch:
             # Parts of an entry may have waited at several places; the entry has one count.
             count = self._cursor.counts.of(*block.key)
         delivery = self.pending.deliver(consumer, block, rows, count, is_suspect)
@@ -61,9 +61,10 @@ class Granting:
 
     def grant_of(self, delivery: Delivery) -> Grant:
         """What goes out for a delivery, also when it goes out once more."""
-        ref = delivery.block.ref
+        block = delivery.block
+        ref = block.ref
         failures: RowFailures = ()
-        if ref.is_batch:
+        if block.is_batch:
             failures = self._cursor.counts.row_failures(Position(ref.ledger_id, ref.first_entry_id))
         return Grant(
             delivery.consumer.spec.consumer_id,

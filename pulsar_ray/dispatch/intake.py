@@ -41,27 +41,28 @@ class Intake:
         cursor, pending = self._cursor, self._pending
         # Without holes, counts and claims every row of a block waits.
         is_plain = not (cursor.has_marks or self._returning.claims)
-        read_position, last = self.read_position, None
+        read_position: tuple[int, int] = self.read_position
+        last: BlockRef | None = None
         for ref, of_rows in zip(blocks, repeat(None) if slots is None else slots, strict=False):
-            first = ref.first_entry_id
-            following = Position(ref.ledger_id, first + ref.entries)
+            ledger_id, first = ref.ledger_id, ref.first_entry_id
+            following = (ledger_id, first + ref.entries)
             if following <= read_position:
                 continue
-            if last is not None and last.ledger_id != ref.ledger_id:
-                cursor.extend(last)
-            read_position, last = following, Position(ref.ledger_id, ref.last_entry_id)
-            if is_plain and (ref.ledger_id, first) > cursor.mark_delete:
-                pending.add(PendingBlock(ref, of_rows), [(ref.all_rows, 0)])
+            if last is not None and last.ledger_id != ledger_id:
+                cursor.extend(Position(last.ledger_id, last.last_entry_id))
+            read_position, last = following, ref
+            if is_plain and (ledger_id, first) > cursor.mark_delete:
+                pending.add_whole(PendingBlock(ref, of_rows))
                 continue
-            cursor.extend(last)
+            cursor.extend(Position(ledger_id, ref.last_entry_id))
             if rows := self._unacknowledged(ref):
                 self._add(PendingBlock(ref, of_rows), rows)
         if last is not None:
-            cursor.extend(last)
+            cursor.extend(Position(last.ledger_id, last.last_entry_id))
+            self.read_position = Position(*read_position)
             self._has_read = True
-        self.read_position = read_position
         if self._has_read and self._returning.claims:
-            self._returning.drop_below(read_position)
+            self._returning.drop_below(self.read_position)
 
     def seek(self, position: Position) -> None:
         """Read on from another position; it may lie within a block."""
@@ -108,7 +109,7 @@ class Intake:
 
     def _restore_in(self, consumer: Consumer, block: PendingBlock, rows: RowSet) -> None:
         """Make rows pending at a consumer that has them, as far as nobody else got them."""
-        if block.ref.is_batch:
+        if block.is_batch:
             self._restore_batch(consumer, block, rows)
             return
         for part, count in self._segments(block.ref, self._pending.claim(block, rows)):

@@ -43,6 +43,7 @@ class KeySharedPolicy:
 
     is_ordered = False
     limits_unacked = True
+    must_elect = False
 
     def __init__(self, mode: KeySharedMode, regions: HashRegions, pending: PendingAcks) -> None:
         self.mode = mode

@@ -95,6 +95,11 @@ class PendingAcks:
                 return block
         return fresh[0] if fresh else None
 
+    @property
+    def has_any(self) -> bool:
+        """Whether any rows wait to be dispatched."""
+        return bool(self.waiting_messages or self.suspects)
+
     def lowest_suspect(self) -> PendingBlock | None:
         """The lowest block with suspects."""
         return self.suspects.peekitem(0)[1] if self.suspects else None
@@ -102,7 +107,7 @@ class PendingAcks:
     def first_suspect(self) -> PendingBlock | None:
         """The lowest block with a suspect that may go out: of a batch only while nobody has part of it."""
         for block in self.suspects.values():
-            if not (block.ref.is_batch and block.deliveries):
+            if not (block.is_batch and block.deliveries):
                 found: PendingBlock = block
                 return found
         return None
@@ -117,13 +122,22 @@ class PendingAcks:
             self.waiting_messages += row_segments.size(segments)
             self.fresh.append(block)
 
+    def add_whole(self, block: PendingBlock) -> None:
+        """Take in a block that was read, all of whose rows wait."""
+        ref = block.ref
+        self.blocks[block.key] = block
+        block.waiting = [(ref.all_rows, 0)]
+        self.waiting_messages += ref.messages
+        self.fresh.append(block)
+
     def take(self, block: PendingBlock, limit: int) -> tuple[RowSet, int]:
         """Take up to `limit` waiting rows that share a redelivery count off a block."""
         rows, count = row_segments.take(block.waiting, limit)
         self.waiting_messages -= rows.bit_count()
         if self.fresh and self.fresh[0] is block:
             self.fresh.popleft()
-        self._queue_rest(block)
+        if block.waiting or self.waiting:
+            self._queue_rest(block)
         return rows, count
 
     def take_rows(self, block: PendingBlock, rows: RowSet) -> list[tuple[RowSet, int]]:
@@ -164,7 +178,7 @@ class PendingAcks:
     ) -> Delivery:
         """Make rows that were taken pending at a consumer; the caller charges and numbers them."""
         delivery = Delivery(consumer, block, rows, count, is_suspect)
-        messages = delivery.messages
+        messages = rows.bit_count()
         block.deliveries.append(delivery)
         consumer.deliveries[delivery] = None
         consumer.unacked += messages
@@ -185,7 +199,7 @@ class PendingAcks:
         if not rows:
             return
         segments = block.suspects if is_suspect else block.waiting
-        if block.ref.is_batch and segments:
+        if block.is_batch and segments:
             # One entry has one count: rows that wait already get the new one.
             known = row_segments.rows_of(segments)
             rows |= known

@@ -39,6 +39,8 @@ class DispatchPolicy(Protocol):
     is_ordered: bool
     """Redelivery goes back and repeats everything after it; cumulative acknowledgment is allowed."""
     limits_unacked: bool
+    must_elect: bool
+    """Consumers came or went, and it has to be found out which one gets messages."""
 
     def admit(self, spec: ConsumerSpec, present: Collection[Consumer]) -> None:
         """Raise ConsumerBusy or ConsumerAssignError if this consumer may not join those present."""
@@ -60,7 +62,7 @@ def rows_that_fit(consumer: Consumer, block: PendingBlock, wanted: int, room: in
     consumer's permits only where it is larger than half of the consumer's queue. A smaller one waits:
     more than half of the queue is full then, and the client returns credit when it has consumed half.
     """
-    if block.ref.is_batch or wanted <= room:
+    if wanted <= room or block.is_batch:
         return wanted
     if WHOLE_BLOCK_ROWS <= wanted <= consumer.window // 2 and room == consumer.permits:
         return 0

@@ -34,8 +34,15 @@ class ReadAhead:
         """How many messages to read and offer now."""
         limit = _MAX_MESSAGES
         if not self._returning.claims:
-            room = sum(max(c.permits, 0) for c in self._consumers.values() if c.is_attached)
-            limit = min(max(2 * room, self._look_ahead() if room else 0), limit)
+            room = 0
+            for consumer in self._consumers.values():
+                permits = consumer.credit - consumer.granted
+                if permits > 0 and consumer.detached_until_ms is None:
+                    room += permits
+            ahead = 2 * room
+            if room and self._type.keyed is not None:
+                ahead = max(ahead, self._look_ahead())
+            limit = min(ahead, limit)
         return max(limit - self._pending.waiting_messages, 0)
 
     def _look_ahead(self) -> int:
@@ -44,8 +51,6 @@ class ReadAhead:
         At that limit nothing is read until some of them can go: a consumer that takes nothing stops the
         others in the end, as in Pulsar, and `why_blocked` names it.
         """
-        if self._type.keyed is None:
-            return 0
         settings = self._settings
         limits = (
             settings.look_ahead_messages_per_consumer * len(self._consumers),

@@ -35,6 +35,10 @@ class RedeliveryRequests:
         self._type = kind
         self._deferred: list[_Deferred] = []
 
+    def __bool__(self) -> bool:
+        """Whether any wait for blocks to be read."""
+        return bool(self._deferred)
+
     def negative_acknowledge(self, consumer_id: int, items: Iterable[NackItem]) -> bool:
         """Let messages come again that failed; on an ordered subscription also what came after them."""
         consumer = self._consumers.get(consumer_id)

@@ -34,14 +34,19 @@ def remove(segments: list[Segment], rows: RowSet) -> int:
 
 def size(segments: list[Segment]) -> int:
     """How many rows they are."""
+    if len(segments) == 1:
+        return segments[0][0].bit_count()
     return sum(rows.bit_count() for rows, _ in segments)
 
 
 def take(segments: list[Segment], limit: int) -> tuple[RowSet, int]:
     """Take the first rows that share one count, at most `limit` of them; returns them and the count."""
-    i, (rows, count) = min(enumerate(segments), key=_first_bit)
-    others = rows_of(segments) ^ rows
-    taken = row_sets.lowest(rows & ((others & -others) - 1) if others else rows, limit)
+    i, (rows, count), taken = 0, segments[0], 0
+    if len(segments) > 1:
+        i, (rows, count) = min(enumerate(segments), key=_first_bit)
+        others = rows_of(segments) ^ rows
+        taken = rows & ((others & -others) - 1)
+    taken = row_sets.lowest(taken or rows, limit)
     if taken == rows:
         del segments[i]
     else:

@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection
 
-from sortedcontainers import SortedDict
-
 from pulsar_ray.dispatch import row_segments
 from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec
 from pulsar_ray.dispatch.grant import Grant
@@ -33,15 +31,18 @@ class SharedPolicy:
 
     is_ordered = False
     limits_unacked = True
+    must_elect = False
 
     def __init__(self) -> None:
-        self._levels: SortedDict = SortedDict()  # priority level -> deque of consumers, next in turn first
+        self._levels: dict[int, deque[Consumer]] = {}
+        """By priority level, the best first: consumers, the next in turn first."""
 
     def admit(self, spec: ConsumerSpec, present: Collection[Consumer]) -> None:
         """Everybody is welcome."""
 
     def join(self, consumer: Consumer) -> None:
         self._levels.setdefault(consumer.spec.priority_level, deque()).append(consumer)
+        self._levels = dict(sorted(self._levels.items()))
 
     def leave(self, consumer: Consumer) -> None:
         level = consumer.spec.priority_level
@@ -52,19 +53,20 @@ class SharedPolicy:
     def dispatch(self, source: GrantSource) -> list[Grant]:
         """Grant until no consumer has room or nothing waits."""
         grants: list[Grant] = []
-        passed_over = self._dispatch_suspects(source, grants)
+        pending = source.pending
+        passed_over = self._dispatch_suspects(source, grants) if pending.suspects else None
         turns: dict[int, int] = {}
         # Those who had better wait for a whole block do so until the block at the head is another one.
         holding_back: set[Consumer] = set()
-        while source.pending.head() is not None:
-            consumer = self._next(source, holding_back, passed_over)
+        while pending.waiting_messages:
+            consumer, room = self._next(source, holding_back, passed_over)
             if consumer is None:
                 break
             level = consumer.spec.priority_level
             if level not in turns:
                 turns[level] = self._turn_messages(source, level)
             before = len(grants)
-            self._take_turn(source, consumer, turns[level], grants)
+            self._take_turn(source, consumer, room, turns[level], grants)
             if len(grants) > before:
                 holding_back.clear()
             else:
@@ -73,26 +75,34 @@ class SharedPolicy:
 
     def _next(
         self, source: GrantSource, holding_back: set[Consumer], passed_over: Consumer | None
-    ) -> Consumer | None:
+    ) -> tuple[Consumer | None, int]:
+        """The consumer whose turn it is, and how many messages it may get."""
         for consumers in self._levels.values():
             for _ in range(len(consumers)):
-                consumer: Consumer = consumers[0]
+                consumer = consumers[0]
                 consumers.rotate(-1)
-                if consumer is not passed_over and consumer not in holding_back and source.room(consumer) > 0:
-                    return consumer
-        return None
+                if consumer is passed_over or consumer in holding_back:
+                    continue
+                if (room := source.room(consumer)) > 0:
+                    return consumer, room
+        return None, 0
 
     def _turn_messages(self, source: GrantSource, level: int) -> int:
+        waiting = source.pending.waiting_messages
+        if waiting <= TURN_MESSAGES:
+            return TURN_MESSAGES
         eligible = sum(1 for consumer in self._levels[level] if source.room(consumer) > 0)
-        return max(TURN_MESSAGES, source.pending.waiting_messages // max(eligible, 1))
+        return max(TURN_MESSAGES, waiting // max(eligible, 1))
 
-    def _take_turn(self, source: GrantSource, consumer: Consumer, turn: int, grants: list[Grant]) -> None:
+    def _take_turn(
+        self, source: GrantSource, consumer: Consumer, room: int, turn: int, grants: list[Grant]
+    ) -> None:
         left = turn
-        while (block := source.pending.head()) is not None and (room := source.room(consumer)) > 0:
+        while room > 0 and (block := source.pending.head()) is not None:
             wanted = row_segments.size(block.waiting)
             if left == turn:
                 is_whole = wanted == block.ref.messages
-                if wanted > (2 * turn if is_whole else turn) and not block.ref.is_batch:
+                if wanted > (2 * turn if is_whole else turn) and not block.is_batch:
                     wanted = turn
             elif wanted > left:
                 return
@@ -103,11 +113,10 @@ class SharedPolicy:
             left -= fitting
             if left <= 0:
                 return
+            room = source.room(consumer)
 
     def _dispatch_suspects(self, source: GrantSource, grants: list[Grant]) -> Consumer | None:
         """Hand out suspects; returns the consumer that is kept free for them."""
-        if not source.pending.suspects:
-            return None
         consumers = [consumer for level in self._levels.values() for consumer in level]
         for consumer in consumers:
             if consumer.unacked == 0 and source.room(consumer) > 0:

@@ -23,6 +23,8 @@ class SingleActivePolicy:
     limits_unacked = False
 
     def __init__(self) -> None:
+        self.must_elect = False
+        """Always False where there is only one; consumers came or went since the last election."""
         self.active: Consumer | None = None
         """Who gets the messages."""
 
@@ -48,9 +50,9 @@ class SingleActivePolicy:
         if consumer is None:
             return grants
         pending = source.pending
-        while (room := source.room(consumer)) > 0:
+        while pending.has_any and (room := source.room(consumer)) > 0:
             block = pending.head()
-            suspect = pending.lowest_suspect()
+            suspect = pending.lowest_suspect() if pending.suspects else None
             if suspect is not None and _comes_first(suspect, block):
                 if consumer.unacked == 0:
                     grants.append(source.grant_suspect(consumer, suspect))

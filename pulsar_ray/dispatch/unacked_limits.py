@@ -27,7 +27,8 @@ class UnackedLimits:
         if self.is_blocked and unacked >= limit // 2:
             return 0
         self.is_blocked = False
-        return min(room, limit - unacked)
+        left = limit - unacked
+        return room if room < left else left
 
     def granted(self, consumer: Consumer) -> None:
         """Notice that a limit was reached."""
