@@ -178,7 +178,7 @@ class DispatcherServer:
         for host in self._subscriptions.values():
             host.counts.sample()
             host.watch()
-            host.schedule()
+            host.turn.schedule()
         self._update_arming()
 
     # --- sessions ---------------------------------------------------------------------------------

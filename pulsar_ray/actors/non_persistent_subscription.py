@@ -144,12 +144,13 @@ class NonPersistentSubscription(SubscriptionHost):
 
     def publish(self, blocks: Sequence[BlockRef], bodies: Bodies) -> None:
         """Give blocks to consumers with room; for the others they are lost."""
-        self._hand_over()
+        now_ms = self.now_ms()
+        self.turn.elect(now_ms)
         self._bodies.update(bodies)
         slotting = self.core.slotting
         slots = None if slotting is None else [_slots(body, slotting) for body in bodies.values()]
         self.core.offer(blocks, self.core.seek_generation, slots)
-        self._dispatch()
+        self.turn.dispatch(now_ms)
         self._bodies.clear()
 
     def sample(self) -> None:

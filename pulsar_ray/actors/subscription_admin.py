@@ -91,7 +91,7 @@ class SubscriptionAdmin:
         return await self._changed(entries)
 
     async def _changed(self, entries: int) -> int:
-        self._host.schedule()
+        self._host.turn.schedule()
         await self._host.flushed(self._host.core.cursor.version)
         return entries
 

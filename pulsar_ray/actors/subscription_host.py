@@ -1,6 +1,6 @@
-"""One subscription in its dispatcher's process:
+"""One subscription in its dispatcher's process: its consumers, what they say, its cursor becoming durable.
 
-the core is fed, its grants go out, its cursor becomes durable.
+What follows on it, the core being fed and its grants going out, is `SubscriptionTurn`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from pulsar_ray.actors.appetite import Appetite
 from pulsar_ray.actors.consumer_endpoint import ConsumerEndpoint, QueueDrop
 from pulsar_ray.actors.consumer_spec import spec_of
 from pulsar_ray.actors.core_feeding import CoreFeeding
@@ -19,14 +18,14 @@ from pulsar_ray.actors.delivery_numberings import DeliveryNumberings
 from pulsar_ray.actors.log_feed import LogFeed
 from pulsar_ray.actors.owner_loop import DiskThread
 from pulsar_ray.actors.subscription_stats import SubscriptionStats
+from pulsar_ray.actors.subscription_turn import SubscriptionTurn
 from pulsar_ray.clock import Clock
 from pulsar_ray.dispatch.attachment import Attachment, Departure
 from pulsar_ray.dispatch.dispatcher import Dispatcher
-from pulsar_ray.dispatch.grant import DropQueue, Grant
+from pulsar_ray.dispatch.grant import DropQueue
 from pulsar_ray.dispatch.watchdog import Watchdog
 from pulsar_ray.errors import ConsumerBusy, PulsarException, SessionLost
 from pulsar_ray.managed_ledger.cursor_store import CursorStore
-from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.position import Position
 from pulsar_ray.session.requests import (
     Acknowledge,
@@ -64,8 +63,6 @@ class SubscriptionHost:
         on_appetite: Callable[[], None],
     ) -> None:
         self.name = name
-        self._appetite = Appetite()
-        self._on_appetite = on_appetite
         self.core = core
         self._feed = feed
         self._clock = clock
@@ -75,7 +72,6 @@ class SubscriptionHost:
         self.endpoints: dict[int, ConsumerEndpoint] = {}
         self.counts = SubscriptionStats(core, clock)
         self._numberings = DeliveryNumberings(core.epoch)
-        self._turn_scheduled = False
         self._flusher = None
         if store is not None:
 
@@ -86,7 +82,6 @@ class SubscriptionHost:
             self._flusher = CursorFlusher(
                 name, store, loop, cursor_disk, on_mark_delete=moved, on_fatal=on_fatal
             )
-        self._deadline_timer: asyncio.TimerHandle | None = None
         self._feeding = CoreFeeding(
             name,
             core,
@@ -95,8 +90,19 @@ class SubscriptionHost:
             reader,
             directory,
             holds=store is not None,
-            turn=self._turn,
+            turn=self._run_turn,
             dropped=self._drop,
+        )
+        self.turn = SubscriptionTurn(
+            core,
+            feed,
+            self._feeding,
+            self.endpoints,
+            self.counts,
+            clock,
+            loop,
+            on_drops=self._drop,
+            on_appetite=on_appetite,
         )
         self._watchdog = Watchdog(core.settings.stuck_after_ms)
         core.cursor.set_ledgers(feed.ledgers)
@@ -167,7 +173,7 @@ class SubscriptionHost:
         # After a seek in between, what was granted before it is not wanted any more.
         again = attachment.again if attachment.generation == self.core.generation else []
         endpoint.open(again, attachment.generation)
-        self.schedule()
+        self.turn.consumer_opened()
 
     async def _until_deadline(self) -> None:
         deadline = self.core.next_deadline()
@@ -182,7 +188,7 @@ class SubscriptionHost:
             self._numberings.forget(endpoint.incarnation)
             self.counts.left(endpoint.incarnation)
             self.core.remove_consumer(endpoint.incarnation, Departure.CRASHED)
-            self.schedule()
+            self.turn.schedule()
             self._flush_soon()
 
     async def close_consumer(self, endpoint: ConsumerEndpoint) -> None:
@@ -193,7 +199,7 @@ class SubscriptionHost:
             self.counts.left(endpoint.incarnation)
         self.core.remove_consumer(endpoint.incarnation, Departure.CLOSED)
         endpoint.session.endpoints.pop(endpoint.consumer_id, None)
-        self.schedule()
+        self.turn.schedule()
         await self.flushed(self.core.cursor.version)
 
     # --- what consumers say -----------------------------------------------------------------------
@@ -202,7 +208,7 @@ class SubscriptionHost:
         """A report of room and progress."""
         self.core.set_credit(endpoint.incarnation, request.credit, request.received, request.handed_over)
         self.counts.credited(endpoint.incarnation)
-        self.schedule()
+        self.turn.room_was_made()
 
     def acknowledge(self, endpoint: ConsumerEndpoint, request: Acknowledge) -> None:
         """Acknowledgments; with a request id answered once durable."""
@@ -223,7 +229,7 @@ class SubscriptionHost:
                 )
             return
         self.counts.acknowledged(endpoint.incarnation, unacked - self.core.pending.unacked_messages)
-        self.schedule()
+        self.turn.room_was_made()
         if request.request_id:
             answer = self._answer_durable(
                 endpoint.session, request.request_id, version, at_once=request.at_once
@@ -275,7 +281,7 @@ class SubscriptionHost:
             endpoint = self.endpoints.get(drop.incarnation)
             if endpoint is not None:
                 endpoint.drop_queue(drop)
-        self.schedule()
+        self.turn.schedule()
         self._flush_soon()
 
     async def seek(self, position: Position) -> int:
@@ -288,80 +294,20 @@ class SubscriptionHost:
         self._send_drops(drops)
         return generation
 
-    # --- feeding and granting ---------------------------------------------------------------------
+    # --- the log, durability, and what is told about them ------------------------------------------
 
     @property
     def waits_for_entries(self) -> bool:
         """Whether somebody is connected that new entries would concern, and has had room for some lately."""
-        return bool(self.endpoints) and not self._appetite.is_sated
-
-    def schedule(self) -> None:
-        """Feed and dispatch at the end of this turn of the loop."""
-        if not self._turn_scheduled:
-            self._turn_scheduled = True
-            self._loop.call_soon(self._turn)
+        return bool(self.endpoints) and not self.turn.is_sated
 
     def advanced(self) -> None:
         """The log moved; several times, if it was read late, and then there is one turn for all of them."""
         if self.endpoints:
-            self.schedule()
+            self.turn.schedule()
 
-    def _turn(self) -> None:
-        self._turn_scheduled = False
-        self._hand_over()
-        while self._feed_core() | self._dispatch() and self._has_more():
-            continue
-        self._arm_deadline()
-        if self._appetite.is_sated and self._appetite.has_come_back(has_room=self.core.blocks_wanted() > 0):
-            self._on_appetite()
-
-    def _hand_over(self) -> None:
-        """See whose turn it is on a Failover subscription; each is told once, and when it changes."""
-        drops = self.core.hand_over(self.now_ms())
-        if drops:
-            self._drop(drops)
-        active = self.core.active
-        if active is None or active.spec.consumer_type != ConsumerType.Failover:
-            return
-        for incarnation, endpoint in self.endpoints.items():
-            endpoint.tell_active(incarnation == active.spec.consumer_id, self.core.generation)
-
-    def _has_more(self) -> bool:
-        """Whether anything is left to dispatch, or to feed the core with."""
-        core = self.core
-        is_left = core.pending.waiting_messages or core.pending.suspects
-        return bool(is_left) or self._feed.has_after(core.read_position)
-
-    def _feed_core(self) -> bool:
-        return bool(self.endpoints) and self._feeding.feed()
-
-    def _dispatch(self) -> bool:
-        grants = self.core.dispatch(self.now_ms())
-        if not grants:
-            return False
-        self._appetite.granted()
-        by_consumer: dict[int, list[Grant]] = {}
-        for grant in grants:
-            by_consumer.setdefault(grant.consumer_id, []).append(grant)
-        for incarnation, granted in by_consumer.items():
-            endpoint = self.endpoints.get(incarnation)
-            if endpoint is not None:
-                endpoint.deliver(granted, self.core.generation)
-        for incarnation, granted in by_consumer.items():
-            self.counts.granted(incarnation, granted)
-        return True
-
-    def _arm_deadline(self) -> None:
-        deadline = self.core.next_deadline()
-        if deadline is None or self._deadline_timer is not None:
-            return
-        delay_s = max(0.01, (deadline - self.now_ms()) / 1000)
-        self._deadline_timer = self._loop.call_later(delay_s, self._deadline_reached)
-
-    def _deadline_reached(self) -> None:
-        self._deadline_timer = None
-        self.core.expire(self.now_ms())
-        self._turn()
+    def _run_turn(self) -> None:
+        self.turn.run()
 
     async def flushed(self, version: int, *, at_once: bool = True) -> None:
         """Wait until this version of the cursor is durable; without `at_once` by the next grouped write."""
@@ -390,7 +336,7 @@ class SubscriptionHost:
 
     def watch(self) -> None:
         """Once a second: warn if the subscription stands still."""
-        self._appetite.tick(has_room=not self.endpoints or self.core.blocks_wanted() > 0)
+        self.turn.tick()
         reason = self._watchdog.look(self.core, self.now_ms())
         if reason is not None:
             logger.warning("subscription %s stands still: %s", self.name, reason)
