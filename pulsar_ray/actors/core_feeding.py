@@ -56,11 +56,11 @@ class CoreFeeding:
 
     def feed(self) -> bool:
         """Offer the core what it wants and memory has; True if that was anything."""
-        if self._is_reading:
-            return False
         core = self._core
+        if self._is_reading or not core.consumers:
+            return False
         position = core.read_position
-        if not self._feed.has_after(position) or (wanted := core.blocks_wanted()) <= 0:
+        if position > self._feed.last or (wanted := core.blocks_wanted()) <= 0:
             return False
         blocks = self._feed.blocks_from(position, wanted)
         if blocks is None:

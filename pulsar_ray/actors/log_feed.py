@@ -80,7 +80,8 @@ class LogFeed:
             self._tail.clear()
             self._tail_keys.clear()
         self.last = last
-        self.first = Position(packet.first_ledger_id, packet.first_entry_id)
+        if (packet.first_ledger_id, packet.first_entry_id) != self.first:
+            self.first = Position(packet.first_ledger_id, packet.first_entry_id)
 
     def _replace_last(self, segment: Segment) -> None:
         if self._segments and self._segments[-1][:2] == segment[:2]:
@@ -89,7 +90,8 @@ class LogFeed:
     def _add_frame(self, ledger_id: int, segment_index: int, offset: int, frame: FrameHeader) -> None:
         if self._tail:
             newest = self._tail[-1]
-            follows = newest.ledger_id == ledger_id and newest.last_entry_id + 1 == frame.first_entry_id
+            following = newest.first_entry_id + newest.entries
+            follows = newest.ledger_id == ledger_id and following == frame.first_entry_id
             if not follows and not (
                 ledger_id > newest.ledger_id and frame.first_entry_id == 0 and offset > 0
             ):
@@ -101,11 +103,11 @@ class LogFeed:
         while len(self._tail) > MAX_TAIL_BLOCKS:
             self._tail.popleft()
             self._tail_keys.popleft()
-        end = offset + frame.total_length
-        if self._segments and self._segments[-1][:2] == (ledger_id, segment_index):
-            self._segments[-1] = self._segments[-1]._replace(
-                end_offset=end, last_entry_id=frame.last_entry_id
-            )
+        if self._segments:
+            of_ledger, index, path, first_entry_id, _, _ = self._segments[-1]
+            if (of_ledger, index) == (ledger_id, segment_index):
+                end, last = offset + frame.total_length, frame.last_entry_id
+                self._segments[-1] = Segment(ledger_id, segment_index, path, first_entry_id, end, last)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -126,8 +128,11 @@ class LogFeed:
         keys = self._tail_keys
         if not self._tail or position < keys[0]:
             return None
-        # Usually it is the newest: searching a deque goes through half of it.
-        index = len(keys) - 1 if position >= keys[-1] else bisect_right(keys, position) - 1
+        newest = keys[-1]
+        if position == newest:
+            return [self._tail[-1]]
+        # Usually it is near the end: searching a deque goes through half of it.
+        index = len(keys) - 1 if position >= newest else bisect_right(keys, position) - 1
         taken: list[BlockRef] = []
         messages = 0
         while index < len(self._tail) and messages < max_messages:

@@ -47,27 +47,30 @@ class SubscriptionStats:
         messages = entries = size = redelivered = 0
         for grant in grants:
             block = grant.block
-            rows = grant.messages
+            rows = grant.row_set.bit_count()
             messages += rows
             entries += rows if block.row_is_entry else 1
             size += block.length * rows // block.messages
             if grant.redelivery_count:
                 redelivered += rows
         now_ms = self._clock.now_ms()
-        for traffic in self._traffic_of(incarnation):
-            traffic.delivered(messages, entries, size, redelivered, now_ms)
+        self._all.delivered(messages, entries, size, redelivered, now_ms)
+        if known := self._consumers.get(incarnation):
+            known[0].delivered(messages, entries, size, redelivered, now_ms)
 
     def acknowledged(self, incarnation: int, messages: int) -> None:
         """A consumer acknowledged; so many of the messages were pending."""
         now_ms = self._clock.now_ms()
-        for traffic in self._traffic_of(incarnation):
-            traffic.acked(messages, now_ms)
+        self._all.acked(messages, now_ms)
+        if known := self._consumers.get(incarnation):
+            known[0].acked(messages, now_ms)
 
     def credited(self, incarnation: int) -> None:
         """A consumer said how much it takes."""
         now_ms = self._clock.now_ms()
-        for traffic in self._traffic_of(incarnation):
-            traffic.last_flow_ms = now_ms
+        self._all.last_flow_ms = now_ms
+        if known := self._consumers.get(incarnation):
+            known[0].last_flow_ms = now_ms
 
     def expired(self, entries: int) -> None:
         """Entries were acknowledged because of their age."""
@@ -85,10 +88,6 @@ class SubscriptionStats:
         self._expiry.sample(now_ms, (self._expired,))
         for traffic, _ in self._consumers.values():
             traffic.sample(now_ms)
-
-    def _traffic_of(self, incarnation: int) -> tuple[OutgoingTraffic, ...]:
-        known = self._consumers.get(incarnation)
-        return (self._all,) if known is None else (self._all, known[0])
 
     # --- telling ----------------------------------------------------------------------------------
 

@@ -47,6 +47,7 @@ class SubscriptionTurn:
         self._appetite = Appetite()
         self._is_scheduled = False
         self._is_untold = False
+        self._has_granted = False
         self._deadline_timer: asyncio.TimerHandle | None = None
 
     # --- when -------------------------------------------------------------------------------------
@@ -80,6 +81,9 @@ class SubscriptionTurn:
 
     def tick(self) -> None:
         """Once a second."""
+        if self._has_granted:
+            self._appetite.granted()
+            self._has_granted = False
         self._appetite.tick(has_room=not self._endpoints or self._core.blocks_wanted() > 0)
 
     # --- what -------------------------------------------------------------------------------------
@@ -90,7 +94,7 @@ class SubscriptionTurn:
         core, now_ms = self._core, self._clock.monotonic_ms()
         if self._is_untold or core.must_elect:
             self.elect(now_ms)
-        while self._feed_core() | self.dispatch(now_ms) and self.has_work:
+        while self._feeding.feed() | self.dispatch(now_ms) and self.has_work:
             continue
         if self._deadline_timer is None and (deadline_ms := core.next_deadline()) is not None:
             delay_s = max(0.01, (deadline_ms - now_ms) / 1000)
@@ -111,15 +115,12 @@ class SubscriptionTurn:
         for incarnation, endpoint in self._endpoints.items():
             endpoint.tell_active(incarnation == active.spec.consumer_id, core.generation)
 
-    def _feed_core(self) -> bool:
-        return bool(self._endpoints) and self._feeding.feed()
-
     def dispatch(self, now_ms: int) -> bool:
         """Send out what can be granted now; True if that was anything."""
         grants = self._core.dispatch(now_ms)
         if not grants:
             return False
-        self._appetite.granted()
+        self._has_granted = True
         by_consumer = _by_consumer(grants)
         for incarnation, granted in by_consumer.items():
             endpoint = self._endpoints.get(incarnation)

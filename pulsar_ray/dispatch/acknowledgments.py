@@ -34,15 +34,17 @@ class Acknowledgments:
         within = 0  # rows of that block
         for ledger_id, first, last in ranges:
             if block is None or not _is_part(block.ref, ledger_id, first, last):
-                self._acknowledge_rows(block, within)
+                if block is not None:
+                    self._acknowledge_rows(block, within)
                 block, within = self._pending.find(ledger_id, first), 0
                 if block is None or not _is_part(block.ref, ledger_id, first, last):
+                    self._acknowledge_range(ledger_id, first, last, block)
                     block = None
-                    self._acknowledge_range(ledger_id, first, last)
                     continue
             origin = block.ref.first_entry_id
             within |= row_sets.span(first - origin, last - origin + 1)
-        self._acknowledge_rows(block, within)
+        if block is not None:
+            self._acknowledge_rows(block, within)
 
     def acknowledge_bits(self, bits: EntryBits) -> None:
         """Scattered entries. Costs per block that has some of them."""
@@ -59,10 +61,8 @@ class Acknowledgments:
             elif rows:
                 self._pending.drop(block)
 
-    def _acknowledge_rows(self, block: PendingBlock | None, rows: RowSet) -> None:
+    def _acknowledge_rows(self, block: PendingBlock, rows: RowSet) -> None:
         """Rows that are entries."""
-        if block is None:
-            return
         ledger_id, origin = block.key
         if row_sets.is_range(rows):
             first, end = row_sets.first(rows), rows.bit_length()
@@ -72,8 +72,12 @@ class Acknowledgments:
         if added:
             self._pending.drop_rows(block, rows)
 
-    def _acknowledge_range(self, ledger_id: int, first: int, last: int) -> None:
+    def _acknowledge_range(self, ledger_id: int, first: int, last: int, at: PendingBlock | None) -> None:
+        """Entries that are not part of one block; `at` holds the first of them."""
         if not self._cursor.acknowledge(ledger_id, first, last):
+            return
+        if at is not None and at.key == (ledger_id, first) and at.ref.entries == last - first + 1:
+            self._pending.drop(at)
             return
         for block in self._pending.overlapping(ledger_id, first, last):
             ref = block.ref

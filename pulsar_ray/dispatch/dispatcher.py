@@ -203,7 +203,7 @@ class Dispatcher:
 
     def next_deadline(self) -> int | None:
         """When `expire` and then `dispatch` are due, None if never."""
-        deadline = self._returning.deadline_ms
+        deadline = self._returning.deadline_ms if self._returning.awaited else None
         for consumer in self.consumers.values():
             until = consumer.detached_until_ms
             if until is not None and (deadline is None or until < deadline):
@@ -231,7 +231,7 @@ class Dispatcher:
         if seek_generation != self.seek_generation:
             return []
         self._intake.take_in(blocks, slots)
-        if not self._requests:
+        if not self._requests.deferred:
             return []
         return [self._drop_queue(consumer_id) for consumer_id in self._requests.retry()]
 
@@ -266,7 +266,7 @@ class Dispatcher:
     def dispatch(self, now_ms: int) -> list[Grant]:
         """Grant what can be granted now; nothing while consumers known from before a restart are awaited."""
         self.now_ms = now_ms
-        if self._returning.is_waiting(now_ms):
+        if self._returning.awaited and self._returning.is_waiting(now_ms):
             return []
         if self._type.keyed is not None and self._returning.claims and self.blocks_wanted() > 0:
             # Whoever says that it holds a message keeps its key: first find out which one that is.
@@ -390,7 +390,9 @@ class Dispatcher:
         return [DropQueue(consumer_id, self.generation) for consumer_id in self.consumers]
 
     def _precedes_seek(self, generation: int | None) -> bool:
-        return generation is not None and seeks_of(generation) < self.cursor.generation
+        if generation is None or generation == self.generation:
+            return False
+        return seeks_of(generation) < self.cursor.generation
 
     def validate(self) -> None:
         """Raise AssertionError if the state contradicts itself; for tests."""

@@ -42,23 +42,23 @@ class Intake:
         # Without holes, counts and claims every row of a block waits.
         is_plain = not (cursor.has_marks or self._returning.claims)
         read_position: tuple[int, int] = self.read_position
-        last: BlockRef | None = None
+        has_read = False
         for ref, of_rows in zip(blocks, repeat(None) if slots is None else slots, strict=False):
             ledger_id, first = ref.ledger_id, ref.first_entry_id
             following = (ledger_id, first + ref.entries)
             if following <= read_position:
                 continue
-            if last is not None and last.ledger_id != ledger_id:
-                cursor.extend(Position(last.ledger_id, last.last_entry_id))
-            read_position, last = following, ref
+            if has_read and read_position[0] != ledger_id:
+                cursor.extend(_before(read_position))
+            read_position, has_read = following, True
             if is_plain and (ledger_id, first) > cursor.mark_delete:
                 pending.add_whole(PendingBlock(ref, of_rows))
                 continue
-            cursor.extend(Position(ledger_id, ref.last_entry_id))
+            cursor.extend(_before(following))
             if rows := self._unacknowledged(ref):
                 self._add(PendingBlock(ref, of_rows), rows)
-        if last is not None:
-            cursor.extend(Position(last.ledger_id, last.last_entry_id))
+        if has_read:
+            cursor.extend(_before(read_position))
             self.read_position = Position(*read_position)
             self._has_read = True
         if self._has_read and self._returning.claims:
@@ -143,3 +143,8 @@ class Intake:
             for a, b, count in counts.runs(ref.ledger_id, first + start, first + end - 1):
                 row_segments.insert(segments, row_sets.span(a - first, b - first + 1), count)
         return segments
+
+
+def _before(position: tuple[int, int]) -> Position:
+    """The last entry of what ends before a position that is not the first of its ledger."""
+    return Position(position[0], position[1] - 1)

@@ -124,10 +124,10 @@ class PendingAcks:
 
     def add_whole(self, block: PendingBlock) -> None:
         """Take in a block that was read, all of whose rows wait."""
-        ref = block.ref
         self.blocks[block.key] = block
-        block.waiting = [(ref.all_rows, 0)]
-        self.waiting_messages += ref.messages
+        messages = block.ref.messages
+        block.waiting = [((1 << messages) - 1, 0)]
+        self.waiting_messages += messages
         self.fresh.append(block)
 
     def take(self, block: PendingBlock, limit: int) -> tuple[RowSet, int]:
@@ -247,7 +247,7 @@ class PendingAcks:
     def drop(self, block: PendingBlock) -> None:
         """The whole block is acknowledged."""
         for delivery in tuple(block.deliveries):
-            self.end(delivery)
+            self._shrink(delivery, 0, delivery.rows.bit_count())
         if block.waiting:
             self.waiting_messages -= row_segments.size(block.waiting)
             block.waiting = []

@@ -33,11 +33,8 @@ class RedeliveryRequests:
         self._returning = returning
         self._consumers = consumers
         self._type = kind
-        self._deferred: list[_Deferred] = []
-
-    def __bool__(self) -> bool:
-        """Whether any wait for blocks to be read."""
-        return bool(self._deferred)
+        self.deferred: list[_Deferred] = []
+        """What waits for blocks to be read."""
 
     def negative_acknowledge(self, consumer_id: int, items: Iterable[NackItem]) -> bool:
         """Let messages come again that failed; on an ordered subscription also what came after them."""
@@ -45,7 +42,7 @@ class RedeliveryRequests:
         if consumer is None:
             return False
         if self._returning.has_claims(consumer_id):
-            self._deferred.append(_Deferred(consumer_id, list(items), None))
+            self.deferred.append(_Deferred(consumer_id, list(items), None))
             return False
         lowest = self._redelivery.negative_acknowledge(consumer, items)
         if lowest is None or not self._type.policy.is_ordered:
@@ -61,7 +58,7 @@ class RedeliveryRequests:
             # One that stands by has nothing, and the queue of the active one must stay as it is.
             return False
         if self._returning.has_claims(consumer_id):
-            self._deferred.append(_Deferred(consumer_id, [], through))
+            self.deferred.append(_Deferred(consumer_id, [], through))
             return False
         is_ordered = self._type.policy.is_ordered
         self._redelivery.redeliver(consumer, None if is_ordered else through)
@@ -69,7 +66,7 @@ class RedeliveryRequests:
 
     def retry(self) -> Iterator[int]:
         """Blocks were read: do what waited for them; yields the consumers whose queues must go."""
-        deferred, self._deferred = self._deferred, []
+        deferred, self.deferred = self.deferred, []
         for consumer_id, items, through in deferred:
             if through is None:
                 has_gone_back = self.negative_acknowledge(consumer_id, items)
@@ -80,4 +77,4 @@ class RedeliveryRequests:
 
     def clear(self) -> None:
         """Everything starts over."""
-        self._deferred.clear()
+        self.deferred.clear()

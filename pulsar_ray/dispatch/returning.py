@@ -22,35 +22,36 @@ class ReturningConsumers:
     """
 
     def __init__(self, known: Iterable[KnownConsumer], grace_until_ms: int) -> None:
-        self._awaited = {consumer.consumer_id: consumer for consumer in known}
+        self.awaited = {consumer.consumer_id: consumer for consumer in known}
+        """By id: those that may still come back."""
         self._grace_until_ms = grace_until_ms
         self.claims: dict[tuple[int, int], list[Claim]] = {}
 
     @property
     def deadline_ms(self) -> int | None:
         """When waiting ends; None if nobody is awaited."""
-        return self._grace_until_ms if self._awaited else None
+        return self._grace_until_ms if self.awaited else None
 
     def is_waiting(self, now_ms: int) -> bool:
-        return bool(self._awaited) and now_ms < self._grace_until_ms
+        return bool(self.awaited) and now_ms < self._grace_until_ms
 
     def keeps_out(self, spec: ConsumerSpec) -> bool:
         """Whether somebody who is awaited excludes this consumer."""
         return any(
             consumer.consumer_id != spec.consumer_id
             and (consumer.consumer_type != spec.consumer_type or spec.consumer_type == ConsumerType.Exclusive)
-            for consumer in self._awaited.values()
+            for consumer in self.awaited.values()
         )
 
     def came_back(self, consumer_id: int) -> None:
-        self._awaited.pop(consumer_id, None)
+        self.awaited.pop(consumer_id, None)
 
     def stop_waiting(self, now_ms: int) -> list[int]:
         """Once the grace period is over: the consumers that did not come."""
         if now_ms < self._grace_until_ms:
             return []
-        missing = list(self._awaited)
-        self._awaited.clear()
+        missing = list(self.awaited)
+        self.awaited.clear()
         return missing
 
     def claim(self, consumer_id: int, key: tuple[int, int], rows: RowRanges) -> None:

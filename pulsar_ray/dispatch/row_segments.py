@@ -46,7 +46,9 @@ def take(segments: list[Segment], limit: int) -> tuple[RowSet, int]:
         i, (rows, count) = min(enumerate(segments), key=_first_bit)
         others = rows_of(segments) ^ rows
         taken = rows & ((others & -others) - 1)
-    taken = row_sets.lowest(taken or rows, limit)
+    taken = taken or rows
+    if taken.bit_count() > limit:
+        taken = row_sets.lowest(taken, limit)
     if taken == rows:
         del segments[i]
     else:

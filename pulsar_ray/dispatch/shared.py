@@ -106,7 +106,7 @@ class SharedPolicy:
                     wanted = turn
             elif wanted > left:
                 return
-            fitting = rows_that_fit(consumer, block, wanted, room)
+            fitting = wanted if wanted <= room else rows_that_fit(consumer, block, wanted, room)
             if not fitting:
                 return
             grants.append(source.grant(consumer, block, fitting))

@@ -8,7 +8,7 @@ from pulsar_ray.dispatch import row_segments
 from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec, PendingBlock
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.dispatch.policy import GrantSource, rows_that_fit
-from pulsar_ray.dispatch.row_segments import Segment
+from pulsar_ray.dispatch.row_segments import Segment, size
 from pulsar_ray.errors import ConsumerBusy
 from pulsar_ray.model import row_sets
 
@@ -50,7 +50,7 @@ class SingleActivePolicy:
         if consumer is None:
             return grants
         pending = source.pending
-        while pending.has_any and (room := source.room(consumer)) > 0:
+        while (pending.waiting_messages or pending.suspects) and (room := source.room(consumer)) > 0:
             block = pending.head()
             suspect = pending.lowest_suspect() if pending.suspects else None
             if suspect is not None and _comes_first(suspect, block):
@@ -59,7 +59,9 @@ class SingleActivePolicy:
                 break
             if block is None:
                 break
-            fitting = rows_that_fit(consumer, block, _rows_in_order(block), room)
+            fitting = size(block.waiting) if suspect is None else _rows_in_order(block)
+            if fitting > room:
+                fitting = rows_that_fit(consumer, block, fitting, room)
             if not fitting:
                 break
             grants.append(source.grant(consumer, block, fitting))
@@ -75,7 +77,7 @@ def _comes_first(suspect: PendingBlock, block: PendingBlock | None) -> bool:
 def _rows_in_order(block: PendingBlock) -> int:
     """The waiting rows of a block before its first suspect."""
     if not block.suspects:
-        return row_segments.size(block.waiting)
+        return size(block.waiting)
     before = (1 << _first(block.suspects)) - 1
     return (row_segments.rows_of(block.waiting) & before).bit_count()
 

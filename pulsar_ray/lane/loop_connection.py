@@ -28,7 +28,7 @@ from pulsar_ray.lane.handshake import open_lane
 from pulsar_ray.lane.hello import HelloFields, parse_error
 from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.lane.limits import LaneLimits
-from pulsar_ray.session.packet import CARRIER_TYPES, ERROR, Buffer, Packet, PacketParser
+from pulsar_ray.session.packet import CARRIER_TYPES, ERROR, Buffer, PacketParser
 
 CONNECT_DEADLINE_S = 5.0
 
@@ -183,22 +183,19 @@ class LoopConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         try:
-            packets = list(self._parser.received(nbytes))
+            packets = self._parser.received(nbytes)
             last = packets[-1] if packets else None
             if last is not None and last.type in CARRIER_TYPES:
                 packets.pop()
             if packets and self._lost is None:
-                self._handle(packets)
+                handler: Any = self._handler
+                handler.on_packets(self, packets)
             if last is not None and last.type == ERROR:
                 raise parse_error(last)
             if last is not None and last.type in CARRIER_TYPES:
                 raise ProtocolError(f"packet of type {last.type} on an open lane")
         except PulsarException as error:
             self._lose(error)
-
-    def _handle(self, packets: list[Packet]) -> None:
-        handler: Any = self._handler
-        handler.on_packets(self, packets)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

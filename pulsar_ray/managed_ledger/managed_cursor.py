@@ -64,20 +64,25 @@ class ManagedCursor:
 
     def acknowledge(self, ledger_id: int, first: int, last: int) -> int:
         """Acknowledge entries first..last of a ledger; returns how many were not before."""
-        if ledger_id < self.mark_delete.ledger_id:
+        of_ledger, entry_id = self.mark_delete
+        if ledger_id < of_ledger:
             return 0
-        if ledger_id == self.mark_delete.ledger_id:
-            first = max(first, self.mark_delete.entry_id + 1)
-        first, last = max(first, 0), min(last, self.ledgers.last_entry_of(ledger_id))
+        lowest = entry_id + 1 if ledger_id == of_ledger else 0
+        first = max(first, lowest)
+        last = min(last, self.ledgers.last_entry_of(ledger_id))
         if first > last:
             return 0
         # In order is the usual case: nothing becomes a hole.
-        if self.ledgers.after(self.mark_delete) == (ledger_id, first):
+        follows = first == lowest
+        if ledger_id != of_ledger:
+            follows = self.ledgers.after(self.mark_delete) == (ledger_id, first)
+        if follows:
             added = last - first + 1
-            if self.deleted:
+            if has_holes := bool(self.deleted):
                 added = sum(b - a + 1 for a, b in self.deleted.missing(ledger_id, first, last))
             self._move_mark_delete(Position(ledger_id, last))
-            self._advance_over_deleted()
+            if has_holes:
+                self._advance_over_deleted()
         else:
             added = self.deleted.add(ledger_id, first, last)
             if not added:
@@ -295,7 +300,8 @@ class ManagedCursor:
         self.mark_delete = position
         if self.deleted:
             self.deleted.remove_up_to(position)
-        self.counts.discard_up_to(position)
+        if self.counts.has_any:
+            self.counts.discard_up_to(position)
         for acks in (self._batch_acks, self._session_acks):
             while acks and acks.peekitem(0)[0] <= position:
                 acks.popitem(0)

@@ -84,8 +84,9 @@ def lowest(rows: RowSet, limit: int) -> RowSet:
 
 def to_wire(rows: RowSet) -> WireRows:
     """As a packet names them: whichever is short."""
-    if is_range(rows):
-        return ranges_of(rows)
+    lowest_bit = rows & -rows
+    if not (rows + lowest_bit) & rows:
+        return ((lowest_bit.bit_length() - 1, rows.bit_length()),) if rows else ()
     bits = rows.to_bytes((rows.bit_length() + 7) // 8, "little")
     if len(bits) > 4 * _FEW_RANGES and (rows ^ (rows << 1)).bit_count() <= 2 * _FEW_RANGES:
         return ranges_of(rows)
