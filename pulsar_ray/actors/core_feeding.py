@@ -94,8 +94,11 @@ class CoreFeeding:
         self._reader.submit(lambda: read_slots(self._directory, blocks, slotting), done)
 
     def _offer(self, blocks: list[BlockRef], slots: list[Slots] | None, seek_generation: int) -> None:
-        self._core.cursor.extend(self._feed.last)
-        dropped = self._core.offer(blocks, seek_generation, slots)
+        core = self._core
+        dropped = core.offer(blocks, seek_generation, slots)
+        if core.read_position <= self._feed.last:
+            # What is not read yet belongs to the backlog too.
+            core.cursor.extend(self._feed.last)
         if dropped:
             self._dropped(dropped, False)
 

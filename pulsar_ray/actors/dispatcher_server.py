@@ -159,7 +159,7 @@ class DispatcherServer:
         """The partition's log moved."""
         self._feed.advanced(packet)
         for host in self._subscriptions.values():
-            host.advanced()
+            host.turn.log_moved()
 
     def _update_arming(self) -> None:
         wanted = self._waits_for_entries

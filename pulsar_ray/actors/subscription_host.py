@@ -301,11 +301,6 @@ class SubscriptionHost:
         """Whether somebody is connected that new entries would concern, and has had room for some lately."""
         return bool(self.endpoints) and not self.turn.is_sated
 
-    def advanced(self) -> None:
-        """The log moved; several times, if it was read late, and then there is one turn for all of them."""
-        if self.endpoints:
-            self.turn.schedule()
-
     def _run_turn(self) -> None:
         self.turn.run()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from pulsar_ray.actors.appetite import Appetite
 from pulsar_ray.actors.consumer_endpoint import ConsumerEndpoint
@@ -58,6 +58,11 @@ class SubscriptionTurn:
             self._is_scheduled = True
             self._loop.call_soon(self.run)
 
+    def log_moved(self) -> None:
+        """Run as well, if anybody is connected; several packets that were read late have one turn."""
+        if self._endpoints:
+            self.schedule()
+
     def room_was_made(self) -> None:
         """Run as well, unless nothing waits for room."""
         if not self._is_scheduled and (self._appetite.is_sated or self.has_work):
@@ -71,8 +76,9 @@ class SubscriptionTurn:
     @property
     def has_work(self) -> bool:
         """Whether anything is left to grant, or to feed the core with."""
-        core = self._core
-        return core.pending.has_any or core.read_position <= self._feed.last
+        core, pending = self._core, self._core.pending
+        is_left = pending.waiting_messages or pending.suspects
+        return bool(is_left) or core.read_position <= self._feed.last
 
     @property
     def is_sated(self) -> bool:
@@ -121,7 +127,7 @@ class SubscriptionTurn:
         if not grants:
             return False
         self._has_granted = True
-        by_consumer = _by_consumer(grants)
+        by_consumer = {grants[0].consumer_id: grants} if len(grants) == 1 else _by_consumer(grants)
         for incarnation, granted in by_consumer.items():
             endpoint = self._endpoints.get(incarnation)
             if endpoint is not None:
@@ -136,10 +142,8 @@ class SubscriptionTurn:
         self.run()
 
 
-def _by_consumer(grants: list[Grant]) -> dict[int, Sequence[Grant]]:
-    if len(grants) == 1:
-        return {grants[0].consumer_id: grants}
+def _by_consumer(grants: list[Grant]) -> dict[int, list[Grant]]:
     found: dict[int, list[Grant]] = {}
     for grant in grants:
         found.setdefault(grant.consumer_id, []).append(grant)
-    return dict(found)
+    return found

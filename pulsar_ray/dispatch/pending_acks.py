@@ -95,11 +95,6 @@ class PendingAcks:
                 return block
         return fresh[0] if fresh else None
 
-    @property
-    def has_any(self) -> bool:
-        """Whether any rows wait to be dispatched."""
-        return bool(self.waiting_messages or self.suspects)
-
     def lowest_suspect(self) -> PendingBlock | None:
         """The lowest block with suspects."""
         return self.suspects.peekitem(0)[1] if self.suspects else None
