@@ -36,7 +36,7 @@ class Acknowledgments:
             if block is None or not _is_part(block.ref, ledger_id, first, last):
                 if block is not None:
                     self._acknowledge_rows(block, within)
-                block, within = self._pending.find(ledger_id, first), 0
+                block, within = self._pending.blocks.find(ledger_id, first), 0
                 if block is None or not _is_part(block.ref, ledger_id, first, last):
                     self._acknowledge_range(ledger_id, first, last, block)
                     block = None
@@ -52,7 +52,7 @@ class Acknowledgments:
         entries = int.from_bytes(data, "little")
         if not self._cursor.acknowledge_bits(ledger_id, origin, entries):
             return
-        for block in self._pending.overlapping(ledger_id, origin, origin + entries.bit_length() - 1):
+        for block in self._pending.blocks.overlapping(ledger_id, origin, origin + entries.bit_length() - 1):
             ref = block.ref
             offset = ref.first_entry_id - origin
             rows = (entries >> offset if offset >= 0 else entries << -offset) & ((1 << ref.entries) - 1)
@@ -79,7 +79,7 @@ class Acknowledgments:
         if at is not None and at.key == (ledger_id, first) and at.ref.entries == last - first + 1:
             self._pending.drop(at)
             return
-        for block in self._pending.overlapping(ledger_id, first, last):
+        for block in self._pending.blocks.overlapping(ledger_id, first, last):
             ref = block.ref
             if first <= ref.first_entry_id and ref.last_entry_id <= last:
                 self._pending.drop(block)
@@ -90,7 +90,7 @@ class Acknowledgments:
         """Messages of a batch entry, by batch index; rows of a block of entries are taken as entries."""
         position = Position(ledger_id, entry_id)
         rows = row_ranges.union((), rows)  # a client may send them in any order
-        block = self._pending.find(ledger_id, entry_id)
+        block = self._pending.blocks.find(ledger_id, entry_id)
         if block is None:
             self._cursor.acknowledge_rows(position, rows, None, is_durable)
         elif block.ref.row_is_entry:
@@ -108,7 +108,7 @@ class Acknowledgments:
         if position.entry_id < 0:
             self._acknowledge_below(Position(position.ledger_id, 0))
             return
-        block = self._pending.find(*position)
+        block = self._pending.blocks.find(*position)
         if row >= 0 and (block is None or block.ref.is_batch):
             self._acknowledge_below(position)
             self.acknowledge_batch(*position, ((0, row + 1),), is_durable)
@@ -133,7 +133,7 @@ class Acknowledgments:
             self._drop_up_to(Position(position.ledger_id, position.entry_id - 1))
 
     def _drop_up_to(self, position: Position) -> None:
-        for block in self._pending.up_to(position):
+        for block in self._pending.blocks.up_to(position):
             ref = block.ref
             if (ref.ledger_id, ref.last_entry_id) <= position:
                 self._pending.drop(block)

@@ -7,19 +7,15 @@ Everything works on blocks and sets of their rows, never on a row.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from typing import Protocol
 
 from sortedcontainers import SortedDict
 
 from pulsar_ray.dispatch import row_segments
 from pulsar_ray.dispatch.consumer import Consumer, Delivery, PendingBlock
+from pulsar_ray.dispatch.log_blocks import LogBlocks
 from pulsar_ray.dispatch.row_segments import Segment
-from pulsar_ray.model.position import Position
 from pulsar_ray.model.row_sets import RowSet
-
-Key = tuple[int, int]
-"""(ledger id, first entry id) of a block."""
 
 
 class PendingWatcher(Protocol):
@@ -42,7 +38,7 @@ class PendingAcks:
     """Blocks in the order of the log, the queues of those with rows to dispatch, and the totals."""
 
     def __init__(self) -> None:
-        self.blocks: SortedDict = SortedDict()
+        self.blocks = LogBlocks()
         self.fresh: deque[PendingBlock] = deque()
         """Blocks never dispatched, in order; those without waiting rows are stale and skipped."""
         self.waiting: SortedDict = SortedDict()
@@ -52,37 +48,7 @@ class PendingAcks:
         self.unacked_messages = 0
         self.watcher: PendingWatcher | None = None
 
-    # ---- finding
-
-    def find(self, ledger_id: int, entry_id: int) -> PendingBlock | None:
-        """The block that holds an entry."""
-        block: PendingBlock | None = self.blocks.get((ledger_id, entry_id))
-        if block is None:
-            key = next(self.blocks.irange(None, (ledger_id, entry_id), reverse=True), None)
-            if key is not None and key[0] == ledger_id:
-                block = self.blocks[key]
-                if block is not None and block.ref.last_entry_id < entry_id:
-                    return None
-        return block
-
-    def overlapping(self, ledger_id: int, first: int, last: int) -> Iterator[PendingBlock]:
-        """The blocks that hold any of entries first..last; each may be dropped before the next comes."""
-        block = self.find(ledger_id, first)
-        while True:
-            if block is None:
-                key = next(self.blocks.irange((ledger_id, first), (ledger_id, last)), None)
-                if key is None:
-                    return
-                block = self.blocks[key]
-            first = block.ref.last_entry_id + 1
-            yield block
-            if first > last:
-                return
-            block = self.blocks.get((ledger_id, first))
-
-    def up_to(self, position: Position) -> list[PendingBlock]:
-        """The blocks that begin at or below `position`, in order."""
-        return [self.blocks[key] for key in self.blocks.irange(None, tuple(position))]
+    # ---- what waits
 
     def head(self) -> PendingBlock | None:
         """The lowest block with waiting rows."""
@@ -111,7 +77,7 @@ class PendingAcks:
 
     def add(self, block: PendingBlock, segments: list[Segment]) -> None:
         """Take in a block that was read, with its rows that wait."""
-        self.blocks[block.key] = block
+        self.blocks.add(block)
         if segments:
             block.waiting = segments
             self.waiting_messages += row_segments.size(segments)
@@ -119,7 +85,7 @@ class PendingAcks:
 
     def add_whole(self, block: PendingBlock) -> None:
         """Take in a block that was read, all of whose rows wait."""
-        self.blocks[block.key] = block
+        self.blocks.add(block)
         messages = block.ref.messages
         block.waiting = [((1 << messages) - 1, 0)]
         self.waiting_messages += messages

@@ -40,7 +40,7 @@ class Redelivery:
         """
         lowest: tuple[PendingBlock, int] | None = None
         for ledger_id, entry_id, rows, count in items:
-            block = self._pending.find(ledger_id, entry_id)
+            block = self._pending.blocks.find(ledger_id, entry_id)
             if block is None:
                 continue
             offset = entry_id - block.ref.first_entry_id if block.ref.row_is_entry else 0
