@@ -13,9 +13,8 @@ from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.ledger.reader import SegmentGone, SegmentReader
 from pulsar_ray.ledger.segment_file import segment_name
-from pulsar_ray.model.row_sets import to_wire
-from pulsar_ray.session.requests import Deliver, Reset, encode_request
-from pulsar_ray.session.requests import Grant as WireGrant
+from pulsar_ray.session.deliver_packets import encode_deliver
+from pulsar_ray.session.requests import Reset, encode_request
 from pulsar_ray.session.session_table import Session
 
 MAX_GRANTS_PER_PACKET = 512
@@ -99,8 +98,7 @@ class ConsumerEndpoint:
             return
         for start in range(0, len(grants), MAX_GRANTS_PER_PACKET):
             part = grants[start : start + MAX_GRANTS_PER_PACKET]
-            packet = Deliver(self.consumer_id, self._epoch, generation, [described(grant) for grant in part])
-            self.session.send(encode_request(packet))
+            self.session.send(encode_deliver(self.consumer_id, self._epoch, generation, part))
 
     @property
     def has_unsent(self) -> bool:
@@ -152,9 +150,8 @@ class ConsumerEndpoint:
                 body = []
                 if isinstance(error, SegmentGone) and not self.is_held:
                     part = [_without_bytes(grant) for grant in part]
-            packet = Deliver(self.consumer_id, self._epoch, generation, [described(grant) for grant in part])
             if self.session.carrier is carrier and not self._is_retired:
-                self.session.send(encode_request(packet, body))
+                self.session.send(encode_deliver(self.consumer_id, self._epoch, generation, part, body))
 
     def _next_part(self) -> tuple[int, list[Grant]]:
         generation, first = self._waiting.popleft()
@@ -171,22 +168,6 @@ class ConsumerEndpoint:
             part.append(grant)
             self._waiting.popleft()
         return generation, part
-
-
-def described(grant: Grant) -> tuple[int, WireGrant]:
-    """A grant as a Deliver packet names it."""
-    ref = grant.block
-    return grant.number, (
-        ref.ledger_id,
-        ref.segment_index,
-        ref.offset,
-        ref.length,
-        ref.first_entry_id,
-        ref.entries,
-        to_wire(grant.row_set),
-        grant.redelivery_count,
-        ref.messages,
-    )
 
 
 def _without_bytes(grant: Grant) -> Grant:

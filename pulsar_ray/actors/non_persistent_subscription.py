@@ -6,12 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pulsar_ray.actors.consumer_endpoint import (
-    MAX_BODY_BYTES,
-    MAX_GRANTS_PER_PACKET,
-    ConsumerEndpoint,
-    described,
-)
+from pulsar_ray.actors.consumer_endpoint import MAX_BODY_BYTES, MAX_GRANTS_PER_PACKET, ConsumerEndpoint
 from pulsar_ray.actors.log_feed import LogFeed
 from pulsar_ray.actors.owner_loop import DiskThread
 from pulsar_ray.actors.subscription_host import SubscriptionHost
@@ -25,7 +20,8 @@ from pulsar_ray.dispatch.sticky_key import Slots, Slotting
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.format.block import parse_block_header
 from pulsar_ray.format.compression import UnknownCodec
-from pulsar_ray.session.requests import ConsumerOpened, Deliver, OpenConsumer, encode_request
+from pulsar_ray.session.deliver_packets import encode_deliver
+from pulsar_ray.session.requests import ConsumerOpened, OpenConsumer
 from pulsar_ray.session.session_table import Session
 
 MAX_UNSENT_BYTES = 8 * 1024 * 1024
@@ -65,9 +61,8 @@ class PassingEndpoint(ConsumerEndpoint):
             self._send(part, generation)
 
     def _send(self, part: list[Grant], generation: int) -> None:
-        packet = Deliver(self.consumer_id, self._epoch, generation, [described(grant) for grant in part])
         body = [self.bodies[grant.block.ledger_id, grant.block.first_entry_id] for grant in part]
-        self.session.send(encode_request(packet, body))
+        self.session.send(encode_deliver(self.consumer_id, self._epoch, generation, part, body))
 
 
 class NonPersistentSubscription(SubscriptionHost):
