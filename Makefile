@@ -1,4 +1,4 @@
-.PHONY: setup demo test check format bench clean
+.PHONY: setup demo test check test-without-ray test-with-ray format bench clean
 
 # Each actor is a process of its own: none of them is to compile every module again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -23,9 +23,16 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: setup check
-	$(BIN)/python -m pytest --numprocesses 3 tests/unit tests/conformance
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder tests/actors tests/docs tests/faults tests/spark
+# Types are checked while those tests run that mostly wait; they take turns on two cores.
+test: setup
+	$(MAKE) --no-print-directory --jobs 2 check test-without-ray
+	$(MAKE) --no-print-directory test-with-ray
+
+test-without-ray: setup
+	$(BIN)/python -m pytest --numprocesses 5 tests/unit tests/conformance
+
+test-with-ray: setup
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadgroup --no-loadscope-reorder tests/actors tests/docs tests/faults tests/spark
 
 format: setup
 	$(BIN)/ruff format .

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 import zlib
@@ -19,6 +20,7 @@ from pulsar_ray_spark.demo.text import (
     standard_library,
     tally_of,
 )
+from tests.docs.new_user import QUICK_JVMS
 
 TIMEOUT_S = 400.0
 
@@ -121,6 +123,7 @@ def test_the_demo_on_some_files_ends_everything_it_started(tmp_path: Path) -> No
             str(data_dir),
             *inputs,
         ],
+        env=os.environ | QUICK_JVMS,
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
