@@ -36,11 +36,14 @@ def drops(broker: Broker, topic: str, subscription: str) -> dict[str, Any]:
     return found
 
 
-def wait_for_permits(broker: Broker, topic: str, subscription: str) -> None:
+def wait_for_permits(broker: Broker, topic: str, subscription: str, consumers: int = 1) -> None:
     """Subscribing does not wait for the first permits to arrive, and without any messages are dropped."""
-    wait_until(
-        lambda: drops(broker, topic, subscription)["consumers"][0]["availablePermits"] > 0, what="permits"
-    )
+
+    def all_have_some() -> bool:
+        permits = [one["availablePermits"] for one in drops(broker, topic, subscription)["consumers"]]
+        return len(permits) == consumers and min(permits) > 0
+
+    wait_until(all_have_some, what="permits")
 
 
 def send_all(producer: Producer, sent: list[bytes]) -> None:

@@ -28,7 +28,7 @@ from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.names import dispatcher_name
 from tests.conformance.broker import WAIT_MS, Broker, keyed_numbers, numbers, receive, values
-from tests.conformance.non_persistent import drops, new_topic, send_all, send_until_received
+from tests.conformance.non_persistent import drops, new_topic, send_all, send_until_received, wait_for_permits
 
 Quiet = Callable[[Consumer], None]
 pytestmark = pytest.mark.usefixtures("carriers_are_kept")
@@ -191,6 +191,7 @@ def test_a_failover_consumer_takes_over_and_the_former_one_keeps_what_it_has(
     send_all(producer, numbers(0, 10))
     wait_until(first._core.has_received, what="the first messages")
     second = broker.client().subscribe(topic, "s", ConsumerType.Failover, priority_level=1)
+    wait_for_permits(broker, topic, "s", consumers=2)
     send_all(producer, numbers(10, 20))
     assert values(second, 10) == numbers(10, 20)
     assert values(first, 10) == numbers(0, 10)
