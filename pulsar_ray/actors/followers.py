@@ -8,7 +8,8 @@ from typing import Any
 
 from pulsar_ray.ledger.segment_file import SegmentInfo
 from pulsar_ray.managed_ledger.managed_ledger import AppendResult, ManagedLedger
-from pulsar_ray.session.requests import Advanced, Follow, encode_request
+from pulsar_ray.session.packet_encoder import PacketEncoder
+from pulsar_ray.session.requests import Advanced, Follow
 from pulsar_ray.session.session_table import Session
 
 MAX_UNSENT_BYTES = 256 * 1024
@@ -44,6 +45,7 @@ class Followers:
         self._ledger = ledger
         self._loop = loop
         self._followers: dict[int, _Follower] = {}
+        self._encoder = PacketEncoder(Advanced)
         self._held: list[tuple[int, int, int, bytes]] = []
         self._held_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -77,7 +79,8 @@ class Followers:
         if not self._followers:
             return
         self._held += result.frames
-        self._held_bytes += sum(len(header) for *_, header in result.frames)
+        for *_, header in result.frames:
+            self._held_bytes += len(header)
         may_wait = bool(result.frames) and self._held_bytes < MAX_HELD_BYTES
         if may_wait and self._loop.time() < self._pause_until:
             if self._timer is None:
@@ -96,8 +99,11 @@ class Followers:
             self._timer = None
         frames, self._held, self._held_bytes = self._held, [], 0
         usual: list[Any] | None = None
-        armed = [follower for follower in self._followers.values() if follower.armed]
-        for follower in armed:
+        armed = 0
+        for follower in self._followers.values():
+            if not follower.armed:
+                continue
+            armed += 1
             carrier = follower.session.carrier
             if carrier is None or carrier.unsent_bytes > MAX_UNSENT_BYTES:
                 # It reads slower than we write: its next Follow (at the latest after a second) tells it the
@@ -105,11 +111,12 @@ class Followers:
                 follower.behind = True
             elif follower.segments_version == self._ledger.segments_version and frames:
                 # The same for all of them, nearly always: encoded once.
-                usual = usual or encode_request(self._packet(None, None, frames))
+                usual = usual or self._packet(None, None, frames)
                 follower.session.send(usual)
             else:
                 self._tell(follower, frames)
-        self._pause_until = self._loop.time() + min(PAUSE_S * (len(armed) - 1), MAX_PAUSE_S)
+        if armed > 1:
+            self._pause_until = self._loop.time() + min(PAUSE_S * (armed - 1), MAX_PAUSE_S)
 
     def catch_up(self) -> None:
         """Tell those that were left out while their carrier was full."""
@@ -127,11 +134,14 @@ class Followers:
             segments = [_described(segment) for segment in ledger.segments()]
         elif not frames and (known := ledger.segments()):
             tail = _described(known[-1])
-        follower.session.send(encode_request(self._packet(segments, tail, frames)))
+        follower.session.send(self._packet(segments, tail, frames))
 
-    def _packet(self, segments: list[SegmentRow] | None, tail: SegmentRow | None, frames: Frames) -> Advanced:
-        position, first = self._ledger.last_position, self._ledger.first_position
-        return Advanced(self._ledger.epoch, *position, *first, segments, tail, frames)
+    def _packet(
+        self, segments: list[SegmentRow] | None, tail: SegmentRow | None, frames: Frames
+    ) -> list[Any]:
+        ledger = self._ledger
+        fields = (ledger.epoch, *ledger.last_position, *ledger.first_position, segments, tail, frames)
+        return self._encoder.encode(fields)
 
 
 def _described(segment: SegmentInfo) -> SegmentRow:

@@ -205,5 +205,3 @@ class _NoDisk:
     def submit(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
         """Run `work` here and now."""
         done(work(), None)
-
-    run_here = submit

@@ -119,12 +119,8 @@ class DiskThread:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing that was submitted on the owner loop is under way."""
+        """Nothing that was submitted on the owner loop is under way: its work may be done here."""
         return not self._unfinished
-
-    def run_here(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
-        """As `submit`, in the calling thread, which waits; only while `is_idle`."""
-        done(*_outcome(work))
 
     async def run(self, work: Callable[[], T]) -> T:
         """Await `work()` done on the disk thread, from the owner loop."""

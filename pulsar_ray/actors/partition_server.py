@@ -27,7 +27,7 @@ from pulsar_ray.actors.sleeping_cursors import SleepingCursors
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration, PulsarException, SubscriptionNotFound
-from pulsar_ray.managed_ledger.managed_ledger import AppendResult, ManagedLedger, Subscription
+from pulsar_ray.managed_ledger.managed_ledger import ManagedLedger, Subscription
 from pulsar_ray.managed_ledger.manifest import LEDGER_COUNTER_BITS
 from pulsar_ray.model.position import Position
 from pulsar_ray.session.requests import (
@@ -76,7 +76,7 @@ class PartitionServer:
             clock,
             loop,
             self._disk,
-            on_durable=self._advanced,
+            on_durable=self.followers.advanced,
             on_fatal=on_fatal,
             disk_refusal=lambda: self._space.refusal,
             name_prefix=f"pulsar-ray-{ledger.identity.number}",
@@ -168,9 +168,6 @@ class PartitionServer:
     def _trim_interval(self) -> float:
         # Whoever waits for space does not wait for the next regular check.
         return min(LOW_DISK_TRIM_S, self._trim_interval_s) if self._space.is_low else self._trim_interval_s
-
-    def _advanced(self, result: AppendResult) -> None:
-        self.followers.advanced(result)
 
     # --- holds ------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from pulsar_ray.actors.producer_endpoint import ProducerEndpoint
@@ -38,6 +39,7 @@ from pulsar_ray.managed_ledger.producer_incarnations import (
 )
 from pulsar_ray.model.position import Position
 from pulsar_ray.model.traffic import IncomingTraffic
+from pulsar_ray.session.packet_encoder import PacketEncoder
 from pulsar_ray.session.requests import OpenProducer, ProducerOpened, PublishFailed, Receipt, encode_request
 from pulsar_ray.session.session_table import Session
 
@@ -72,10 +74,6 @@ class CommitThread(Protocol):
         self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
     ) -> None: ...
 
-    def run_here(
-        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
-    ) -> None: ...
-
 
 class PublishIntake:
     """Owns the producers of a partition and its stream of commits."""
@@ -105,6 +103,7 @@ class PublishIntake:
         self._made_up_names = 0
         self.producers: dict[str, ProducerEndpoint] = {}
         self._waiting = WaitingBlocks()
+        self._receipt = PacketEncoder(Receipt)
         self._committing = False
         self._turn_scheduled = False
         self._is_awaited = False
@@ -193,13 +192,13 @@ class PublishIntake:
         if not isinstance(producer, ProducerEndpoint):
             raise SessionLost(f"producer {producer_id} is not open in this session: open it again")
         self._is_awaited |= is_awaited
-        offset = 0
-        while offset < len(body):
+        offset, size = 0, len(body)
+        while offset < size:
             header = parse_block_header(body, offset)
             end = offset + header.total_length
-            if end > len(body):
+            if end > size:
                 raise ProtocolError(
-                    f"a block of {header.total_length} bytes in {len(body) - offset} bytes of packet"
+                    f"a block of {header.total_length} bytes in {size - offset} bytes of packet"
                 )
             verify_block(body, offset, header)
             self._admit(producer, header, body[offset:end])
@@ -225,22 +224,22 @@ class PublishIntake:
             return
         carrier = producer.session.carrier
         if carrier is not None:
-            carrier.retain(len(block))
-        self._waiting.append(Admitted(producer, header, block, carrier))
+            carrier.retain(header.total_length)
+        self._waiting.append((producer, header, block, carrier))
         if not self._turn_scheduled:
             self._turn_scheduled = True
             self._loop.call_soon(self._end_of_turn)
 
     def _refusal(self, header: BlockHeader) -> PulsarException | None:
-        try:
-            check_block_size(
-                header.payload_length,
-                header.total_length,
-                self._settings.max_message_size,
-                self._settings.netty_max_frame_size_bytes,
-            )
-        except PulsarException as error:
-            return error
+        payload, total = header.payload_length, header.total_length
+        settings = self._settings
+        if payload > settings.max_message_size or total > settings.netty_max_frame_size_bytes:
+            try:
+                check_block_size(
+                    payload, total, settings.max_message_size, settings.netty_max_frame_size_bytes
+                )
+            except PulsarException as error:
+                return error
         return self._disk_refusal()
 
     def _answer_repeat(self, producer: ProducerEndpoint, header: BlockHeader) -> None:
@@ -248,7 +247,7 @@ class PublishIntake:
         # A repeat that is not durable yet is in the group being written: its receipt follows from there.
         if isinstance(known, Repeat) and known.position <= self._ledger.last_position:
             row = (producer.producer_id, header.entry_seq, header.entries, *known.position)
-            producer.session.send(encode_request(Receipt([row])))
+            producer.session.send(self._receipt.encode(([row],)))
         elif isinstance(known, Forgotten):
             refusal = BrokerPersistenceError("nobody remembers whether the partition stored this message")
             self._refuse(producer, header.entry_seq, refusal)
@@ -265,39 +264,42 @@ class PublishIntake:
 
     def _end_of_turn(self) -> None:
         self._turn_scheduled = False
-        if not self._committing and self._waiting:
-            self._start_commit()
+        if not self._committing:
+            self._next()
 
-    def _start_commit(self, *, retried: bool = False) -> None:
-        group = self._waiting.take_group()
-        self._committing = True
-        self._commit(group, retried=retried)
+    def _next(self) -> None:
+        self._committing = self._waiting.size_bytes > 0
+        if self._committing:
+            self._commit(self._waiting.take_group(), retried=False)
 
     def _commit(self, group: list[Admitted], *, retried: bool) -> None:
         is_awaited, self._is_awaited = self._is_awaited, False
-        commit = self._ledger.begin_append(
-            [(admitted.header, [admitted.block]) for admitted in group], self._clock.now_ms()
-        )
-
-        def run() -> float:
-            start = time.perf_counter()
-            commit.run()
-            return time.perf_counter() - start
+        blocks = []
+        messages = 0
+        for _, header, block, _ in group:
+            blocks.append((header, (block,)))
+            messages += header.message_count
+        commit = self._ledger.begin_append(blocks, self._clock.now_ms())
+        is_lone = is_small(commit.total_bytes, messages)
 
         def done(seconds: float | None, error: BaseException | None) -> None:
-            if error is None:
-                if is_lone and seconds is not None:
-                    self._quick_disk.took(seconds)
-                self._finish(group, self._ledger.finish_append(commit), is_awaited=is_awaited)
+            if error is not None:
+                self._ledger.fail_append(commit)
+                self._failed(group, error, retried=retried)
                 return
-            self._ledger.fail_append(commit)
-            self._failed(group, error, retried=retried)
+            if is_lone and seconds is not None:
+                self._quick_disk.took(seconds)
+            self._finish(group, self._ledger.finish_append(commit), is_awaited=is_awaited)
 
-        is_lone = is_small(commit.total_bytes, sum(admitted.header.message_count for admitted in group))
-        if is_lone and self._quick_disk.is_trusted and self._disk.is_idle:
-            self._disk.run_here(run, done)
+        if not is_lone or not self._quick_disk.is_trusted or not self._disk.is_idle:
+            self._disk.submit(partial(_run, commit), done)
+            return
+        try:
+            seconds = _run(commit)
+        except BaseException as error:  # noqa: BLE001 - as from the disk thread
+            done(None, error)
         else:
-            self._disk.submit(run, done)
+            done(seconds, None)
 
     def _finish(self, group: list[Admitted], result: AppendResult, *, is_awaited: bool) -> None:
         # What waits goes to the disk thread before this group is answered, so that the disk is not idle
@@ -309,17 +311,21 @@ class PublishIntake:
             # Whoever is written to first runs first, often on this very processor: now that are dispatchers.
             self._on_durable(result)
         rows: dict[Session, list[tuple[int, int, int, int, int]]] = {}
-        for (producer, header, block, carrier), position in zip(group, result.positions, strict=True):
-            self.traffic.stored(header.message_count, len(block))
-            producer.traffic.stored(header.message_count, len(block))
+        messages = size = 0
+        for (producer, header, _, carrier), position in zip(group, result.positions, strict=True):
+            length = header.total_length
+            messages += header.message_count
+            size += length
+            producer.traffic.stored(header.message_count, length)
             if carrier is not None:
-                carrier.release(len(block))
+                carrier.release(length)
             current = self._current(producer)
             if current is not None:
                 receipt = (current.producer_id, header.entry_seq, header.entries, position[0], position[1])
                 rows.setdefault(current.session, []).append(receipt)
+        self.traffic.stored(messages, size)
         for session, blocks in rows.items():
-            session.send(encode_request(Receipt(blocks)))
+            session.send(self._receipt.encode((blocks,)))
         if is_awaited:
             self._on_durable(result)
         self.commits += 1
@@ -347,15 +353,17 @@ class PublishIntake:
             self._commit(group, retried=True)
             return
         refusal = BrokerPersistenceError(f"the partition could not store the message: {error}")
-        for producer, header, block, carrier in group:
+        for producer, header, _, carrier in group:
             if carrier is not None:
-                carrier.release(len(block))
+                carrier.release(header.total_length)
             current = self._current(producer)
             if current is not None:
                 self._refuse(current, header.entry_seq, refusal)
         self._next()
 
-    def _next(self) -> None:
-        self._committing = False
-        if self._waiting:
-            self._start_commit()
+
+def _run(commit: Any) -> float:
+    """Write; the seconds it took."""
+    start = time.perf_counter()
+    commit.run()
+    return time.perf_counter() - start

@@ -20,19 +20,18 @@ class QuickDisk:
     def __init__(self) -> None:
         self._average_s = STALL_S
         self._trial = TRIAL_WRITES
-
-    @property
-    def is_trusted(self) -> bool:
+        self.is_trusted = False
         """Whether the next small write may be waited for."""
-        return not self._trial and self._average_s < QUICK_S
 
     def took(self, seconds: float) -> None:
         """A small write was durable after so long."""
-        self._average_s += (min(seconds, STALL_S) - self._average_s) * _WEIGHT
         if seconds >= STALL_S:
+            seconds = STALL_S
             self._trial = TRIAL_WRITES
         elif self._trial:
             self._trial -= 1
+        self._average_s += (seconds - self._average_s) * _WEIGHT
+        self.is_trusted = not self._trial and self._average_s < QUICK_S
 
 
 def is_small(write_bytes: int, messages: int) -> bool:

@@ -194,7 +194,7 @@ class SessionHost:
         """
         server = self._server
         assert server is not None
-        session.heard_ms = self._clock.monotonic_ms()
+        session.was_heard = True
         for packet in packets:
             request = decode_request(packet)
             if type(request) is Ping:

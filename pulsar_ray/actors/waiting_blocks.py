@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TypeAlias
 
 from pulsar_ray.actors.producer_endpoint import ProducerEndpoint
 from pulsar_ray.format.block import BlockHeader
@@ -10,14 +10,8 @@ from pulsar_ray.session.session_table import Carrier
 
 MAX_GROUP_BYTES = 32 * 1024 * 1024
 
-
-class Admitted(NamedTuple):
-    """A block on its way to the disk; until it is answered it counts against what the actor may hold."""
-
-    producer: ProducerEndpoint
-    header: BlockHeader
-    block: memoryview
-    carrier: Carrier | None
+Admitted: TypeAlias = tuple[ProducerEndpoint, BlockHeader, memoryview, Carrier | None]
+"""A block on its way to the disk; until it is answered it counts against what may be held of its carrier."""
 
 
 class WaitingBlocks:
@@ -25,44 +19,37 @@ class WaitingBlocks:
 
     def __init__(self) -> None:
         self._blocks: list[Admitted] = []
-        self._bytes = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._blocks)
-
-    @property
-    def size_bytes(self) -> int:
-        """Of all of them."""
-        return self._bytes
+        self.size_bytes = 0
+        """Of all of them; 0 only if there is none."""
 
     def append(self, admitted: Admitted) -> None:
         """The newest."""
         self._blocks.append(admitted)
-        self._bytes += len(admitted.block)
+        self.size_bytes += admitted[1].total_length
 
     def has(self, header: BlockHeader) -> bool:
         """Whether this block waits."""
         return any(
-            waiting.header.incarnation == header.incarnation and waiting.header.entry_seq == header.entry_seq
-            for waiting in self._blocks
+            waiting.incarnation == header.incarnation and waiting.entry_seq == header.entry_seq
+            for _, waiting, *_ in self._blocks
         )
 
     def next_seqs(self, incarnation: int) -> list[int]:
         """What a producer's entry_seq is behind each of its blocks."""
-        headers = [admitted.header for admitted in self._blocks]
+        headers = [header for _, header, *_ in self._blocks]
         return [h.entry_seq + h.entries for h in headers if h.incarnation == incarnation]
 
     def take_group(self) -> list[Admitted]:
         """All of them, or as many of the oldest as one write may have; one at least."""
-        if self._bytes <= MAX_GROUP_BYTES:
+        if self.size_bytes <= MAX_GROUP_BYTES:
             group, self._blocks = self._blocks, []
-            self._bytes = 0
+            self.size_bytes = 0
             return group
         size = 0
-        for taken, admitted in enumerate(self._blocks):  # noqa: B007
-            size += len(admitted.block)
+        for taken, (_, header, *_) in enumerate(self._blocks):  # noqa: B007
+            size += header.total_length
             if size > MAX_GROUP_BYTES:
                 break
         group, self._blocks = self._blocks[: taken + 1], self._blocks[taken + 1 :]
-        self._bytes -= size
+        self.size_bytes -= size
         return group

@@ -122,16 +122,18 @@ def encode_frame_header(
     first_entry_id: int,
     durable_entry_id: int,
     broker_time_ms: int,
-    blocks: Sequence[BlockSpan],
+    blocks: Sequence[tuple[int, int, int]],
 ) -> bytes:
     """Encode the header of a frame; the blocks' bytes are to be written right behind it.
+
+    `blocks` are BlockSpans, or what one consists of.
 
     Raises ValueError if there is no block, or one whose length is no multiple of 8, or which has no entry.
     """
     if len(blocks) == 1:
         length, entries, messages = blocks[0]
         if length & 7 or not length or not 0 < entries <= messages:
-            raise ValueError(f"{blocks[0]} cannot be framed")
+            raise ValueError(f"{BlockSpan(length, entries, messages)} cannot be framed")
         head = _ONE_UNSEALED.pack(
             FRAME_MAGIC,
             FRAME_VERSION,
@@ -159,7 +161,7 @@ def _encode_many(
     first_entry_id: int,
     durable_entry_id: int,
     broker_time_ms: int,
-    blocks: Sequence[BlockSpan],
+    blocks: Sequence[tuple[int, int, int]],
 ) -> bytes:
     if not 0 < len(blocks) <= MAX_BLOCKS_PER_FRAME:
         raise ValueError(f"a frame holds 1..{MAX_BLOCKS_PER_FRAME} blocks, not {len(blocks)}")

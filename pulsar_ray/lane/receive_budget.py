@@ -33,22 +33,24 @@ class ReceiveBudget:
 
     def retain(self, lane: ReadableLane, count: int) -> None:
         """The owner keeps `count` bytes that came over this lane."""
-        self._retained[lane] = self._retained.get(lane, 0) + count
+        retained = self._retained[lane] = self._retained.get(lane, 0) + count
         self.retained_bytes += count
-        self._apply(lane)
+        if retained > self._lane_limit or self.retained_bytes + self.buffered_bytes > self._limit:
+            self._apply(lane)
 
     def release(self, lane: ReadableLane, count: int) -> None:
         """The owner let go of `count` retained bytes; harmless for a lane that was forgotten."""
         retained = self._retained.get(lane, 0)
-        count = min(count, retained)
-        if count == 0:
+        if retained == 0:
             return
-        if count == retained:
+        if count >= retained:
+            count = retained
             del self._retained[lane]
         else:
             self._retained[lane] = retained - count
         self.retained_bytes -= count
-        self._resume()
+        if self._paused:
+            self._resume()
 
     def set_buffered(self, lane: ReadableLane, count: int) -> None:
         """The lane's incomplete large packet takes `count` bytes now, 0 when it has none."""

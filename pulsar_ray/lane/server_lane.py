@@ -58,6 +58,7 @@ class ServerLane(asyncio.BufferedProtocol):
         self.on_drained: Callable[[], None] | None = None
         """Called when a lane that had more than the high mark unsent has come down to the low one."""
         self._server = server
+        self._budget = server.budget
         self._handler = handler
         self._limits = server.limits
         self._loop = server.loop
@@ -108,11 +109,11 @@ class ServerLane(asyncio.BufferedProtocol):
 
     def retain(self, count: int) -> None:
         """Count `count` received bytes as kept; beyond the budget this lane, then all, are not read."""
-        self._server.budget.retain(self, count)
+        self._budget.retain(self, count)
 
     def release(self, count: int) -> None:
         """Give back retained bytes; also after the lane has closed."""
-        self._server.budget.release(self, count)
+        self._budget.release(self, count)
 
     def close(self, error: PulsarException | None = None) -> None:
         """Send the error, write what is queued within `limits.close_s`, and close. `on_closed` follows."""
@@ -158,7 +159,9 @@ class ServerLane(asyncio.BufferedProtocol):
             return
         try:
             packets = self._parser.received(nbytes)
-            self._after_read(bool(packets))
+            buffered = self._parser.buffered_bytes
+            if buffered or self._incomplete_since is not None:
+                self._after_read(buffered, bool(packets))
             if not packets:
                 return
             if self._is_open:
@@ -193,7 +196,7 @@ class ServerLane(asyncio.BufferedProtocol):
         self._transport = None
         if self._abort_timer is not None:
             self._abort_timer.cancel()
-        self._server.budget.forget(self)
+        self._budget.forget(self)
         self._borrowed = None
         is_death_known = self._peer_died or self._watch is None or not self._watch.is_watching
         if is_death_known or self._server.is_closing:
@@ -238,11 +241,8 @@ class ServerLane(asyncio.BufferedProtocol):
         self.send(encode_welcome(decision.welcome))
         self._handler.on_open(self, hello)
 
-    def _after_read(self, has_progressed: bool) -> None:
-        buffered = self._parser.buffered_bytes
-        if not buffered and self._incomplete_since is None:
-            return
-        self._server.budget.set_buffered(self, buffered if self._parser.receives_large else 0)
+    def _after_read(self, buffered: int, has_progressed: bool) -> None:
+        self._budget.set_buffered(self, buffered if self._parser.receives_large else 0)
         if not self._is_open:
             return
         if not buffered:

@@ -221,7 +221,10 @@ class BorrowedMemory:
 
         Raises ProtocolError for a place that cannot be one, or what is no packet there.
         """
-        if all(packet.type > IN_MEMORY for packet in packets):
+        for packet in packets:
+            if packet.type <= IN_MEMORY:
+                break
+        else:
             return packets
         whole = []
         for packet in packets:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pulsar_ray.format.block import BlockHeader
 from pulsar_ray.format.checksum import Buffer
-from pulsar_ray.format.frame import BlockSpan, encode_frame_header
+from pulsar_ray.format.frame import encode_frame_header
 from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE, SegmentHeader
 from pulsar_ray.ledger.segment_file import segment_name
 from pulsar_ray.managed_ledger.append import AppendResult, Commit, LogFiles, OpenLedger
@@ -14,7 +14,7 @@ from pulsar_ray.managed_ledger.log_state import LogState
 from pulsar_ray.managed_ledger.manifest import LEDGER_COUNTER_BITS
 from pulsar_ray.managed_ledger.records import LedgersDeleted, ManifestRecord, SegmentOpened
 from pulsar_ray.managed_ledger.rollover import RolloverPolicy
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.position import position_of
 
 _FRAME_OVERHEAD = 72
 _SPAN_SIZE = 8
@@ -33,17 +33,20 @@ class Appender:
         state = self._state
         if state.in_flight is not None:
             raise RuntimeError("an append is under way already")
-        commit = Commit(self._files, [header for header, _ in blocks], now_ms)
-        commit.checkpoint = state.checkpoint_if_due()
-        spans: list[BlockSpan] = []
+        headers: list[BlockHeader] = []
+        spans: list[tuple[int, int, int]] = []
         payload: list[Buffer] = []
         length = _FRAME_OVERHEAD + _SPAN_SIZE * len(blocks)
         latest = 0
         for header, buffers in blocks:
-            spans.append(BlockSpan(header.total_length, header.entries, header.message_count))
+            size = header.total_length
+            headers.append(header)
+            spans.append((size, header.entries, header.message_count))
             payload += buffers
-            length += header.total_length
+            length += size
             latest = max(latest, header.publish_time_ms)
+        commit = Commit(self._files, headers, now_ms)
+        commit.checkpoint = state.checkpoint_if_due()
         commit.max_publish_ms = latest
         commit.frame_length = length
         entry_id = self._place(commit, length)
@@ -51,11 +54,12 @@ class Appender:
         commit.frame_header = encode_frame_header(
             ledger_id, self._files.owner.epoch, entry_id, entry_id - 1, now_ms, spans
         )
-        commit.buffers += (commit.frame_header, *payload)
+        commit.buffers.append(commit.frame_header)
+        commit.buffers += payload
         commit.total_bytes += length
         record = state.incarnations.record
-        for header in commit.headers:
-            commit.positions.append(Position(ledger_id, entry_id))
+        for header in headers:
+            commit.positions.append(position_of((ledger_id, entry_id)))
             record(header, ledger_id, entry_id, now_ms)
             entry_id += header.entries
         commit.end_entry_id = entry_id

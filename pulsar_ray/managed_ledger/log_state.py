@@ -15,7 +15,7 @@ from pulsar_ray.managed_ledger.records import (
     IncarnationRecord,
     ManifestRecord,
 )
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.position import Position, position_of
 
 _BEHIND_ALL_SEGMENTS = 1 << 32
 _COMPACT_ABOVE_BYTES = 1024 * 1024
@@ -50,10 +50,10 @@ class LogState:
 
     def first_position(self) -> Position:
         """The first entry there is; where the next one would stand if there is none."""
-        leaving = self.leaving()
+        leaving = self.leaving() if self.unfinished else ()
         for ledger_id in self.manifest.ledgers:
             if ledger_id not in leaving:
-                return Position(ledger_id, 0)
+                return position_of((ledger_id, 0))
         return self.last_position.next()
 
     def leaving(self) -> set[int]:
@@ -97,7 +97,7 @@ class LogState:
         current.next_entry_id = first + entries
         current.end_offset = commit.offset + length
         current.last_append_ms = commit.now_ms
-        self.manifest.last_position = Position(commit.ledger_id, first + entries - 1)
+        self.manifest.last_position = position_of((commit.ledger_id, first + entries - 1))
         self.manifest.last_batch_size = commit.headers[-1].batch_size
         self.index.add_frame(
             commit.ledger_id, commit.segment_index, commit.offset, first, commit.max_publish_ms

@@ -84,11 +84,12 @@ class _Incarnation:
         self.entry_ids = array("q")
 
     def add(self, first_seq: int, entries: int, ledger_id: int, entry_id: int) -> None:
-        if first_seq <= self.last_seq:
+        expected = self.last_seq + 1
+        if first_seq < expected:
             return  # at recovery: a snapshot knows it already
-        if first_seq > self.last_seq + 1:
+        if first_seq > expected:
             # Blocks were refused, or are corrupt: whoever repeats one must not be told that it is stored.
-            self._append(self.last_seq + 1, _NOWHERE, _NOWHERE)
+            self._append(expected, _NOWHERE, _NOWHERE)
         self._append(first_seq, ledger_id, entry_id)
         self.last_seq = first_seq + entries - 1
         if len(self.first_seqs) >= 2 * WINDOW_BLOCKS:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 
@@ -14,6 +16,10 @@ class Position(NamedTuple):
     def next(self) -> Position:
         """The following entry of the same ledger, whether or not it exists."""
         return Position(self.ledger_id, self.entry_id + 1)
+
+
+position_of: Callable[[tuple[int, int]], Position] = partial(tuple.__new__, Position)
+"""As `Position(*pair)`, without the function that a NamedTuple puts before it."""
 
 
 def entry_at(first_entry_id: int, row: int) -> int:

@@ -54,6 +54,7 @@ class Session:
         "is_ended",
         "lost_ms",
         "token",
+        "was_heard",
     )
 
     def __init__(self, session_id: int, client_id: str, now_ms: int) -> None:
@@ -65,6 +66,8 @@ class Session:
         self.carrier: Carrier | None = None
         self.endpoints: dict[int, Any] = {}
         self.heard_ms = now_ms
+        self.was_heard = False
+        """Since the last tick, which notes the time: no clock is read for every packet."""
         self.lost_ms: int | None = now_ms
         self.is_ended = False
         """Its client will not come back to it: nothing may be opened in it any more."""
@@ -163,6 +166,9 @@ class SessionTable:
     def tick(self, now_ms: int) -> None:
         """End sessions whose grace or lease ran out."""
         for session in list(self._sessions.values()):
+            if session.was_heard:
+                session.was_heard = False
+                session.heard_ms = now_ms
             grace_over = session.lost_ms is not None and now_ms - session.lost_ms > self._grace_ms
             if grace_over or now_ms - session.heard_ms > self._lease_ms:
                 self._end(session, crashed=True)

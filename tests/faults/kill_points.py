@@ -30,7 +30,7 @@ def inside_write(partition: Any) -> None:
         die()
         return 0
 
-    SystemDisk.writev = half  # type: ignore[assignment,method-assign]
+    SystemDisk.writev = half  # type: ignore[assignment]
 
 
 def refuse_once_in_silence(partition: Any) -> None:

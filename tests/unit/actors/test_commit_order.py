@@ -34,8 +34,6 @@ class Disk:
         self._events.append("begun")
         self._jobs.append((work, done))
 
-    run_here = submit
-
     def write(self) -> None:
         """Finish the oldest write."""
         work, done = self._jobs.pop(0)

@@ -109,6 +109,17 @@ def test_silence_ends_a_session_with_its_lease(table: SessionTable, ended: Ended
     assert ended.sessions == [(session, True)]
 
 
+def test_who_was_heard_since_the_last_tick_counts_as_heard_now(table: SessionTable, ended: Ended) -> None:
+    session = table.attach("client", 0)
+    table.carry(session, StubCarrier(), 0)
+    session.was_heard = True
+    table.tick(LEASE_MS + 1)
+    table.tick(2 * LEASE_MS + 1)
+    assert not ended.sessions
+    table.tick(2 * LEASE_MS + 2)
+    assert ended.sessions == [(session, True)]
+
+
 @pytest.mark.parametrize("how", ["peer", "owner"])
 def test_a_dead_client_ends_its_session_at_once(table: SessionTable, ended: Ended, how: str) -> None:
     session = table.attach("client", 0)
