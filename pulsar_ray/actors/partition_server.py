@@ -110,9 +110,10 @@ class PartitionServer:
 
         PulsarExceptions raised here close the carrier; the client attaches again.
         """
+        if type(request) is Publish:
+            self.intake.publish(session, request.producer_id, body, is_awaited=request.is_awaited)
+            return
         match request:
-            case Publish(producer_id, is_awaited):
-                self.intake.publish(session, producer_id, body, is_awaited=is_awaited)
             case Follow():
                 self.ledger.check_owner()
                 self.followers.follow(session, request)

@@ -24,15 +24,13 @@ class LedgerWriter:
         self.close()
         self._fd = self._disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
 
-    def write(self, buffers: Sequence[Buffer], total_bytes: int) -> None:
-        """Append all buffers, uncopied."""
-        if len(buffers) <= MAX_BUFFERS_PER_WRITE:
-            written = self._disk.writev(self._fd, buffers)
-            if written == total_bytes:
-                return
+    def append(self, buffers: Sequence[Buffer], total_bytes: int) -> None:
+        """Write all buffers, uncopied; they are durable when it returns."""
+        disk, fd = self._disk, self._fd
+        written = disk.writev(fd, buffers) if len(buffers) <= MAX_BUFFERS_PER_WRITE else 0
+        if written != total_bytes:
             self._write_rest(buffers, written)
-        else:
-            self._write_rest(buffers, 0)
+        disk.fdatasync(fd)
 
     def _write_rest(self, buffers: Sequence[Buffer], written: int) -> None:
         """Loop over the iovec limit and short writes; `written` bytes are done."""
@@ -46,9 +44,6 @@ class LedgerWriter:
             batch = list(buffers[index : index + MAX_BUFFERS_PER_WRITE])
             batch[0] = memoryview(batch[0]).cast("B")[written:]
             written += self._disk.writev(self._fd, batch)
-
-    def sync(self) -> None:
-        self._disk.fdatasync(self._fd)
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1

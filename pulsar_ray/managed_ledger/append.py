@@ -123,8 +123,7 @@ class Commit:
         owner, _, writer, disk = self.files
         if self.segment_path is not None:
             writer.open_segment(self.segment_path)
-        writer.write(self.buffers, self.total_bytes)
-        writer.sync()
+        writer.append(self.buffers, self.total_bytes)
         if self.segment_path is not None:
             disk.fsync_dir(self.segment_path.parent)
         if self.records or self.checkpoint is not None or self.snapshot is not None:

@@ -29,7 +29,10 @@ class Appender:
         self._rollover = rollover
 
     def begin(self, blocks: Sequence[tuple[BlockHeader, Sequence[Buffer]]], now_ms: int) -> Commit:
-        """Give the blocks their positions and make them one frame."""
+        """Give the blocks their positions, as one frame; their buffers must not change until it is finished.
+
+        A block the incarnations do not classify as New must not be given.
+        """
         state = self._state
         if state.in_flight is not None:
             raise RuntimeError("an append is under way already")
@@ -107,7 +110,7 @@ class Appender:
         return (manifest.identity.number << LEDGER_COUNTER_BITS) | counter
 
     def finish(self, commit: Commit) -> AppendResult:
-        """The commit ran: its entries are durable."""
+        """The commit's run returned: its entries are durable, and `last_position` includes them."""
         state = self._state
         state.in_flight = None
         if commit.segment_path is not None:
@@ -135,7 +138,11 @@ class Appender:
         state.segments_changed()
 
     def fail(self, commit: Commit) -> None:
-        """The commit's run raised: the ledger ends at its durable end."""
+        """The commit's run raised: the ledger ends at its durable end, the next append begins another one.
+
+        The same blocks may be appended again. Nothing is retried on the file, and nothing in it is believed,
+        though a restart before the next append may find the blocks stored.
+        """
         state = self._state
         state.in_flight = None
         state.incarnations.take_back()

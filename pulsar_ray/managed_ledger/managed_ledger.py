@@ -9,14 +9,12 @@ way at a time.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import Fenced
-from pulsar_ray.format.block import BlockHeader
-from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk
 from pulsar_ray.ledger.ledger_writer import LedgerWriter
 from pulsar_ray.ledger.owner_lock import HeldLock, take_lock
@@ -47,7 +45,11 @@ class ManagedLedger:
         rollover = RolloverPolicy.from_settings(settings)
         self._files = files
         self._state = LogState(opened, settings)
-        self._appender = Appender(self._state, files, rollover)
+        appender = Appender(self._state, files, rollover)
+        # Of the appender itself: every message goes through them.
+        self.begin_append = appender.begin
+        self.finish_append = appender.finish
+        self.fail_append = appender.fail
         self._changes = ManifestChanges(self._state, files, rollover)
         self._retention = Retention.from_settings(settings)
         self.directory = opened.manifest.directory
@@ -108,27 +110,6 @@ class ManagedLedger:
         self._files.writer.close()
         self._files.log.close()
         self._files.owner.close()
-
-    # ---- appending
-
-    def begin_append(self, blocks: Sequence[tuple[BlockHeader, Sequence[Buffer]]], now_ms: int) -> Commit:
-        """Give the blocks their positions, as one frame; their buffers must not change until it is finished.
-
-        A block the incarnations do not classify as New must not be given.
-        """
-        return self._appender.begin(blocks, now_ms)
-
-    def finish_append(self, commit: Commit) -> AppendResult:
-        """The commit's run returned: its entries are durable, and `last_position` includes them."""
-        return self._appender.finish(commit)
-
-    def fail_append(self, commit: Commit) -> None:
-        """The commit's run raised: the ledger ends at its durable end, the next append begins another one.
-
-        The same blocks may be appended again. Nothing is retried on the file, and nothing in it is believed,
-        though a restart before the next append may find the blocks stored.
-        """
-        self._appender.fail(commit)
 
     # ---- reading
 

@@ -23,7 +23,7 @@ def test_every_buffer_is_written_once_and_in_order(tmp_path: Path, short: int, c
     writer = LedgerWriter(disk)
     writer.open_segment(tmp_path / "s")
     buffers = [bytes([i % 251]) * (i % 5) for i in range(count)]
-    writer.write(buffers, sum(map(len, buffers)))
+    writer.append(buffers, sum(map(len, buffers)))
     writer.close()
     assert (tmp_path / "s").read_bytes() == b"".join(buffers)
 
