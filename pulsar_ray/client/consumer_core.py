@@ -204,12 +204,16 @@ class ConsumerCore(ConsumerPartitions):
             granted = None
             with self.lock:
                 taken = queue.next_part()
-                if taken is None and queue.granted and self.error is None:
-                    granted = queue.granted.popleft()
+                if taken is None:
+                    if self.error is not None:
+                        raise self.error
+                    granted = queue.granted.popleft() if queue.granted else None
             if granted is not None:
                 taken = self._decode(granted)
-            elif taken is None:
+            elif taken is None and self.options.receiver_queue_size:
                 self._wait(deadline)
+            elif taken is None:
+                self._wait_for_one(deadline)
             if taken is not None:
                 partition = taken[1]
                 if partition.consumed >= partition.credit_due:
@@ -257,22 +261,19 @@ class ConsumerCore(ConsumerPartitions):
             partition.send_credit()
         return taken
 
-    def _wait(self, deadline: float) -> None:
-        """Until something arrived or ended this consumer, or a while. Raises Timeout, or what ended it."""
-        self.check()
-        if self.options.receiver_queue_size:
-            self._wait_here(deadline)
-            return
+    def _wait_for_one(self, deadline: float) -> None:
+        """With a queue of 0: asks for a message as well."""
         with self.lock:
             self._waiting += 1
         try:
             self.send_credit()
-            self._wait_here(deadline)
+            self._wait(deadline)
         finally:
             with self.lock:
                 self._waiting -= 1
 
-    def _wait_here(self, deadline: float) -> None:
+    def _wait(self, deadline: float) -> None:
+        """Until something arrived or ended this consumer, or a while. Raises Timeout."""
         if self.single is not None and self.discovery is None:
             has_come = self.single.link.wait(self, deadline)
         else:
