@@ -52,6 +52,26 @@ def empty_actor() -> Any:
     return actor
 
 
+class _AsyncEcho:
+    @ray.method(concurrency_group="data")
+    async def exchange(self, _packet: bytes) -> bytes:
+        """A call that takes a message and brings a receipt."""
+        return _RECEIPT
+
+
+_RECEIPT = bytes(60)
+
+
+def exchanging_actor() -> Any:
+    """A bare actor with what the Ray carrier needs of Ray: many calls that wait at once, each with bytes."""
+    remote: Any = ray.remote
+    decorate = remote(num_cpus=0, concurrency_groups={"data": 1000})
+    actor = decorate(_AsyncEcho).remote()
+    for _ in range(20):
+        ray.get(actor.exchange.remote(b""))
+    return actor
+
+
 def restarting_actor() -> Any:
     """A bare actor that Ray starts again whenever it dies."""
     decorate: Any = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=0)

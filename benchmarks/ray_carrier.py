@@ -8,11 +8,12 @@ import ray
 
 import pulsar_ray
 from benchmarks.environment import Environment
-from benchmarks.floors import DurableFile, empty_actor
+from benchmarks.floors import DurableFile, empty_actor, exchanging_actor
 from benchmarks.measure import alternate, p50, us
 from benchmarks.results import Row
 
 MESSAGE = b"x" * 1024
+PACKET = b"p" * 1250
 
 
 def run(env: Environment) -> list[Row]:
@@ -21,7 +22,7 @@ def run(env: Environment) -> list[Row]:
         topic = broker.topic()
         producer = client.create_producer(topic)
         lane = broker.client.create_producer(topic)
-        actor = empty_actor()
+        actor, exchanging = empty_actor(), exchanging_actor()
         file = DurableFile(broker.directory / "floor")
         block = b"f" * 4096
 
@@ -34,6 +35,7 @@ def run(env: Environment) -> list[Row]:
             {
                 "ours": lambda: producer.send(MESSAGE),
                 "call": lambda: ray.get(actor.nothing.remote()),
+                "exchange": lambda: ray.get(exchanging.exchange.remote(PACKET)),
                 "append": lambda: file.append(block),
                 "lane": lambda: lane.send(MESSAGE),
             },
@@ -46,6 +48,7 @@ def run(env: Environment) -> list[Row]:
         )
         file.close()
         floor = p50(times["call"]) + p50(times["append"])
+        exchange = p50(times["exchange"]) + p50(times["append"])
         return [
             Row(
                 "sync send p50 over the Ray carrier",
@@ -55,6 +58,13 @@ def run(env: Environment) -> list[Row]:
                 1.3,
                 at_most=True,
                 note=f"over the lane {us(p50(times['lane']))}",
+            ),
+            Row(
+                "the same against Ray's own share",
+                us(p50(times["ours"])),
+                f"bare async call with a packet + append + fdatasync {us(exchange)}",
+                p50(times["ours"]) / exchange,
+                note=f"that call is {p50(times['exchange']) / p50(times['call']):.2f} empty ones",
             ),
             Row(
                 "publish to receive p50 over the Ray carrier",
