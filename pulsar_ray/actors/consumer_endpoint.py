@@ -13,7 +13,7 @@ from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.ledger.reader import SegmentGone, SegmentReader
 from pulsar_ray.ledger.segment_file import segment_name
-from pulsar_ray.session.deliver_packets import encode_deliver
+from pulsar_ray.session.deliver_packets import DeliverEncoder
 from pulsar_ray.session.requests import Reset, encode_request
 from pulsar_ray.session.session_table import Session
 
@@ -54,7 +54,7 @@ class ConsumerEndpoint:
         self.incarnation = incarnation
         self.name = name
         self._directory = directory
-        self._epoch = epoch
+        self._encode_deliver = DeliverEncoder(consumer_id, epoch).encode
         self._loop = loop
         self._disk = disk
         self.reads_files = reads_files
@@ -98,7 +98,7 @@ class ConsumerEndpoint:
             return
         for start in range(0, len(grants), MAX_GRANTS_PER_PACKET):
             part = grants[start : start + MAX_GRANTS_PER_PACKET]
-            self.session.send(encode_deliver(self.consumer_id, self._epoch, generation, part))
+            self.session.send(self._encode_deliver(generation, part))
 
     @property
     def has_unsent(self) -> bool:
@@ -151,7 +151,7 @@ class ConsumerEndpoint:
                 if isinstance(error, SegmentGone) and not self.is_held:
                     part = [_without_bytes(grant) for grant in part]
             if self.session.carrier is carrier and not self._is_retired:
-                self.session.send(encode_deliver(self.consumer_id, self._epoch, generation, part, body))
+                self.session.send(self._encode_deliver(generation, part, body))
 
     def _next_part(self) -> tuple[int, list[Grant]]:
         generation, first = self._waiting.popleft()

@@ -20,7 +20,6 @@ from pulsar_ray.dispatch.sticky_key import Slots, Slotting
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.format.block import parse_block_header
 from pulsar_ray.format.compression import UnknownCodec
-from pulsar_ray.session.deliver_packets import encode_deliver
 from pulsar_ray.session.requests import ConsumerOpened, OpenConsumer
 from pulsar_ray.session.session_table import Session
 
@@ -62,7 +61,7 @@ class PassingEndpoint(ConsumerEndpoint):
 
     def _send(self, part: list[Grant], generation: int) -> None:
         body = [self.bodies[grant.block.ledger_id, grant.block.first_entry_id] for grant in part]
-        self.session.send(encode_deliver(self.consumer_id, self._epoch, generation, part, body))
+        self.session.send(self._encode_deliver(generation, part, body))
 
 
 class NonPersistentSubscription(SubscriptionHost):

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
-import msgpack
+from collections.abc import Sequence
 
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.model.row_sets import to_wire
-from pulsar_ray.session.packet import Buffer, packet_head, total_bytes
-from pulsar_ray.session.requests import TYPE_OF, Deliver
+from pulsar_ray.session.packet import Buffer
+from pulsar_ray.session.packet_encoder import PacketEncoder
+from pulsar_ray.session.requests import Deliver
 from pulsar_ray.session.requests import Grant as WireGrant
 
-_DELIVER = TYPE_OF[Deliver]
-# Making a packer costs more than packing one grant does.
-_pack: Callable[[Any], bytes] = msgpack.Packer().pack
 
+class DeliverEncoder:
+    """Writes one consumer's grants straight into packets."""
 
-def encode_deliver(
-    consumer_id: int, epoch: int, generation: int, grants: Sequence[Grant], body: Sequence[Buffer] = ()
-) -> list[Buffer]:
-    """The packet's buffers; `body` is there for consumers that cannot read the files."""
-    packed = _pack((consumer_id, epoch, generation, [_described(grant) for grant in grants]))
-    return [packet_head(_DELIVER, packed, total_bytes(body)), *body]
+    __slots__ = ("_consumer_id", "_encode", "_epoch")
+
+    def __init__(self, consumer_id: int, epoch: int) -> None:
+        self._consumer_id = consumer_id
+        self._epoch = epoch
+        self._encode = PacketEncoder(Deliver).encode
+
+    def encode(self, generation: int, grants: Sequence[Grant], body: Sequence[Buffer] = ()) -> list[Buffer]:
+        """The packet's buffers; `body` is there for consumers that cannot read the files."""
+        described = [_described(grant) for grant in grants]
+        return self._encode((self._consumer_id, self._epoch, generation, described), body)
 
 
 def _described(grant: Grant) -> tuple[int, WireGrant]:

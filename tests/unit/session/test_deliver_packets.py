@@ -7,7 +7,7 @@ import random
 from pulsar_ray.dispatch.block_ref import BlockRef
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.model.row_sets import from_wire, span, to_wire
-from pulsar_ray.session.deliver_packets import encode_deliver
+from pulsar_ray.session.deliver_packets import DeliverEncoder
 from pulsar_ray.session.packet import decode_packet
 from pulsar_ray.session.requests import Deliver, decode_request, encode_request
 
@@ -21,11 +21,12 @@ def grant_of(rng: random.Random, number: int) -> Grant:
 def test_the_bytes_are_those_of_the_request() -> None:
     print("seed", 1)
     rng = random.Random(1)
+    encoder = DeliverEncoder(5, 3)
     for body in ((), (b"first", memoryview(b"second"))):
         grants = [grant_of(rng, number) for number in range(1, 40)]
         rows = [(g.number, (*g.block[:6], to_wire(g.row_set), g.redelivery_count, 100)) for g in grants]
         expected = encode_request(Deliver(5, 3, 1 << 32, rows), body)
-        assert encode_deliver(5, 3, 1 << 32, grants, body) == expected
+        assert encoder.encode(1 << 32, grants, body) == expected
         read = decode_request(decode_packet(b"".join(expected)))
         assert isinstance(read, Deliver)
         assert [from_wire(wire[6]) for _, wire in read.grants] == [grant.row_set for grant in grants]
