@@ -84,6 +84,9 @@ class PartitionFollower:
 
     # --- the endpoint, called on the owner loop, but for losses and attachments --------------------------
 
+    awaits_packets = True
+    """Of the actor's own accord."""
+
     def reopen(self, attached: AttachReply) -> None:
         """Attached again: ask where the log is."""
         self.epoch = attached.epoch

@@ -114,6 +114,9 @@ class PartitionConsumer(Acknowledging):
                 generation=self.generation,
             )
 
+    awaits_packets = True
+    """Of the actor's own accord."""
+
     def reopen(self, attached: AttachReply) -> None:
         """A new attachment: open again, declaring what is held; then what was not answered is said again."""
         if not self._leaving.may_open():

@@ -122,6 +122,11 @@ class PartitionProducer(SendQueue):
             return None
         return carrier.room(length)
 
+    @property
+    def awaits_packets(self) -> bool:
+        """Whether a receipt or refusal is to come."""
+        return self._pending.messages > 0
+
     # --- receipts ---------------------------------------------------------------------------------
 
     def on_receipts(self, rows: Sequence[tuple[int, int, int, int, int]]) -> None:

@@ -11,7 +11,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from pulsar_ray.errors import (
@@ -36,7 +36,9 @@ logger = logging.getLogger(__name__)
 _WAIT_SLICE_S = 0.1
 """How often a waiting caller looks whether the connection was lost or its event set without a packet."""
 _READS_PER_TURN = 8
+_HANGS_UP = select.EPOLLHUP | select.EPOLLRDHUP | select.EPOLLERR
 _SMALL_REQUEST_BYTES = 64 * 1024
+_never = bool  # what it says when called
 
 
 class ConnectionHandler(Protocol):
@@ -71,6 +73,8 @@ class LaneConnection:
     Exactly one thread at a time reads: a caller inside `wait` if there is one, otherwise the I/O thread. It
     hands packets to the handler for everybody, and never blocks on writing, so that a peer which writes
     never finds nobody reading.
+
+    While `is_quiet` says that nothing will come, the I/O thread does not look again behind a caller's wait.
     """
 
     def __init__(
@@ -81,6 +85,7 @@ class LaneConnection:
         handler: ConnectionHandler,
         limits: LaneLimits,
         io: IoThread,
+        is_quiet: Callable[[], bool] | None = None,
     ) -> None:
         self.address = address
         self.kind = address.kind
@@ -98,6 +103,9 @@ class LaneConnection:
         self._reader_role = threading.Lock()
         self._reader_ident: int | None = 0
         self._caller_reads = False
+        self._is_quiet = is_quiet or _never
+        self._interest = 0
+        """What the I/O thread's epoll was told; 0 if it has to be told again."""
         self._is_dispatching = False
         self._wants_write = False
         self._poll = select.poll()
@@ -114,6 +122,7 @@ class LaneConnection:
         *,
         limits: LaneLimits | None = None,
         io: IoThread | None = None,
+        is_quiet: Callable[[], bool] | None = None,
     ) -> LaneConnection:
         """Connect and be let in, within `limits.connect_s` and `limits.hello_s`; blocks.
 
@@ -124,8 +133,9 @@ class LaneConnection:
         io = io or IoThread.get()
         sock, welcome = open_lane(address, hello, limits)
         set_kernel_timeout(sock, socket.SO_RCVTIMEO, _WAIT_SLICE_S)
-        connection = cls(address, sock, welcome, handler, limits, io)
+        connection = cls(address, sock, welcome, handler, limits, io, is_quiet)
         io.own(connection)
+        connection._interest = select.EPOLLIN
         io.register(connection._fd, connection, select.EPOLLIN)
         return connection
 
@@ -144,9 +154,9 @@ class LaneConnection:
 
         Blocks while the peer is not reading, at most `limits.write_s`, except on the I/O thread and in
         `on_packets`, where what the kernel does not take is queued; what is sent in `on_packets` is written
-        together at its end. Buffers must not change while
-        `unsent_bytes` is not 0. Success says nothing about arrival. Raises the error the connection was
-        lost with; whatever interrupts a write loses it. `waits` makes no difference here.
+        together at its end. Buffers must not change while `unsent_bytes` is not 0. Success says nothing about
+        arrival. Raises the error the connection was lost with; whatever interrupts a write loses it.
+        With `waits` no thread is told to read.
         """
         lost = self._lost
         if lost is not None:
@@ -164,6 +174,8 @@ class LaneConnection:
         finally:
             if self._lost is not None:
                 self._close_if_idle()
+        if not waits and not self._interest & select.EPOLLIN:
+            self._apply_interest()
 
     def request(self, buffers: Sequence[Buffer], awaited: Awaited, deadline: float) -> bool:
         """`send` and then `wait`, with the reader role taken before the reply can come.
@@ -173,8 +185,7 @@ class LaneConnection:
         """
         is_small = total_bytes(buffers) <= _SMALL_REQUEST_BYTES
         if is_small and not self.is_lost and self._reader_role.acquire(blocking=False):
-            if self._read_until(awaited, deadline, buffers):
-                return True
+            self._read_until(awaited, deadline, buffers)
         else:
             self.send(buffers)
         return self.wait(awaited, deadline)
@@ -183,23 +194,26 @@ class LaneConnection:
         """Wait until `awaited` is set, reading the connection meanwhile if nobody else does.
 
         True when it is set; False at `deadline` (of `time.monotonic()`) or once the connection is lost.
-        Never to be called from the handler.
+        Never to be called from the handler. Whoever sends with `waits` calls it, set or not.
         """
-        while not awaited.is_set():
-            may_read = self._lost is None and self._reader_role.acquire(blocking=False)
-            if may_read and self._read_until(awaited, deadline):
-                break
-            remaining = deadline - time.monotonic()
-            if self._lost is not None or remaining <= 0:
-                return awaited.is_set()
-            if not may_read:
-                awaited.wait(min(remaining, _WAIT_SLICE_S))
-        return True
+        try:
+            while not awaited.is_set():
+                may_read = self._lost is None and self._reader_role.acquire(blocking=False)
+                if may_read and self._read_until(awaited, deadline):
+                    break
+                remaining = deadline - time.monotonic()
+                if self._lost is not None or remaining <= 0:
+                    return awaited.is_set()
+                if not may_read:
+                    awaited.wait(min(remaining, _WAIT_SLICE_S))
+            return True
+        finally:
+            # Behind the last look at the socket: who sends meanwhile is seen, or sees that nobody reads.
+            if not self._interest & select.EPOLLIN and not self._is_quiet():
+                self._apply_interest()
 
     def room(self, length: int) -> memoryview | None:
-        """Memory for so much of a later packet, from which it need not be copied to be sent; None if there is
-        none.
-        """
+        """Memory for so much of a later packet, which then need not be copied; None if there is none."""
         return None if self._lending is None else self._lending.room(length)
 
     has_unread = False
@@ -234,6 +248,8 @@ class LaneConnection:
 
     def on_events(self, mask: int) -> None:
         """Called by the I/O thread: the socket is ready."""
+        if self._interest & select.EPOLLONESHOT:
+            self._interest = 0
         if mask & select.EPOLLOUT:
             self._outgoing.flush_writable()
             self._apply_interest()
@@ -245,6 +261,11 @@ class LaneConnection:
                         break
             finally:
                 self._release_reader_role()
+            if not self._interest:
+                self._apply_interest()
+        elif mask & _HANGS_UP:
+            # The caller that reads may leave before it comes to the end.
+            self._is_quiet = _never
 
     def abandon(self) -> None:
         """Called in a forked child: the parent goes on with the socket, so nothing may be done to it here."""
@@ -281,7 +302,6 @@ class LaneConnection:
         finally:
             self._caller_reads = False
             self._release_reader_role()
-            self._apply_interest()
         return is_set
 
     def _release_reader_role(self) -> None:
@@ -344,10 +364,12 @@ class LaneConnection:
             if self._lost is not None:
                 return
             # Not armed for reading, a hang-up would still be reported, again and again: once is enough.
-            mask = select.EPOLLONESHOT if self._caller_reads else select.EPOLLIN
+            mask = select.EPOLLONESHOT | select.EPOLLRDHUP if self._caller_reads else select.EPOLLIN
             if self._wants_write:
                 mask |= select.EPOLLOUT
-            self._io.modify(self._fd, mask)
+            if mask != self._interest:
+                self._interest = mask
+                self._io.modify(self._fd, mask)
 
     def _close_if_idle(self) -> None:
         """Close the lost socket unless a thread is still in it; that one will come here too."""

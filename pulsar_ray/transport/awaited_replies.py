@@ -21,6 +21,11 @@ class AwaitedReplies:
         self._replies: dict[int, Reply] = {}
         self._request_ids = itertools.count(1)
 
+    @property
+    def are_awaited(self) -> bool:
+        """Whether any answer is to come."""
+        return bool(self._replies)
+
     def add(self, reply: Reply) -> int:
         """The id for a request whose answer goes to `reply`."""
         request_id = next(self._request_ids)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from pulsar_ray.errors import ConnectError, PulsarException
@@ -32,7 +32,7 @@ class Connection(Protocol):
         """Take whole packets. Raises the error it was lost with.
 
         `waits` is a hint: the caller will `wait` next. The tunnel, whose packets somebody has to take up,
-        then wakes no thread for it; a lane writes at once, and has no use for it.
+        then wakes no thread for it; a lane writes at once, and lets no other thread look for the answer.
         """
         ...
 
@@ -53,11 +53,13 @@ def open_connection(
     handler: ConnectionHandler,
     *,
     pushes: bool,
+    is_quiet: Callable[[], bool] | None = None,
     loop: asyncio.AbstractEventLoop | None = None,
 ) -> Connection:
     """The carrier `transport` names; with `auto` a lane, and the tunnel when none can be had.
 
-    `pushes` says that the actor sends of its own accord, so that the tunnel keeps a call waiting there. With
+    `pushes` says that the actor sends of its own accord, so that the tunnel keeps a call waiting there;
+    `is_quiet`, if it does not, whether nothing will come before something is sent. With
     a `loop` a lane lives on that, and packets are handed over there. Raises ConnectError or the actor's
     refusal when a forced carrier cannot be had.
     """
@@ -69,7 +71,7 @@ def open_connection(
         try:
             if loop is not None:
                 return LoopConnection.connect(candidate, hello, handler, loop)
-            return LaneConnection.connect(candidate, hello, handler)
+            return LaneConnection.connect(candidate, hello, handler, is_quiet=is_quiet)
         except (PulsarException, OSError) as error:
             if transport != "auto":
                 raise ConnectError(f"no {transport} lane to {address} ({candidate}): {error}") from None

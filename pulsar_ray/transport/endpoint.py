@@ -18,6 +18,10 @@ class Endpoint(Protocol):
     All methods are called on the I/O thread or the thread that reads.
     """
 
+    @property
+    def awaits_packets(self) -> bool:
+        """Whether a packet may come for this endpoint before anything else is sent."""
+
     def reopen(self, attached: AttachReply) -> None:
         """A new attachment stands: open again and resend what is pending."""
 

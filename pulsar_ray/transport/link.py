@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from pulsar_ray.errors import (
@@ -47,6 +48,7 @@ FIRST_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 2.0
 ATTACH_TIMEOUT_S = 5.0
 _ATTEMPTS = itertools.count(1)
+_awaits_packets = attrgetter("awaits_packets")
 
 
 class ActorLink:
@@ -251,6 +253,10 @@ class ActorLink:
                 if endpoint is not None:
                     endpoint.on_request(request, packet.body)
 
+    def _is_quiet(self) -> bool:
+        """Whether nothing is to come before something is sent."""
+        return not (self._replies.are_awaited or any(map(_awaits_packets, list(self._endpoints.values()))))
+
     def on_lost(self, connection: Connection, error: PulsarException) -> None:
         """The connection ended by itself (the connection's handler interface)."""
         self._lost(connection, error)
@@ -334,8 +340,16 @@ class ActorLink:
             self._wants_tcp = True
             self._attach_once()
             return
+        quiet = None if self._pushes else self._is_quiet
         connection = open_connection(
-            self._cluster, address, attached, self._transport, self, pushes=self._pushes, loop=self._loop
+            self._cluster,
+            address,
+            attached,
+            self._transport,
+            self,
+            pushes=self._pushes,
+            is_quiet=quiet,
+            loop=self._loop,
         )
         with self._state:
             if self._closed:

@@ -1,0 +1,97 @@
+"""A connection where nothing comes unasked: the I/O thread looks away behind a wait, and misses nothing."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pulsar_ray.errors import SessionLost
+from pulsar_ray.lane.completion import Completion
+from pulsar_ray.lane.connection import LaneConnection
+from pulsar_ray.session.packet import encode_packet
+from tests.unit.lane.server_thread import ECHO, HELLO_FIELDS, Receiver, ServerThread, soon
+
+
+class Session:
+    """A connection, and what was asked on it and is not answered."""
+
+    def __init__(self, server: ServerThread, kind: str) -> None:
+        self.receiver = Receiver()
+        self.connection = LaneConnection.connect(
+            getattr(server, kind), HELLO_FIELDS, self.receiver, is_quiet=lambda: not self.receiver.awaited
+        )
+
+    def ask(self, number: int, *, waits: bool = False) -> Completion:
+        answered = self.receiver.awaited[number] = Completion()
+        self.connection.send(encode_packet(ECHO, (number,), [b"body"]), waits=waits)
+        return answered
+
+    def ask_and_wait(self, number: int) -> None:
+        assert self.connection.wait(self.ask(number, waits=True), soon())
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerThread]:
+    with ServerThread(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture(params=["unix", "tcp"])
+def session(request: pytest.FixtureRequest, server: ServerThread) -> Iterator[Session]:
+    session = Session(server, request.param)
+    yield session
+    session.connection.close()
+
+
+def test_an_answer_nobody_waits_for_is_read_by_the_io_thread(session: Session) -> None:
+    for number in range(0, 100, 2):
+        session.ask_and_wait(number)
+        assert session.ask(number + 1).wait(5)
+
+
+def test_what_was_asked_before_a_wait_is_answered_behind_it(session: Session) -> None:
+    for number in range(0, 100, 2):
+        earlier = session.ask(number, waits=True)
+        session.ask_and_wait(number + 1)
+        assert earlier.wait(5)
+
+
+def test_a_wait_for_what_is_set_already_leaves_nobody_unread(session: Session) -> None:
+    session.ask_and_wait(1)
+    done = Completion()
+    done.set()
+    unread = session.ask(2, waits=True)
+    assert session.connection.wait(done, soon())
+    assert unread.wait(5)
+
+
+def test_the_end_is_noticed_behind_a_wait(server: ServerThread, session: Session) -> None:
+    session.ask_and_wait(1)
+    server.call(server.server.lanes[0].close)
+    assert type(session.receiver.wait_lost()) is SessionLost
+
+
+def test_threads_that_wait_and_threads_that_do_not(session: Session) -> None:
+    failures: list[str] = []
+
+    def work(worker: int) -> None:
+        rng = random.Random(worker)
+        for number in range(150):
+            asked = worker * 1000 + number
+            if rng.random() < 0.5:
+                answered = session.ask(asked, waits=True)
+                if not session.connection.wait(answered, soon()):
+                    failures.append(f"{asked} in its own wait")
+            elif not session.ask(asked).wait(10):
+                failures.append(f"{asked} on the I/O thread")
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
