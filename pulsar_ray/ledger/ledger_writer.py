@@ -11,7 +11,7 @@ from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.ledger.disk import Disk
 
 MAX_BUFFERS_PER_WRITE = 1024  # IOV_MAX
-FILLED_APPEND_BYTES = 16 * 1024
+FILLED_APPEND_BYTES = 32 * 1024
 """Zeros are written ahead of appends up to this size; longer ones gain too little by them."""
 MIN_FILL_BYTES = 16 * 1024
 MAX_FILL_BYTES = 256 * 1024
