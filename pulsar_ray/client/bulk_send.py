@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from pulsar_ray.client.batching_keys import batching_keys, dictionary_codes
 from pulsar_ray.client.bulk_limits import BulkLimits
 from pulsar_ray.client.partition_producer import PartitionProducer
 from pulsar_ray.client.producer_options import ProducerOptions
@@ -46,6 +47,7 @@ class BulkSend:
                 "send_many and send_arrow route by key hash; a message_router needs send()"
             )
         self._options = options
+        self._is_key_based = options.batching_enabled and options.batching_type == BatchingType.KeyBased
         self._partitions = partitions
         # A topic that grows meanwhile must not scatter the rows of one call, keyed ones among them.
         self._only = partitions[0] if len(partitions) == 1 else None
@@ -76,20 +78,27 @@ class BulkSend:
 
     def _split_by_partition(self, table: pa.Table) -> list[tuple[int | None, pa.Table]]:
         """(partition index, rows); None for the keyless, whose entries take turns."""
-        key_based = self._options.batching_type == BatchingType.KeyBased and self._options.batching_enabled
-        if "key" not in table.column_names or (self._only is not None and not key_based):
+        if self._only is not None and not self._is_key_based:
             return [(None, table)]
-        encoded = table.column("key").combine_chunks().dictionary_encode()
-        codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        keys: list[str] = encoded.dictionary.to_pylist()
+        target_of_row = self._targets(table)
+        group_of_row = target_of_row
+        if self._is_key_based:
+            group_of_row = batching_keys(table) * (len(self._partitions) + 1) + target_of_row
+        groups, first_rows = np.unique(group_of_row, return_index=True)
+        if len(groups) == 1:
+            return [(_index(target_of_row[0]), table)]
+        return [
+            (_index(target_of_row[first]), table.filter(pa.array(group_of_row == group)))
+            for group, first in zip(groups, first_rows, strict=True)
+        ]
+
+    def _targets(self, table: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """The partition index of each row, -1 for the keyless and where there is no choice."""
+        if self._only is not None:
+            return np.full(table.num_rows, -1, dtype=np.int64)
+        keys, key_of_row = dictionary_codes(table, "key")
         targets = np.array([*(self._router.choose(key) if key else -1 for key in keys), -1], dtype=np.int64)
-        group_of_row = codes if key_based else targets[codes]
-        parts: list[tuple[int | None, pa.Table]] = []
-        for group in np.unique(group_of_row):
-            target = int(targets[group]) if key_based else int(group)
-            rows = table.filter(pa.array(group_of_row == group))
-            parts.append((target if target >= 0 else None, rows))
-        return parts
+        return targets[key_of_row]
 
     def _partition_of(self, index: int | None) -> PartitionProducer:
         if self._only is not None:
@@ -126,20 +135,23 @@ class BulkSend:
                 raise ValueError(
                     f"{name} has {len(column)} items for {len(values)} values: give one for each, or None"
                 )
-        for index, rows in self._rows_by_partition(len(values), keys):
+        for index, rows in self._rows_by_partition(len(values), keys, ordering_keys):
             picked = [_pick(column, rows) for column in (values, *columns)]
             self._add_rows(index, picked)
         return self._all_added()
 
     def _rows_by_partition(
-        self, count: int, keys: Sequence[str | None] | None
+        self, count: int, keys: Sequence[str | None] | None, ordering_keys: Sequence[str | None] | None
     ) -> list[tuple[int | None, list[int] | None]]:
-        if keys is None or self._only is not None:
+        by_key = self._is_key_based and (keys is not None or ordering_keys is not None)
+        if not by_key and (keys is None or self._only is not None):
             return [(None, None)] if count else []
-        rows: dict[int | None, list[int]] = {}
-        for row, key in enumerate(keys):
-            rows.setdefault(self._router.choose(key) if key else None, []).append(row)
-        return list(rows.items())
+        none: Sequence[str | None] = [None] * count
+        groups: dict[tuple[int | None, str | None], list[int]] = {}
+        for row, (key, ordering_key) in enumerate(zip(keys or none, ordering_keys or none, strict=True)):
+            index = self._router.choose(key) if key and self._only is None else None
+            groups.setdefault((index, (ordering_key or key or None) if by_key else None), []).append(row)
+        return [(index, rows) for (index, _), rows in groups.items()]
 
     def _add_rows(self, index: int | None, columns: list[Any]) -> None:
         values = columns[0]
@@ -270,6 +282,10 @@ def _pick(column: Sequence[Any] | None, rows: list[int] | None) -> Any:
     if column is None or rows is None:
         return column
     return [column[row] for row in rows]
+
+
+def _index(target: np.int64) -> int | None:
+    return int(target) if target >= 0 else None
 
 
 def _is_plain(values: Sequence[Any]) -> bool:
