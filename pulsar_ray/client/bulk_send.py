@@ -98,7 +98,7 @@ class BulkSend:
             return np.full(table.num_rows, -1, dtype=np.int64)
         keys, key_of_row = dictionary_codes(table, "key")
         targets = np.array([*(self._router.choose(key) if key else -1 for key in keys), -1], dtype=np.int64)
-        return targets[key_of_row]
+        return np.take(targets, key_of_row)
 
     def _partition_of(self, index: int | None) -> PartitionProducer:
         if self._only is not None:

@@ -170,25 +170,26 @@ def test_rows_share_a_key_based_batch_by_ordering_key_then_key(
 ) -> None:
     topic = broker.topic(partitions)
     producer = client.create_producer(topic, batching_enabled=True, batching_type=BatchingType.KeyBased)
-    sent, keys = numbers(0, 60), [["a", "b", "c" if partitions else None][number % 3] for number in range(60)]
+    sent: list[bytes | None] = [*numbers(0, 60)]
+    keys = [["a", "b", "c" if partitions else None][number % 3] for number in range(60)]
     ordering = [["x", "y", "", None][number // 3 % 4] for number in range(60)]
     if as_table:
         producer.send_arrow(pa.table({"value": sent, "key": keys, "ordering_key": ordering}))
     else:
         producer.send_many(sent, partition_keys=keys, ordering_keys=ordering)
     names = [f"{topic}-partition-{index}" for index in range(partitions)] or [topic]
-    found: dict[str | None, list[bytes]] = {}
+    found: dict[str | None, list[bytes | None]] = {}
     for name in names:
-        in_this: dict[str | None, list[bytes]] = {}
+        in_this: dict[str | None, list[bytes | None]] = {}
         for _, _, block in broker.stored_blocks(name):
             in_this.setdefault(block.metadata.ordering_key or block.metadata.key, []).extend(block.values())
         for key, rows in in_this.items():
-            assert rows == sorted(rows)
+            assert rows == sorted(rows, key=sent.index)
             found.setdefault(key, []).extend(rows)
-    wanted: dict[str | None, list[bytes]] = {}
+    wanted: dict[str | None, list[bytes | None]] = {}
     for value, key, ordering_key in zip(sent, keys, ordering, strict=True):
         wanted.setdefault(ordering_key or key, []).append(value)
-    assert {key: sorted(rows) for key, rows in found.items()} == wanted
+    assert {key: sorted(rows, key=sent.index) for key, rows in found.items()} == wanted
 
 
 def test_wrong_tables_are_refused_with_what_is_allowed(broker: Broker, client: Client) -> None:
