@@ -52,6 +52,7 @@ class CoreFeeding:
         self._dropped = dropped
         self._place: Place | None = None
         self._is_reading = False
+        self._newest_ledger_id = -1
         self.problem = ""
 
     def feed(self) -> bool:
@@ -74,6 +75,19 @@ class CoreFeeding:
         self._offer(blocks, None, core.seek_generation)
         return True
 
+    def tell_end(self) -> None:
+        """Let the core know that what is not read yet exists: it is backlog, and may be acknowledged."""
+        core, last = self._core, self._feed.last
+        if core.read_position <= last:
+            if last.ledger_id != self._newest_ledger_id:
+                self._tell_ledgers()
+            core.cursor.extend(last)
+
+    def _tell_ledgers(self) -> None:
+        """Where closed ledgers end is not known from what was read: behind that would seem to be nothing."""
+        self._newest_ledger_id = self._feed.last.ledger_id
+        self._core.cursor.set_ledgers(self._feed.ledgers)
+
     def forget_place(self) -> None:
         """The core reads from elsewhere from now on."""
         self._place = None
@@ -94,11 +108,10 @@ class CoreFeeding:
         self._reader.submit(lambda: read_slots(self._directory, blocks, slotting), done)
 
     def _offer(self, blocks: list[BlockRef], slots: list[Slots] | None, seek_generation: int) -> None:
-        core = self._core
-        dropped = core.offer(blocks, seek_generation, slots)
-        if core.read_position <= self._feed.last:
-            # What is not read yet belongs to the backlog too.
-            core.cursor.extend(self._feed.last)
+        if self._feed.last.ledger_id != self._newest_ledger_id:
+            self._tell_ledgers()
+        dropped = self._core.offer(blocks, seek_generation, slots)
+        self.tell_end()
         if dropped:
             self._dropped(dropped, False)
 

@@ -202,9 +202,9 @@ class DispatcherServer:
             case OpenConsumer():
                 self._answer_opened(session, request)
             case CloseEndpoint(request_id, endpoint_id):
-                self._host.answer(session, request_id, self._close_endpoint(session, endpoint_id))
+                self._host.answer(session, request_id, self._close_endpoint, session, endpoint_id)
             case Call():
-                self._host.answer(session, request.request_id, self._call(session, request))
+                self._host.answer(session, request.request_id, self._call, session, request)
             case _:
                 raise InvalidConfiguration(f"a dispatcher does not answer {type(request).__name__}")
 

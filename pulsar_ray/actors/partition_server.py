@@ -128,7 +128,7 @@ class PartitionServer:
                 self._close_endpoint(session, endpoint_id)
                 session.send(encode_request(Done(request_id)))
             case Call():
-                self._host.answer(session, request.request_id, self.call(request.method, request.arguments))
+                self._host.answer(session, request.request_id, self.call, request.method, request.arguments)
             case _:
                 raise InvalidConfiguration(f"a partition does not answer {type(request).__name__}")
 

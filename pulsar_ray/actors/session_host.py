@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -202,12 +202,15 @@ class SessionHost:
             else:
                 server.on_request(session, request, packet.body)
 
-    def answer(self, session: Session, request_id: int, work: Awaitable[Any]) -> None:
-        """Await `work` on the loop and answer with its value or its typed error."""
+    def answer(
+        self, session: Session, request_id: int, work: Callable[..., Awaitable[Any]], *arguments: Any
+    ) -> None:
+        """Await `work(*arguments)` on the loop and answer with its value or its typed error."""
 
         async def run() -> None:
             try:
-                reply: Request = Done(request_id, await work)
+                # Called here: a loop that ends before this runs would leave a coroutine nobody awaits.
+                reply: Request = Done(request_id, await work(*arguments))
             except PulsarException as error:
                 reply = Failed(request_id, type(error).__name__, error.text, error.details)
             session.send(encode_request(reply))

@@ -213,6 +213,7 @@ class SubscriptionHost:
     def acknowledge(self, endpoint: ConsumerEndpoint, request: Acknowledge) -> None:
         """Acknowledgments; with a request id answered once durable."""
         unacked = self.core.pending.unacked_messages
+        self._feeding.tell_end()
         try:
             version = self.core.acknowledge(
                 endpoint.incarnation,
