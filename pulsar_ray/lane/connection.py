@@ -1,7 +1,4 @@
-"""A client's lane, for threads that block:
-
-written and, while somebody waits, read in the caller's own thread.
-"""
+"""A client's lane, for threads that block: written, and by who waits read, in the caller's own thread."""
 
 from __future__ import annotations
 
@@ -261,11 +258,12 @@ class LaneConnection:
                         break
             finally:
                 self._release_reader_role()
-            if not self._interest:
+            if not self._interest & select.EPOLLIN:  # somebody may wait for what this thread was to read
                 self._apply_interest()
         elif mask & _HANGS_UP:
-            # The caller that reads may leave before it comes to the end.
-            self._is_quiet = _never
+            self._is_quiet = _never  # the caller that reads may leave before the end, or has just left
+            if not self._caller_reads:
+                self._apply_interest()
 
     def abandon(self) -> None:
         """Called in a forked child: the parent goes on with the socket, so nothing may be done to it here."""

@@ -12,8 +12,29 @@ import pytest
 from pulsar_ray.errors import SessionLost
 from pulsar_ray.lane.completion import Completion
 from pulsar_ray.lane.connection import LaneConnection
+from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.session.packet import encode_packet
 from tests.unit.lane.server_thread import ECHO, HELLO_FIELDS, Receiver, ServerThread, soon
+
+
+class LateAnswer:
+    """The reader role, as a thread finds it that is slow to hear that another one has it."""
+
+    def __init__(self, role: threading.Lock, slow_ident: int | None) -> None:
+        self._role = role
+        self._slow_ident = slow_ident
+        self.is_refused = threading.Event()
+        self.may_go_on = threading.Event()
+
+    def acquire(self, *, blocking: bool) -> bool:
+        acquired = self._role.acquire(blocking)
+        if not acquired and threading.get_ident() == self._slow_ident and not self.is_refused.is_set():
+            self.is_refused.set()
+            assert self.may_go_on.wait(10)
+        return acquired
+
+    def release(self) -> None:
+        self._role.release()
 
 
 class Session:
@@ -72,6 +93,31 @@ def test_a_wait_for_what_is_set_already_leaves_nobody_unread(session: Session) -
 def test_the_end_is_noticed_behind_a_wait(server: ServerThread, session: Session) -> None:
     session.ask_and_wait(1)
     server.call(server.server.lanes[0].close)
+    assert type(session.receiver.wait_lost()) is SessionLost
+
+
+def test_the_end_is_noticed_when_it_comes_just_before_the_end_of_a_wait(
+    server: ServerThread, session: Session
+) -> None:
+    connection = session.connection
+    role = LateAnswer(connection._reader_role, IoThread.get().ident)
+    connection._reader_role = role  # type: ignore[assignment]
+    waiting = threading.get_ident()
+
+    class LastAnswer(Completion):
+        def set(self) -> None:
+            if threading.get_ident() == waiting:
+                server.call(server.server.lanes[0].close)
+                assert role.is_refused.wait(10)
+            super().set()
+
+    number = 0
+    while not role.is_refused.is_set():  # the I/O thread may be quicker to read the first answers
+        number += 1
+        answered = session.receiver.awaited[number] = LastAnswer()
+        connection.send(encode_packet(ECHO, (number,), [b"body"]), waits=True)
+        assert connection.wait(answered, soon())
+    role.may_go_on.set()
     assert type(session.receiver.wait_lost()) is SessionLost
 
 
