@@ -21,6 +21,7 @@ from pulsar_ray.errors import ConsumerBusy, Timeout
 from tests.faults.cuts import CarrierCuts
 from tests.faults.journal import Journal, id_of
 
+OPERATION_TIMEOUT_S = 120
 LARGE_BYTES = 200_000
 LARGE_SHARE = 0.02
 MANY = 20
@@ -56,7 +57,10 @@ class Process:
         self.rng = random.Random(spec.seed)
         self.journal = Journal(Path(spec.journal))
         self.stopped = threading.Event()
-        self.client = pulsar_ray.Client(spec.address, transport=spec.transport)
+        # What it talks to is killed and frozen again and again; all that is asked is that a call ends well.
+        self.client = pulsar_ray.Client(
+            spec.address, transport=spec.transport, operation_timeout_seconds=OPERATION_TIMEOUT_S
+        )
         threading.Thread(target=self._watch_stdin, daemon=True).start()
 
     def _watch_stdin(self) -> None:

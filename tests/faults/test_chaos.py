@@ -167,9 +167,8 @@ class Run:
     def remove(self) -> None:
         """Whatever happened, nothing of it stays."""
         for process in self.processes:
-            if process.process.poll() is None:
-                process.thaw()
-                process.kill()
+            process.thaw()
+            process.kill()
         self.broker.forget(self.topic)
 
 
