@@ -79,14 +79,15 @@ class CoreFeeding:
         """Let the core know that what is not read yet exists: it is backlog, and may be acknowledged."""
         core, last = self._core, self._feed.last
         if core.read_position <= last:
-            if last.ledger_id != self._newest_ledger_id:
-                self._tell_ledgers()
+            self._tell_ledgers()
             core.cursor.extend(last)
 
     def _tell_ledgers(self) -> None:
         """Where closed ledgers end is not known from what was read: behind that would seem to be nothing."""
-        self._newest_ledger_id = self._feed.last.ledger_id
-        self._core.cursor.set_ledgers(self._feed.ledgers)
+        newest = self._feed.last.ledger_id
+        if newest != self._newest_ledger_id:
+            self._newest_ledger_id = newest
+            self._core.cursor.set_ledgers(self._feed.ledgers)
 
     def forget_place(self) -> None:
         """The core reads from elsewhere from now on."""
@@ -108,8 +109,7 @@ class CoreFeeding:
         self._reader.submit(lambda: read_slots(self._directory, blocks, slotting), done)
 
     def _offer(self, blocks: list[BlockRef], slots: list[Slots] | None, seek_generation: int) -> None:
-        if self._feed.last.ledger_id != self._newest_ledger_id:
-            self._tell_ledgers()
+        self._tell_ledgers()
         dropped = self._core.offer(blocks, seek_generation, slots)
         self.tell_end()
         if dropped:

@@ -12,7 +12,7 @@ from pulsar_ray.lane.address import configure_socket
 from pulsar_ray.lane.hello import HelloFields, encode_error, encode_welcome, parse_hello
 from pulsar_ray.lane.peer import PeerWatch
 from pulsar_ray.lane.shared_memory import BorrowedMemory
-from pulsar_ray.session.packet import Buffer, Packet, PacketParser, buffer_bytes
+from pulsar_ray.session.packet import Buffer, Packet, PacketParser, total_bytes
 
 if TYPE_CHECKING:
     from pulsar_ray.lane.server import LaneServer
@@ -92,7 +92,7 @@ class ServerLane(asyncio.BufferedProtocol):
         if transport is None or self._is_closing:
             return
         if not self._is_writable:
-            self._queued_bytes += sum(map(buffer_bytes, buffers))
+            self._queued_bytes += total_bytes(buffers)
         transport.writelines(buffers)
         if transport.get_write_buffer_size() > self._limits.unsent_bytes:
             self._abort()

@@ -137,9 +137,9 @@ class LentMemory:
             for slot, room in enumerate(self._rooms):
                 if room is not None and room() is buffer.obj:
                     at = np.frombuffer(buffer, np.uint8).__array_interface__["data"][0] - self._address
-                    front = sum(map(buffer_bytes, packet[:place]))
+                    front = total_bytes(packet[:place])
                     start = at - _PAGE - slot * SLOT_BYTES - front
-                    if start >= 0 and start + sum(map(buffer_bytes, packet)) <= SLOT_BYTES:
+                    if start >= 0 and start + total_bytes(packet) <= SLOT_BYTES:
                         return slot, start, place
         return None, 0, -1
 
