@@ -27,6 +27,7 @@ from pulsar_ray.errors import InvalidConfiguration, Moved, PulsarException, Sess
 from pulsar_ray.managed_ledger.cursor_store import CursorStore
 from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor, Subscription
 from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.session.control_calls import CONSUMER_CALLS, check_call
 from pulsar_ray.session.requests import (
     Acknowledge,
     Advanced,
@@ -298,10 +299,8 @@ class DispatcherServer:
             "last_message": self._last_message,
             "has_more": self._has_more,
         }
-        method = methods.get(request.method)
-        if method is None:
-            raise InvalidConfiguration(f"a dispatcher has no call {request.method!r}")
-        return await method(host, endpoint, **request.arguments)
+        check_call(CONSUMER_CALLS, "dispatcher", request.method, request.arguments)
+        return await methods[request.method](host, endpoint, **request.arguments)
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:
         """A call of an administrator (see `SubscriptionAdmin`), over the actor handle."""

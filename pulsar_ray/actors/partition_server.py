@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from pulsar_ray.errors import InvalidConfiguration, PulsarException, Subscriptio
 from pulsar_ray.managed_ledger.managed_ledger import ManagedLedger, Subscription
 from pulsar_ray.managed_ledger.manifest import LEDGER_COUNTER_BITS
 from pulsar_ray.model.position import Position
+from pulsar_ray.session.control_calls import PARTITION_CALLS, check_call
 from pulsar_ray.session.requests import (
     Call,
     CloseEndpoint,
@@ -217,17 +218,15 @@ class PartitionServer:
             "release_lease": self.release_lease,
             "plan_range": self.plan_range,
         }
-        method = methods.get(name)
-        if method is None:
-            raise InvalidConfiguration(f"a partition has no call {name!r}")
+        check_call(PARTITION_CALLS, "partition", name, arguments)
         self.followers.tell_held()
-        return await method(**arguments)
+        return await methods[name](**arguments)
 
     async def register_subscription(
         self,
         name: str,
         durable: bool,
-        initial: str | list[int],
+        initial: str | Sequence[int],
         properties: dict[str, str],
         create: bool,
     ) -> dict[str, Any]:
@@ -243,7 +242,7 @@ class PartitionServer:
                     f"subscription {name!r} does not exist on {self.ledger.identity.topic}"
                 )
             start: str | Position
-            if isinstance(initial, list):
+            if not isinstance(initial, str):
                 await self.check_position(initial)
                 start = self.ledger.before(Position(*initial))
             else:
@@ -293,7 +292,7 @@ class PartitionServer:
         """Position of the newest stored entry, [-1, -1] of an empty log, and its messages if a batch."""
         return self.ledger.last_message()
 
-    async def check_position(self, position: list[int]) -> None:
+    async def check_position(self, position: Sequence[int]) -> None:
         """Raise InvalidConfiguration for a position of another topic; it need not exist."""
         ledger_id, entry_id = position
         identity = self.ledger.identity

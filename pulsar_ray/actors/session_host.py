@@ -23,6 +23,7 @@ from pulsar_ray.lane.limits import LaneLimits
 from pulsar_ray.lane.server import LaneServer
 from pulsar_ray.lane.server_lane import ServerLane
 from pulsar_ray.session.packet import Packet
+from pulsar_ray.session.request_shapes import check_request
 from pulsar_ray.session.requests import (
     PROTOCOL_VERSION,
     Done,
@@ -197,6 +198,7 @@ class SessionHost:
         session.was_heard = True
         for packet in packets:
             request = decode_request(packet)
+            check_request(request)
             if type(request) is Ping:
                 session.send(encode_request(Pong(request.number)))
             else:

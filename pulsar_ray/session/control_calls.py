@@ -1,0 +1,84 @@
+"""The control calls that actors answer, and what their arguments may be.
+
+They come in `Call` packets of sessions, and over actor handles from administrators and from Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pulsar_ray.errors import InvalidConfiguration
+from pulsar_ray.session.request_shapes import (
+    Check,
+    is_flag,
+    is_number,
+    is_position,
+    is_seek_target,
+    is_text,
+)
+
+Calls = Mapping[str, Mapping[str, Check]]
+"""Method -> argument -> what it may be. All arguments have to be given."""
+
+
+def check_call(calls: Calls, actor: str, method: str, arguments: Mapping[str, Any]) -> None:
+    """Raise InvalidConfiguration for a call that there is not, or one with wrong arguments."""
+    expected = calls.get(method)
+    if expected is None:
+        raise InvalidConfiguration(f"a {actor} has no call {method!r:.100}")
+    if arguments.keys() != expected.keys():
+        raise InvalidConfiguration(
+            f"{method} takes {', '.join(expected) or 'no arguments'}, not {', '.join(arguments)!r:.200}"
+        )
+    for name, check in expected.items():
+        if not check(arguments[name]):
+            raise InvalidConfiguration(f"{method}: {name} cannot be {arguments[name]!r:.100}")
+
+
+def _is_initial(value: Any) -> bool:
+    return value in ("earliest", "latest") if type(value) is str else is_position(value)
+
+
+def _are_properties(value: Any) -> bool:
+    return type(value) is dict and all(map(is_text, value)) and all(map(is_text, value.values()))
+
+
+def _is_bound(value: Any) -> bool:
+    if type(value) is dict:
+        return value.keys() == {"subscription"} and is_text(value["subscription"])
+    return is_seek_target(value)
+
+
+def _is_count(value: Any) -> bool:
+    return is_number(value) and value > 0
+
+
+_SEEK: Mapping[str, Check] = {"target": is_seek_target, "inclusive": is_flag}
+
+PARTITION_CALLS: Calls = {
+    "register_subscription": {
+        "name": is_text,
+        "durable": is_flag,
+        "initial": _is_initial,
+        "properties": _are_properties,
+        "create": is_flag,
+    },
+    "remove_subscription": {"number": is_number},
+    "hold_for_seek": {"number": is_number, **_SEEK},
+    "seek_position": _SEEK,
+    "last_message": {},
+    "check_position": {"position": is_position},
+    "grant_lease": {"first": is_position, "last": is_position, "expires_ms": is_number},
+    "release_lease": {"lease_id": is_number},
+    "plan_range": {"start": _is_bound, "end": _is_bound, "slice_bytes": _is_count, "lease_ms": is_number},
+}
+
+CONSUMER_CALLS: Calls = {
+    "seek": _SEEK,
+    "check_unsubscribe": {},
+    "unsubscribe": {},
+    "last_message": {},
+    "has_more": {},
+}
+"""Of a dispatcher, for a consumer that is open."""

@@ -1,0 +1,230 @@
+"""What the fields of requests to an actor may hold.
+
+A packet can carry any value in any field, and one that nobody expected would show as a defect deep inside the
+actor, which ends its process. So everything is looked at before anything is done with it: a request that is
+refused has changed nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+from pulsar_ray.errors import ProtocolError
+from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.session.requests import (
+    Acknowledge,
+    Call,
+    CloseEndpoint,
+    Credit,
+    Follow,
+    MoveHold,
+    NegativeAcknowledge,
+    OpenConsumer,
+    OpenProducer,
+    Ping,
+    Publish,
+    RedeliverUnacknowledged,
+    Request,
+)
+
+Check = Callable[[Any], bool]
+
+_END = 2**63
+_ROW_END = 2**31
+_CONSUMER_TYPES = frozenset(map(int, ConsumerType))
+
+
+def check_request(request: Request) -> None:
+    """Raise ProtocolError for one that actors do not take, or whose fields hold what they cannot."""
+    kind = type(request)
+    plain = _PLAIN.get(kind)
+    if plain is not None:
+        if tuple(map(type, request)) != plain:
+            wrong = [type(value) is not wanted for value, wanted in zip(request, plain, strict=True)]
+            raise _refusal(request, wrong.index(True))
+        return
+    checks = _SHAPES.get(kind)
+    if checks is None:
+        raise ProtocolError(f"{kind.__name__} is no request to an actor")
+    for place, (check, value) in enumerate(zip(checks, request, strict=True)):
+        if not check(value):
+            raise _refusal(request, place)
+
+
+def _refusal(request: Request, place: int) -> ProtocolError:
+    name, value = request._fields[place], request[place]
+    return ProtocolError(f"{type(request).__name__}: {name} cannot be {value!r:.100}")
+
+
+def is_number(value: Any) -> bool:
+    """A count, an id or a place; -1 where there is none."""
+    return type(value) is int and -1 <= value < _END
+
+
+def is_incarnation(value: Any) -> bool:
+    """A random number of 64 bits."""
+    return type(value) is int and 0 <= value < 2 * _END
+
+
+def is_text(value: Any) -> bool:
+    """A name, or any other text."""
+    return type(value) is str
+
+
+def is_flag(value: Any) -> bool:
+    """True or False."""
+    return type(value) is bool
+
+
+def is_position(value: Any) -> bool:
+    """[ledger id, entry id]."""
+    return type(value) in (tuple, list) and len(value) == 2 and all(map(is_number, value))
+
+
+def or_none(check: Check) -> Check:
+    """What `check` takes, or None."""
+    return lambda value: value is None or check(value)
+
+
+def are_rows_of(width: int, values: Any) -> bool:
+    """A tuple of tuples of so many numbers; looked at as a whole, for there may be thousands."""
+    if type(values) is not tuple:
+        return False
+    if not values:
+        return True
+    if set(map(type, values)) != {tuple} or set(map(len, values)) != {width}:
+        return False
+    numbers = list(chain.from_iterable(values))
+    return set(map(type, numbers)) == {int} and min(numbers) >= -1 and max(numbers) < _END
+
+
+def _is_type_of_consumer(value: Any) -> bool:
+    return type(value) is int and value in _CONSUMER_TYPES
+
+
+def _are_ranges(value: Any) -> bool:
+    """Half-open ranges of rows."""
+    return are_rows_of(2, value) and all(0 <= start <= end < _ROW_END for start, end in value)
+
+
+def _are_batch_rows(value: Any) -> bool:
+    return type(value) is tuple and all(map(_is_batch_rows, value))
+
+
+def _is_batch_rows(value: Any) -> bool:
+    return type(value) is tuple and len(value) == 3 and is_position(value[:2]) and _are_ranges(value[2])
+
+
+def _are_entry_ranges(value: Any) -> bool:
+    return are_rows_of(3, value)
+
+
+def _are_entry_bits(value: Any) -> bool:
+    return type(value) is tuple and all(map(_is_entry_bits, value))
+
+
+def _is_entry_bits(value: Any) -> bool:
+    if type(value) is not tuple or len(value) != 3:
+        return False
+    ledger_id, origin, data = value
+    return is_position((ledger_id, origin)) and origin >= 0 and type(data) is bytes
+
+
+def _is_cumulative(value: Any) -> bool:
+    return type(value) is tuple and len(value) == 3 and all(map(is_number, value)) and value[2] < _ROW_END
+
+
+def _are_failures(value: Any) -> bool:
+    return type(value) is tuple and all(map(_is_failure, value))
+
+
+def _is_failure(value: Any) -> bool:
+    if type(value) is not tuple or len(value) != 4:
+        return False
+    return is_position(value[:2]) and value[1] >= 0 and _are_ranges(value[2]) and is_number(value[3])
+
+
+def _is_start(value: Any) -> bool:
+    return (
+        type(value) is dict
+        and value.keys() == {"target", "inclusive"}
+        and all((is_seek_target(value["target"]), is_flag(value["inclusive"])))
+    )
+
+
+def is_seek_target(value: Any) -> bool:
+    """Where a seek goes: an end by name, a publish time in ms, or a position."""
+    if type(value) is str:
+        return value in ("earliest", "latest")
+    return is_number(value) or is_position(value)
+
+
+def _is_key_shared(value: Any) -> bool:
+    if type(value) is not tuple or len(value) != 3:
+        return False
+    mode, allow_out_of_order_delivery, ranges = value
+    return type(mode) is int and is_flag(allow_out_of_order_delivery) and are_rows_of(2, ranges)
+
+
+def _is_named(value: Any) -> bool:
+    return type(value) is dict and all(map(is_text, value))
+
+
+# Of these the types say enough. They are the frequent ones.
+_PLAIN: dict[type[Any], tuple[type[Any], ...]] = {
+    Publish: (int, bool),
+    Credit: (int, int, int, int),
+    Ping: (int,),
+    CloseEndpoint: (int, int),
+    RedeliverUnacknowledged: (int, int, int),
+    Follow: (int, int, bool, int, str),
+}
+
+_SHAPES: dict[type[Any], tuple[Check, ...]] = {
+    OpenProducer: (
+        is_number,
+        is_number,
+        or_none(is_text),
+        is_incarnation,
+        is_incarnation,
+        is_number,
+        is_number,
+        is_flag,
+    ),
+    MoveHold: (is_number, is_number, is_number),
+    OpenConsumer: (
+        is_number,
+        is_number,
+        is_text,
+        is_incarnation,
+        _is_type_of_consumer,
+        is_number,
+        is_flag,
+        is_flag,
+        is_number,
+        is_number,
+        _are_batch_rows,
+        or_none(_is_start),
+        is_text,
+        is_number,
+        is_number,
+        is_flag,
+        or_none(_is_key_shared),
+        is_number,
+        or_none(is_number),
+    ),
+    Acknowledge: (
+        is_number,
+        is_number,
+        _are_entry_ranges,
+        _are_batch_rows,
+        or_none(_is_cumulative),
+        is_flag,
+        or_none(is_number),
+        _are_entry_bits,
+    ),
+    NegativeAcknowledge: (is_number, _are_failures, is_number),
+    Call: (is_number, is_number, is_text, _is_named),
+}
