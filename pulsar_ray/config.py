@@ -119,7 +119,9 @@ class Settings:
         60.0, "an actor without clients goes to sleep then; 0: never", minimum=0
     )
     max_active_actors: int = setting(
-        -1, "per node; -1: one for each 80 MiB of memory; 0: no limit", minimum=-1
+        -1,
+        "active partitions and subscriptions of a node; -1: one for each 80 MiB of memory; 0: no limit",
+        minimum=-1,
     )
     tcp_port_range: str = setting("0", "TCP ports actors listen on: 'first-last', or 0 for any")
     lane_buffer_budget_bytes: int = setting(

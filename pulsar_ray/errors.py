@@ -339,6 +339,10 @@ class NetworkFileSystem(InvalidConfiguration):
     """The data directory lies on a network file system, whose locks and syncs cannot be trusted."""
 
 
+class TooManyActiveActors(NotAllowedError):
+    """A node has as many active partitions and subscriptions as `max_active_actors` allows."""
+
+
 class DiskSpaceLow(BrokerPersistenceError):
     """Free space fell below the low-water mark: publishing stops, acknowledging and trimming go on."""
 

@@ -10,15 +10,13 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import ray
 
+from pulsar_ray.actors.broker_actors import BrokerActors, running_names
 from pulsar_ray.actors.catalog import Catalog, PartitionRow
-from pulsar_ray.actors.local_ray import is_running
-from pulsar_ray.actors.options import create
 from pulsar_ray.actors.owner_loop import prepare_broker_process
 from pulsar_ray.actors.stores import Stores
 from pulsar_ray.actors.subscription_dispatcher import SubscriptionDispatcher
@@ -27,13 +25,13 @@ from pulsar_ray.actors.topic_registry import TopicRegistry
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import (
     NotAllowedError,
+    PulsarException,
     TopicNotFound,
     WrongNode,
 )
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import SubscriptionRequest
 from pulsar_ray.transport.names import (
-    NAMESPACE,
     dispatcher_name,
     parse_dispatcher_name,
     partition_name,
@@ -42,7 +40,6 @@ from pulsar_ray.transport.ray_errors import translated
 
 logger = logging.getLogger(__name__)
 
-PROBE_DEADLINE_S = 2.0
 WATCH_INTERVAL_S = 5.0
 CALL_DEADLINE_S = 30.0
 NAME_POLL_S = 0.02
@@ -57,7 +54,7 @@ class Controller:
         self._settings = settings
         self._topics: TopicRegistry | None = None
         self._stores = Stores(str(self._data_dir), settings)
-        self._handles: dict[str, Any] = {}
+        self._actors = BrokerActors(settings)
         self._dispatchers: dict[str, tuple[str, str, bool]] = {}
         self._probing: dict[str, asyncio.Task[bool]] = {}
         self._start: asyncio.Task[None] | None = None
@@ -93,9 +90,7 @@ class Controller:
 
     def _find_running(self, topics: TopicRegistry) -> None:
         """After a restart of this actor: the partitions and dispatchers that run already."""
-        # This actor's own namespace for such lists is that of the job that made it.
-        actors: list[dict[str, str]] = ray.util.list_named_actors(all_namespaces=True)
-        for name in (actor["name"] for actor in actors if actor["namespace"] == NAMESPACE):
+        for name in running_names():
             found = parse_dispatcher_name(name)
             if found is not None:
                 self._dispatchers[name] = found
@@ -103,8 +98,8 @@ class Controller:
                 continue
             elif not TopicName.parse(name).is_persistent and topics.catalog.partition(name) is None:
                 topics.unstored.add(name)
-            with contextlib.suppress(ValueError):
-                self._handles[name] = ray.get_actor(name, namespace=NAMESPACE)
+            row = topics.partition(TopicName.parse(found[0] if found else name))
+            self._actors.found(name, row.store_id if row else "")
 
     async def _rebuild(self, catalog: Catalog) -> None:
         rows: list[PartitionRow] = []
@@ -135,18 +130,22 @@ class Controller:
         return self._started(topics.catalog, rows)
 
     def _started(self, catalog: Catalog, rows: list[PartitionRow]) -> list[tuple[str, int, str]]:
+        """Start those that do not run. Raises TooManyActiveActors before the first of them."""
+        new = [self._store_of(row) for row in rows if partition_name(row.name) not in self._actors.handles]
+        for store in new:
+            self._actors.check_room(store, new.count(store))
         for row in rows:
             self._partition_handle(catalog, row)
         return [(row.name, row.partition_index, partition_name(row.name)) for row in rows]
 
     def _partition_handle(self, catalog: Catalog, row: PartitionRow) -> Any:
         name = partition_name(row.name)
-        if name in self._handles:
-            return self._handles[name]
+        if name in self._actors.handles:
+            return self._actors.handles[name]
         store = self._store_of(row)
         directory = str(Path(store["path"]) / "p" / str(row.number))
         args = (directory, row.number, row.name, row.partition_index, self._settings, row.has_ledger)
-        handle = self._create(TopicPartition, name, store, *args)
+        handle = self._actors.create(TopicPartition, name, store, *args)
         if TopicName.parse(row.name).is_persistent:
             catalog.opened(row.name)
         return handle
@@ -162,11 +161,6 @@ class Controller:
                 "start its node again, or give the broker its data directory"
             )
         return store
-
-    def _create(self, cls: type[Any], name: str, store: dict[str, Any], *args: Any) -> Any:
-        handle = create(cls, name, store["node_id"], *args)
-        self._handles[name] = handle
-        return handle
 
     async def create_topic(self, topic: str, partitions: int) -> None:
         """Create a topic; 0 partitions is an unpartitioned one. Raises NotAllowedError if it exists."""
@@ -208,7 +202,8 @@ class Controller:
     async def delete_topic(self, topic: str, force: bool) -> None:
         """Delete a topic with its data.
 
-        Raises NotAllowedError while producers or consumers are connected, unless forced.
+        Raises NotAllowedError while producers or consumers are connected, WrongNode while a partition's node
+        is missing, unless forced; what lies on such a node stays there.
         """
         topics = await self._serving()
         name = TopicName.parse(topic)
@@ -219,30 +214,31 @@ class Controller:
                 raise NotAllowedError(
                     f"Topic has {connected} connected producers/consumers: close them, or force"
                 )
+            for row in rows:
+                self._store_of(row)
         topics.forget(name)
         for row in rows:
             for address, (partition, _, _) in list(self._dispatchers.items()):
                 if partition == row.name:
-                    self._kill(address)
+                    self._actors.kill(address)
                     del self._dispatchers[address]
-            self._kill(partition_name(row.name))
-            if name.is_persistent:
+            self._actors.kill(partition_name(row.name))
+            if name.is_persistent and row.store_id in self._stores.known:
                 await self._stores.known[row.store_id]["handle"].remove.remote(row.number)
 
     async def _connected(self, row: PartitionRow) -> int:
         total = 0
         addresses = [partition_name(row.name)] + [a for a, d in self._dispatchers.items() if d[0] == row.name]
         for address in addresses:
-            handle = self._handles.get(address)
+            handle = self._actors.handles.get(address)
             if handle is not None:
-                stats = await asyncio.wait_for(handle.stats.remote(), CALL_DEADLINE_S)
-                total += len(stats.get("producers", ())) + len(stats.get("consumers", ()))
+                # Nobody is connected to one that is dead for good.
+                with contextlib.suppress(
+                    ray.exceptions.ActorDiedError, ray.exceptions.ActorUnschedulableError
+                ):
+                    stats = await asyncio.wait_for(handle.stats.remote(), CALL_DEADLINE_S)
+                    total += len(stats.get("producers", ())) + len(stats.get("consumers", ()))
         return total
-
-    def _kill(self, name: str) -> None:
-        handle = self._handles.pop(name, None)
-        if handle is not None:
-            ray.kill(handle)
 
     # --- subscriptions ----------------------------------------------------------------------------
 
@@ -263,15 +259,21 @@ class Controller:
         row = topics.partition(TopicName.parse(topic))
         if row is None:
             raise TopicNotFound(f"the topic {topic} does not exist")
-        name = dispatcher_name(row.name, subscription, durable)
+        request = SubscriptionRequest(row.name, subscription, durable, initial, properties, create)
+        return self._dispatcher_started(topics, row, request)
+
+    def _dispatcher_started(
+        self, topics: TopicRegistry, row: PartitionRow, request: SubscriptionRequest
+    ) -> str:
+        name = dispatcher_name(row.name, request.subscription, request.durable)
         self._partition_handle(topics.catalog, row)
-        if name not in self._handles:
-            store = self._store_of(row)
+        if name not in self._actors.handles:
             allowed = self._settings.allow_auto_subscription_creation
-            create = create and (allowed or not TopicName.parse(row.name).is_persistent)
-            request = SubscriptionRequest(row.name, subscription, durable, initial, properties, create)
-            self._create(SubscriptionDispatcher, name, store, request, self._settings)
-            self._dispatchers[name] = (row.name, subscription, durable)
+            may_create = allowed or not TopicName.parse(row.name).is_persistent
+            request = dataclasses.replace(request, create=request.create and may_create)
+            store = self._store_of(row)
+            self._actors.create(SubscriptionDispatcher, name, store, request, self._settings)
+            self._dispatchers[name] = (row.name, request.subscription, request.durable)
         return name
 
     async def dispatcher_gone(self, name: str) -> None:
@@ -279,9 +281,9 @@ class Controller:
         returns.
         """
         self._dispatchers.pop(name, None)
-        self._kill(name)
+        self._actors.kill(name)
         deadline = asyncio.get_running_loop().time() + CALL_DEADLINE_S
-        while name in ray.util.list_named_actors() and asyncio.get_running_loop().time() < deadline:
+        while name in running_names() and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(NAME_POLL_S)
 
     # --- whoever is silent ------------------------------------------------------------------------
@@ -293,33 +295,9 @@ class Controller:
         if name is None:
             return False
         if name not in self._probing:
-            self._probing[name] = asyncio.get_running_loop().create_task(self._probe(name))
+            self._probing[name] = asyncio.get_running_loop().create_task(self._actors.restart_if_silent(name))
             self._probing[name].add_done_callback(lambda _: self._probing.pop(name, None))
         return await asyncio.shield(self._probing[name])
-
-    async def _probe(self, name: str) -> bool:
-        handle = self._handles.get(name)
-        if handle is None:
-            try:
-                handle = ray.get_actor(name, namespace=NAMESPACE)
-            except ValueError:
-                return False
-        if not is_running(handle):
-            # A process that is still coming up, on a busy machine, must not be taken for a frozen one.
-            return False
-        try:
-            await asyncio.wait_for(handle.probe.remote(), PROBE_DEADLINE_S)
-        except asyncio.TimeoutError:
-            logger.warning("%s does not answer: killing it", name)
-            await asyncio.to_thread(ray.kill, handle, no_restart=False)
-            return True
-        except (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnschedulableError):
-            # Gone for good under this handle: the next resolve creates it anew.
-            self._handles.pop(name, None)
-            return False
-        except ray.exceptions.RayError:
-            return False
-        return False
 
     async def _watch(self) -> None:
         while True:
@@ -327,8 +305,35 @@ class Controller:
             try:
                 await self._stores.find()
                 await self._stores.probe()
+                self._replace_dead()
             except Exception:
                 logger.exception("looking for stores failed")
+
+    def _replace_dead(self) -> None:
+        """Actors that Ray will not restart are created anew beside their data, which may be on a node that
+        came back under another id.
+        """
+        assert self._topics is not None
+        for name in self._actors.forget_dead():
+            logger.warning("%s is dead for good: creating it anew", name)
+            try:
+                self._start_anew(self._topics, name)
+            except PulsarException as error:
+                # Whoever needs it asks for it, and is told.
+                logger.warning("%s cannot be created now: %s", name, error)
+
+    def _start_anew(self, topics: TopicRegistry, name: str) -> None:
+        partition, subscription, durable = self._dispatchers.get(name, (name, "", False))
+        row = topics.partition(TopicName.parse(partition))
+        if row is None:
+            return
+        if name not in self._dispatchers:
+            self._partition_handle(topics.catalog, row)
+            return
+        # As after a restart: a subscription that was removed meanwhile must not come back.
+        create = not (durable and TopicName.parse(partition).is_persistent)
+        request = SubscriptionRequest(partition, subscription, durable, "latest", {}, create)
+        self._dispatcher_started(topics, row, request)
 
     # --- stopping, stats --------------------------------------------------------------------------
 
@@ -337,7 +342,7 @@ class Controller:
         result: dict[str, Any] = {
             "stores": [await s["handle"].stats.remote() for s in self._stores.known.values()]
         }
-        for name, handle in list(self._handles.items()):
+        for name, handle in list(self._actors.handles.items()):
             try:
                 result[name] = await asyncio.wait_for(handle.stats.remote(), CALL_DEADLINE_S)
             except (ray.exceptions.RayError, asyncio.TimeoutError) as error:
@@ -348,24 +353,25 @@ class Controller:
         """Let every actor write what is pending, then end them; the controller itself is killed by the
         caller.
         """
-        await self._each([n for n in self._handles if n in self._dispatchers], lambda h: h.shutdown.remote())
-        await self._each(
-            [n for n in self._handles if n not in self._dispatchers], lambda h: h.shutdown.remote()
-        )
-        for name in list(self._handles):
-            self._kill(name)
         if self._watcher is not None:
             self._watcher.cancel()
+        handles = list(self._actors.handles.items())
+        # Dispatchers first: their last acknowledgments move holds at the partitions.
+        for is_dispatcher in (True, False):
+            await asyncio.gather(
+                *(_stopped(name, h) for name, h in handles if (name in self._dispatchers) == is_dispatcher)
+            )
+        for name, _ in handles:
+            self._actors.kill(name)
         if self._topics is not None:
             self._topics.catalog.close()
         for store in self._stores.known.values():
             ray.kill(store["handle"])
 
-    async def _each(self, names: list[str], call: Callable[[Any], Any]) -> None:
-        async def one(name: str) -> None:
-            try:
-                await asyncio.wait_for(call(self._handles[name]), CALL_DEADLINE_S)
-            except (ray.exceptions.RayError, asyncio.TimeoutError) as error:
-                logger.warning("%s did not stop by itself: %s", name, error)
 
-        await asyncio.gather(*(one(name) for name in names))
+async def _stopped(name: str, handle: Any) -> None:
+    """It has written what was pending."""
+    try:
+        await asyncio.wait_for(handle.shutdown.remote(), CALL_DEADLINE_S)
+    except (ray.exceptions.RayError, asyncio.TimeoutError) as error:
+        logger.warning("%s did not stop by itself: %s", name, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import shutil
@@ -12,10 +13,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 
 from pulsar_ray.transport.names import NAMESPACE
 from pulsar_ray.transport.ray_calls import RAY_CALLS
+
+CONTAINER_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+"""Bytes, or no number if there is no limit."""
 
 
 def start_ray() -> tuple[str, str]:
@@ -76,6 +84,15 @@ def node_address() -> str:
 def node_id() -> str:
     """The Ray node this process runs on."""
     return str(ray.get_runtime_context().get_node_id())
+
+
+def node_memory_bytes() -> int:
+    """The memory of this node, or what its container may have of it."""
+    total = psutil.virtual_memory().total
+    for limit in CONTAINER_LIMITS:
+        with contextlib.suppress(OSError, ValueError):
+            total = min(total, int(limit.read_text()))
+    return total
 
 
 def session_directory() -> Path:

@@ -11,7 +11,7 @@ from typing import Any
 
 import ray
 
-from pulsar_ray.actors.local_ray import node_address, session_directory
+from pulsar_ray.actors.local_ray import node_address, node_memory_bytes, session_directory
 from pulsar_ray.actors.owner_loop import prepare_broker_process
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
@@ -63,6 +63,7 @@ class StoreActor:
             "node_id": ray.get_runtime_context().get_node_id(),
             "path": str(self._path),
             "pid": os.getpid(),
+            "memory_bytes": node_memory_bytes(),
         }
 
     async def partitions(self) -> list[tuple[str, int, str, int]]:

@@ -34,10 +34,13 @@ class Stores:
     async def find(self, *, required: bool = False) -> None:
         """A store on every live node; one that has no usable directory of its own is left out.
 
+        Stores of nodes that are gone are forgotten: a node that comes back has another id.
         `required`: raises what is wrong with this node's, or Timeout while it does not answer.
         """
         here = ray.get_runtime_context().get_node_id()
-        for node_id in alive_nodes():
+        nodes = alive_nodes()
+        self.known = {store_id: store for store_id, store in self.known.items() if store["node_id"] in nodes}
+        for node_id in nodes:
             if any(store["node_id"] == node_id for store in self.known.values()):
                 continue
             handle = create(StoreActor, store_name(node_id[:8]), node_id, self._data_dir, self._settings)
@@ -53,8 +56,12 @@ class Stores:
             self.known[described["store_id"]] = {**described, "handle": handle}
 
     async def probe(self) -> None:
-        """Restart those that do not answer."""
-        await asyncio.gather(*(_probe(store) for store in list(self.known.values())))
+        """Restart those that do not answer, and forget those that Ray will not restart."""
+        stores = list(self.known.items())
+        is_there = await asyncio.gather(*(_probe(store) for _, store in stores))
+        for (store_id, _), is_known in zip(stores, is_there, strict=True):
+            if not is_known:
+                del self.known[store_id]
 
 
 async def _described(handle: Any, what: str) -> dict[str, Any]:
@@ -76,12 +83,17 @@ async def _described(handle: Any, what: str) -> dict[str, Any]:
             raise Timeout(f"{what} did not start within {START_DEADLINE_S:.0f} s")
 
 
-async def _probe(store: dict[str, Any]) -> None:
+async def _probe(store: dict[str, Any]) -> bool:
+    """False if the store is dead for good."""
     try:
         await asyncio.wait_for(store["handle"].probe.remote(), PROBE_DEADLINE_S)
     except asyncio.TimeoutError:
         if is_running(store["handle"]):
             logger.warning("store %s does not answer: killing it", store["store_id"])
             await asyncio.to_thread(ray.kill, store["handle"], no_restart=False)
+    except (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnschedulableError):
+        logger.warning("store %s is dead for good", store["store_id"])
+        return False
     except ray.exceptions.RayError:
         logger.warning("store %s is not reachable", store["store_id"])
+    return True

@@ -181,6 +181,25 @@ def test_a_program_that_closed_its_client_may_leave_ray(broker: Broker, topic: s
     assert "Unhandled" not in errors
 
 
+def test_actors_that_ray_will_not_restart_are_created_anew(
+    broker: Broker, client: Client, topic: str
+) -> None:
+    """As after the loss of a node, or after somebody's `ray.kill`."""
+    producer = client.create_producer(topic)
+    consumer = client.subscribe(topic, "s")
+    producer.send(b"before")
+    assert values(consumer, 1) == [b"before"]
+    for actor in (partition_actor(topic), dispatcher_actor(topic, "s"), broker.store()):
+        pid = broker.pid(actor)
+        ray.kill(broker.handle(actor), no_restart=True)
+        broker.wait_for_other(actor, pid)
+    producer.send(b"after")
+    assert values(consumer, 1) == [b"after"]
+    assert stored(client, topic) == [b"before", b"after"]
+    with Admin(broker.address) as admin:
+        assert [store["path"] for store in admin.stats()["stores"]] == [str(broker.data_dir)]
+
+
 def test_a_lost_ledger_directory_is_wrong_node_until_it_is_back(broker: Broker, topic: str) -> None:
     client = broker.client()
     client.create_producer(topic).send(b"x")

@@ -284,6 +284,7 @@ def test_the_broker_of_a_ray_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert address
         monkeypatch.setenv("RAY_AUTH_MODE", "token")
         monkeypatch.setenv("RAY_ADDRESS", address)
+        monkeypatch.setenv("PULSAR_RAY_MAX_ACTIVE_ACTORS", "2")
 
         def run(*arguments: str, expected: int = 0) -> str:
             command = CommandLine(tmp_path).arguments(*arguments)
@@ -295,6 +296,12 @@ def test_the_broker_of_a_ray_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert str(tmp_path) in run("start")
         assert "runs already" in run("start")
         assert "controller process" in run("status")
+        # A partition and a subscription are all that this broker may have.
+        run("consume", "first", "-s", "s", "--no-follow")
+        refusal = run("consume", "second", "-s", "s", "--no-follow", expected=1)
+        assert "TooManyActiveActors: 2 partitions and subscriptions are active on node" in refusal
+        run("topics", "delete", "first")
+        run("consume", "second", "-s", "s", "--no-follow")
         assert "has ended" in run("stop")
         assert "no broker runs here" in run("status", expected=1)
     finally:

@@ -1,0 +1,104 @@
+"""The partition and dispatcher actors of a broker: where they run, how many may, and who is dead for good."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from typing import Any
+
+import ray
+
+from pulsar_ray.actors.local_ray import is_running
+from pulsar_ray.actors.options import create
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import TooManyActiveActors
+from pulsar_ray.transport.names import NAMESPACE
+
+logger = logging.getLogger(__name__)
+
+PROBE_DEADLINE_S = 2.0
+
+
+def running_names() -> list[str]:
+    """The names of the broker's actors that run, start or restart; one Ray call."""
+    # The calling actor's own namespace is that of the job that made it.
+    actors: list[dict[str, str]] = ray.util.list_named_actors(all_namespaces=True)
+    return [actor["name"] for actor in actors if actor["namespace"] == NAMESPACE]
+
+
+class BrokerActors:
+    """Belongs to the controller. `handles` are by name; stores are described as `Stores` knows them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.handles: dict[str, Any] = {}
+        self._store_ids: dict[str, str] = {}
+
+    def found(self, name: str, store_id: str) -> None:
+        """One that ran before its controller was restarted."""
+        try:
+            self.handles[name] = ray.get_actor(name, namespace=NAMESPACE)
+        except ValueError:
+            return
+        self._store_ids[name] = store_id
+
+    def create(self, cls: type[Any], name: str, store: dict[str, Any], *args: Any) -> Any:
+        """Start one beside a store. Raises TooManyActiveActors."""
+        self.check_room(store, 1)
+        handle = create(cls, name, store["node_id"], *args)
+        self.handles[name] = handle
+        self._store_ids[name] = store["store_id"]
+        return handle
+
+    def check_room(self, store: dict[str, Any], more: int) -> None:
+        """Raise TooManyActiveActors if a store's node may not have so many more."""
+        limit = self._settings.active_actor_limit(store["memory_bytes"])
+        running = Counter(self._store_ids.values())[store["store_id"]]
+        if running + more > limit:
+            raise TooManyActiveActors(
+                f"{running} partitions and subscriptions are active on node {store['node_id'][:8]}, and "
+                f"{more} more would pass its max_active_actors of {limit}: delete topics and subscriptions "
+                "that nobody needs, raise the setting, or restart the broker, after which only those in use "
+                "are active"
+            )
+
+    def kill(self, name: str) -> None:
+        """End one for good."""
+        handle = self.forget(name)
+        if handle is not None:
+            ray.kill(handle)
+
+    def forget(self, name: str) -> Any:
+        """One that is not there any more; its handle."""
+        self._store_ids.pop(name, None)
+        return self.handles.pop(name, None)
+
+    def forget_dead(self) -> list[str]:
+        """The names of those that Ray will not restart: somebody killed them, or their node is gone."""
+        running = set(running_names())
+        dead = [name for name in self.handles if name not in running]
+        for name in dead:
+            self.forget(name)
+        return dead
+
+    async def restart_if_silent(self, name: str) -> bool:
+        """Look after one that does not answer its clients; True if it had to be killed (Ray restarts it)."""
+        handle = self.handles.get(name)
+        if handle is None:
+            try:
+                handle = ray.get_actor(name, namespace=NAMESPACE)
+            except ValueError:
+                return False
+        if not is_running(handle):
+            # A process that is still coming up, on a busy machine, must not be taken for a frozen one.
+            return False
+        try:
+            await asyncio.wait_for(handle.probe.remote(), PROBE_DEADLINE_S)
+        except asyncio.TimeoutError:
+            logger.warning("%s does not answer: killing it", name)
+            await asyncio.to_thread(ray.kill, handle, no_restart=False)
+            return True
+        except ray.exceptions.RayError:
+            pass
+        return False
