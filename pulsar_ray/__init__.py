@@ -30,6 +30,7 @@ _MODULES = {
     ),
     "pulsar_ray.client.client": ("Client",),
     "pulsar_ray.client.consumer": ("Consumer",),
+    "pulsar_ray.client.crypto_key_reader": ("CryptoKeyReader",),
     "pulsar_ray.client.loggers": ("ConsoleLogger", "FileLogger"),
     "pulsar_ray.client.message": ("Message",),
     "pulsar_ray.client.policies": (
@@ -44,6 +45,7 @@ _MODULES = {
     "pulsar_ray.client.producer": ("Producer",),
     "pulsar_ray.client.reader": ("Reader",),
     "pulsar_ray.client.schema": ("BytesSchema", "StringSchema"),
+    "pulsar_ray.client.service_info": ("AutoClusterFailover", "ServiceInfo", "ServiceInfoProvider"),
     "pulsar_ray.client.table_view": ("TableView",),
     "pulsar_ray.errors": ("PulsarException", "Result"),
     "pulsar_ray.model.enums": (
@@ -63,14 +65,20 @@ _MODULES = {
     ),
     "pulsar_ray.model.message_id": ("MessageId",),
 }
+_SUBMODULES = ("exceptions", "schema", "tableview")
+"""Imported when they are first used, as `import pulsar` brings them along."""
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 if TYPE_CHECKING:
+    from pulsar_ray import exceptions as exceptions
+    from pulsar_ray import schema as schema
+    from pulsar_ray import tableview as tableview
     from pulsar_ray.admin import Admin as Admin
     from pulsar_ray.client.authentication import Authentication as Authentication
     from pulsar_ray.client.authentication import AuthenticationToken as AuthenticationToken
     from pulsar_ray.client.client import Client as Client
     from pulsar_ray.client.consumer import Consumer as Consumer
+    from pulsar_ray.client.crypto_key_reader import CryptoKeyReader as CryptoKeyReader
     from pulsar_ray.client.loggers import ConsoleLogger as ConsoleLogger
     from pulsar_ray.client.loggers import FileLogger as FileLogger
     from pulsar_ray.client.message import Message as Message
@@ -84,6 +92,9 @@ if TYPE_CHECKING:
     from pulsar_ray.client.reader import Reader as Reader
     from pulsar_ray.client.schema import BytesSchema as BytesSchema
     from pulsar_ray.client.schema import StringSchema as StringSchema
+    from pulsar_ray.client.service_info import AutoClusterFailover as AutoClusterFailover
+    from pulsar_ray.client.service_info import ServiceInfo as ServiceInfo
+    from pulsar_ray.client.service_info import ServiceInfoProvider as ServiceInfoProvider
     from pulsar_ray.client.table_view import TableView as TableView
     from pulsar_ray.errors import PulsarException as PulsarException
     from pulsar_ray.errors import Result as Result
@@ -105,6 +116,8 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     module = _HOME.get(name)
+    if name in _SUBMODULES:
+        return importlib.import_module(f"pulsar_ray.{name}")
     if module is None:
         if name in _error_names():
             return getattr(importlib.import_module("pulsar_ray.errors"), name)
@@ -115,7 +128,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME, *_error_names()])
+    return sorted({*globals(), *_SUBMODULES, *_HOME, *_error_names()})
 
 
 def _error_names() -> frozenset[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from pulsar_ray.asyncio.receiving import has_message_available, receive_into, re
 from pulsar_ray.asyncio.requests import all_answered
 from pulsar_ray.client.consumer_options import ConsumerOptions
 from pulsar_ray.client.message import Message, MessageBatchView
+from pulsar_ray.client.not_yet import reconsume_later_not_yet
 from pulsar_ray.client.partition_consumer import PartitionConsumer
 from pulsar_ray.client.taken_rows import FOREVER_S, TakenRows, batch_limits, receive_timeout_s
 from pulsar_ray.errors import InvalidConfiguration, Timeout
@@ -148,6 +150,12 @@ class Consumer(OpenedFirst[LoopConsumer]):
     async def negative_acknowledge_arrow(self, table: pa.Table) -> None:
         """Have the rows of a received table delivered again."""
         (await self._open_first()).negative_acknowledge_arrow(table)
+
+    async def reconsume_later(
+        self, message: Message | MessageId, delay: timedelta, properties: dict[str, str] | None = None
+    ) -> None:
+        """Not there before retry letter topics are: raises OperationNotSupported."""
+        raise reconsume_later_not_yet()
 
     def redeliver_unacknowledged_messages(self) -> None:
         """Have everything this consumer was given and did not acknowledge delivered again."""

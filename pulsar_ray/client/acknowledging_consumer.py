@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 
 import pyarrow as pa
 
@@ -13,6 +14,7 @@ from pulsar_ray.client.block_rows import BlockRows
 from pulsar_ray.client.consumer_core import ConsumerCore
 from pulsar_ray.client.handed_tables import HandedTables
 from pulsar_ray.client.message import Message, MessageBatchView
+from pulsar_ray.client.not_yet import reconsume_later_not_yet
 from pulsar_ray.client.opened_later import OpenedLater
 from pulsar_ray.client.partition_consumer import PartitionConsumer
 from pulsar_ray.errors import CumulativeAcknowledgementNotAllowedError, OperationNotSupported
@@ -174,6 +176,12 @@ class AcknowledgingConsumer(OpenedLater):
                 for ledger_id, entry_id, rows, count in nacks:
                     partition.nacks.add(ledger_id, entry_id, count, now_ms, rows)
             partition.nacks_added()
+
+    def reconsume_later(
+        self, message: Message | MessageId, delay: timedelta, properties: dict[str, str] | None = None
+    ) -> None:
+        """Not there before retry letter topics are: raises OperationNotSupported."""
+        raise reconsume_later_not_yet()
 
     def redeliver_unacknowledged_messages(self) -> None:
         """Have everything this consumer was given and did not acknowledge delivered again."""

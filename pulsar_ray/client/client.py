@@ -34,6 +34,7 @@ from pulsar_ray.client.producer_options import ProducerOptions
 from pulsar_ray.client.reader import Reader
 from pulsar_ray.client.routing import MessageRouter
 from pulsar_ray.client.schema import BytesSchema, Schema
+from pulsar_ray.client.service_info import ServiceInfo
 from pulsar_ray.client.start_position import StartPosition
 from pulsar_ray.client.table_view import TableView
 from pulsar_ray.client.unpickling import reconnected
@@ -342,6 +343,10 @@ class Client:
         with self._lock:
             if closed in self._open:
                 self._open.remove(closed)
+
+    def get_service_info(self) -> ServiceInfo:
+        """Where this client connects: the service URL it was given."""
+        return ServiceInfo(self._options.service_url)
 
     def close(self) -> None:
         """Close all producers, consumers and readers, then the connection.

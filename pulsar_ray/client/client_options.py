@@ -17,7 +17,7 @@ from pulsar_ray.client.checks import (
     refuse,
 )
 from pulsar_ray.client.loggers import ConsoleLogger, FileLogger
-from pulsar_ray.client.not_yet import refuse_not_yet
+from pulsar_ray.client.not_yet import is_choice_of_clusters, refuse_not_yet
 from pulsar_ray.config import check_settings
 
 Logger = logging.Logger | ConsoleLogger | FileLogger
@@ -61,7 +61,8 @@ class ClientOptions:
         that has a bad value, OperationNotSupported for what is not there yet.
         """
         options = cls(**arguments, settings=dict(settings or {}))
-        check_service_url(options.service_url)
+        if not is_choice_of_clusters(options.service_url):
+            check_service_url(options.service_url)
         check_optional(
             "authentication", options.authentication, Authentication, "one of the Authentication classes"
         )

@@ -13,10 +13,12 @@ from datetime import timedelta
 from typing import Any, Final
 
 from pulsar_ray.client.authentication import AuthenticationToken
+from pulsar_ray.client.crypto_key_reader import CryptoKeyReader
 from pulsar_ray.client.policies import (
     ConsumerDeadLetterPolicy,
 )
 from pulsar_ray.client.schema import BytesSchema, Schema, StringSchema
+from pulsar_ray.client.service_info import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
 from pulsar_ray.errors import OperationNotSupported
 from pulsar_ray.model.enums import ProducerAccessMode, SchemaType
 
@@ -49,6 +51,11 @@ def _is_other_schema(value: object) -> bool:
     return not isinstance(value, (BytesSchema, StringSchema))
 
 
+def is_choice_of_clusters(value: object) -> bool:
+    """Whether it names several clusters instead of one."""
+    return isinstance(value, (AutoClusterFailover, ServiceInfoProvider))
+
+
 class _OwnSchema(Schema):
     def __init__(self) -> None:
         super().__init__(None, SchemaType.JSON, None, "JSON")
@@ -66,6 +73,13 @@ def _refused(call: str, parameter: str, examples: tuple[Any, ...], remedy: str) 
 
 
 NOT_YET: Final[tuple[NotYet, ...]] = (
+    NotYet(
+        "Client",
+        "service_url",
+        is_choice_of_clusters,
+        (ServiceInfoProvider(), AutoClusterFailover(ServiceInfo("h:1"), [ServiceInfo("h:2")])),
+        'give "auto", "local" or the host:port of one Ray cluster',
+    ),
     _refused(
         "Client",
         "authentication",
@@ -88,7 +102,7 @@ NOT_YET: Final[tuple[NotYet, ...]] = (
         "split large values, or raise max_message_size",
     ),
     _refused("create_producer", "encryption_key", ("key",), _NO_ENCRYPTION),
-    _refused("create_producer", "crypto_key_reader", (object(),), _NO_ENCRYPTION),
+    _refused("create_producer", "crypto_key_reader", (CryptoKeyReader("public", "private"),), _NO_ENCRYPTION),
     NotYet(
         "create_producer",
         "access_mode",
@@ -112,10 +126,10 @@ NOT_YET: Final[tuple[NotYet, ...]] = (
         "leave it out and use negative_acknowledge",
     ),
     NotYet("subscribe", "is_read_compacted", _is_set, (True,), _NO_COMPACTION),
-    _refused("subscribe", "crypto_key_reader", (object(),), _NO_ENCRYPTION),
+    _refused("subscribe", "crypto_key_reader", (CryptoKeyReader("public", "private"),), _NO_ENCRYPTION),
     NotYet("create_reader", "schema", _is_other_schema, (_OwnSchema(),), _PLAIN_SCHEMA),
     NotYet("create_reader", "is_read_compacted", _is_set, (True,), _NO_COMPACTION),
-    _refused("create_reader", "crypto_key_reader", (object(),), _NO_ENCRYPTION),
+    _refused("create_reader", "crypto_key_reader", (CryptoKeyReader("public", "private"),), _NO_ENCRYPTION),
     _refused("send", "deliver_at", (1_700_000_000_000,), _NO_DELAY),
     _refused("send", "deliver_after", (timedelta(seconds=1),), _NO_DELAY),
 )

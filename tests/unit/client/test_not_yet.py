@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from pulsar_ray.client.not_yet import NOT_YET, NotYet, reconsume_later_not_yet
+import pulsar_ray
+import pulsar_ray.asyncio
+from pulsar_ray.client.not_yet import NOT_YET, NotYet
 from pulsar_ray.client.options import ClientOptions, ConsumerOptions, ProducerOptions, ReaderOptions
 from pulsar_ray.client.send_arguments import check_send_arguments
 from pulsar_ray.client.signatures import CLIENT, CREATE_PRODUCER, CREATE_READER, SEND, SUBSCRIBE
@@ -55,5 +58,13 @@ def test_the_default_is_not_refused(row: NotYet) -> None:
     call_with(row.call)
 
 
-def test_whole_calls_that_are_not_there_yet_name_a_way_out() -> None:
-    assert "negative_acknowledge" in str(reconsume_later_not_yet())
+@pytest.mark.parametrize("kind", [pulsar_ray.Consumer, pulsar_ray.asyncio.Consumer])
+def test_whole_calls_that_are_not_there_yet_name_a_way_out(kind: Any) -> None:
+    consumer = kind.__new__(kind)
+
+    def call() -> None:
+        called = consumer.reconsume_later(MessageId(), timedelta(seconds=1), {"why": "later"})
+        called.send(None)
+
+    with pytest.raises(OperationNotSupported, match="use negative_acknowledge"):
+        call()

@@ -1,0 +1,7 @@
+"""`pulsar_ray.tableview`: the name of `pulsar.tableview`."""
+
+from __future__ import annotations
+
+from pulsar_ray.client.table_view import TableView
+
+__all__ = ["TableView"]
