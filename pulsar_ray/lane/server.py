@@ -82,18 +82,19 @@ class LaneServer:
     async def start(self) -> UnixAddress:
         """Listen on a new Unix socket in the directory, which nobody else may enter.
 
-        Raises InvalidConfiguration if the path is too long for a socket, NotAllowedError if the directory
-        is somebody else's.
+        Those of processes that are gone, which a kill leaves behind, are removed. Raises InvalidConfiguration
+        if the path is too long for a socket, NotAllowedError if the directory is somebody else's.
         """
         if self.unix_address is not None:
             return self.unix_address
-        path = self._directory / secrets.token_hex(8)
+        path = self._directory / f"{os.getpid()}-{secrets.token_hex(4)}"
         if len(os.fsencode(path)) > _MAX_SOCKET_PATH_BYTES:
             raise InvalidConfiguration(
                 f"{path} is longer than the {_MAX_SOCKET_PATH_BYTES} bytes a Unix socket's path may have: "
                 "choose a shorter directory"
             )
         _make_private(self._directory)
+        _remove_left_behind(self._directory)
         server = await self.loop.create_unix_server(
             lambda: ServerLane(self, self._handler, "socket"), str(path), backlog=_BACKLOG
         )
@@ -177,6 +178,23 @@ def _is_bound(sock: socket.socket, host: str, port: int) -> bool:
 
 def _remove(path: str) -> None:
     Path(path).unlink(missing_ok=True)
+
+
+def _remove_left_behind(directory: Path) -> None:
+    for path in directory.iterdir():
+        pid, is_ours, _ = path.name.partition("-")
+        if is_ours and pid.isdigit() and not _is_running(int(pid)):
+            _remove(str(path))
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _make_private(directory: Path) -> None:

@@ -323,6 +323,32 @@ def test_closing_the_server_tells_why_and_removes_the_socket(tmp_path: Path) -> 
         assert server.journal.wait_for(lambda events: len(events) == 2)[1] == ("closed", "socket", False)
 
 
+def test_sockets_of_processes_that_were_killed_are_removed_by_the_next_one(tmp_path: Path) -> None:
+    code = (
+        "import asyncio, sys\n"
+        "from pulsar_ray.lane.server import LaneServer\n"
+        "async def serve():\n"
+        "    loop = asyncio.get_running_loop()\n"
+        "    server = LaneServer(loop, sys.argv[1], node_address='', token_check=None, handler=None)\n"
+        "    await server.start()\n"
+        "    print('serving', flush=True)\n"
+        "    await asyncio.Event().wait()\n"
+        "asyncio.run(serve())\n"
+    )
+    (tmp_path / "of somebody else").touch()
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"serving\n"
+        with ServerThread(tmp_path):
+            assert len(list(tmp_path.iterdir())) == 3, "one that runs keeps its socket"
+        other.kill()
+    with ServerThread(tmp_path) as server:
+        assert {path.name for path in tmp_path.iterdir()} == {
+            "of somebody else",
+            Path(server.unix.path).name,
+        }
+
+
 def test_the_directory_is_private_and_ours(tmp_path: Path) -> None:
     directory = tmp_path / "lanes"
     with ServerThread(directory):
