@@ -242,6 +242,7 @@ def _target(position: Any) -> str | int | list[int]:
     if position in ("earliest", "latest"):
         return str(position)
     if isinstance(position, MessageId):
+        position.check()
         if position == MessageId.earliest:
             return "earliest"
         if position == MessageId.latest:

@@ -16,6 +16,8 @@ BatchRows = tuple[int, int, RowRanges]
 
 WHOLE_ENTRY = -1
 """The row of a cumulative acknowledgment that covers its entry completely."""
+MAX_UNSIZED = 10_000
+"""Batches of unknown size whose acknowledged rows are remembered; they may be anybody's."""
 
 
 class PendingAcks(NamedTuple):
@@ -74,6 +76,7 @@ class AckTracker:
         "_run_next",
         "_run_size",
         "_unsized",
+        "_unsized_sent",
         "count",
     )
 
@@ -93,6 +96,7 @@ class AckTracker:
         self._run_next = -1
         self._run_size = 0
         self._unsized: dict[tuple[int, int], RowRanges] = {}
+        self._unsized_sent: dict[tuple[int, int], RowRanges] = {}
         self._dirty: set[tuple[int, int]] = set()
         self._cumulative: tuple[int, int, int] | None = None
         self.count = 0
@@ -168,8 +172,8 @@ class AckTracker:
     ) -> None:
         """Acknowledge half-open row ranges of a batch.
 
-        Rows of a batch of unknown size (0, and not named to `expect_batch`) are sent on as they are: only the
-        dispatcher can say whether they complete it.
+        Rows of a batch of unknown size (0) are sent on as they are: only the dispatcher can say whether they
+        complete it.
         """
         self._end_run()
         key = (ledger_id, entry_id)
@@ -190,11 +194,6 @@ class AckTracker:
             self._complete(key)
         elif self._batch_index_ack and batch.outstanding != before:
             self._dirty.add(key)
-
-    def expect_batch(self, ledger_id: int, entry_id: int, batch_size: int) -> None:
-        """A batch was handed out in a form that does not carry its size (an Arrow table)."""
-        self._end_run()
-        self._partial.setdefault((ledger_id, entry_id), _PartialBatch(batch_size))
 
     def add_part(self, block: ReceivedBlock, rows: Rows) -> None:
         """Acknowledge rows of a received block."""
@@ -219,10 +218,13 @@ class AckTracker:
         changes nothing.
 
         Without `batch_index_ack` a row inside a batch acknowledges the entries before it, and its own rows
-        up to it count as acknowledged here only.
+        up to it count as acknowledged here only. Of a batch of unknown size (0) the dispatcher is told the
+        row in any case.
         """
         self._end_run()
-        if row != WHOLE_ENTRY and row >= batch_size - 1:
+        known = self._partial.get((ledger_id, entry_id))
+        batch_size = batch_size or (0 if known is None else len(known.acknowledged))
+        if row != WHOLE_ENTRY and 0 < batch_size <= row + 1:
             row = WHOLE_ENTRY
         for key in [key for key in self._partial if key < (ledger_id, entry_id)]:
             del self._partial[key]
@@ -230,7 +232,7 @@ class AckTracker:
         key = (ledger_id, entry_id)
         if row == WHOLE_ENTRY:
             self._partial.pop(key, None)
-        else:
+        elif batch_size:
             self.add_rows(ledger_id, entry_id, [(0, row + 1)], batch_size)
             if not self._batch_index_ack:
                 entry_id, row = entry_id - 1, WHOLE_ENTRY
@@ -240,10 +242,15 @@ class AckTracker:
             self._cumulative = position
             self.count += 1
 
-    def outstanding_rows(self, ledger_id: int, entry_id: int, rows: RowSet) -> RowSet:
+    def outstanding_rows(self, ledger_id: int, entry_id: int, rows: RowSet, batch_size: int = 0) -> RowSet:
         """Of these rows of a batch, those not acknowledged here."""
         self._end_run()
-        batch = self._partial.get((ledger_id, entry_id))
+        key = (ledger_id, entry_id)
+        if batch_size and (acknowledged := self._unsized_sent.pop(key, None)):
+            self.add_rows(ledger_id, entry_id, acknowledged, batch_size)
+            if key not in self._partial:
+                return 0
+        batch = self._partial.get(key)
         return rows if batch is None else rows & ~of_ranges(batch.rows())
 
     def drain(self) -> PendingAcks | None:
@@ -258,6 +265,10 @@ class AckTracker:
         batch_rows = [(*key, self._partial[key].rows()) for key in self._dirty]
         batch_rows += [(*key, rows) for key, rows in self._unsized.items()]
         batch_rows.sort()
+        for key, rows in self._unsized.items():
+            self._unsized_sent[key] = union(self._unsized_sent.pop(key, ()), rows)
+        while len(self._unsized_sent) > MAX_UNSIZED:
+            del self._unsized_sent[next(iter(self._unsized_sent))]
         cumulative = self._cumulative
         self._dirty.clear()
         self._unsized.clear()
@@ -279,6 +290,7 @@ class AckTracker:
         self._end_run()
         self.drain()
         self._partial.clear()
+        self._unsized_sent.clear()
 
 
 def _reach(position: tuple[int, int, int]) -> tuple[int, int, float]:

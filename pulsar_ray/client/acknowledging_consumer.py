@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import pyarrow as pa
 
+from pulsar_ray.client.ack_tracker import WHOLE_ENTRY
 from pulsar_ray.client.arrow_positions import table_nacks, table_positions
 from pulsar_ray.client.arrow_table import received_table
 from pulsar_ray.client.block_rows import BlockRows
@@ -79,14 +80,19 @@ class AcknowledgingConsumer(OpenedLater):
             partition.acks_added()
 
     def _acknowledge_id(self, message_id: MessageId) -> None:
+        message_id.check()
         partition = self._partition_of(message_id.topic_name, message_id.partition())
         ledger_id, entry_id, row = message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()
+        if ledger_id < 0 or entry_id < 0:
+            return
         with self._core.lock:
             size = message_id.batch_size() or partition.held.batch_size(ledger_id, entry_id)
-            if row >= 0 and size > row:
-                partition.acks.add_row(ledger_id, entry_id, row, size)
-            elif ledger_id >= 0 and entry_id >= 0:
+            if row < 0:
                 partition.acks.add(ledger_id, entry_id)
+            elif not size:
+                partition.acks.add_rows(ledger_id, entry_id, ((row, row + 1),))
+            elif row < size:
+                partition.acks.add_row(ledger_id, entry_id, row, size)
         self._added(partition)
 
     def _acknowledge_parts(self, parts: Iterable[BlockRows]) -> None:
@@ -115,14 +121,14 @@ class AcknowledgingConsumer(OpenedLater):
             raise ValueError(
                 f"acknowledge_cumulative takes a Message or MessageId, not {type(message).__name__}"
             )
+        message_id.check()
         partition = self._partition_of(message_id.topic_name, message_id.partition())
         ledger_id, entry_id, row = message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()
+        if ledger_id < 0 or message_id == MessageId.latest:
+            return
         with self._core.lock:
             size = message_id.batch_size() or partition.held.batch_size(ledger_id, entry_id)
-            if row >= 0 and size > row:
-                partition.acks.add_cumulative(ledger_id, entry_id, row, size)
-            elif ledger_id >= 0:
-                partition.acks.add_cumulative(ledger_id, entry_id)
+            partition.acks.add_cumulative(ledger_id, entry_id, row if row >= 0 else WHOLE_ENTRY, size)
         self._added(partition)
 
     def table_of(self, parts: Sequence[BlockRows]) -> pa.Table:
@@ -140,7 +146,7 @@ class AcknowledgingConsumer(OpenedLater):
                 for entries in positions.ranges:
                     partition.acks.add_range(*entries)
                 for ledger_id, entry_id, rows in positions.batch_rows:
-                    size = partition.held.batch_size(ledger_id, entry_id) or rows[-1][1]
+                    size = partition.held.batch_size(ledger_id, entry_id)
                     partition.acks.add_rows(ledger_id, entry_id, rows, size)
             self._added(partition)
 
@@ -155,6 +161,7 @@ class AcknowledgingConsumer(OpenedLater):
             entry_id = block.first_entry_id + (0 if block.is_batch else message.row)
             key = (block.ledger_id, entry_id, block.redelivery_count)
         elif isinstance(message, MessageId):
+            message.check()
             partition = self._partition_of(message.topic_name, message.partition())
             row = message.batch_index()
             rows = ((row, row + 1),) if row >= 0 else ()

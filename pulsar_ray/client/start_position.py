@@ -19,7 +19,12 @@ class StartPosition(NamedTuple):
 
     @classmethod
     def at(cls, messageid: MessageId | int, inclusive: bool) -> StartPosition:
-        """Behind a message id, at it with `inclusive`; or at the first message published at a time in ms."""
+        """Behind a message id, at it with `inclusive`; or at the first message published at a time in ms.
+
+        Raises ValueError for values that no id has.
+        """
+        if isinstance(messageid, MessageId):
+            messageid.check()
         return cls(_target(messageid, inclusive), _skipped_rows(messageid, inclusive))
 
 

@@ -14,6 +14,9 @@ from pulsar_ray.model.position import Position
 from pulsar_ray.model.row_ranges import RowRanges
 from pulsar_ray.model.row_sets import RowSet
 
+MAX_ROWS = 1 << 26
+"""No batch has as many messages: acknowledged rows above are none."""
+
 
 class Acknowledgments:
     """All of them are facts about messages: repeats, late ones and other consumers' count alike.
@@ -87,14 +90,19 @@ class Acknowledgments:
                 self._pending.drop_rows(block, ref.rows_of_entries(first, last))
 
     def acknowledge_batch(self, ledger_id: int, entry_id: int, rows: RowRanges, is_durable: bool) -> None:
-        """Messages of a batch entry, by batch index; rows of a block of entries are taken as entries."""
+        """Messages of a batch entry, by batch index; an entry of a single message has only index 0."""
         position = Position(ledger_id, entry_id)
         rows = row_ranges.union((), rows)  # a client may send them in any order
         block = self._pending.blocks.find(ledger_id, entry_id)
+        # A client may name rows that there are not, however high.
+        most = MAX_ROWS if block is None else block.ref.messages if block.is_batch else 1
+        rows = row_ranges.intersect(rows, row_ranges.all_rows(most))
+        if not rows:
+            return
         if block is None:
             self._cursor.acknowledge_rows(position, rows, None, is_durable)
-        elif block.ref.row_is_entry:
-            self.acknowledge_ranges((ledger_id, entry_id + a, entry_id + b - 1) for a, b in rows)
+        elif not block.is_batch:
+            self.acknowledge_ranges([(ledger_id, entry_id, entry_id)])
         elif self._cursor.acknowledge_rows(position, rows, block.ref.messages, is_durable):
             self._pending.drop(block)
         else:

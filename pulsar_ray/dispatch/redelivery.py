@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pulsar_ray.dispatch.consumer import Consumer, Delivery, PendingBlock
 from pulsar_ray.dispatch.pending_acks import PendingAcks
 from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor
-from pulsar_ray.model import row_sets
+from pulsar_ray.model import row_ranges, row_sets
 from pulsar_ray.model.position import Position
 from pulsar_ray.model.row_ranges import RowRanges
 from pulsar_ray.model.row_sets import RowSet
@@ -44,8 +44,10 @@ class Redelivery:
             if block is None:
                 continue
             offset = entry_id - block.ref.first_entry_id if block.ref.row_is_entry else 0
-            all_rows = ((0, 1 if block.ref.row_is_entry else block.ref.messages),)
-            named = (row_sets.of_ranges(rows or all_rows) << offset) & block.ref.all_rows
+            rows = row_ranges.union((), rows) or ((0, 1 if block.ref.row_is_entry else block.ref.messages),)
+            # A client may name rows that there are not, however high.
+            rows = row_ranges.intersect(rows, row_ranges.all_rows(block.ref.messages - offset))
+            named = row_sets.of_ranges(rows) << offset
             for delivery in tuple(block.deliveries):
                 if delivery.consumer is not consumer or 0 <= count != delivery.count:
                     continue

@@ -17,7 +17,7 @@ class MessageId:
     """Where a message is stored: ledger, entry, partition (-1: none) and index in its batch (-1: none).
 
     Immutable. Ids order by ledger, entry, batch index, partition; equality compares the same four. The
-    constructor's values are checked when an id is serialised, not when it is built.
+    constructor's values are checked when an id is used or serialised, not when it is built.
     """
 
     __slots__ = (
@@ -72,12 +72,22 @@ class MessageId:
         """Id of a chunked message's first chunk (the id itself is the last one's)."""
         return self._first_chunk
 
+    def check(self) -> None:
+        """Raise ValueError for values that no message id has. Not part of the official client."""
+        ledger_id, entry_id = self._ledger_id, self._entry_id
+        numbers = (*self._key(), self._batch_size)
+        if not all(isinstance(number, int) for number in numbers):
+            raise ValueError(f"{self} is no message id: it must be made of ints")
+        is_place = 0 <= ledger_id <= _MAX_INT64 and -1 <= entry_id <= _MAX_INT64
+        if not is_place and not ledger_id == entry_id == -1:
+            raise ValueError(f"{self} is no message id: ledger and entry must be in 0..2^63-1")
+        for value, absent in ((self._partition, -1), (self._batch_index, -1), (self._batch_size, 0)):
+            if not absent <= value <= _MAX_INT32:
+                raise ValueError(f"{self} is no message id: {value} is not in {absent}..2^31-1")
+
     def serialize(self) -> bytes:
         """Pulsar's MessageIdData, without the topic name. Raises ValueError for values out of range."""
-        if self._ledger_id == self._entry_id == -1:
-            pass  # earliest
-        elif not (0 <= self._ledger_id <= _MAX_INT64 and -1 <= self._entry_id <= _MAX_INT64):
-            raise ValueError(f"{self} cannot be serialised: ledger and entry must be in 0..2^63-1")
+        self.check()
         out = bytearray((_LEDGER_ID << 3 | _VARINT,))
         _put_varint(out, self._ledger_id)
         out.append(_ENTRY_ID << 3 | _VARINT)
@@ -88,8 +98,6 @@ class MessageId:
             (_BATCH_SIZE, self._batch_size, 0),
         )
         for number, value, absent in optional:
-            if not absent <= value <= _MAX_INT32:
-                raise ValueError(f"{self} cannot be serialised: {value} is not in {absent}..2^31-1")
             if value != absent:
                 out.append(number << 3 | _VARINT)
                 _put_varint(out, value)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 from itertools import chain
 
-from pulsar_ray.client.ack_tracker import WHOLE_ENTRY, AckTracker, PendingAcks
+from pulsar_ray.client.ack_tracker import MAX_UNSIZED, WHOLE_ENTRY, AckTracker, PendingAcks
 from pulsar_ray.model.entry_sets import ranges_in
 from pulsar_ray.model.row_sets import of_ranges
 from tests.unit.client.blocks import received
@@ -63,14 +63,30 @@ def test_rows_of_a_batch_of_unknown_size_are_sent_as_they_are() -> None:
     assert acks.drain() is None
 
 
-def test_a_batch_handed_out_in_a_table_is_completed_by_its_rows() -> None:
+def test_rows_of_unknown_size_are_left_out_when_their_batch_comes_and_complete_it() -> None:
     acks = AckTracker()
-    acks.expect_batch(3, 5, 4)
     acks.add_rows(3, 5, [(0, 2)])
-    assert acks.drain() is None
-    acks.expect_batch(3, 5, 4)  # it came again
-    acks.add_rows(3, 5, [(2, 4)])
+    assert acks.drain() is not None
+    assert acks.outstanding_rows(3, 5, of_ranges(((0, 4),)), 4) == of_ranges(((2, 4),))
+    acks.drain()
+    acks.add_rows(3, 5, [(2, 4)], 4)
     assert acks.drain() == PendingAcks([(3, 5, 5)], [], None)
+
+
+def test_rows_of_unknown_size_are_remembered_within_bounds() -> None:
+    acks = AckTracker()
+    for entry_id in range(MAX_UNSIZED + 1):
+        acks.add_rows(3, entry_id, [(0, 1)])
+    acks.drain()
+    both = of_ranges(((0, 2),))
+    assert acks.outstanding_rows(3, 0, both, 2) == both
+    assert acks.outstanding_rows(3, MAX_UNSIZED, both, 2) == of_ranges(((1, 2),))
+
+
+def test_cumulative_inside_a_batch_of_unknown_size_names_the_row() -> None:
+    acks = AckTracker()
+    acks.add_cumulative(3, 5, 1)
+    assert acks.drain() == PendingAcks([], [], (3, 5, 1))
 
 
 def test_the_furthest_cumulative_acknowledgment_counts() -> None:

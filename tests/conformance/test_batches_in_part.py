@@ -1,0 +1,165 @@
+"""Parts of batches that a consumer acknowledges without holding them, over every carrier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+from pulsar_ray.client.client import Client
+from pulsar_ray.client.consumer import Consumer
+from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.testing.waiting import wait_until
+from tests.conformance.broker import EARLIEST, WAIT_MS, Broker, numbers, receive, values
+
+Quiet = Callable[[Consumer], None]
+SHARED = ConsumerType.Shared
+
+
+@pytest.fixture
+def broker(make_broker: Callable[..., Broker]) -> Broker:
+    return make_broker(acknowledgment_at_batch_index_level_enabled=True)
+
+
+@pytest.fixture
+def topic(broker: Broker, client: Client) -> str:
+    """With one batch of ten, and a subscription that has all of it."""
+    topic = broker.topic()
+    client.subscribe(topic, "s", SHARED).close()
+    producer = client.create_producer(topic, batching_enabled=True)
+    producer.send_many(numbers(0, 10))
+    assert len(broker.stored_blocks(topic)) == 1
+    return topic
+
+
+def subscribe(client: Client, topic: str, *, index_acks: bool = True) -> Consumer:
+    """One that is given something if nobody else takes it."""
+    return client.subscribe(
+        topic,
+        "s",
+        SHARED,
+        batch_index_ack_enabled=index_acks,
+        ack_receipt_enabled=True,
+        priority_level=1,
+    )
+
+
+def received(consumer: Consumer, rows: int) -> pa.Table:
+    tables = [consumer.receive_arrow(rows, WAIT_MS)]
+    while (missing := rows - sum(table.num_rows for table in tables)) > 0:
+        tables.append(consumer.receive_arrow(missing, WAIT_MS))
+    return pa.concat_tables(tables)
+
+
+def holder_of_all(broker: Broker, topic: str, free: Consumer | None = None) -> Consumer:
+    """A consumer that has all there is, so that no other one holds it; it is asked before the others."""
+    holder = broker.client().subscribe(topic, "s", SHARED, receiver_queue_size=20)
+    if free is not None:
+        free.redeliver_unacknowledged_messages()
+    wait_until(lambda: sorted(broker.unacked(topic, "s"))[-1] == 10, what="one has all")
+    assert receive(holder, 10)
+    return holder
+
+
+def test_rows_of_a_table_of_another_consumer(broker: Broker, client: Client, topic: str) -> None:
+    first = subscribe(client, topic)
+    table = received(first, 10)
+    first.close()
+    holder = holder_of_all(broker, topic)
+    second = subscribe(client, topic)
+    second.acknowledge_arrow(table.slice(0, 3))
+    holder.close()
+    assert values(second, 7) == numbers(3, 10)
+
+
+@pytest.mark.parametrize("index_acks", [False, True])
+def test_rows_whose_batch_was_given_back(
+    broker: Broker, client: Client, topic: str, index_acks: bool, assert_quiet: Quiet
+) -> None:
+    consumer = subscribe(client, topic, index_acks=index_acks)
+    table = received(consumer, 10)
+    holder = holder_of_all(broker, topic, free=consumer)
+    consumer.acknowledge_arrow(table.slice(0, 5))
+    holder.close()
+    assert values(consumer, 5) == numbers(5, 10)
+    assert_quiet(consumer)
+
+
+def test_an_id_that_does_not_know_how_large_its_batch_is(broker: Broker, client: Client, topic: str) -> None:
+    ledger_id, entry_id, _ = broker.stored_blocks(topic)[0]
+    place = MessageId(-1, ledger_id, entry_id, 2)
+    holder = holder_of_all(broker, topic)
+    consumer = subscribe(client, topic)
+    consumer.acknowledge(place)
+    holder.close()
+    assert values(consumer, 9) == [*numbers(0, 2), *numbers(3, 10)]
+
+
+def test_a_cumulative_acknowledgment_with_such_an_id(broker: Broker, client: Client, topic: str) -> None:
+    ledger_id, entry_id, _ = broker.stored_blocks(topic)[0]
+
+    def subscribe(queue: int) -> Consumer:
+        return client.subscribe(
+            topic, "ordered", initial_position=EARLIEST, receiver_queue_size=queue, ack_receipt_enabled=True,
+            batch_index_ack_enabled=True,
+        )  # fmt: skip
+
+    ordered = subscribe(0)
+    ordered.acknowledge_cumulative(MessageId(-1, ledger_id, entry_id, 2))
+    ordered.close()
+    assert values(subscribe(10), 7) == numbers(3, 10)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        MessageId(-1, 1 << 70, 0),
+        MessageId(-1, 5, 1 << 70),
+        MessageId(-1, -5, -7),
+        MessageId(-1, 5, 1, 1 << 40),
+        MessageId("-1", "5", "1"),  # type: ignore[arg-type]
+    ],
+    ids=repr,
+)
+def test_ids_that_no_message_has_are_refused(
+    broker: Broker, client: Client, topic: str, place: MessageId
+) -> None:
+    consumer = subscribe(client, topic)
+    ordered = client.subscribe(topic, "ordered", initial_position=EARLIEST)
+    for call in (consumer.acknowledge, consumer.negative_acknowledge, ordered.acknowledge_cumulative):
+        with pytest.raises(ValueError, match="is no message id"):
+            call(place)
+    with pytest.raises(ValueError, match="is no message id"):
+        consumer.seek(place)
+    with pytest.raises(ValueError, match="is no message id"):
+        client.create_reader(topic, place)
+    with pytest.raises(ValueError, match="is no message id"):
+        broker.admin().topics.reset_cursor(topic, "s", place)
+    assert values(consumer, 10, acknowledge=True) == values(ordered, 10, acknowledge=True) == numbers(0, 10)
+
+
+def test_ids_of_messages_that_there_are_not_change_nothing(
+    broker: Broker, client: Client, topic: str, assert_quiet: Quiet
+) -> None:
+    ordered = client.subscribe(
+        topic,
+        "ordered",
+        initial_position=EARLIEST,
+        ack_receipt_enabled=True,
+        negative_ack_redelivery_delay_ms=0,
+    )
+    messages = receive(ordered, 10)
+    place = messages[0].message_id()
+    beyond = MessageId(-1, place.ledger_id(), place.entry_id(), 2**31 - 1)
+    for nowhere in (beyond, MessageId.latest, MessageId.earliest, MessageId(-1, place.ledger_id() + 9, 3, 1)):
+        ordered.acknowledge(nowhere)
+        ordered.negative_acknowledge(nowhere)
+    ordered.acknowledge_cumulative(MessageId.latest)
+    ordered.acknowledge_cumulative(MessageId.earliest)
+    broker.cluster.kill(f"{topic} -> ordered")
+    ordered.acknowledge(messages[:4])
+    assert_quiet(ordered)
+    ordered.redeliver_unacknowledged_messages()
+    assert values(ordered, 6) == numbers(4, 10)
