@@ -31,6 +31,7 @@ class QueueDrop(NamedTuple):
     is_seek: bool
     last_number: int
     granted: int
+    start: list[int] | None = None
 
 
 class ConsumerEndpoint:
@@ -110,7 +111,10 @@ class ConsumerEndpoint:
         self._waiting = deque(waiting for waiting in self._waiting if waiting[0] >= drop.generation)
         if self._early is not None:
             self._early = [early for early in self._early if early[0] >= drop.generation]
-        self.session.send(encode_request(Reset(self.consumer_id, *drop[1:])))
+        _, generation, is_seek, last_number, granted, start = drop
+        self.session.send(
+            encode_request(Reset(self.consumer_id, generation, is_seek, last_number, granted, start=start))
+        )
 
     def tell_active(self, is_active: bool, generation: int) -> None:
         """Tell the consumer, once it is open and unless it knows, whether it is the active one."""

@@ -154,8 +154,11 @@ class CoreFeeding:
             self._loop.call_later(RETRY_READ_S, self._turn)
 
     def _read_failed(self, position: Position, error: BaseException | None) -> None:
-        if isinstance(error, SegmentGone) and not self._holds and self._feed.first > position:
-            self._dropped(self._core.seek(self._feed.first), True)
+        if isinstance(error, SegmentGone) and not self._holds:
+            if self._feed.first > position:
+                self._dropped(self._core.seek(self._feed.first), True)
+            else:  # the partition has not said yet what it trimmed
+                self._loop.call_later(RETRY_READ_S, self._turn)
             return
         self.problem = f"reading the log from {tuple(position)}: {error}"
         logger.error("subscription %s: %s", self._name, self.problem)

@@ -350,11 +350,12 @@ class DispatcherServer:
         return await self._follower.call("last_message")
 
     async def _has_more(self, host: SubscriptionHost, endpoint: ConsumerEndpoint) -> bool:
-        last = await self._follower.call("last_message")
+        stored = await self._follower.call("last_message")
+        last = Position(*stored["position"])
+        if last < Position(*stored["first"]):
+            return False  # all there was is trimmed, with what waits to be granted
         return (
-            host.core.pending.waiting_messages > 0
-            or endpoint.has_unsent
-            or host.core.read_position <= Position(*last["position"])
+            host.core.pending.waiting_messages > 0 or endpoint.has_unsent or host.core.read_position <= last
         )
 
     # --- stats, closing ---------------------------------------------------------------------------

@@ -289,8 +289,10 @@ class PartitionServer:
         return list(ledger.clamp(ledger.before(position) if inclusive else position))
 
     async def last_message(self) -> dict[str, Any]:
-        """Position of the newest stored entry, [-1, -1] of an empty log, and its messages if a batch."""
-        return self.ledger.last_message()
+        """Position of the newest stored entry, [-1, -1] of an empty log, and its messages if a batch; and of
+        the first that is left, behind it if none is.
+        """
+        return {**self.ledger.last_message(), "first": list(self.ledger.first_position)}
 
     async def check_position(self, position: Sequence[int]) -> None:
         """Raise InvalidConfiguration for a position of another topic; it need not exist."""

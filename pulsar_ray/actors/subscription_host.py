@@ -270,11 +270,12 @@ class SubscriptionHost:
     def _queue_drops(self, actions: list[DropQueue], is_seek: bool) -> list[QueueDrop]:
         """What consumers are told, with their counts as they are now: later grants are not meant."""
         drops = []
+        start = list(self.core.cursor.mark_delete) if is_seek and self._flusher is None else None
         for action in actions:
             consumer = self.core.consumers.get(action.consumer_id)
             if consumer is not None:
                 last, granted = consumer.next_number - 1, consumer.granted
-                drops.append(QueueDrop(action.consumer_id, action.generation, is_seek, last, granted))
+                drops.append(QueueDrop(action.consumer_id, action.generation, is_seek, last, granted, start))
         return drops
 
     def _send_drops(self, drops: list[QueueDrop]) -> None:
@@ -291,7 +292,12 @@ class SubscriptionHost:
         drops = self._queue_drops(self.core.seek(position), is_seek=True)
         self._feeding.forget_place()
         generation = self.core.generation
-        await self.flushed(self.core.cursor.version)
+        # Consumers are told before anything from there goes out.
+        self.turn.hold()
+        try:
+            await self.flushed(self.core.cursor.version)
+        finally:
+            self.turn.release()
         self._send_drops(drops)
         return generation
 

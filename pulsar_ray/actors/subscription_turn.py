@@ -48,6 +48,7 @@ class SubscriptionTurn:
         self._is_scheduled = False
         self._is_untold = False
         self._has_granted = False
+        self._holds = 0
         self._deadline_timer: asyncio.TimerHandle | None = None
 
     # --- when -------------------------------------------------------------------------------------
@@ -57,6 +58,15 @@ class SubscriptionTurn:
         if not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_soon(self.run)
+
+    def hold(self) -> None:
+        """Nothing is done until `release`, for each call of this."""
+        self._holds += 1
+
+    def release(self) -> None:
+        """Go on after `hold`."""
+        self._holds -= 1
+        self.schedule()
 
     def log_moved(self) -> None:
         """Run as well, if anybody is connected; several packets that were read late have one turn."""
@@ -97,6 +107,8 @@ class SubscriptionTurn:
     def run(self) -> None:
         """Do all of it now."""
         self._is_scheduled = False
+        if self._holds:
+            return
         core, now_ms = self._core, self._clock.monotonic_ms()
         if self._is_untold or core.must_elect:
             self.elect(now_ms)

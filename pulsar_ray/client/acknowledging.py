@@ -40,6 +40,7 @@ class Acknowledging:
         self._lock = lock
         self._ack_options = options
         self._statements = Statements(link)
+        self._forgotten: list[Statement] = []
         self._is_open = False
         self.acks_gathered = 0
         """So many acknowledgments may gather before `acks_added` has to hear of it: a timer sends them."""
@@ -135,11 +136,24 @@ class Acknowledging:
         return statement
 
     def forget_acknowledgments(self) -> None:
-        """After a seek, what was acknowledged before it comes again. Call without the lock."""
+        """What was acknowledged and may not have been said is not said any more. Call without the lock."""
         with self._lock:
-            self.nacks.clear()
-            self.acks.clear()
-        self._statements.discard()
+            self._forget()
+        self._end_forgotten()
+
+    def _forget(self) -> None:
+        """Called with the lock held, and `_end_forgotten` soon after without it."""
+        self.nacks.clear()
+        self.acks.clear()
+        self._forgotten += self._statements.take()
+
+    def _end_forgotten(self) -> None:
+        """Whoever waits for what will not be said goes on."""
+        if self._forgotten:
+            with self._lock:
+                forgotten, self._forgotten = self._forgotten, []
+            for statement in forgotten:
+                statement.end(None)
 
     # --- negative acknowledgments ----------------------------------------------------------------------
 

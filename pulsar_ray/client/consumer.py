@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -131,18 +131,22 @@ class Consumer(AcknowledgingConsumer):
         available = [more for _, more in self._ask(self._core.partitions, "has_more")]
         return any(available) or self._core.has_received()
 
-    def _ask(
-        self, partitions: list[PartitionConsumer], method: str, **arguments: Any
-    ) -> list[tuple[PartitionConsumer, Any]]:
+    def _ask(self, partitions: list[PartitionConsumer], method: str) -> list[tuple[PartitionConsumer, Any]]:
         """The answers of partitions, without those of several topics that are being deleted."""
         answers = []
         for partition in partitions:
-            try:
-                answers.append((partition, partition.call(method, self._deadline(), **arguments)))
-            except (TopicNotFound, SubscriptionNotFound):
-                if not self._core.is_multi_topic:
-                    raise
+            with self._unless_deleted():
+                answers.append((partition, partition.call(method, self._deadline())))
         return answers
+
+    @contextlib.contextmanager
+    def _unless_deleted(self) -> Iterator[None]:
+        """What is done with one of several topics, which may be being deleted."""
+        try:
+            yield
+        except (TopicNotFound, SubscriptionNotFound):
+            if not self._core.is_multi_topic:
+                raise
 
     # --- control ----------------------------------------------------------------------------------
 
@@ -155,8 +159,9 @@ class Consumer(AcknowledgingConsumer):
         """
         partitions = self._seek_partitions(messageid)
         start = StartPosition.at(messageid, self._options.start_message_id_inclusive)
-        for partition, generation in self._ask(partitions, "seek", **start.target):
-            partition.sought(generation, start.skip)
+        for partition in partitions:
+            with self._unless_deleted():
+                partition.seek(start, self._deadline())
 
     def _seek_partitions(self, messageid: MessageId | int) -> list[PartitionConsumer]:
         if isinstance(messageid, bool) or not isinstance(messageid, (MessageId, int)):

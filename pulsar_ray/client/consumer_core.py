@@ -25,6 +25,7 @@ from pulsar_ray.client.receivers import Origin, Receiver
 from pulsar_ray.client.segment_files import SegmentFiles
 from pulsar_ray.client.taken_rows import TakenRows
 from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException, Timeout
+from pulsar_ray.ledger.reader import SegmentGone
 
 _ONLY_ROW = range(1)
 
@@ -125,8 +126,13 @@ class ConsumerCore(ConsumerPartitions):
 
     def has_received(self) -> bool:
         """Whether a message is here already."""
-        with self.lock:
-            return not self.queue.is_empty
+        while True:
+            with self.lock:
+                head = self.queue.head
+                if head is None or not head.partition.is_trimmed(head):
+                    return not self.queue.is_empty
+                self.queue.granted.popleft()
+            head.partition.leave_out(head, SegmentGone(head.path))
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for an arrival."""

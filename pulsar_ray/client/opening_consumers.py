@@ -76,7 +76,8 @@ class ConsumerOpening:
     ) -> PartitionConsumer:
         partition = partition_consumer(core, link, next(self._endpoint_ids), route)
         if start is not None:
-            partition.start, partition.skip = start.target, start.skip
+            partition.start = start.target
+            partition.skipped.begin(start.skip, partition.generation)
         return partition
 
     def _discovery(self, core: ConsumerCore, topics: TopicSelection) -> TopicDiscovery:

@@ -7,13 +7,15 @@ application does meet under it, for moments.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pulsar_ray.client.acknowledging import Acknowledging
 from pulsar_ray.client.granted import BlockDecoder, Granted
 from pulsar_ray.client.leaving import Leaving
 from pulsar_ray.client.received_block import ReceivedBlock
+from pulsar_ray.client.skipped_rows import SkippedRows
+from pulsar_ray.client.start_position import StartPosition
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.ledger.segment_file import segment_name
@@ -61,7 +63,7 @@ class PartitionConsumer(Acknowledging):
         self._decoder = BlockDecoder(core.files, route, core.options.schema)
         self.start: dict[str, Any] | None = core.options.first_start
         """Where a non-durable cursor is to begin; behind what has arrived, should its dispatcher die."""
-        self.skip: tuple[int, int, int] | None = None
+        self.skipped = SkippedRows()
         self._awaits_reset = False
         self._joined = 0
         self.is_abandoned = False
@@ -150,11 +152,11 @@ class PartitionConsumer(Acknowledging):
         with self._core.lock:
             self._attached = attached
             self._segment = (-1, -1)
-            if opened.start is not None and self._received == 0 and self._epoch < 0:
-                # "latest" is this from now on, whatever is published while the dispatcher is away.
-                self.start = {"target": opened.start, "inclusive": False}
             self._joined = self._joined or opened.epoch
             is_sought = seeks_of(opened.generation) > seeks_of(self.generation)
+            if is_sought or (self._received == 0 and self._epoch < 0):
+                # "latest" is this from now on, whatever is published while the dispatcher is away.
+                self._start_behind(opened.start)
             if not opened.resumed:
                 self._epoch = opened.epoch
                 self._received = 0
@@ -162,11 +164,11 @@ class PartitionConsumer(Acknowledging):
                 if not is_sought:
                     # Of another dispatcher: what came again before it does not count on from there.
                     self.generation = opened.generation
+                    self.skipped.numbered_anew(opened.generation)
             self._drop_older(opened.generation)
             self._is_open = True
             self._credit_sent = -1
-        if is_sought:
-            self.forget_acknowledgments()
+        self._end_forgotten()
         if self._core.options.consumer_type == ConsumerType.Exclusive:
             self._became(True)
         # Before any credit: a dispatcher that has not heard of them must not deliver these messages again.
@@ -243,7 +245,7 @@ class PartitionConsumer(Acknowledging):
                 if self.start is not None:
                     # A non-durable cursor dies with its dispatcher: the next one goes on behind what arrived.
                     last = first + row_set.bit_length() - 1 if entries > 1 else first
-                    self.start = {"target": [ledger_id, last], "inclusive": False}
+                    self._start_behind([ledger_id, last])
                 if (ledger_id, segment) != self._segment:
                     self._path = self._segment_path(ledger_id, segment)
                     self._segment = (ledger_id, segment)
@@ -252,6 +254,7 @@ class PartitionConsumer(Acknowledging):
                 )
             if granted:
                 self._core.arrived(granted)
+        self._end_forgotten()
         self._core.serve_waiting()
 
     def _segment_path(self, ledger_id: int, segment_index: int) -> str:
@@ -259,9 +262,20 @@ class PartitionConsumer(Acknowledging):
         assert attached is not None
         return f"{attached.directory}/{segment_name(ledger_id, segment_index)}"
 
+    def _start_behind(self, position: list[int] | None) -> None:
+        if position is not None:
+            self.start = {"target": position, "inclusive": False}
+
     def _drop_older(self, generation: int) -> None:
-        """Called with the lock held: what is queued from before a seek or rewind comes again by itself."""
+        """Called with the lock held: what is queued from before a seek or rewind comes again by itself.
+
+        So does what was acknowledged before a seek, but nothing that was after it: only here they are told
+        apart. Call `_end_forgotten` afterwards.
+        """
         if generation > self.generation:
+            if seeks_of(generation) > seeks_of(self.generation):
+                self._forget()
+                self.skipped.end()
             self.generation = generation
             self._awaits_reset = False
             self._drop_queue()
@@ -275,8 +289,9 @@ class PartitionConsumer(Acknowledging):
                 self.consumed = max(self.consumed, request.granted)
             if not is_late and request.is_active is False:
                 self._drop_queue()
-        if request.is_seek:
-            self.forget_acknowledgments()
+            if not is_late and request.is_seek:
+                self._start_behind(request.start)
+        self._end_forgotten()
         if not is_late and request.is_active is not None:
             self._became(request.is_active)
         self.send_credit()
@@ -304,11 +319,10 @@ class PartitionConsumer(Acknowledging):
         Rows that were acknowledged are not, nor those that a seek into the batch leaves out.
         """
         rows = granted.rows
-        if self.skip is not None and self.skip[:2] == granted.key:
-            skipped = ((0, self.skip[2]),)
+        if skipped := self.skipped.of(granted.key, batch_size, granted.generation):
             self.acks.add_rows(*granted.key, skipped, batch_size)
             rows &= ~row_sets.of_ranges(skipped)
-        return self.acks.outstanding_rows(*granted.key, rows)
+        return self.acks.outstanding_rows(*granted.key, rows, batch_size)
 
     def leave_out(self, granted: Granted, error: PulsarException) -> bool:
         """A block could not be read: it counts as consumed, and stays unacknowledged.
@@ -328,6 +342,12 @@ class PartitionConsumer(Acknowledging):
         self.send_credit()
         return is_trimmed
 
+    def is_trimmed(self, granted: Granted) -> bool:
+        """Whether a block was trimmed before a cursor that holds nothing back came to it."""
+        if self._core.options.subscription_mode == SubscriptionMode.Durable:
+            return False
+        return not granted.length or (granted.data is None and not self._core.files.has(granted.path))
+
     def redeliver_unacknowledged(self) -> None:
         """Everything not acknowledged comes again; what is queued is dropped."""
         self._say_acks(at_once=False)
@@ -344,25 +364,32 @@ class PartitionConsumer(Acknowledging):
 
     # --- control ----------------------------------------------------------------------------------
 
-    def call(self, method: str, deadline: float, **arguments: Any) -> Any:
-        """A control request to the dispatcher, after what was acknowledged before. Raises AlreadyClosed."""
+    def call(
+        self, method: str, deadline: float, then: Callable[[Any], None] | None = None, **arguments: Any
+    ) -> Any:
+        """A control request to the dispatcher, after what was acknowledged before; `then` gets the answer
+        before any packet behind it is handed on. Raises AlreadyClosed.
+        """
         self._core.check()
         self.flush_acks()
-        return self.link.request(lambda rid: Call(rid, self.consumer_id, method, arguments), deadline)
+        return self.link.request(lambda rid: Call(rid, self.consumer_id, method, arguments), deadline, then)
 
     def unsubscribe(self, deadline: float) -> None:
         """Delete the subscription here, although its end on another partition may have ended the consumer."""
         self.link.request(lambda rid: Call(rid, self.consumer_id, "unsubscribe", {}), deadline)
 
-    def sought(self, generation: int, skip: tuple[int, int, int] | None) -> None:
-        """A seek was carried out: what is queued is dropped. `skip` are (ledger id, entry id, rows) not to be
-        handed out.
-        """
-        with self._core.lock:
-            self._drop_older(generation)
-            self.skip = skip
-        self.forget_acknowledgments()
-        self.send_credit()
+    def seek(self, start: StartPosition, deadline: float) -> None:
+        """Go on there; what is queued is dropped before anything from there can be received."""
+
+        def sought(generation: int) -> None:
+            with self._core.lock:
+                self._drop_older(generation)
+                if seeks_of(generation) == seeks_of(self.generation):
+                    self.skipped.begin(start.skip, generation)
+            self._end_forgotten()
+            self.send_credit()
+
+        self.call("seek", deadline, then=sought, **start.target)
 
     def abandon(self) -> None:
         """What it was attached to is no more: nothing is said or asked any more."""

@@ -45,6 +45,13 @@ class RowQueue:
         """Whether nothing at all is left."""
         return not (self or operator.length_hint(self._rows))
 
+    @property
+    def head(self) -> Granted | None:
+        """What is handed out next, if it is not decoded yet."""
+        if self._parts or operator.length_hint(self._rows) or not self.granted:
+            return None
+        return self.granted[0]
+
     def clear(self) -> None:
         """Forget everything."""
         self.messages = iter(())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from pathlib import Path
@@ -63,6 +64,10 @@ class SegmentFiles:
                     if block.message_count > 1 or length >= MIN_BLOCK_BYTES:
                         segment.blocks[offset] = block
                 return block
+
+    def has(self, path: str) -> bool:
+        """Whether a segment can be read: it is open here, or there."""
+        return path in self._open or os.path.exists(path)
 
     def _segment(self, path: str) -> _OpenSegment:
         closing = None

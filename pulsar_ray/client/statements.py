@@ -89,9 +89,13 @@ class Statements:
         with self._lock:
             return list(self._unanswered)
 
-    def discard(self, error: PulsarException | None = None) -> None:
-        """Say none of them again; whoever waits for one gets `error`."""
+    def take(self) -> list[Statement]:
+        """Say none of them again; whoever takes them ends them."""
         with self._lock:
             unanswered, self._unanswered = self._unanswered, {}
-        for statement in unanswered:
+        return list(unanswered)
+
+    def discard(self, error: PulsarException | None = None) -> None:
+        """Say none of them again; whoever waits for one gets `error`."""
+        for statement in self.take():
             statement.end(error)

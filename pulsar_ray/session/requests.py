@@ -288,6 +288,7 @@ class Reset(NamedTuple):
     again. All deliveries up to `last_number`, `granted` messages in all, are done with: those that did not
     arrive will not. On a Failover subscription `is_active` says whether this consumer is the active one from
     this generation on; one that is not drops its queue. A late one, of a lower generation, changes nothing.
+    After a seek `start` is the mark-delete position of a non-durable cursor.
     """
 
     consumer_id: int
@@ -296,6 +297,7 @@ class Reset(NamedTuple):
     last_number: int = 0
     granted: int = -1
     is_active: bool | None = None
+    start: list[int] | None = None
 
 
 class Call(NamedTuple):

@@ -1,0 +1,124 @@
+"""What a seek leaves behind when others seek after it, or its dispatcher dies, over every carrier."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from pulsar_ray.client.client import Client
+from pulsar_ray.client.consumer import Consumer
+from pulsar_ray.model.enums import ConsumerType, SubscriptionMode
+from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.testing.waiting import wait_until
+from tests.conformance.broker import EARLIEST, WAIT_MS, Broker, numbers, receive, values
+
+TARGETS = pytest.mark.parametrize("to", ["latest", "later"])
+
+
+def send_batch(client: Client, topic: str) -> None:
+    client.create_producer(topic, batching_enabled=True).send_many(numbers(0, 10))
+
+
+def target(to: str) -> MessageId | int:
+    return MessageId.latest if to == "latest" else int(time.time() * 1000) + 3_600_000
+
+
+def test_a_seek_into_a_batch_ends_with_a_reset(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    send_batch(client, topic)
+    consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
+    consumer.seek(receive(consumer, 4)[3].message_id())
+    assert values(consumer, 6) == numbers(4, 10)
+    broker.admin().topics.reset_cursor(topic, "s", "earliest")
+    assert values(consumer, 10) == numbers(0, 10)
+
+
+def test_a_seek_into_a_batch_ends_with_that_of_another_consumer(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    send_batch(client, topic)
+    consumer = client.subscribe(topic, "s", ConsumerType.Shared, initial_position=EARLIEST)
+    consumer.seek(receive(consumer, 4)[3].message_id())
+    assert values(consumer, 6) == numbers(4, 10)
+    other = broker.client().subscribe(topic, "s", ConsumerType.Shared, priority_level=1)
+    other.seek(MessageId.earliest)
+    assert values(consumer, 10) == numbers(0, 10)
+
+
+def test_a_seek_into_a_batch_outlives_the_dispatcher(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    send_batch(client, topic)
+    reader = client.create_reader(topic, MessageId.earliest)
+    fourth = [reader.read_next(WAIT_MS) for _ in range(4)][3]
+    reader.seek(fourth.message_id())
+    broker.cluster.kill(f"{topic} => readers")
+    assert [reader.read_next(WAIT_MS).data() for _ in range(6)] == numbers(4, 10)
+
+
+@TARGETS
+def test_a_reader_goes_on_where_it_sought_after_its_dispatcher_died(
+    broker: Broker, client: Client, to: str
+) -> None:
+    topic = broker.topic()
+    producer = client.create_producer(topic)
+    for value in numbers(0, 20):
+        producer.send(value)
+    reader = client.create_reader(topic, MessageId.earliest, receiver_queue_size=3)
+    assert reader.read_next(WAIT_MS).data() == b"000000"
+    reader.seek(target(to))
+    broker.cluster.kill(f"{topic} => readers")
+    producer.send(b"new")
+    assert reader.read_next(WAIT_MS).data() == b"new"
+
+
+@TARGETS
+def test_so_does_everybody_on_a_subscription_that_is_not_durable(
+    broker: Broker, client: Client, to: str
+) -> None:
+    topic = broker.topic()
+    producer = client.create_producer(topic)
+
+    def subscribe(level: int) -> Consumer:
+        return broker.client().subscribe(
+            topic,
+            "s",
+            ConsumerType.Shared,
+            subscription_mode=SubscriptionMode.NonDurable,
+            initial_position=EARLIEST,
+            priority_level=level,
+        )
+
+    consumers = [subscribe(level) for level in (0, 1)]
+    for value in numbers(0, 5):
+        producer.send(value)
+    values(consumers[0], 5, acknowledge=True)
+    consumers[1].seek(target(to))
+    broker.cluster.kill(f"{topic} => readers")
+    producer.send(b"new")
+    assert values(consumers[0], 1) == [b"new"]
+
+
+def test_nothing_is_available_behind_what_trimming_took(
+    make_broker: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pulsar_ray.managed_ledger.manifest_changes._IDLE_MS", 0)
+    broker = make_broker(
+        retention_check_interval_in_seconds=1,
+        managed_ledger_max_entries_per_ledger=10,
+        managed_ledger_min_ledger_rollover_time_minutes=0,
+    )
+    client, topic = broker.client(), broker.topic()
+    kept = client.subscribe(topic, "holds everything back")
+    producer = client.create_producer(topic)
+    ids = [producer.send(value) for value in numbers(0, 30)]
+    reader = client.create_reader(topic, MessageId.earliest, receiver_queue_size=1)
+    assert reader.read_next(WAIT_MS).data() == b"000000"
+    kept.unsubscribe()
+    end = (ids[-1].ledger_id(), ids[-1].entry_id())
+    wait_until(lambda: broker.first_stored(topic) > end, what="all of it is gone")
+    while reader.has_message_available():  # what was on its way or is open may come still
+        reader.read_next(WAIT_MS)
+    producer.send(b"later")
+    assert reader.has_message_available()
+    assert reader.read_next(WAIT_MS).data() == b"later"
