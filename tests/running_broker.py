@@ -134,6 +134,8 @@ class Broker:
 
 
 def _start_ray() -> None:
+    # As on the Ray that an embedded broker starts: actors that start are not starved by clients that compute.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     ray.init(
         num_cpus=2,
         include_dashboard=False,

@@ -46,6 +46,7 @@ from pulsar_ray.session.session_table import Session
 from pulsar_ray.transport.cluster import SubscriptionRequest
 
 LOOK_DEADLINE_S = 2.0
+UNKNOWN_S = 0.002
 _FOLLOWER_NUMBERS = itertools.count(1 << 40)
 
 
@@ -354,9 +355,11 @@ class DispatcherServer:
         last = Position(*stored["position"])
         if last < Position(*stored["first"]):
             return False  # all there was is trimmed, with what waits to be granted
-        return (
-            host.core.pending.waiting_messages > 0 or endpoint.has_unsent or host.core.read_position <= last
-        )
+        until = self._loop.time() + LOOK_DEADLINE_S
+        while (has_more := host.core.has_more(last)) is None and self._loop.time() < until:
+            # What consumers brought along from before a restart is read whether they have room or not.
+            await asyncio.sleep(UNKNOWN_S)
+        return endpoint.has_unsent or has_more is not False
 
     # --- stats, closing ---------------------------------------------------------------------------
 

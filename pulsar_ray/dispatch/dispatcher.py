@@ -298,6 +298,10 @@ class Dispatcher:
         """Whether durable entries were not offered yet."""
         return self.read_position <= self.cursor.ledgers.end
 
+    def has_more(self, last: Position) -> bool | None:
+        """Whether anything up to `last` is still to be delivered; None while that is not known."""
+        return self.pending.waiting_messages > 0 or self._intake.has_unread(last)
+
     def why_no_room(self, consumer: Consumer) -> str | None:
         """Why a consumer may get nothing now, None if it may."""
         if not consumer.is_attached:

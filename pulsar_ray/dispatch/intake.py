@@ -64,6 +64,26 @@ class Intake:
         if self._has_read and self._returning.claims:
             self._returning.drop_below(self.read_position)
 
+    def has_unread(self, last: Position) -> bool | None:
+        """Whether an unacknowledged entry up to `last` was not taken in yet.
+
+        None while consumers say that they hold some of those: only taking a block in tells how much of it.
+        """
+        cursor = self._cursor
+        if self.read_position > last:
+            return False
+        if self._returning.claims:
+            return None
+        if cursor.ledgers.end < last:
+            return True
+        entry = cursor.ledgers.after(max(_before(self.read_position), cursor.mark_delete))
+        while entry is not None and entry <= last:
+            run_end = cursor.deleted.run_end(*entry)
+            if run_end is None:
+                return True
+            entry = cursor.ledgers.after(Position(entry.ledger_id, run_end))
+        return False
+
     def seek(self, position: Position) -> None:
         """Read on from another position; it may lie within a block."""
         self.read_position = position

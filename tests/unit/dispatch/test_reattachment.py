@@ -84,6 +84,34 @@ def test_after_a_restart_consumers_keep_what_they_hold() -> None:
     assert list(rig.cursor.deleted) == [(1, 4, 4)], "the first message had been acknowledged before"
 
 
+def test_what_is_held_or_acknowledged_is_no_more_to_come() -> None:
+    rig = Rig([4, -3, 4])
+    end = Position(1, 8)
+    spec = rig.add(1, credit=7)
+    assert rig.dispatcher.has_more(end) is True
+    rig.grants()
+    rig.dispatcher.acknowledge(1, [(1, 0, 0), (1, 5, 7)])
+    rig = restarted(rig)
+    dispatcher = rig.dispatcher
+    dispatcher.attach_consumer(spec, 1, held=[(1, 0, ((1, 4),)), (1, 4, ((0, 3),))], received_messages=7)
+    assert dispatcher.has_more(end) is None, "nothing was read yet"
+    rig.offer()
+    assert dispatcher.has_more(end) is True, "the last entry waits"
+    rig.report(1, 100)
+    rig.grants()
+    assert dispatcher.has_more(end) is False
+
+
+def test_what_was_acknowledged_before_it_was_read_is_no_more_to_come() -> None:
+    rig = Rig([4, 4])
+    rig.dispatcher.acknowledge(1, [(1, 0, 2), (1, 4, 7)])
+    assert rig.dispatcher.has_more(Position(1, 2)) is False
+    assert rig.dispatcher.has_more(Position(1, 7)) is True
+    rig.dispatcher.acknowledge(1, [(1, 3, 3)])
+    assert rig.dispatcher.has_more(Position(1, 7)) is False
+    assert rig.dispatcher.has_more(Position(1, 8)) is True, "the log went on"
+
+
 def test_late_ones_get_what_nobody_else_has() -> None:
     rig = Rig([4, 4])
     spec = rig.add(1, credit=8)
