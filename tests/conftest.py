@@ -39,6 +39,8 @@ _LONGEST_FIRST = (
 _HERE = Path(__file__).parent
 
 
+# Before pytest-xdist's own, which notes the groups that it finds then.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     reruns = config.pluginmanager.hasplugin("rerunfailures")  # -p no:rerunfailures shows the first failure
     for item in items:
