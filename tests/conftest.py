@@ -53,6 +53,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: order.get(_group(item), len(order)))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Not every pytest lets pytest-xdist name groups; without, each process starts a Ray for each module."""
+    config = session.config
+    if hasattr(config, "workerinput") and config.getvalue("loadgroup"):
+        scattered = [item.nodeid for item in session.items if "@" not in item.nodeid]
+        assert not scattered, f"these tests have no group: {scattered[:3]}"
+
+
 def _group(item: pytest.Item) -> str:
     suite, *_, file = item.path.relative_to(_HERE).with_suffix("").parts
     return suite if file in _SHARE_RAY.get(suite, ()) else f"{suite}/{file}"

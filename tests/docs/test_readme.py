@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.docs.fences import Block, blocks_of, is_printed
-from tests.docs.new_user import ROOT
+from tests.docs.new_user import ROOT, new_environment
 from tests.docs.settings_table import reserved_names, settings_rows
 
 README = ROOT / "README.md"
@@ -27,21 +27,22 @@ def sessions(blocks: list[Block]) -> list[list[int]]:
 
 
 @pytest.mark.timeout(900)
-def test_the_tour_does_what_it_says(environment: dict[str, str], tmp_path: Path) -> None:
-    for numbers in sessions(blocks_of(README)):
-        command = [sys.executable, "-m", "tests.docs.run_blocks", str(README), *map(str, numbers)]
-        done = subprocess.run(
-            command,
-            cwd=tmp_path,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-        print(done.stdout)
-        assert done.returncode == 0, done.stdout
+def test_the_tour_does_what_it_says(tmp_path: Path) -> None:
+    with new_environment(tmp_path) as environment:
+        for numbers in sessions(blocks_of(README)):
+            command = [sys.executable, "-m", "tests.docs.run_blocks", str(README), *map(str, numbers)]
+            done = subprocess.run(
+                command,
+                cwd=tmp_path,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+            print(done.stdout)
+            assert done.returncode == 0, done.stdout
 
 
 def test_the_tour_can_be_typed_into_python() -> None:
