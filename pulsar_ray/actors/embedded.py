@@ -25,7 +25,7 @@ RECORD = "standalone.json"
 CLIENTS_LOCK = "clients.lock"
 START_LOCK = "standalone.start"
 LOG = "standalone.log"
-START_TIMEOUT_S = 90.0
+START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 90.0
 POLL_S = 0.02
 

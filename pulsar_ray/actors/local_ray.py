@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import ray
 
+from pulsar_ray.errors import ConnectError
 from pulsar_ray.transport.names import NAMESPACE
 from pulsar_ray.transport.ray_calls import RAY_CALLS
 
@@ -29,21 +30,50 @@ CONTAINER_LIMITS = (
 def start_ray() -> tuple[str, str]:
     """Start Ray on this machine, kept apart from what `ray start` finds; its address and dashboard URL.
 
-    A directory of its own keeps `ray.init("auto")` of other programs from landing here.
+    A directory of its own keeps `ray.init("auto")` of other programs from landing here. Raises ConnectError
+    if Ray does not come up.
     """
     _offer_java()
     # The broker is as urgent as its clients, also where the user may not raise a priority again.
     os.environ.setdefault("RAY_worker_niceness", "0")
-    context: Any = ray.init(
+    try:
+        context = _init_ray()
+    except Exception as error:
+        if not _came_late(error):
+            raise
+        # Ray gives itself 30 s, which a busy machine may exceed; what it has started by then is of no use.
+        stop_ray()
+        try:
+            context = _init_ray()
+        except Exception as again:
+            if not _came_late(again):
+                raise
+            raise ConnectError(
+                f"Ray did not come up on this machine, twice ({again}): start again when it is less busy, "
+                f"or see the logs below {_ray_directory()}"
+            ) from None
+    return context.address_info["gcs_address"], f"http://{context.dashboard_url}"
+
+
+def _came_late(error: Exception) -> bool:
+    """Ray has no type for this."""
+    return type(error) is Exception and "timed out during startup" in str(error)
+
+
+def _ray_directory() -> str:
+    return f"/tmp/pulsar-ray-{os.getuid()}"  # noqa: S108
+
+
+def _init_ray() -> Any:
+    return ray.init(
         address="local",
         namespace=NAMESPACE,
         include_dashboard=True,
         dashboard_host="127.0.0.1",
         log_to_driver=False,
         logging_level=logging.ERROR,
-        _temp_dir=f"/tmp/pulsar-ray-{os.getuid()}",  # noqa: S108
+        _temp_dir=_ray_directory(),
     )
-    return context.address_info["gcs_address"], f"http://{context.dashboard_url}"
 
 
 def _offer_java() -> None:

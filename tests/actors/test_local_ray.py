@@ -3,10 +3,51 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import ray
 
-from pulsar_ray.actors.local_ray import _offer_java
+from pulsar_ray.actors.local_ray import _offer_java, start_ray
+from pulsar_ray.errors import ConnectError
+
+STARTED = SimpleNamespace(address_info={"gcs_address": "192.0.2.1:6379"}, dashboard_url="192.0.2.1:8265")
+LATE = Exception("The current node timed out during startup. This could happen because ...")
+
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What each start of Ray is to bring about, the next one last."""
+    outcomes: list[Any] = []
+
+    def init(**_: Any) -> Any:
+        outcome = outcomes.pop()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setenv("RAY_worker_niceness", "0")
+    return outcomes
+
+
+def test_a_ray_that_comes_too_late_is_started_again(starts: list[Any]) -> None:
+    starts[:] = [STARTED, LATE]
+    assert start_ray() == ("192.0.2.1:6379", "http://192.0.2.1:8265")
+    assert not starts
+
+
+def test_a_ray_that_never_comes_is_a_typed_error(starts: list[Any]) -> None:
+    starts[:] = [LATE, LATE]
+    with pytest.raises(ConnectError, match="less busy"):
+        start_ray()
+
+
+def test_what_else_is_wrong_with_ray_is_not_tried_again(starts: list[Any]) -> None:
+    starts[:] = [STARTED, PermissionError("no")]
+    with pytest.raises(PermissionError):
+        start_ray()
 
 
 def test_an_embedded_ray_finds_the_java_of_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
