@@ -130,7 +130,9 @@ class LoopConsumer(Consumer):
 
     def _added(self, partition: PartitionConsumer) -> None:
         self._core.check()
-        if self._options.ack_receipt_enabled:
+        if partition.is_abandoned:
+            partition.forget_acknowledgments()
+        elif self._options.ack_receipt_enabled:
             self.__dict__.setdefault("added", []).append(partition)
         else:
             partition.acks_added()
