@@ -75,7 +75,7 @@ class Settings:
     allow_auto_topic_creation_type: str = setting(
         "non-partitioned", "kind of topics created so", choices=("non-partitioned", "partitioned")
     )
-    default_num_partitions: int = setting(1, "partitions of topics created so", minimum=1, maximum=_MAX_INT32)
+    default_num_partitions: int = setting(1, "partitions of topics created so", minimum=1, maximum=10_000)
     allow_auto_subscription_creation: bool = setting(True, "create subscriptions at their first use")
     enable_non_persistent_topics: bool = setting(True, "allow topics kept in memory only")
     system_topic_enabled: bool = setting(True, "keep system topics")

@@ -6,7 +6,7 @@ from typing import Any
 
 from pulsar_ray.admin.topic_calls import TopicCalls
 from pulsar_ray.errors import InvalidConfiguration
-from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.model.topic_name import MAX_PARTITIONS, TopicName
 from pulsar_ray.transport.cluster import PartitionRoute
 
 
@@ -23,7 +23,7 @@ class TopicGrowth(TopicCalls):
         `update-partitioned-topic`). What an attempt that failed left undone the next one finishes.
 
         Raises TopicNotFound, NotAllowedError unless the topic is partitioned and would grow,
-        InvalidConfiguration for fewer than one.
+        InvalidConfiguration unless the number is in 1..10000.
         """
         check_partitions(partitions)
         name = TopicName.parse(topic)
@@ -62,5 +62,5 @@ class TopicGrowth(TopicCalls):
 
 def check_partitions(partitions: int) -> None:
     """Raise InvalidConfiguration unless it is a number of partitions."""
-    if type(partitions) is not int or partitions < 1:
-        raise InvalidConfiguration(f"partitions={partitions!r}: give an int of at least 1")
+    if type(partitions) is not int or not 1 <= partitions <= MAX_PARTITIONS:
+        raise InvalidConfiguration(f"partitions={partitions!r}: give an int in 1..{MAX_PARTITIONS}")

@@ -6,7 +6,7 @@ from pulsar_ray.admin.topic_growth import TopicGrowth, check_partitions
 from pulsar_ray.admin.topic_inspection import TopicInspection
 from pulsar_ray.admin.topic_keys import TopicKeys
 from pulsar_ray.admin.topic_subscriptions import TopicSubscriptions
-from pulsar_ray.errors import NotAllowedError, PulsarException, TopicNotFound
+from pulsar_ray.errors import InvalidTopicName, NotAllowedError, PulsarException, TopicNotFound
 from pulsar_ray.model.topic_name import TopicName
 
 
@@ -20,7 +20,7 @@ class Topics(TopicGrowth, TopicInspection, TopicKeys, TopicSubscriptions):
     def create_partitioned_topic(self, topic: str, partitions: int) -> None:
         """Create a topic with so many partitions.
 
-        Raises NotAllowedError if it exists, InvalidTopicName, InvalidConfiguration for fewer than one.
+        Raises NotAllowedError if it exists, InvalidTopicName, InvalidConfiguration unless it is in 1..10000.
         """
         check_partitions(partitions)
         self._create(TopicName.parse(topic), partitions)
@@ -52,7 +52,8 @@ class Topics(TopicGrowth, TopicInspection, TopicKeys, TopicSubscriptions):
         """How many partitions each topic of a namespace has; 0 for one that is not partitioned."""
         tenant, _, name = namespace.partition("/")
         # Checks the namespace's name with the rules, and the error, of topic names.
-        TopicName.parse(f"persistent://{tenant}/{name}/any")
+        if TopicName.parse(f"persistent://{tenant}/{name}/any").local_name != "any":
+            raise InvalidTopicName(f"{namespace!r} is not a namespace: use 'tenant/namespace'")
         return {name: count for name, count in self._admin.ask("list_topics", namespace)}  # noqa: C416
 
     def get_partitions(self, topic: str) -> int:

@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from pulsar_ray.client.consumer import Consumer
     from pulsar_ray.client.message import Message
 
-TYPES = {"exclusive": ConsumerType.Exclusive, "shared": ConsumerType.Shared}
+TYPES = {
+    "exclusive": ConsumerType.Exclusive,
+    "shared": ConsumerType.Shared,
+    "failover": ConsumerType.Failover,
+    "key_shared": ConsumerType.KeyShared,
+}
 POSITIONS = {"earliest": InitialPosition.Earliest, "latest": InitialPosition.Latest}
 
 

@@ -75,6 +75,11 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except PulsarException as error:
             raise click.ClickException(str(error)) from None
+        except ValueError as error:
+            if type(error) is not ValueError:  # a defect of ours, or input that is no text
+                raise
+            # What the client says of wrong arguments.
+            raise click.UsageError(str(error)) from None
         except KeyboardInterrupt:
             raise click.exceptions.Exit(INTERRUPTED) from None
 

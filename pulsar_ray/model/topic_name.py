@@ -11,6 +11,9 @@ PERSISTENT = "persistent"
 NON_PERSISTENT = "non-persistent"
 MAX_TOPIC_NAME_BYTES = 2048  # the full name stands in the 4 KiB header of each segment
 
+MAX_PARTITIONS = 10_000
+"""Of one topic: each is a process while it is used."""
+
 _PARTITION_MARK = "-partition-"
 # As Pulsar reads it: "-partition-01" and "-partition--1" are part of an ordinary name.
 _PARTITION_SUFFIX = re.compile(r"(?s)(?P<base>.*)-partition-(?P<index>0|[1-9][0-9]{0,9})\Z")

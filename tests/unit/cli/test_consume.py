@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 
+from pulsar_ray.cli.consume import TYPES
 from pulsar_ray.model.enums import ConsumerType, InitialPosition
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fakes import FakeConsumer, FakeTarget
@@ -47,9 +48,11 @@ def test_options_reach_the_consumer(run: Run) -> None:
     run(target, "consume", "t", "-s", "s", "--no-follow")
     expected = {"topic": "t", "subscription": "s", "type": ConsumerType.Exclusive}
     assert target.the_client.options == {**expected, "initial_position": InitialPosition.Earliest}
-    run(target, "consume", "t", "-s", "s", "--no-follow", "--type", "shared", "--from", "latest")
-    expected["type"] = ConsumerType.Shared
-    assert target.the_client.options == {**expected, "initial_position": InitialPosition.Latest}
+    for name, kind in TYPES.items():
+        run(target, "consume", "t", "-s", "s", "--no-follow", "--type", name, "--from", "latest")
+        expected["type"] = kind
+        assert target.the_client.options == {**expected, "initial_position": InitialPosition.Latest}
+    assert set(TYPES.values()) == set(ConsumerType)
 
 
 def test_ctrl_c_closes_before_it_says_what_was_acknowledged(run: Run) -> None:

@@ -62,7 +62,7 @@ def test_help_is_there_without_importing_ray() -> None:
         (("consume", "t"), "--subscription"),
         (("consume", "t", "-s", "s", "-n", "0"), "-n"),
         (("consume", "t", "-s", "s", "--from", "middle"), "middle"),
-        (("consume", "t", "-s", "s", "--type", "failover"), "failover"),
+        (("consume", "t", "-s", "s", "--type", "queue"), "queue"),
         (("consume", "t", "-s", "s", "--json", "--key-separator", ":"), "--json"),
         (("topics", "create", "t", "--partitions", "0"), "--partitions"),
         (("perf", "produce", "t", "--rate", "-1"), "--rate"),
@@ -93,6 +93,17 @@ def test_a_typed_error_is_one_line_and_exit_code_1(run: Run) -> None:
     assert result.exit_code == 1
     assert result.stderr == "Error: TopicNotFound: the topic x does not exist\n"
     assert result.stdout == ""
+
+
+def test_arguments_that_the_client_refuses_are_wrong_usage(run: Run) -> None:
+    result = run(failing(ValueError("count=200000: at most 100000 messages")), "topics", "list")
+    assert result.exit_code == 2
+    assert result.stderr == "Error: count=200000: at most 100000 messages\n"
+
+
+def test_a_defect_is_shown_as_one(run: Run) -> None:
+    result = run(failing(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad")), "topics", "list")
+    assert isinstance(result.exception, UnicodeDecodeError)
 
 
 def test_ctrl_c_is_exit_code_130(run: Run) -> None:
