@@ -18,6 +18,7 @@ from pulsar_ray.transport.names import NAMESPACE
 logger = logging.getLogger(__name__)
 
 PROBE_DEADLINE_S = 2.0
+SERVES_DEADLINE_S = 10.0
 
 
 def running_names() -> list[str]:
@@ -81,6 +82,17 @@ class BrokerActors:
         for name in dead:
             self.forget(name)
         return dead
+
+    async def serves(self, name: str) -> bool:
+        """Whether a dispatcher has a subscription; not if it is dead, silent, or not there any more."""
+        handle = self.handles.get(name)
+        if handle is None:
+            return False
+        try:
+            serves: bool = await asyncio.wait_for(handle.serves.remote(), SERVES_DEADLINE_S)
+        except (ray.exceptions.RayError, asyncio.TimeoutError):
+            return False
+        return serves and self.handles.get(name) is handle
 
     async def restart_if_silent(self, name: str) -> bool:
         """Look after one that does not answer its clients; True if it had to be killed (Ray restarts it)."""

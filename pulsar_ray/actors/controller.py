@@ -34,6 +34,7 @@ from pulsar_ray.transport.cluster import SubscriptionRequest
 from pulsar_ray.transport.names import (
     dispatcher_name,
     parse_dispatcher_name,
+    parse_partition_name,
     partition_name,
 )
 from pulsar_ray.transport.ray_errors import translated
@@ -96,9 +97,10 @@ class Controller:
                 self._dispatchers[name] = found
             elif "://" not in name:
                 continue
-            elif not TopicName.parse(name).is_persistent and topics.catalog.partition(name) is None:
-                topics.unstored.add(name)
-            row = topics.partition(TopicName.parse(found[0] if found else name))
+            topic = TopicName.parse(found[0] if found else parse_partition_name(name))
+            if found is None and not topic.is_persistent and topics.catalog.partition(topic.full) is None:
+                topics.unstored.add(topic.full)
+            row = topics.partition(topic)
             self._actors.found(name, row.store_id if row else "")
 
     async def _rebuild(self, catalog: Catalog) -> None:
@@ -279,7 +281,11 @@ class Controller:
     async def dispatcher_gone(self, name: str) -> None:
         """The dispatcher's subscription was removed; the actor leaves, and its name is free when this
         returns.
+
+        One that serves stays: the subscription was created anew meanwhile.
         """
+        if await self._actors.serves(name):
+            return
         self._dispatchers.pop(name, None)
         self._actors.kill(name)
         deadline = asyncio.get_running_loop().time() + CALL_DEADLINE_S

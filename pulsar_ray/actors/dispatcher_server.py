@@ -14,6 +14,7 @@ from typing import Any
 
 from pulsar_ray.actors.consumer_endpoint import ConsumerEndpoint
 from pulsar_ray.actors.log_feed import LogFeed
+from pulsar_ray.actors.openings import Openings
 from pulsar_ray.actors.owner_loop import DiskThread
 from pulsar_ray.actors.partition_follower import PartitionFollower
 from pulsar_ray.actors.session_host import SessionHost
@@ -80,7 +81,9 @@ class DispatcherServer:
         self._directory = ""
         self._epoch = 0
         self._is_armed = False
-        self._is_removed = False
+        self._openings = Openings()
+        self.is_removed = False
+        """Whether the subscription was deleted, or is being deleted."""
         self._admin: SubscriptionAdmin | None = None
 
     # --- starting ---------------------------------------------------------------------------------
@@ -193,7 +196,7 @@ class DispatcherServer:
         return {"epoch": self._epoch, "reach": reach, "directory": self._directory}
 
     def _check_not_removed(self) -> None:
-        if self._is_removed:
+        if self.is_removed:
             raise SubscriptionNotFound(f"subscription {self._request.subscription!r} was removed")
 
     def on_request(self, session: Session, request: Request, body: memoryview) -> None:
@@ -236,7 +239,8 @@ class DispatcherServer:
     def _answer_opened(self, session: Session, request: OpenConsumer) -> None:
         async def run() -> None:
             try:
-                reply: Request = await self._open_consumer(session, request)
+                with self._openings.under_way(session.id, request.consumer_id):
+                    reply: Request = await self._open_consumer(session, request)
             except PulsarException as error:
                 reply = Failed(request.request_id, type(error).__name__, error.text, error.details)
             session.send(encode_request(reply))
@@ -264,6 +268,7 @@ class DispatcherServer:
         )
 
     async def _close_endpoint(self, session: Session, endpoint_id: int) -> None:
+        await self._openings.ended(session.id, endpoint_id)
         endpoint = session.endpoints.get(endpoint_id)
         if isinstance(endpoint, ConsumerEndpoint) and (
             host := self._subscriptions.get(endpoint.subscription)
@@ -335,13 +340,13 @@ class DispatcherServer:
             self._forget_reader(host)
 
     async def _remove(self, host: SubscriptionHost) -> None:
-        if self._is_removed:
+        if self.is_removed:
             return
-        self._is_removed = True
+        self.is_removed = True
         try:
             await self._follower.call("remove_subscription", number=self._number)
         except PulsarException:
-            self._is_removed = False
+            self.is_removed = False
             raise
         for endpoint in list(host.endpoints.values()):
             await host.close_consumer(endpoint)

@@ -153,7 +153,7 @@ class NonPersistentDispatcherServer(DispatcherServer):
         return host.core.generation
 
     async def _remove(self, host: SubscriptionHost) -> None:
-        self._is_removed = True
+        self.is_removed = True
         for endpoint in list(host.endpoints.values()):
             await host.close_consumer(endpoint)
         await self._partition.unfollow()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from typing import Any
@@ -85,6 +86,16 @@ class SubscriptionDispatcher(LaneActor):
             return await self._server.call(method, arguments)
 
         return await self._guarded(run)
+
+    async def serves(self) -> bool:
+        """Whether its subscription is there; waits while the actor starts."""
+
+        async def ask() -> bool:
+            with contextlib.suppress(PulsarException):
+                await self._serving()
+            return self._server is not None and not self._server.is_removed
+
+        return bool(await self._owner.run(ask))
 
     async def stats(self) -> dict[str, Any]:
         """Backlog, consumers, cursor; `refused` with the reason if it cannot serve."""

@@ -92,11 +92,15 @@ class ActorLinks:
         self._connection.cluster.dispatcher_gone(link.address)
 
     def forget_dispatchers(self, links: list[ActorLink]) -> None:
-        """A subscription was deleted: its dispatchers leave, and their names are free when this returns."""
+        """A subscription was deleted: its dispatchers leave, and their names are free when this returns.
+
+        Links stay that somebody uses who has subscribed anew meanwhile.
+        """
         with self._lock:
             gone = [address for address, link in self._by_address.items() if link in links]
             for address in gone:
-                self._by_address.pop(address).close()
+                if not self._by_address[address].has_endpoints:
+                    self._by_address.pop(address).close()
         for address in gone:
             self._connection.cluster.dispatcher_gone(address)
 

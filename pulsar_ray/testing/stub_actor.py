@@ -9,6 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -119,7 +120,14 @@ class StubActor:
 
     def freeze(self) -> None:
         """The owner loop stands still from now on, as after SIGSTOP, until `thaw`."""
-        self.owner.loop.call_soon_threadsafe(self._frozen.wait)
+        stands = threading.Event()
+
+        def stand_still() -> None:
+            stands.set()
+            self._frozen.wait()
+
+        self.owner.loop.call_soon_threadsafe(stand_still)
+        stands.wait(_START_TIMEOUT_S)
 
     def thaw(self) -> None:
         """Go on after `freeze`."""
@@ -286,6 +294,12 @@ class StubDispatcher(StubActor):
         assert self.server is not None
         await self.server.look_around()
         return {**self.server.stats(), "pid": os.getpid()}
+
+    def serves(self, timeout_s: float) -> bool:
+        """Whether its subscription is there; waits while it starts."""
+        with suppress(PulsarException, CancelledError):
+            self.serving(timeout_s)
+        return not self.is_dead and self.server is not None and not self.server.is_removed
 
     @property
     def is_missing(self) -> bool:

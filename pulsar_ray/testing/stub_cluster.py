@@ -38,7 +38,12 @@ from pulsar_ray.testing.stub_controller import STORE, StubController
 from pulsar_ray.testing.stub_non_persistent import StubNonPersistentPartition
 from pulsar_ray.testing.stub_tunnel import StubTunnel, TunnelCall
 from pulsar_ray.transport.cluster import AttachReply, PartitionRoute, SubscriptionRequest
-from pulsar_ray.transport.names import dispatcher_name, partition_name
+from pulsar_ray.transport.names import (
+    dispatcher_name,
+    parse_dispatcher_name,
+    parse_partition_name,
+    partition_name,
+)
 from pulsar_ray.transport.retry import until
 
 ATTACH_TIMEOUT_S = 5.0
@@ -198,9 +203,17 @@ class StubCluster:
         """All ends are in one process here, which dies as a whole."""
 
     def dispatcher_gone(self, address: str) -> None:
-        """As Controller.dispatcher_gone: the actor ends, and a later subscribe starts a new one."""
+        """As Controller.dispatcher_gone: the actor ends, and a later subscribe starts a new one.
+
+        One that serves stays.
+        """
+        actor = self._actors.get(address)
+        if isinstance(actor, StubDispatcher) and actor.serves(ATTACH_TIMEOUT_S):
+            return
         with self._lock:
-            actor = self._actors.pop(address, None)
+            if self._actors.get(address) is not actor:
+                return
+            self._actors.pop(address, None)
         if actor is not None:
             actor.kill()
 
@@ -234,7 +247,8 @@ class StubCluster:
                     not (again.durable and _is_persistent(again.topic)),
                 )
                 return self._start_dispatcher(address, request)
-            row = self._topics.partition(TopicName.parse(address))
+            is_partition = parse_dispatcher_name(address) is None
+            row = self._topics.partition(TopicName.parse(_topic_of(address))) if is_partition else None
             if row is None:
                 raise Moved(f"{address}: no such actor")
             return self._partition(row)
@@ -302,14 +316,8 @@ class StubCluster:
             name = TopicName.parse(topic)
             rows = self._topics.rows_of(name)
             self._topics.forget(name)
-            gone = [
-                address
-                for address in self._actors
-                if any(
-                    address == row.name or address.startswith((f"{row.name} -> ", f"{row.name} => "))
-                    for row in rows
-                )
-            ]
+            names = {row.name for row in rows}
+            gone = [address for address in self._actors if _topic_of(address) in names]
             actors = [self._actors.pop(address) for address in gone]
         for actor in actors:
             actor.kill()
@@ -319,15 +327,14 @@ class StubCluster:
 
     def partition(self, topic: str) -> StubPartition:
         """The running actor of a partition, started if it does not run."""
-        address = TopicName.parse(topic).full
-        actor = self._running(address)
+        actor = self._running(partition_name(TopicName.parse(topic).full))
         assert isinstance(actor, StubPartition)
         actor.serving(ATTACH_TIMEOUT_S)
         return actor
 
     def non_persistent_partition(self, topic: str) -> StubNonPersistentPartition:
         """The running actor of a partition that stores nothing."""
-        actor = self._running(TopicName.parse(topic).full)
+        actor = self._running(partition_name(TopicName.parse(topic).full))
         assert isinstance(actor, StubNonPersistentPartition)
         actor.serving(ATTACH_TIMEOUT_S)
         return actor
@@ -378,6 +385,11 @@ class StubCluster:
                     actor.kill() if kill else actor.stop()
         self._topics.catalog.close()
         shutil.rmtree(self._lane_directory, ignore_errors=True)
+
+
+def _topic_of(address: str) -> str:
+    dispatcher = parse_dispatcher_name(address)
+    return parse_partition_name(address) if dispatcher is None else dispatcher[0]
 
 
 def _is_persistent(topic: str) -> bool:

@@ -1,4 +1,8 @@
-"""Names of the broker's actors, as `ray list actors` and the dashboard show them."""
+"""Names of the broker's actors, as `ray list actors` and the dashboard show them.
+
+Topics and subscriptions may have any name, also one that looks like "topic -> subscription": in actors' names
+the arrows of a topic's own name are escaped, so that what follows the first arrow is the subscription.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ CONTROLLER = "pulsar_ray-controller"
 _DURABLE = " -> "
 _READERS = " => "
 _STORE_PREFIX = "pulsar_ray-store-"
+_ESCAPED = (("%", "%25"), ("->", "%2D>"), ("=>", "%3D>"))
 
 
 def store_name(store_id: str) -> str:
@@ -16,19 +21,28 @@ def store_name(store_id: str) -> str:
 
 def partition_name(topic: str) -> str:
     """A TopicPartition is named after its full topic name."""
+    for plain, escaped in _ESCAPED:
+        topic = topic.replace(plain, escaped)
     return topic
+
+
+def parse_partition_name(name: str) -> str:
+    """The topic of a TopicPartition's name."""
+    for plain, escaped in reversed(_ESCAPED):
+        name = name.replace(escaped, plain)
+    return name
 
 
 def parse_dispatcher_name(name: str) -> tuple[str, str, bool] | None:
     """(partition topic, subscription, durable) of a dispatcher's name; None for another actor's."""
     for separator, durable in ((_DURABLE, True), (_READERS, False)):
-        # A subscription may contain the separator, a topic cannot begin with one.
         topic, found, subscription = name.partition(separator)
         if found and "://" in topic:
-            return topic, subscription, durable
+            return parse_partition_name(topic), subscription, durable
     return None
 
 
 def dispatcher_name(topic: str, subscription: str, durable: bool) -> str:
     """A durable subscription has its own dispatcher; a partition's non-durable cursors share one."""
+    topic = partition_name(topic)
     return f"{topic}{_DURABLE}{subscription}" if durable else f"{topic}{_READERS}readers"
