@@ -42,6 +42,8 @@ from pulsar_ray.session.session_table import Session
 
 logger = logging.getLogger(__name__)
 
+LOOK_MS = 100
+
 
 class SubscriptionHost:
     """Runs on the owner loop. `store` is None for a non-durable cursor, which leaves nothing behind."""
@@ -116,7 +118,7 @@ class SubscriptionHost:
         """
         spec, attachment_number = spec_of(request, 0), session.attachment
         while self.core.must_wait(spec):
-            await self._until_deadline()
+            await self._wait_a_little()
         if session.is_ended or session.attachment != attachment_number:
             # What was asked behind it, over a newer attachment, was done already: to leave, perhaps.
             raise SessionLost("the connection was lost while its consumer waited: attach again")
@@ -175,9 +177,10 @@ class SubscriptionHost:
         endpoint.open(again, attachment.generation)
         self.turn.consumer_opened()
 
-    async def _until_deadline(self) -> None:
+    async def _wait_a_little(self) -> None:
+        # Those that are awaited may be back before their time is over.
         deadline = self.core.next_deadline()
-        delay_ms = 100 if deadline is None else max(10, deadline - self.now_ms())
+        delay_ms = LOOK_MS if deadline is None else min(LOOK_MS, max(10, deadline - self.now_ms()))
         await asyncio.sleep(delay_ms / 1000)
         self.core.expire(self.now_ms())
 

@@ -36,10 +36,16 @@ class ReturningConsumers:
         return bool(self.awaited) and now_ms < self._grace_until_ms
 
     def keeps_out(self, spec: ConsumerSpec) -> bool:
-        """Whether somebody who is awaited excludes this consumer."""
+        """Whether somebody who is awaited excludes this consumer, or may do so.
+
+        Which ranges the awaited ones of a Key_Shared subscription declared is not known before they are back.
+        """
+        is_new = spec.consumer_id not in self.awaited
+        is_alone = spec.consumer_type == ConsumerType.Exclusive
+        may_overlap = spec.consumer_type == ConsumerType.KeyShared and is_new
         return any(
             consumer.consumer_id != spec.consumer_id
-            and (consumer.consumer_type != spec.consumer_type or spec.consumer_type == ConsumerType.Exclusive)
+            and (consumer.consumer_type != spec.consumer_type or is_alone or may_overlap)
             for consumer in self.awaited.values()
         )
 

@@ -7,9 +7,10 @@ import pytest
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue
+from pulsar_ray.dispatch.hash_regions import KeySharedSpec
 from pulsar_ray.dispatch.settings import DispatchSettings
-from pulsar_ray.errors import ConsumerBusy
-from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.errors import ConsumerAssignError, ConsumerBusy
+from pulsar_ray.model.enums import ConsumerType, KeySharedMode
 from pulsar_ray.model.position import Position
 from tests.unit.dispatch.rig import Rig
 
@@ -142,6 +143,30 @@ def test_an_exclusive_place_is_kept_for_the_one_from_before() -> None:
     assert not rig.dispatcher.must_wait(other)
     rig.dispatcher.attach_consumer(other, GRACE_MS)
     assert set(rig.cursor.consumers) == {2}
+
+
+def test_a_new_key_shared_consumer_takes_nothing_from_those_that_may_come_back() -> None:
+    lower = KeySharedSpec(KeySharedMode.Sticky, sticky_ranges=((0, 40_000),))
+    upper = KeySharedSpec(KeySharedMode.Sticky, sticky_ranges=((40_001, 65_535),))
+    rig = Rig([4])
+    specs = [
+        ConsumerSpec(number, f"c{number}", ConsumerType.KeyShared, key_shared=ranges)
+        for number, ranges in ((1, lower), (2, upper))
+    ]
+    for spec in specs:
+        rig.dispatcher.attach_consumer(spec, 0)
+    rig = restarted(rig)
+    overlapping = ConsumerSpec(3, "c3", ConsumerType.KeyShared, key_shared=lower)
+    other_mode = ConsumerSpec(4, "c4", ConsumerType.KeyShared)
+    for spec in reversed(specs):
+        for new in (overlapping, other_mode):
+            assert rig.dispatcher.must_wait(new)
+        assert not rig.dispatcher.must_wait(spec)
+        rig.dispatcher.attach_consumer(spec, 1)
+    for new, refusal in ((overlapping, ConsumerAssignError), (other_mode, ConsumerBusy)):
+        assert not rig.dispatcher.must_wait(new)
+        with pytest.raises(refusal):
+            rig.dispatcher.attach_consumer(new, 1)
 
 
 def test_redelivery_asked_for_before_the_blocks_were_read_happens_when_they_are() -> None:
