@@ -30,7 +30,7 @@ from pulsar_ray.client.policies import (
     RedeliveryBackoff,
 )
 from pulsar_ray.client.schema import BytesSchema, Schema
-from pulsar_ray.errors import InvalidConfiguration
+from pulsar_ray.errors import InvalidConfiguration, OperationNotSupported
 from pulsar_ray.model.enums import (
     ConsumerCryptoFailureAction,
     ConsumerType,
@@ -39,6 +39,7 @@ from pulsar_ray.model.enums import (
     SubscriptionMode,
 )
 from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.model.topic_name import NON_PERSISTENT, TopicName
 
 Topics = str | list[str] | re.Pattern[str]
 _LOWEST_ACK_TIMEOUT_MS = 1000
@@ -121,6 +122,7 @@ class ConsumerOptions:
         options = cls(**arguments)
         _check_subscription(options)
         _check_key_shared(options)
+        _check_compacted(options)
         _check_receiving(options)
         _check_acknowledgment(options)
         refuse_not_yet("subscribe", vars(options))
@@ -159,6 +161,23 @@ def _check_key_shared(options: ConsumerOptions) -> None:
             f"key_shared_policy has no effect with {options.consumer_type!s}: subscribe with "
             "ConsumerType.KeyShared, or leave it out"
         )
+
+
+def _check_compacted(options: ConsumerOptions) -> None:
+    if not options.is_read_compacted:
+        return
+    if options.consumer_type in (ConsumerType.Shared, ConsumerType.KeyShared):
+        raise InvalidConfiguration(
+            f"is_read_compacted=True with {options.consumer_type!s}: the latest value of each key is read in "
+            "order, by an Exclusive or Failover subscription"
+        )
+    topics = options.topic if isinstance(options.topic, list) else [options.topic]
+    for topic in topics:
+        if isinstance(topic, str) and topic.startswith(f"{NON_PERSISTENT}://"):
+            raise InvalidConfiguration(
+                f"is_read_compacted=True on {topic}: it is non-persistent and keeps nothing; use a "
+                "persistent:// topic"
+            )
 
 
 def _is_list_of_text(value: object) -> bool:
@@ -265,6 +284,7 @@ class ReaderOptions:
         check_partition_updates(
             options.auto_update_partitions, options.auto_update_partitions_interval_seconds
         )
+        _check_place(options)
         refuse_not_yet("create_reader", vars(options))
         return replace(
             options,
@@ -286,4 +306,15 @@ class ReaderOptions:
             subscription_mode=SubscriptionMode.NonDurable,
             auto_update_partitions=self.auto_update_partitions,
             auto_update_partitions_interval_seconds=self.auto_update_partitions_interval_seconds,
+        )
+
+
+def _check_place(options: ReaderOptions) -> None:
+    known = options.start_message_id.topic_name
+    if known and known != (topic := TopicName.parse(options.topic).full):
+        if TopicName.parse(known).partitioned_full == topic:
+            return  # of one of its partitions, which matters only once it is known how many there are
+        raise OperationNotSupported(
+            f"start_message_id={options.start_message_id} belongs to {known}, the reader to {topic}: give an "
+            "id of that topic"
         )

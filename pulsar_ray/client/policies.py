@@ -83,7 +83,7 @@ class ConsumerKeySharedPolicy:
             raise ValueError("KeySharedMode.Sticky needs sticky_ranges, for example [(0, 32767)]")
         self._key_shared_mode = key_shared_mode
         self._allow_out_of_order_delivery = allow_out_of_order_delivery
-        self._sticky_ranges = [(first, last) for first, last in sticky_ranges or ()]
+        self._sticky_ranges = [(int(first), int(last)) for first, last in sticky_ranges or ()]
 
     @property
     def key_shared_mode(self) -> KeySharedMode:

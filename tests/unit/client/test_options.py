@@ -14,7 +14,7 @@ from pulsar_ray.client.client import Client
 from pulsar_ray.client.loggers import ConsoleLogger, FileLogger
 from pulsar_ray.client.options import ClientOptions, ConsumerOptions, ProducerOptions, ReaderOptions
 from pulsar_ray.client.policies import ConsumerBatchReceivePolicy, MultiplierRedeliveryBackoff
-from pulsar_ray.errors import InvalidConfiguration
+from pulsar_ray.errors import InvalidConfiguration, OperationNotSupported
 from pulsar_ray.model.enums import (
     BatchingType,
     CompressionType,
@@ -25,6 +25,7 @@ from pulsar_ray.model.enums import (
     SubscriptionMode,
 )
 from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.model.topic_name import TopicName
 
 
 def shown(value: object) -> str:
@@ -231,6 +232,21 @@ def test_start_paused_without_a_listener_is_an_invalid_configuration() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
+        {"consumer_type": ConsumerType.Shared},
+        {"consumer_type": ConsumerType.KeyShared},
+        {"topic": "non-persistent://public/default/t"},
+        {"topic": ["t", "non-persistent://public/default/t"]},
+    ],
+    ids=shown,
+)
+def test_compacted_reading_needs_an_order_and_something_stored(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfiguration, match="is_read_compacted"):
+        consumer(is_read_compacted=True, **wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
         {"topic": None},
         {"start_message_id": None},
         {"start_message_id": (1, 2)},
@@ -248,6 +264,19 @@ def test_start_paused_without_a_listener_is_an_invalid_configuration() -> None:
 def test_create_reader_refuses(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         reader(**wrong)
+
+
+@pytest.mark.parametrize(
+    "other", ["u", "persistent://a/b/t", "t-partition-x", "non-persistent://public/default/t"]
+)
+def test_a_reader_starts_at_no_id_of_another_topic(other: str) -> None:
+    def known(topic: str) -> MessageId:
+        return MessageId.deserialize(MessageId(0, 1, 2).serialize(), topic=TopicName.parse(topic).full)
+
+    with pytest.raises(OperationNotSupported, match="belongs to"):
+        reader(topic="t", start_message_id=known(other))
+    for own in ("t", "persistent://public/default/t", "t-partition-0"):
+        reader(topic="t", start_message_id=known(own))
 
 
 def test_a_reader_is_a_non_durable_exclusive_consumer() -> None:

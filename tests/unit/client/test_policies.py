@@ -80,6 +80,8 @@ def test_sticky_ranges_read_back_as_given() -> None:
     policy = ConsumerKeySharedPolicy(KeySharedMode.Sticky, sticky_ranges=ranges)
     assert policy.sticky_ranges == ranges
     assert ConsumerKeySharedPolicy().sticky_ranges == []
+    edges = ConsumerKeySharedPolicy(KeySharedMode.Sticky, sticky_ranges=[(False, True)]).sticky_ranges[0]
+    assert [type(edge) for edge in edges] == [int, int], "a dispatcher takes nothing else"
 
 
 def test_sticky_without_ranges_is_refused() -> None:
