@@ -262,7 +262,16 @@ class TopicNotFound(PulsarException):
 
 
 class SubscriptionNotFound(PulsarException):
-    """The subscription does not exist."""
+    """The subscription does not exist; `directory` is that of the partition that lacks it, if that is known.
+
+    A topic that was deleted and created again has another one.
+    """
+
+    fields = ("directory",)
+
+    def __init__(self, text: str = "", directory: str | None = None) -> None:
+        super().__init__(text)
+        self.directory = directory
 
 
 class ConsumerNotFound(PulsarException):

@@ -329,7 +329,9 @@ class Controller:
                 logger.warning("%s cannot be created now: %s", name, error)
 
     def _start_anew(self, topics: TopicRegistry, name: str) -> None:
-        partition, subscription, durable = self._dispatchers.get(name, (name, "", False))
+        partition, subscription, durable = self._dispatchers.get(
+            name, (parse_partition_name(name), "", False)
+        )
         row = topics.partition(TopicName.parse(partition))
         if row is None:
             return

@@ -239,7 +239,8 @@ class PartitionServer:
         if existing is None:
             if not create:
                 raise SubscriptionNotFound(
-                    f"subscription {name!r} does not exist on {self.ledger.identity.topic}"
+                    f"subscription {name!r} does not exist on {self.ledger.identity.topic}",
+                    str(self.ledger.directory),
                 )
             start: str | Position
             if not isinstance(initial, str):

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 from pulsar_ray.client.ack_tracker import AckTracker, PendingAcks
 from pulsar_ray.client.consumer_options import ConsumerOptions
 from pulsar_ray.client.held_rows import HeldRows
+from pulsar_ray.client.leaving import Leaving
 from pulsar_ray.client.nack_tracker import Nack, NackTracker
 from pulsar_ray.client.statements import Statement, Statements
 from pulsar_ray.errors import Timeout
 from pulsar_ray.model.row_sets import of_ranges, span
-from pulsar_ray.session.requests import Acknowledge, NegativeAcknowledge, Request
+from pulsar_ray.session.requests import Acknowledge, CloseEndpoint, NegativeAcknowledge, Request
 from pulsar_ray.transport.link import ActorLink
 
 MAX_RANGES_PER_PACKET = 20_000
@@ -41,6 +42,7 @@ class Acknowledging:
         self._ack_options = options
         self._statements = Statements(link)
         self._forgotten: list[Statement] = []
+        self._leaving = Leaving()
         self._is_open = False
         self.acks_gathered = 0
         """So many acknowledgments may gather before `acks_added` has to hear of it: a timer sends them."""
@@ -183,6 +185,18 @@ class Acknowledging:
                 self.held.remove_entries([(item[0], item[1], item[1]) for item in items])
 
         self._say(lambda rid: NegativeAcknowledge(self.consumer_id, items, rid), carried_out)
+
+    # --- leaving ---------------------------------------------------------------------------------------
+
+    def leave(self, deadline: float) -> None:
+        """Have the dispatcher forget this consumer, behind everything that was said. Raises Timeout."""
+        while not self._leaving.has_left():
+            self._say(self._close_request)
+            self._wait(self._statements.unanswered(), deadline)
+
+    def _close_request(self, request_id: int) -> CloseEndpoint:
+        self._leaving.closing()
+        return CloseEndpoint(request_id, self.consumer_id)
 
 
 def _parts(pending: PendingAcks | None) -> Iterator[PendingAcks]:

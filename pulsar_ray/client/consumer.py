@@ -198,8 +198,9 @@ class Consumer(AcknowledgingConsumer):
         if self._core.discovery is not None:
             # Partitions that it has not found yet have the subscription as well.
             self._core.discovery.look()
+        self._ask(self._core.partitions, "check_unsubscribe")
+        self._core.end_discovery()
         partitions = self._core.partitions
-        self._ask(partitions, "check_unsubscribe")
         for partition in partitions:
             # Done before, and the answer was lost; or gone with its topic.
             with contextlib.suppress(SubscriptionNotFound, TopicNotFound):
@@ -232,6 +233,7 @@ class Consumer(AcknowledgingConsumer):
 
     def _leave(self, *, quietly: bool) -> None:
         self._closed = True
+        self._core.stop_discovery()
         self._client.forget(self)
         self._stop_threads()
         deadline = self._deadline()

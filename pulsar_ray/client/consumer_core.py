@@ -162,6 +162,17 @@ class ConsumerCore(ConsumerPartitions):
             self.serve_waiting()
         return message
 
+    def receive_with_origin(self, deadline: float) -> tuple[Message, Origin]:
+        """As `receive`, for who may have to give it back."""
+        with self._taking:
+            message = self._take(deadline)
+            partition = self.queue.partition
+            assert partition is not None
+            origin = Origin(partition, partition.generation)
+        if self._receivers:
+            self.serve_waiting()
+        return message, origin
+
     def receive_now(self) -> Message | None:
         """The next message if one is here and nobody waits for it already.
 
@@ -378,6 +389,5 @@ class ConsumerCore(ConsumerPartitions):
 
     def close(self) -> None:
         """Nothing can be received any more."""
-        if self.discovery is not None:
-            self.discovery.stop()
+        self.stop_discovery()
         self.fail(AlreadyClosed("the consumer is closed"))

@@ -21,6 +21,8 @@ class Discovery(Protocol):
 
     def stop(self) -> None: ...
 
+    def end(self) -> None: ...
+
     def look(self) -> None: ...
 
 
@@ -42,6 +44,20 @@ class ConsumerPartitions:
         self.withheld: set[str] = set()
         """Topics whose subscription was deleted under this consumer."""
         self.discovery: Discovery | None = None
+        self.is_leaving = False
+        """Set before the partitions are closed: one that is added from then on is closed by who adds it."""
+
+    def stop_discovery(self) -> None:
+        """The consumer is about to leave its partitions, or has ended."""
+        self.is_leaving = True
+        if self.discovery is not None:
+            self.discovery.stop()
+
+    def end_discovery(self) -> None:
+        """As `stop_discovery`; what is being found just now is found first."""
+        if self.discovery is not None:
+            self.discovery.end()
+        self.stop_discovery()
 
     def fail(self, error: PulsarException) -> None:
         """The whole consumer cannot go on."""
@@ -75,7 +91,7 @@ class ConsumerPartitions:
         if not self.is_multi_topic or not isinstance(error, (TopicNotFound, SubscriptionNotFound)):
             self.fail(error)
             return
-        if isinstance(error, SubscriptionNotFound):
+        if isinstance(error, SubscriptionNotFound) and partition.is_of(error.directory):
             self.withheld.add(partition.route.topic)
         logger.warning("the consumer goes on without %s: %s", partition.route.topic, error)
         self.remove(partition)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pulsar_ray.client.block_rows import BlockRows
 from pulsar_ray.client.message import Message
 from pulsar_ray.errors import AlreadyClosed, PulsarException, Timeout
 
@@ -62,7 +63,7 @@ class ListenerThread:
         while not self._is_stopped():
             self._running.wait()
             try:
-                message = self._core.receive(time.monotonic() + LOOK_INTERVAL_S)
+                message, origin = self._core.receive_with_origin(time.monotonic() + LOOK_INTERVAL_S)
             except Timeout:
                 continue
             except AlreadyClosed:
@@ -70,8 +71,10 @@ class ListenerThread:
             except PulsarException:
                 logger.exception("a message could not be read")
                 continue
-            while not self._running.is_set():
-                self._running.wait()
+            if not self._running.is_set():
+                # In the queue it is where a seek finds it.
+                self._core.give_back([BlockRows(message.block, [message.row])], [origin])
+                continue
             if self._is_stopped():
                 return
             try:

@@ -40,13 +40,13 @@ class ConsumerOpening:
         Raises what `Client.subscribe` raises; nothing stays open then.
         """
         topics = selection_of(options)
+        if not isinstance(options.topic, str):
+            _check_queue(options)
         deadline = self._links.deadline()
         routes = topics.routes(self._links, deadline, create=True)
         core = ConsumerCore(options, options.consumer_name or secrets.token_hex(5), subscription, self._files)
-        if options.receiver_queue_size == 0 and (topics.may_change or core.is_multi_topic):
-            raise InvalidConfiguration(
-                "receiver_queue_size=0 needs a single topic without partitions: give at least 1"
-            )
+        if topics.may_change:
+            _check_queue(options)
         _check_start(start, routes)
         # All dispatchers start at once, then partitions are attached in index order.
         for route in routes:
@@ -101,9 +101,13 @@ class ConsumerOpening:
             core.add(partition)
             try:
                 self._open_partition(partition, options, core.subscription, deadline)
+                if core.is_leaving:
+                    partition.leave(deadline)
             except BaseException:
                 core.remove(partition)
                 raise
+            if core.is_leaving:
+                core.remove(partition)
 
         return TopicDiscovery(core, find, attach, period_s)
 
@@ -132,6 +136,13 @@ def _without_growth(core: ConsumerCore, routes: list[PartitionRoute]) -> list[Pa
 
 def _whole(route: PartitionRoute) -> str:
     return TopicName.parse(route.topic).partitioned_full
+
+
+def _check_queue(options: ConsumerOptions) -> None:
+    if options.receiver_queue_size == 0:
+        raise InvalidConfiguration(
+            "receiver_queue_size=0 needs a single topic without partitions: give at least 1"
+        )
 
 
 def _check_start(start: StartPosition | None, routes: list[PartitionRoute]) -> None:

@@ -10,13 +10,14 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pulsar_ray.client import segment_files
 from pulsar_ray.client.acknowledging import Acknowledging
 from pulsar_ray.client.granted import BlockDecoder, Granted
-from pulsar_ray.client.leaving import Leaving
 from pulsar_ray.client.received_block import ReceivedBlock
 from pulsar_ray.client.skipped_rows import SkippedRows
 from pulsar_ray.client.start_position import StartPosition
-from pulsar_ray.errors import PulsarException
+from pulsar_ray.client.withdrawn import Withdrawn
+from pulsar_ray.errors import PulsarException, SubscriptionNotFound
 from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.ledger.segment_file import segment_name
 from pulsar_ray.model import row_sets
@@ -25,7 +26,6 @@ from pulsar_ray.model.generation import seeks_of
 from pulsar_ray.model.row_sets import RowSet
 from pulsar_ray.session.requests import (
     Call,
-    CloseEndpoint,
     ConsumerOpened,
     Credit,
     Deliver,
@@ -72,7 +72,6 @@ class PartitionConsumer(Acknowledging):
         # The segment that was delivered from last, and its path.
         self._segment = (-1, -1)
         self._path = ""
-        self._leaving = Leaving()
 
     # --- opening ----------------------------------------------------------------------------------
 
@@ -84,8 +83,12 @@ class PartitionConsumer(Acknowledging):
             opened: ConsumerOpened = self.link.request(
                 self._open_request, deadline, then=lambda opened: self._opened(opened, self.link.attached)
             )
-        except BaseException:
+        except SubscriptionNotFound:
             self.link.remove_endpoint(self.consumer_id)
+            raise
+        except BaseException:
+            self.is_abandoned = True
+            Withdrawn(self.link, self.consumer_id)
             raise
         return opened
 
@@ -93,7 +96,7 @@ class PartitionConsumer(Acknowledging):
         options = self._core.options
         attached = self.link.attached
         assert attached is not None
-        self._reads_files = _can_read(attached.reach)
+        self._reads_files = segment_files.can_read(attached.reach)
         with self._core.lock:
             return OpenConsumer(
                 request_id,
@@ -149,6 +152,8 @@ class PartitionConsumer(Acknowledging):
             self.reopen(attached)
 
     def _opened(self, opened: ConsumerOpened, attached: AttachReply | None) -> None:
+        if self.is_abandoned:
+            return
         with self._core.lock:
             self._attached = attached
             self._segment = (-1, -1)
@@ -391,8 +396,14 @@ class PartitionConsumer(Acknowledging):
 
         self.call("seek", deadline, then=sought, **start.target)
 
+    def is_of(self, directory: str | None) -> bool:
+        """Whether it was open on the partition of this directory, not on an earlier one of the same name."""
+        return directory is None or self._attached is None or self._attached.directory == directory
+
     def abandon(self) -> None:
         """What it was attached to is no more: nothing is said or asked any more."""
+        if self.is_abandoned:
+            return
         self.is_abandoned = True
         self.acks_gathered = 0
         self.link.remove_endpoint(self.consumer_id)
@@ -405,26 +416,9 @@ class PartitionConsumer(Acknowledging):
         Raises Timeout if that could not be said in time: what was acknowledged last may come again.
         """
         try:
-            if self._core.has_failed:
-                return
-            self._say_acks(at_once=True)
-            while not self._leaving.has_left():
-                self._say(self._close_request)
-                self._wait(self._statements.unanswered(), deadline)
+            if not self._core.has_failed:
+                self._say_acks(at_once=True)
+                self.leave(deadline)
         finally:
             self.link.remove_endpoint(self.consumer_id)
             self._is_open = False
-
-    def _close_request(self, request_id: int) -> CloseEndpoint:
-        self._leaving.closing()
-        return CloseEndpoint(request_id, self.consumer_id)
-
-
-def _can_read(reach: tuple[str, str]) -> bool:
-    """Whether this process sees the segments: the value beside them can be read back."""
-    path, value = reach
-    try:
-        with open(path) as file:
-            return file.read() == value
-    except OSError:
-        return False

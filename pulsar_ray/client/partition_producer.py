@@ -9,6 +9,7 @@ from typing import Any
 from pulsar_ray.client.forking import watch
 from pulsar_ray.client.producer_options import ProducerOptions
 from pulsar_ray.client.send_queue import SendQueue
+from pulsar_ray.client.withdrawn import Withdrawn
 from pulsar_ray.errors import (
     AlreadyClosed,
     ForkedClient,
@@ -45,7 +46,11 @@ class PartitionProducer(SendQueue):
     def open(self, deadline: float) -> None:
         """Open at the partition. Raises ProducerBusy, or what attaching raises."""
         self.link.ensure_attached(deadline)
-        opened = self.link.request(self._open_request, deadline)
+        try:
+            opened = self.link.request(self._open_request, deadline)
+        except BaseException:
+            Withdrawn(self.link, self.producer_id)
+            raise
         self._make_builder(opened)
         self.link.add_endpoint(self.producer_id, self)
         with self._state:

@@ -34,6 +34,11 @@ class PeriodicLook:
         if self._timer is not None:
             self._timer.cancel()
 
+    def end(self) -> None:
+        """As `stop`, behind a look under way."""
+        with self._one_at_a_time:
+            self.stop()
+
     def look(self) -> None:
         """Look now, behind a look that is under way. Raises what looking raises."""
         with self._one_at_a_time:

@@ -100,3 +100,13 @@ class SegmentFiles:
         for segment in closing:
             segment.close()
         self._memory.close()
+
+
+def can_read(reach: tuple[str, str]) -> bool:
+    """Whether this process sees the segments: the value beside them can be read back."""
+    path, value = reach
+    try:
+        with open(path) as file:
+            return file.read() == value
+    except OSError:
+        return False

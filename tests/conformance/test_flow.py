@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer import Consumer
 from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.names import dispatcher_name
 from tests.conformance.broker import Broker, numbers, receive, values
@@ -108,3 +111,23 @@ def test_a_full_queue_is_not_told_of_new_messages_and_misses_none(broker: Broker
     wait_until(lambda: bool(server._is_armed), what="somebody waits again")
     producer.send(b"last")
     assert values(consumer, 1) == [b"last"]
+
+
+@pytest.mark.parametrize("queue", [0, 1000])
+def test_a_paused_listener_holds_nothing_back_from_a_seek(client: Client, broker: Broker, queue: int) -> None:
+    topic = broker.topic()
+    got: list[bytes] = []
+    consumer = client.subscribe(
+        topic, "s", message_listener=lambda _, message: got.append(message.data()), receiver_queue_size=queue
+    )
+    producer = client.create_producer(topic)
+    producer.send(b"before")
+    wait_until(lambda: got == [b"before"])
+    consumer.pause_message_listener()
+    producer.send(b"skipped")
+    wait_until(lambda: broker.unacked(topic, "s") == [2], what="the message at the consumer")
+    consumer.seek(MessageId.latest)
+    producer.send(b"after")
+    consumer.resume_message_listener()
+    wait_until(lambda: b"after" in got)
+    assert got == [b"before", b"after"]

@@ -131,7 +131,8 @@ def test_a_subscribe_that_is_refused_on_one_topic_leaves_nothing_attached(
     with pytest.raises(InvalidTopicName):
         client.subscribe([one, "a/b"], "s")
     with pytest.raises(InvalidConfiguration):
-        client.subscribe([one], "s", receiver_queue_size=0)
+        client.subscribe([one, "not-there"], "s", receiver_queue_size=0)
+    assert f"{DEFAULT}/not-there" not in broker.admin().topics.list("public/default")
     client.subscribe([one, two], "s").close()
     empty = client.subscribe([], "s")
     assert not empty.has_message_available()

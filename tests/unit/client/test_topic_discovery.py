@@ -28,6 +28,9 @@ class Part:
         self.consumed = 0
         self.is_abandoned = False
 
+    def is_of(self, directory: str | None) -> bool:
+        return directory in (None, "first")
+
     def abandon(self) -> None:
         self.is_abandoned = True
 
@@ -103,6 +106,15 @@ def test_a_deleted_subscription_is_not_brought_back_until_its_topic_was_away() -
     looker.look()
     looker.there = [0, 1]
     assert looker.look() == [1, 0]
+
+
+def test_a_topic_that_was_created_again_is_not_one_whose_subscription_was_deleted() -> None:
+    looker = Looker([TOPIC], 0, 1)
+    looker.look()
+    looker.fail(0, SubscriptionNotFound("of another partition of this name", "second"))
+    assert looker.look() == [1, 0]
+    looker.fail(0, SubscriptionNotFound("of the one it was open on", "first"))
+    assert looker.look() == [1]
 
 
 def test_what_is_refused_is_tried_again_and_a_closed_client_ends_it() -> None:

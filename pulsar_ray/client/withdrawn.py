@@ -1,0 +1,50 @@
+"""A consumer or producer that was given up before its actor had answered: it may be open there by now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pulsar_ray.errors import NotConnected, PulsarException, SessionLost
+from pulsar_ray.session.requests import CloseEndpoint
+from pulsar_ray.transport.cluster import AttachReply
+from pulsar_ray.transport.link import ActorLink
+
+
+class Withdrawn:
+    """Takes its place on the link, and says until it is answered that it is to be closed.
+
+    Otherwise nobody would ever close it: it would keep an exclusive place, a name, or keys.
+    """
+
+    awaits_packets = False
+
+    def __init__(self, link: ActorLink, endpoint_id: int) -> None:
+        self._link = link
+        self._endpoint_id = endpoint_id
+        link.add_endpoint(endpoint_id, self)
+        self._say()
+
+    def _say(self) -> None:
+        self._link.request_async(lambda rid: CloseEndpoint(rid, self._endpoint_id), self._answered)
+
+    def _answered(self, _value: object, error: PulsarException | None) -> None:
+        if not isinstance(error, (SessionLost, NotConnected)):
+            self._link.remove_endpoint(self._endpoint_id)
+
+    def reopen(self, _attached: AttachReply) -> None:
+        """Attached again, perhaps to the session that it is open in."""
+        self._say()
+
+    def on_detached(self) -> None:
+        """It is said again after the next attach."""
+
+    def on_refused(self, _error: PulsarException) -> None:
+        """What it was to be open at is no more."""
+        self._link.remove_endpoint(self._endpoint_id)
+
+    def on_request(self, _request: Any, _body: memoryview) -> None:
+        """Nobody receives any more."""
+
+    def on_receipts(self, _rows: Sequence[tuple[int, int, int, int, int]]) -> None:
+        """Nothing was sent."""
