@@ -43,7 +43,14 @@ POSITIONS = {"earliest": InitialPosition.Earliest, "latest": InitialPosition.Lat
 @click.option(
     "--follow/--no-follow", default=True, show_default=True, help="Wait for more, or stop at the end."
 )
-@click.option("--type", "kind", type=click.Choice(list(TYPES)), default="exclusive", show_default=True)
+@click.option(
+    "--type",
+    "kind",
+    type=click.Choice(list(TYPES)),
+    default="exclusive",
+    show_default=True,
+    help="How the subscription divides messages among its consumers.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per message, with all its fields.")
 @click.option("--key-separator", metavar="TEXT", help="Print each key and this before the value.")
 @pass_target
@@ -65,6 +72,7 @@ def consume(
       pulsar-ray consume orders -s audit
       pulsar-ray consume orders -s audit --no-follow --json | jq .value
       pulsar-ray consume orders -s workers --type shared -n 10
+      pulsar-ray consume orders -s keyed --type key_shared
     """
     if as_json and key_separator is not None:
         raise click.UsageError("--json shows keys already: leave --key-separator out")

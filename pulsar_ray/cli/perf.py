@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from functools import partial
 
 import click
 
 from pulsar_ray.cli import load as work
 from pulsar_ray.cli.console import INTERRUPTED, rate, say, size
+from pulsar_ray.cli.consume import POSITIONS, TYPES
 from pulsar_ray.cli.latency import Latencies
-from pulsar_ray.cli.load import Load
-from pulsar_ray.cli.produce import COMPRESSIONS
+from pulsar_ray.cli.load import Load, Meter
+from pulsar_ray.cli.produce import COMPRESSIONS, compression_option
 from pulsar_ray.cli.target import Target, pass_target
-from pulsar_ray.model.enums import ConsumerType, InitialPosition
+from pulsar_ray.cli.whole_help import WholeHelp
 
 REPORT_INTERVAL_S = 1.0
 
@@ -22,10 +24,9 @@ count_option = click.option("--count", type=click.IntRange(min=1), help="Stop af
 seconds_option = click.option(
     "--seconds", type=click.FloatRange(min=0, min_open=True), help="Stop after so long."
 )
-threads_option = click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
 
 
-@click.group()
+@click.group(cls=WholeHelp)
 def perf() -> None:
     """Measure rates and latencies, live, until --count, --seconds or Ctrl-C.
 
@@ -42,10 +43,22 @@ def perf() -> None:
 @click.option(
     "--rate", "rate_", type=click.FloatRange(min=0), default=0, help="Messages a second; 0: no limit."
 )
-@click.option("--batching/--no-batching", default=True, show_default=True)
-@click.option("--compression", type=click.Choice(sorted(COMPRESSIONS)), default="none", show_default=True)
-@click.option("--max-pending", type=click.IntRange(min=1), default=1000, show_default=True)
-@threads_option
+@click.option("--batching/--no-batching", default=True, show_default=True, help="Store messages in batches.")
+@compression_option
+@click.option(
+    "--max-pending",
+    type=click.IntRange(min=1),
+    default=1000,
+    show_default=True,
+    help="Messages without a receipt, of each producer; sending waits there.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="As many producers in one process, with one connection.",
+)
 @count_option
 @seconds_option
 @pass_target
@@ -61,10 +74,7 @@ def produce(
     count: int | None,
     seconds: float | None,
 ) -> None:
-    """Send to TOPIC. Latency is from send_async to the receipt: stored durably.
-
-    --threads makes as many producers in one process, with one connection.
-    """
+    """Send to TOPIC. Latency is from send_async to the receipt: stored durably."""
     payload = random.Random(size_).randbytes(size_)
     load = Load(threads, count)
     with target.client() as client:
@@ -79,19 +89,37 @@ def produce(
             for _ in range(threads)
         ]
         each = iter(producers)
-        load.start(
-            lambda meter, quota: work.produce(next(each), payload, rate_ / threads, load, meter, quota)
+        _run(
+            load,
+            lambda meter, quota: work.produce(next(each), payload, rate_ / threads, load, meter, quota),
+            seconds,
         )
-        _watch(load, seconds)
 
 
 @perf.command()
 @click.argument("topic")
-@click.option("-s", "--subscription", default="perf", show_default=True)
+@click.option("-s", "--subscription", default="perf", show_default=True, help="Created if it does not exist.")
 @click.option(
-    "--from", "start", type=click.Choice(["earliest", "latest"]), default="latest", show_default=True
+    "--from",
+    "start",
+    type=click.Choice(list(POSITIONS)),
+    default="latest",
+    show_default=True,
+    help="Where a new subscription starts.",
 )
-@threads_option
+@click.option(
+    "--type",
+    "kind",
+    type=click.Choice(list(TYPES)),
+    help="Of the subscription.  [default: exclusive; with several threads shared]",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="As many consumers of the subscription.",
+)
 @count_option
 @seconds_option
 @pass_target
@@ -100,36 +128,35 @@ def consume(
     topic: str,
     subscription: str,
     start: str,
+    kind: str | None,
     threads: int,
     count: int | None,
     seconds: float | None,
 ) -> None:
-    """Receive from TOPIC and acknowledge. Latency is from publishing to receiving, by this machine's clock.
-
-    --threads makes as many consumers of a Shared subscription; one is Exclusive.
-    """
+    """Receive from TOPIC and acknowledge; latency is from publishing to receiving by this machine's clock."""
+    kind = kind or ("exclusive" if threads == 1 else "shared")
     load = Load(threads, count)
     with target.client() as client:
         consumers = [
             client.subscribe(
                 topic,
                 subscription,
-                ConsumerType.Exclusive if threads == 1 else ConsumerType.Shared,
-                initial_position=InitialPosition[start.capitalize()],
+                TYPES[kind],
+                initial_position=POSITIONS[start],
             )
             for _ in range(threads)
         ]
         each = iter(consumers)
-        load.start(lambda meter, quota: work.consume(next(each), load, meter, quota))
-        _watch(load, seconds)
+        _run(load, lambda meter, quota: work.consume(next(each), load, meter, quota), seconds)
 
 
-def _watch(load: Load, seconds: float | None) -> None:
+def _run(load: Load, each: Callable[[Meter, int | None], None], seconds: float | None) -> None:
     """Report until the load is done, time is up or Ctrl-C; then the whole."""
     started = time.perf_counter()
     was_interrupted = False
     report = partial(_Report, load)
     last = first = report()
+    load.start(each)
     try:
         while load.is_running and (seconds is None or time.perf_counter() - started < seconds):
             load.wait(REPORT_INTERVAL_S if seconds is None else min(REPORT_INTERVAL_S, seconds))

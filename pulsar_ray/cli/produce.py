@@ -21,6 +21,14 @@ from pulsar_ray.model.enums import CompressionType
 COMPRESSIONS = {kind.name.lower(): kind for kind in CompressionType}
 _PROGRESS_LINES = 1000
 
+compression_option = click.option(
+    "--compression",
+    type=click.Choice(sorted(COMPRESSIONS)),
+    default="none",
+    show_default=True,
+    help="How batches are stored; consumers need no setting.",
+)
+
 
 @click.command()
 @click.argument("topic")
@@ -31,7 +39,7 @@ _PROGRESS_LINES = 1000
     metavar="REGEX",
     help="Its first group (or all it matches) is the key; the line is sent as it is.",
 )
-@click.option("--compression", type=click.Choice(sorted(COMPRESSIONS)), default="none", show_default=True)
+@compression_option
 @click.option("--batching/--no-batching", default=True, show_default=True, help="Store lines in batches.")
 @click.option("--name", help="The producer's name.  [default: made up]")
 @pass_target

@@ -118,7 +118,9 @@ def reset_cursor(
 @_command
 @click.argument("topic")
 @subscription_option
-@click.option("-n", "--count", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option(
+    "-n", "--count", type=click.IntRange(min=1), default=1, show_default=True, help="How many messages."
+)
 def peek_messages(target: Target, topic: str, subscription: str, count: int) -> None:
     """Show the first messages of the backlog as JSON, one a line; nothing moves."""
     messages = target.ask(lambda topics: topics.peek_messages(topic, subscription, count))

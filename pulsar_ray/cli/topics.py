@@ -11,9 +11,10 @@ from pulsar_ray.cli import keys, subscriptions
 from pulsar_ray.cli.console import out
 from pulsar_ray.cli.stats import stats
 from pulsar_ray.cli.target import Target, pass_target
+from pulsar_ray.cli.whole_help import WholeHelp
 
 
-@click.group()
+@click.group(cls=WholeHelp)
 def topics() -> None:
     """List, create, grow, delete and inspect topics, and administer their subscriptions."""
 
@@ -24,7 +25,13 @@ for _one in (*subscriptions.COMMANDS, *keys.COMMANDS):
 
 
 @topics.command(name="list")
-@click.option("--namespace", default="public/default", show_default=True, metavar="TENANT/NAMESPACE")
+@click.option(
+    "--namespace",
+    default="public/default",
+    show_default=True,
+    metavar="TENANT/NAMESPACE",
+    help="Whose topics.",
+)
 @click.option("--json", "as_json", is_flag=True, help="An object of names and partitions.")
 @pass_target
 def list_topics(target: Target, namespace: str, as_json: bool) -> None:

@@ -7,10 +7,12 @@ import pytest
 from pulsar_ray.cli import load as work
 from pulsar_ray.cli.load import Load, Meter
 from pulsar_ray.errors import DiskSpaceLow
-from tests.unit.cli.fakes import FakeConsumer, FakeProducer
+from pulsar_ray.model.enums import ConsumerType, InitialPosition
+from tests.unit.cli.conftest import Run
+from tests.unit.cli.fakes import FakeConsumer, FakeProducer, FakeTarget
 
 
-def run(load: Load, step: Any) -> None:
+def run_load(load: Load, step: Any) -> None:
     load.start(step)
     load.wait(30)
     load.finish()
@@ -20,7 +22,7 @@ def test_the_count_is_shared_among_threads() -> None:
     load = Load(3, 10)
     producers = [FakeProducer() for _ in range(3)]
     each = iter(producers)
-    run(load, lambda meter, quota: work.produce(next(each), b"x" * 5, 0, load, meter, quota))  # type: ignore[arg-type]
+    run_load(load, lambda meter, quota: work.produce(next(each), b"x" * 5, 0, load, meter, quota))  # type: ignore[arg-type]
     assert sorted(len(producer.sent) for producer in producers) == [3, 3, 4]
     assert sum(meter.messages for meter in load.meters) == 10
     assert sum(meter.bytes for meter in load.meters) == 50
@@ -39,7 +41,27 @@ def test_the_first_error_ends_all_and_is_raised() -> None:
 def test_consuming_counts_and_acknowledges() -> None:
     load = Load(1, 3)
     consumer = FakeConsumer([[(b"ab", None), (b"c", None)], [(None, None)]])
-    run(load, lambda meter, quota: work.consume(consumer, load, meter, quota))  # type: ignore[arg-type]
+    run_load(load, lambda meter, quota: work.consume(consumer, load, meter, quota))  # type: ignore[arg-type]
     meter: Meter = load.meters[0]
     assert (meter.messages, meter.bytes, meter.latencies.count) == (3, 3, 3)
     assert consumer.acknowledged == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ((), ConsumerType.Exclusive),
+        (("--threads", "2"), ConsumerType.Shared),
+        (("--threads", "2", "--type", "key_shared"), ConsumerType.KeyShared),
+        (("--type", "failover"), ConsumerType.Failover),
+    ],
+)
+def test_consumers_are_of_the_type_that_is_asked_for(
+    run: Run, options: tuple[str, ...], kind: ConsumerType
+) -> None:
+    target = FakeTarget(consumer=FakeConsumer([[(b"a", None)], [(b"b", None)]]))
+    result = run(target, "perf", "consume", "t", "--count", "2", "--from", "earliest", *options)
+    assert result.exit_code == 0, result.output
+    assert "2 messages" in result.stdout
+    assert target.the_client.options["type"] is kind
+    assert target.the_client.options["initial_position"] is InitialPosition.Earliest

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -34,6 +35,34 @@ def test_every_command_has_help(run: Run, arguments: tuple[str, ...]) -> None:
     result = run(FakeTarget(), *arguments, "--help")
     assert result.exit_code == 0
     assert result.output.startswith("Usage: ")
+
+
+@pytest.mark.parametrize("group", ["topics", "perf"])
+def test_help_of_a_group_says_whole_sentences(run: Run, group: str) -> None:
+    usage, commands, listed = run(FakeTarget(), group, "--help").output.partition("\nCommands:\n")
+    assert usage
+    assert commands
+    assert "..." not in listed
+
+
+def every_command(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    yield name, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for nested in command.list_commands(context):
+            found = command.get_command(context, nested)
+            assert found is not None
+            yield from every_command(f"{name} {nested}", found)
+
+
+def test_every_option_says_what_it_is_for() -> None:
+    silent = [
+        f"{name} {option.opts[0]}"
+        for name, command in every_command("pulsar-ray", main)
+        for option in command.params
+        if isinstance(option, click.Option) and not (option.help or option.hidden)
+    ]
+    assert silent == []
 
 
 def test_help_is_there_without_importing_ray() -> None:
