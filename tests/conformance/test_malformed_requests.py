@@ -11,7 +11,8 @@ import pytest
 
 from pulsar_ray import ConsumerType, MessageId
 from pulsar_ray.client.client import Client
-from pulsar_ray.errors import ProtocolError, PulsarException
+from pulsar_ray.errors import MessageTooBig, ProtocolError, PulsarException
+from pulsar_ray.format.payload import encode_single
 from pulsar_ray.lane.address import UnixAddress
 from pulsar_ray.lane.connection import LaneConnection
 from pulsar_ray.lane.hello import HelloFields
@@ -31,6 +32,7 @@ from tests.conformance.broker import Broker, numbers, values
 from tests.conformance.malformed import ENDPOINT, Nonsense, of_any_types
 
 REQUESTS = 200
+TOO_LARGE = bytes(5 * 1024 * 1024 + 1)
 PARTITION, DISPATCHER, READERS = "partition", "dispatcher", "readers"
 
 
@@ -155,3 +157,31 @@ def test_nor_of_what_comes_through_the_tunnel(broker: Broker, client: Client, rn
     assert refused
     producer.send(b"after")
     assert broker.stored(topic) == [b"before", b"after"]
+
+
+def test_the_broker_refuses_what_is_too_large_also_of_a_client_that_does_not_look(
+    broker: Broker, client: Client
+) -> None:
+    topic = broker.topic()
+    producer = client.create_producer(topic)
+    outcomes: list[Any] = []
+
+    def encode(incarnation: int, entry_seq: int, _name: str, first_id: int) -> list[Any]:
+        return encode_single(
+            TOO_LARGE,
+            incarnation=incarnation,
+            entry_seq=entry_seq,
+            sequence_id=first_id,
+            publish_time_ms=1,
+        )
+
+    producer._partitions[0].add_block(
+        encode, entries=1, messages=1, size=len(TOO_LARGE), done=lambda *outcome: outcomes.append(outcome)
+    )
+    wait_until(lambda: outcomes, what="the broker's answer")
+    ((ledger_id, entry_id, error),) = outcomes
+    assert (ledger_id, entry_id) == (-1, -1)
+    assert isinstance(error, MessageTooBig)
+    assert "max_message_size is 5242880" in error.text
+    producer.send(b"after")
+    assert broker.stored(topic) == [b"after"]
