@@ -9,8 +9,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
+from pulsar_ray.cli.main import main
+from pulsar_ray_spark.demo import Demo
 from pulsar_ray_spark.demo.report import differences, table
 from pulsar_ray_spark.demo.text import (
     Tally,
@@ -93,6 +96,24 @@ def test_differences_name_module_side_and_kind() -> None:
         "c: 3 lines in the file, Spark counted 2",
         "d: 0 lines in the file, consumers counted 1",
     ]
+
+
+@pytest.mark.parametrize("side", ["consumers", "Spark"])
+def test_any_difference_ends_the_command_with_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    (tmp_path / "f").write_text("one\n")
+
+    def conclude(demo: Demo) -> None:
+        files, wrong = {"f": Tally(1, 5, 5)}, {"f": Tally(1, 6, 6)}
+        sides = (wrong, files) if side == "consumers" else (files, wrong)
+        demo._conclude(files, *sides)
+
+    monkeypatch.setattr(Demo, "run", conclude)
+    result = CliRunner().invoke(main, ["demo", "--input", str(tmp_path / "f")])
+    assert result.exit_code == 1
+    assert "1 differences between the files and what arrived" in result.stderr
+    assert f"f: {side} got" in result.stdout
 
 
 def test_the_table_shows_the_largest_modules_and_the_sums() -> None:

@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -101,6 +103,53 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("pulsar_ray.managed_ledger.store_directory.require_local_file_system", refuse)
     with pytest.raises(NetworkFileSystem):
         StoreDirectory.open(tmp_path / "other", address="here")
+
+
+_UNPRIVILEGED = """
+import os, sys
+from pathlib import Path
+from pulsar_ray.actors.embedded import prepare_run_directory
+from pulsar_ray.errors import BrokerPersistenceError
+from pulsar_ray.managed_ledger.store_directory import StoreDirectory
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+for path in map(Path, sys.argv[1:]):
+    for use in (lambda: StoreDirectory.open(path, address="here"), lambda: prepare_run_directory(path)):
+        try:
+            use()
+        except BrokerPersistenceError as error:
+            print(error)
+        else:
+            sys.exit(f"{path} was taken")
+"""
+
+
+@pytest.fixture
+def open_to_all() -> Iterator[Path]:
+    """A directory that other users reach."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def test_a_directory_that_may_not_be_written_is_refused(open_to_all: Path) -> None:
+    """Nothing is refused to root, so another user tries."""
+    empty, ours = open_to_all / "empty", open_to_all / "ours"
+    empty.mkdir()
+    StoreDirectory.open(ours, address="here").close()
+    for directory in (empty, ours):
+        directory.chmod(0o555)
+    paths = [empty, ours, empty / "below"]
+    done = subprocess.run(
+        [sys.executable, "-c", _UNPRIVILEGED, *map(str, paths)], stdout=subprocess.PIPE, text=True, check=True
+    )
+    refusals = done.stdout.splitlines()
+    assert len(refusals) == 2 * len(paths)
+    for number, refusal in enumerate(refusals):
+        assert f"{paths[number // 2]} cannot be used as data directory" in refusal
+        assert "ermission denied" in refusal
 
 
 def test_a_second_broker_is_told_who_is_there(tmp_path: Path) -> None:
