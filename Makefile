@@ -1,17 +1,18 @@
-.PHONY: setup demo test check test-without-ray test-with-ray format bench clean
+.PHONY: setup demo test check test-without-ray test-with-ray test-pythons format bench clean
 
 # Each actor is a process of its own: none of them is to compile every module again.
 export PYTHONDONTWRITEBYTECODE :=
 
 PYTHON ?= python3
-BIN := .venv/bin
-STAMP := .venv/.installed
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
 
 setup: $(STAMP)
 
 # Touched last, so that an installation that failed half way is repeated.
 $(STAMP): pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -e '.[spark,dev]'
 	touch $(STAMP)
 
@@ -34,6 +35,11 @@ test-without-ray: setup
 test-with-ray: setup
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadgroup --no-loadscope-reorder tests/actors tests/docs tests/faults tests/spark
 
+# The lowest and the highest Python of requires-python, each in an environment of its own.
+test-pythons:
+	$(MAKE) test PYTHON=python3.10 VENV=.venv-3.10
+	$(MAKE) test PYTHON=python3.12 VENV=.venv-3.12
+
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -42,4 +48,4 @@ bench: setup
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
