@@ -23,6 +23,10 @@ from pulsar_ray.transport.names import NAMESPACE
 from pulsar_ray.transport.ray_cluster import RayCluster
 
 PROBE_TIMEOUT_S = 5.0
+NO_REMOTE_CLIENT = (
+    "Ray's remote client cannot carry lanes; run the program on a node of the cluster, or submit it with "
+    "`ray job submit`"
+)
 
 
 @dataclass(slots=True)
@@ -60,13 +64,17 @@ def connect(
 def join_ray(service_url: str) -> bool:
     """Connect this process to the Ray that is meant; False if "auto" finds none running here.
 
-    Raises ConnectError if it does not answer, or this process is on another one.
+    Raises ConnectError if it does not answer, or this process is on another one; ValueError for Ray's remote
+    client.
     """
+    _refuse_remote_client()
     if service_url == "auto" and ray.is_initialized():
         return True
     address = service_url if service_url != "auto" else os.environ.get("RAY_ADDRESS") or _running_ray()
     if not address:
         return False
+    if address.startswith("ray://"):
+        raise ValueError(f"RAY_ADDRESS is {address}: {NO_REMOTE_CLIENT}")
     if ray.is_initialized():
         _check_joined(address)
     elif has_auth_token() and "RAY_AUTH_MODE" not in os.environ:
@@ -76,14 +84,14 @@ def join_ray(service_url: str) -> bool:
     return True
 
 
-def _on_this_ray(settings: Settings) -> Connected:
-    """The broker of the Ray this process is connected to, started if none runs."""
+def _refuse_remote_client() -> None:
     ray_client: Any = ray.util.client.ray
     if ray_client.is_connected():
-        raise ValueError(
-            "ray:// connections cannot carry lanes: run the program on a node of the cluster, or with "
-            "`ray job submit`"
-        )
+        raise ValueError(f"this process is connected to Ray by ray://: {NO_REMOTE_CLIENT}")
+
+
+def _on_this_ray(settings: Settings) -> Connected:
+    """The broker of the Ray this process is connected to, started if none runs."""
     cluster = RayCluster()
     described = cluster.describe_broker()
     if described is None:

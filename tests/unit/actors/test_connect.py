@@ -26,6 +26,21 @@ def test_an_address_where_nobody_listens_is_refused_without_asking_ray(address: 
         join_ray(address)
 
 
+def test_an_environment_that_asks_for_rays_remote_client_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
+    with pytest.raises(ValueError, match=r"RAY_ADDRESS is ray://head:10001: .*`ray job submit`"):
+        join_ray("auto")
+
+
+@pytest.mark.parametrize("service_url", ["auto", "192.0.2.7:6379"])
+def test_a_process_that_is_on_rays_remote_client_is_refused(
+    service_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray.util.client.ray, "is_connected", lambda: True)
+    with pytest.raises(ValueError, match=r"connected to Ray by ray://: .*`ray job submit`"):
+        join_ray(service_url)
+
+
 @pytest.mark.parametrize(
     ("address", "is_it"),
     [
@@ -43,6 +58,7 @@ def test_a_process_that_is_on_a_ray_already_stays_there(
         is_initialized=lambda: True,
         init=lambda **_: None,
         get_runtime_context=lambda: SimpleNamespace(gcs_address="192.0.2.7:6379"),
+        util=ray.util,
     )
     monkeypatch.setattr(connect, "node_address", lambda: "192.0.2.7")
     monkeypatch.setattr(connect, "ray", joined)
