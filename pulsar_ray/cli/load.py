@@ -37,38 +37,45 @@ class Load:
         self.stop = threading.Event()
         self.error: BaseException | None = None
         self._quotas = _shares(count, threads)
-        self._threads: list[threading.Thread] = []
+        # Not joins: Python takes a thread for ended if Ctrl-C comes while it is joined.
+        self._ends = [threading.Event() for _ in range(threads)]
 
     def start(self, work: Callable[[Meter, int | None], None]) -> None:
         """Begin."""
-        for meter, quota in zip(self.meters, self._quotas, strict=True):
-            thread = threading.Thread(target=self._run, args=(work, meter, quota), daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        for each in zip(self.meters, self._quotas, self._ends, strict=True):
+            threading.Thread(target=self._run, args=(work, *each), daemon=True).start()
 
-    def _run(self, work: Callable[[Meter, int | None], None], meter: Meter, quota: int | None) -> None:
+    def _run(
+        self,
+        work: Callable[[Meter, int | None], None],
+        meter: Meter,
+        quota: int | None,
+        end: threading.Event,
+    ) -> None:
         try:
             work(meter, quota)
         except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
             self.error = self.error or error
             self.stop.set()
+        finally:
+            end.set()
 
     @property
     def is_running(self) -> bool:
         """Whether any thread is still at work."""
-        return any(thread.is_alive() for thread in self._threads)
+        return not all(end.is_set() for end in self._ends)
 
     def wait(self, timeout_s: float) -> None:
         """Wait so long, or until every thread has ended."""
         deadline = time.monotonic() + timeout_s
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        for end in self._ends:
+            end.wait(max(0.0, deadline - time.monotonic()))
 
     def finish(self) -> None:
         """Let every thread end, and raise what one of them raised."""
         self.stop.set()
-        for thread in self._threads:
-            thread.join()
+        for end in self._ends:
+            end.wait()
         if self.error is not None:
             raise self.error
 

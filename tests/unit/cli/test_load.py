@@ -65,3 +65,13 @@ def test_consumers_are_of_the_type_that_is_asked_for(
     assert "2 messages" in result.stdout
     assert target.the_client.options["type"] is kind
     assert target.the_client.options["initial_position"] is InitialPosition.Earliest
+
+
+def test_ctrl_c_tells_the_whole_and_is_exit_code_130(run: Run) -> None:
+    target = FakeTarget(FakeProducer(interrupts_at=5))
+    result = run(target, "perf", "produce", "t", "--rate", "1000", "--size", "10")
+    assert result.exit_code == 130
+    sent = len(target.the_client.producer.sent)
+    assert sent > 5
+    assert f"{sent:,} messages" in result.stdout
+    assert target.the_client.is_closed

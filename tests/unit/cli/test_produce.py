@@ -1,11 +1,19 @@
 from __future__ import annotations
 
+import importlib
+import io
 from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
 
 from pulsar_ray.errors import DiskSpaceLow
 from pulsar_ray.model.enums import CompressionType
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fakes import FakeProducer, FakeTarget
+
+produce_module: Any = importlib.import_module("pulsar_ray.cli.produce")
 
 
 def test_lines_of_standard_input_become_messages(run: Run) -> None:
@@ -85,3 +93,18 @@ def test_ctrl_c_flushes_and_tells_what_was_confirmed(run: Run) -> None:
     assert "stopped at standard input, line 3: 3 lines sent, all confirmed" in result.stderr
     assert target.the_client.producer.waiting == []
     assert target.the_client.is_closed
+
+
+def test_a_terminal_sees_how_far_it_is(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=100)
+    monkeypatch.setattr(produce_module, "err", lambda: console)
+    (tmp_path / "a").write_text("line\n" * 3000)
+    result = run(FakeTarget(), "produce", "t", str(tmp_path / "a"))
+    assert "3,000 lines sent, all confirmed" in result.stderr
+    shown = screen.getvalue()
+    assert "confirmed" in shown
+    assert "15.0/15.0 kB" in shown
+    # Of what comes through a pipe nobody knows the end.
+    run(FakeTarget(), "produce", "t", input="line\n" * 3000)
+    assert "15.0/? kB" in screen.getvalue()
