@@ -11,7 +11,7 @@ import pytest
 
 from pulsar_ray import ConsumerType, MessageId
 from pulsar_ray.client.client import Client
-from pulsar_ray.errors import MessageTooBig, ProtocolError, PulsarException
+from pulsar_ray.errors import MessageTooBig, ProtocolError, PulsarException, Timeout
 from pulsar_ray.format.payload import encode_single
 from pulsar_ray.lane.address import UnixAddress
 from pulsar_ray.lane.connection import LaneConnection
@@ -30,6 +30,7 @@ from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.cluster import AttachReply
 from tests.conformance.broker import Broker, numbers, values
 from tests.conformance.malformed import ENDPOINT, Nonsense, of_any_types
+from tests.conformance.non_persistent import new_topic
 
 REQUESTS = 200
 TOO_LARGE = bytes(5 * 1024 * 1024 + 1)
@@ -136,6 +137,34 @@ def test_no_actor_dies_of_what_a_client_says(
     assert values(kept, 21) == [*sent, b"after"]
     assert [reader.read_next(20_000).data() for _ in range(21)] == [*sent, b"after"]
     assert broker.stored(topic) == [*sent, b"after"]
+
+
+@pytest.mark.parametrize("transport", ["socket"], indirect=True)
+@pytest.mark.parametrize("kind", [PARTITION, DISPATCHER])
+def test_nor_do_actors_that_store_nothing(
+    broker: Broker, client: Client, kind: str, rng: random.Random
+) -> None:
+    topic = new_topic()
+    producer = client.create_producer(topic)
+    consumer = client.subscribe(topic, "s", ConsumerType.Shared)
+    (address,) = [a for a in broker.cluster.addresses if (" -> s" in a) == (kind == DISPATCHER)]
+    vandal = Vandal(broker, address, kind, "vandal")
+    nonsense = Nonsense(rng, 0)
+    for _ in range(REQUESTS):
+        vandal.say(encode_packet(*of_any_types(rng)))
+        vandal.say(encode_request(nonsense.request()))
+    vandal.leave()
+    assert broker.cluster.fatal_errors == []
+    assert vandal.errors
+
+    def arrives() -> bool:
+        producer.send(b"after")
+        try:
+            return consumer.receive(200).data() == b"after"
+        except Timeout:
+            return False
+
+    wait_until(arrives, what="what is published afterwards")
 
 
 @pytest.mark.parametrize("transport", ["ray"], indirect=True)
