@@ -101,7 +101,9 @@ class Controller:
             if found is None and not topic.is_persistent and topics.catalog.partition(topic.full) is None:
                 topics.unstored.add(topic.full)
             row = topics.partition(topic)
-            self._actors.found(name, row.store_id if row else "")
+            # What lies in no store runs beside the first one.
+            store_id = (row.store_id if row else "") or next(iter(self._stores.known), "")
+            self._actors.found(name, store_id)
 
     async def _rebuild(self, catalog: Catalog) -> None:
         rows: list[PartitionRow] = []
