@@ -83,7 +83,7 @@ class DispatcherServer:
         self._is_armed = False
         self._openings = Openings()
         self.is_removed = False
-        """Whether the subscription was deleted, or is being deleted."""
+        self._removing = asyncio.Lock()
         self._admin: SubscriptionAdmin | None = None
 
     # --- starting ---------------------------------------------------------------------------------
@@ -257,7 +257,9 @@ class DispatcherServer:
                     f"this dispatcher does not serve subscription {request.subscription!r}: resolve it again"
                 )
             host = await self._open_reader(request)
-        return await host.open_consumer(session, request)
+        opened = await host.open_consumer(session, request)
+        self._check_not_removed()
+        return opened
 
     async def _open_reader(self, request: OpenConsumer) -> SubscriptionHost:
         start = request.start or {"target": "latest", "inclusive": False}
@@ -333,24 +335,30 @@ class DispatcherServer:
 
     async def _unsubscribe(self, host: SubscriptionHost, endpoint: ConsumerEndpoint) -> None:
         host.check_sole(endpoint)
-        await host.close_consumer(endpoint)
         if self._request.durable:
             await self._remove(host)
         else:
+            await host.close_consumer(endpoint)
             self._forget_reader(host)
 
     async def _remove(self, host: SubscriptionHost) -> None:
-        if self.is_removed:
-            return
-        self.is_removed = True
-        try:
-            await self._follower.call("remove_subscription", number=self._number)
-        except PulsarException:
-            self.is_removed = False
-            raise
-        for endpoint in list(host.endpoints.values()):
-            await host.close_consumer(endpoint)
-        await host.close()
+        async with self._removing:
+            if self.is_removed:
+                return
+            self.is_removed = True
+            try:
+                await self._follower.call("remove_subscription", number=self._number)
+            except PulsarException:
+                self.is_removed = False
+                raise
+            for endpoint in list(host.endpoints.values()):
+                await host.close_consumer(endpoint)
+            await host.close()
+
+    async def serves(self) -> bool:
+        """Whether its subscription is there; says so behind a removal under way."""
+        async with self._removing:
+            return not self.is_removed
 
     async def _last_message(self, _host: SubscriptionHost, _endpoint: ConsumerEndpoint) -> Any:
         return await self._follower.call("last_message")

@@ -153,10 +153,11 @@ class NonPersistentDispatcherServer(DispatcherServer):
         return host.core.generation
 
     async def _remove(self, host: SubscriptionHost) -> None:
-        self.is_removed = True
-        for endpoint in list(host.endpoints.values()):
-            await host.close_consumer(endpoint)
-        await self._partition.unfollow()
+        async with self._removing:
+            self.is_removed = True
+            for endpoint in list(host.endpoints.values()):
+                await host.close_consumer(endpoint)
+            await self._partition.unfollow()
 
     async def _last_message(self, _host: SubscriptionHost, _endpoint: ConsumerEndpoint) -> Any:
         raise OperationNotSupported(

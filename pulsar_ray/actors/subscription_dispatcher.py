@@ -93,7 +93,7 @@ class SubscriptionDispatcher(LaneActor):
         async def ask() -> bool:
             with contextlib.suppress(PulsarException):
                 await self._serving()
-            return self._server is not None and not self._server.is_removed
+            return self._server is not None and await self._server.serves()
 
         return bool(await self._owner.run(ask))
 

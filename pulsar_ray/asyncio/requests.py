@@ -12,7 +12,7 @@ from pulsar_ray.client.partition_consumer import PartitionConsumer
 from pulsar_ray.client.statements import Statement
 from pulsar_ray.errors import NotConnected, PulsarException, SessionLost, Timeout, error_from
 from pulsar_ray.lane.timers import LoopTimers
-from pulsar_ray.session.requests import Call, Request
+from pulsar_ray.session.requests import Request
 from pulsar_ray.transport.link import FIRST_BACKOFF_S, ActorLink
 
 
@@ -27,7 +27,7 @@ async def call_partition(partition: PartitionConsumer, method: str, deadline: fl
         if not link.is_attached:
             await in_thread(link.ensure_attached, deadline)
         try:
-            return await _request(link, lambda rid: Call(rid, partition.consumer_id, method, {}), deadline)
+            return await _request(link, lambda rid: partition.control(rid, method, {}), deadline)
         except (SessionLost, NotConnected):
             if time.monotonic() > deadline:
                 raise

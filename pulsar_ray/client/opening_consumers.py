@@ -16,12 +16,21 @@ from pulsar_ray.client.segment_files import SegmentFiles
 from pulsar_ray.client.start_position import StartPosition
 from pulsar_ray.client.topic_discovery import TopicDiscovery
 from pulsar_ray.client.topic_selection import TopicSelection, selection_of
-from pulsar_ray.errors import InvalidConfiguration, OperationNotSupported, SubscriptionNotFound, TopicNotFound
+from pulsar_ray.errors import (
+    AlreadyClosed,
+    InvalidConfiguration,
+    OperationNotSupported,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
 from pulsar_ray.model.enums import InitialPosition, SubscriptionMode
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import PartitionRoute
 from pulsar_ray.transport.link import ActorLink
+
+MAX_REFUSALS = 3
+"""How often a partition may say that it has no such subscription: for good where none may be created."""
 
 
 class ConsumerOpening:
@@ -114,14 +123,24 @@ class ConsumerOpening:
     def _open_partition(
         self, partition: PartitionConsumer, options: ConsumerOptions, subscription: str, deadline: float
     ) -> None:
-        try:
-            partition.open(deadline)
-        except SubscriptionNotFound:
-            # A dispatcher that died before it had registered its subscription cannot know whether that was
-            # removed meanwhile: it must not create it, another one does.
-            self._links.replace_dispatcher(partition.link)
-            self._links.to_dispatcher(partition.route, options, subscription, deadline)
-            partition.open(deadline)
+        refusals = 0
+        while True:
+            try:
+                partition.open(deadline)
+                return
+            except SubscriptionNotFound as error:
+                # A dispatcher whose subscription is being removed, or that died before it had registered it
+                # and cannot know whether it was removed meanwhile, must not create it: another one does.
+                refusals += error.directory is not None
+                if refusals > MAX_REFUSALS or time.monotonic() > deadline:
+                    raise
+                self._links.replace_dispatcher(partition.link)
+            except AlreadyClosed:
+                # Not the client: another thread unsubscribed just now.
+                if not partition.link.is_closed:
+                    raise
+            link = self._links.to_dispatcher(partition.route, options, subscription, deadline)
+            partition.attach_through(link)
 
     def close(self) -> None:
         """Close the segment files that all of them read."""

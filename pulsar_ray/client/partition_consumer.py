@@ -17,7 +17,7 @@ from pulsar_ray.client.received_block import ReceivedBlock
 from pulsar_ray.client.skipped_rows import SkippedRows
 from pulsar_ray.client.start_position import StartPosition
 from pulsar_ray.client.withdrawn import Withdrawn
-from pulsar_ray.errors import PulsarException, SubscriptionNotFound
+from pulsar_ray.errors import AlreadyClosed, PulsarException, SubscriptionNotFound
 from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.ledger.segment_file import segment_name
 from pulsar_ray.model import row_sets
@@ -25,7 +25,6 @@ from pulsar_ray.model.enums import ConsumerType, SubscriptionMode
 from pulsar_ray.model.generation import seeks_of
 from pulsar_ray.model.row_sets import RowSet
 from pulsar_ray.session.requests import (
-    Call,
     ConsumerOpened,
     Credit,
     Deliver,
@@ -72,24 +71,28 @@ class PartitionConsumer(Acknowledging):
         # The segment that was delivered from last, and its path.
         self._segment = (-1, -1)
         self._path = ""
+        self._is_opening = False
 
     # --- opening ----------------------------------------------------------------------------------
 
     def open(self, deadline: float) -> ConsumerOpened:
         """Open at the dispatcher. Raises ConsumerBusy, SubscriptionNotFound, or what attaching raises."""
         self.link.ensure_attached(deadline)
+        self._is_opening = True
         self.link.add_endpoint(self.consumer_id, self)
         try:
             opened: ConsumerOpened = self.link.request(
                 self._open_request, deadline, then=lambda opened: self._opened(opened, self.link.attached)
             )
-        except SubscriptionNotFound:
+        except (SubscriptionNotFound, AlreadyClosed):
             self.link.remove_endpoint(self.consumer_id)
             raise
         except BaseException:
             self.is_abandoned = True
             Withdrawn(self.link, self.consumer_id)
             raise
+        finally:
+            self._is_opening = False
         return opened
 
     def _open_request(self, request_id: int) -> OpenConsumer:
@@ -183,6 +186,9 @@ class PartitionConsumer(Acknowledging):
 
     def on_refused(self, error: PulsarException) -> None:
         """The topic or subscription was deleted, or will not have this consumer again."""
+        if self._is_opening:
+            return  # whoever opens it is told
+        self.refusal = error
         # Another subscription of the same name may come; this consumer does not belong to it.
         self.link.remove_endpoint(self.consumer_id)
         self._core.partition_failed(self, error)
@@ -377,11 +383,7 @@ class PartitionConsumer(Acknowledging):
         """
         self._core.check()
         self.flush_acks()
-        return self.link.request(lambda rid: Call(rid, self.consumer_id, method, arguments), deadline, then)
-
-    def unsubscribe(self, deadline: float) -> None:
-        """Delete the subscription here, although its end on another partition may have ended the consumer."""
-        self.link.request(lambda rid: Call(rid, self.consumer_id, "unsubscribe", {}), deadline)
+        return self.link.request(lambda rid: self.control(rid, method, arguments), deadline, then)
 
     def seek(self, start: StartPosition, deadline: float) -> None:
         """Go on there; what is queued is dropped before anything from there can be received."""

@@ -299,7 +299,9 @@ class StubDispatcher(StubActor):
         """Whether its subscription is there; waits while it starts."""
         with suppress(PulsarException, CancelledError):
             self.serving(timeout_s)
-        return not self.is_dead and self.server is not None and not self.server.is_removed
+            if self.server is not None:
+                return bool(self.result(self.submit(self.server.serves), timeout_s))
+        return False
 
     @property
     def is_missing(self) -> bool:

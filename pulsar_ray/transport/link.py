@@ -181,7 +181,12 @@ class ActorLink:
         carrier is lost.
         """
         request_id = self._replies.add(reply)
-        if not self.send(encode_request(build(request_id)), waits=waits):
+        try:
+            packet = encode_request(build(request_id))
+        except PulsarException as error:
+            self._replies.fail(request_id, error)
+            return
+        if not self.send(packet, waits=waits):
             self._replies.fail(request_id, NotConnected("not attached to the actor just now"))
 
     def request(

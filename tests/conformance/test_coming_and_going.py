@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import threading
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer import Consumer
 from pulsar_ray.client.policies import ConsumerKeySharedPolicy
-from pulsar_ray.errors import ConsumerAssignError, ConsumerBusy, TopicNotFound
+from pulsar_ray.errors import ConsumerAssignError, ConsumerBusy, PulsarException, TopicNotFound
 from pulsar_ray.model.enums import ConsumerType, KeySharedMode
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.cluster import AttachReply, SubscriptionRequest
@@ -127,6 +128,42 @@ def test_who_subscribes_anew_while_another_one_unsubscribes_is_left_alone(
     leaving.unsubscribe()
     assert send_until_received(client.create_producer(topic), anew[0])
     assert anew[0].is_connected()
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+@pytest.mark.parametrize("has_own_client", [True, False])
+def test_any_number_may_subscribe_and_unsubscribe_at_the_same_time(
+    broker: Broker, client: Client, is_stored: bool, has_own_client: bool
+) -> None:
+    topic = broker.topic() if is_stored else new_topic()
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    failures: list[PulsarException] = []
+
+    def come_and_go(number: int) -> None:
+        rng = random.Random(seed + number)
+        mine = broker.client() if has_own_client else client
+        for _ in range(12):
+            kind = rng.choice([ConsumerType.Shared, ConsumerType.Exclusive])
+            try:
+                consumer = mine.subscribe(topic, "s", kind)
+                try:
+                    consumer.unsubscribe() if rng.random() < 0.5 else consumer.close()
+                except ConsumerBusy:
+                    consumer.close()
+            except ConsumerBusy:
+                continue
+            except PulsarException as error:
+                failures.append(error)
+
+    threads = [threading.Thread(target=come_and_go, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failures == []
+    last = client.subscribe(topic, "s")
+    assert send_until_received(client.create_producer(topic), last)
 
 
 @pytest.mark.parametrize("mode", list(KeySharedMode))
