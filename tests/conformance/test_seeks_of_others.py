@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer import Consumer
+from pulsar_ray.client.message import Message
+from pulsar_ray.client.partition_consumer import PartitionConsumer
 from pulsar_ray.model.enums import ConsumerType, SubscriptionMode
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
@@ -97,6 +100,34 @@ def test_so_does_everybody_on_a_subscription_that_is_not_durable(
     broker.cluster.kill(f"{topic} => readers")
     producer.send(b"new")
     assert values(consumers[0], 1) == [b"new"]
+
+
+def test_what_is_acknowledged_behind_a_seek_is_not_forgotten_with_what_was_before_it(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch, assert_quiet: Callable[[Consumer], None]
+) -> None:
+    topic = broker.topic()
+    heard: list[bytes] = []
+
+    def hear(consumer: Consumer, message: Message) -> None:
+        consumer.acknowledge(message)
+        heard.append(message.data())
+
+    consumer = client.subscribe(topic, "s", message_listener=hear, ack_grouping_time_ms=60_000)
+    producer = client.create_producer(topic)
+    for value in numbers(0, 10):
+        producer.send(value)
+    wait_until(lambda: heard == numbers(0, 10), what="all once")
+    answered = PartitionConsumer.call
+
+    def answered_late(*arguments: Any, **named: Any) -> Any:
+        answer = answered(*arguments, **named)
+        wait_until(lambda: heard == 2 * numbers(0, 10), what="all again, before seek() goes on")
+        return answer
+
+    monkeypatch.setattr(PartitionConsumer, "call", answered_late)
+    consumer.seek(MessageId.earliest)
+    consumer.close()
+    assert_quiet(client.subscribe(topic, "s"))
 
 
 def test_nothing_is_available_behind_what_trimming_took(
