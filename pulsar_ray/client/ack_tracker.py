@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from pulsar_ray.client.block_rows import Rows, ranges_of
 from pulsar_ray.client.received_block import ReceivedBlock
-from pulsar_ray.model.entry_sets import EntryBits, EntryRange, entry_set
+from pulsar_ray.model.entry_sets import EntryBits, EntryRange, EntrySet, entry_set
 from pulsar_ray.model.row_ranges import RowRanges, union
 from pulsar_ray.model.row_ranges import count as count_rows
 from pulsar_ray.model.row_sets import RowSet, of_ranges
 
 BatchRows = tuple[int, int, RowRanges]
 
+_SHORT_RUN = 8
 WHOLE_ENTRY = -1
 """The row of a cumulative acknowledgment that covers its entry completely."""
 MAX_UNSIZED = 10_000
@@ -75,6 +77,7 @@ class AckTracker:
         "_run_ledger",
         "_run_next",
         "_run_size",
+        "_singles",
         "_unsized",
         "_unsized_sent",
         "count",
@@ -88,6 +91,8 @@ class AckTracker:
         self._ledger = -1
         self._first = 0
         self._last = -1
+        # Entries of that ledger that came in no run, or in a short one.
+        self._singles = array("q")
         self._partial: dict[tuple[int, int], _PartialBatch] = {}
         # Of a batch that is not among those, neighbouring rows: one by one they cost what entries do.
         self._run_ledger = -1
@@ -105,8 +110,12 @@ class AckTracker:
     def add(self, ledger_id: int, entry_id: int) -> None:
         """Acknowledge an entry: an unbatched message, or a batch as a whole."""
         self.count += 1
-        if entry_id == self._last + 1 and ledger_id == self._ledger:
+        last = self._last
+        if entry_id == last + 1 and ledger_id == self._ledger:
             self._last = entry_id
+        elif last == self._first and ledger_id == self._ledger:
+            self._singles.append(last)
+            self._first = self._last = entry_id
         else:
             self._start_range(ledger_id, entry_id, entry_id)
 
@@ -119,8 +128,14 @@ class AckTracker:
             self._start_range(ledger_id, first_entry_id, last_entry_id)
 
     def _start_range(self, ledger_id: int, first: int, last: int) -> None:
-        if self._ledger >= 0:
+        if self._last - self._first >= _SHORT_RUN:
             self._ranges += (self._ledger, self._first, self._last)
+        else:
+            self._singles.extend(range(self._first, self._last + 1))
+        if ledger_id != self._ledger:
+            for entry_id in self._singles:
+                self._ranges += (self._ledger, entry_id, entry_id)
+            self._singles = array("q")
         self._ledger, self._first, self._last = ledger_id, first, last
 
     def add_row(self, ledger_id: int, entry_id: int, row: int, batch_size: int) -> None:
@@ -261,7 +276,7 @@ class AckTracker:
             return None
         if self._batch_index_ack:
             self._end_run()
-        ranges = self._drain_ranges()
+        entries = self._drain_entries()
         batch_rows = [(*key, self._partial[key].rows()) for key in self._dirty]
         batch_rows += [(*key, rows) for key, rows in self._unsized.items()]
         batch_rows.sort()
@@ -274,16 +289,17 @@ class AckTracker:
         self._unsized.clear()
         self._cumulative = None
         self.count = 0
-        if not ranges and not batch_rows and cumulative is None:
+        if not (entries.ranges or entries.bits or batch_rows) and cumulative is None:
             return None
-        entries = entry_set(ranges)
         return PendingAcks(entries.ranges, batch_rows, cumulative, entries.bits)
 
-    def _drain_ranges(self) -> list[int]:
-        if self._ledger >= 0:
-            self._start_range(-1, 0, -1)
+    def _drain_entries(self) -> EntrySet:
+        ledger_id = self._ledger
+        self._start_range(ledger_id, 0, -1)
+        self._ledger = -1
         ranges, self._ranges = self._ranges, []
-        return ranges
+        singles, self._singles = self._singles, array("q")
+        return entry_set(ranges, ledger_id, singles)
 
     def clear(self) -> None:
         """Forget everything: after a seek, acknowledged messages come again."""

@@ -18,6 +18,9 @@ EntryBits: TypeAlias = tuple[int, int, bytes]
 
 MAX_ENTRIES = row_sets.MAX_ROWS
 _FEW_RANGES = 4
+_FEW_PARTS = 24
+_SPARSE = 64
+_WINDOW_BYTES = MAX_ENTRIES // 8
 _Int64s: TypeAlias = "NDArray[np.int64]"
 
 
@@ -28,17 +31,57 @@ class EntrySet(NamedTuple):
     bits: Sequence[EntryBits]
 
 
-def entry_set(flat: Sequence[int]) -> EntrySet:
-    """The entries of ranges in any order that may overlap: ledger id, first and last entry id of each."""
-    if len(flat) <= 3:
-        return EntrySet([(flat[0], flat[1], flat[2])] if flat else [], ())
+def entry_set(flat: Sequence[int], ledger_id: int = -1, singles: Sequence[int] = ()) -> EntrySet:
+    """The entries of ranges in any order that may overlap: ledger id, first and last entry id of each.
+
+    And `singles`, entry ids of one ledger, in any order too.
+    """
+    if len(flat) // 3 + len(singles) <= _FEW_PARTS:
+        parts = [(flat[at], flat[at + 1], flat[at + 2]) for at in range(0, len(flat), 3)]
+        parts += [(ledger_id, entry_id, entry_id) for entry_id in singles]
+        return EntrySet(_merged(parts), ())
+    entries = np.array(singles, np.int64)
+    if not flat and (dense := _dense_bits(ledger_id, entries)) is not None:
+        return EntrySet([], dense)
     table = np.array(flat, np.int64).reshape(-1, 3)
+    if singles:
+        more = np.repeat(entries, 3).reshape(-1, 3)
+        more[:, 0] = ledger_id
+        table = np.concatenate((table, more))
     ranges: list[EntryRange] = []
     bits: list[EntryBits] = []
-    for ledger_id in np.unique(table[:, 0]).tolist():
-        of_ledger = table[table[:, 0] == ledger_id]
-        _add(ranges, bits, ledger_id, *merged_runs(of_ledger[:, 1:]))
+    for one_id in np.unique(table[:, 0]).tolist():
+        of_ledger = table[table[:, 0] == one_id]
+        _add(ranges, bits, one_id, *merged_runs(of_ledger[:, 1:]))
     return EntrySet(ranges, tuple(bits))
+
+
+def _merged(parts: list[EntryRange]) -> list[EntryRange]:
+    """A few ranges in order, those that touch as one: numpy's first step would take longer."""
+    if len(parts) < 2:
+        return parts
+    parts.sort()
+    merged = [parts[0]]
+    for part in parts:
+        ledger_id, first, last = merged[-1]
+        if part[0] == ledger_id and part[1] <= last + 1:
+            merged[-1] = (ledger_id, first, max(last, part[2]))
+        else:
+            merged.append(part)
+    return merged
+
+
+def _dense_bits(ledger_id: int, entries: _Int64s) -> Sequence[EntryBits] | None:
+    """Windows of bits, without putting the entries in order; None where they lie too far apart for that."""
+    origin = int(entries.min())
+    span = int(entries.max()) - origin + 1
+    if span > _SPARSE * len(entries):
+        return None
+    flags = np.zeros(span, np.bool_)
+    flags[entries - origin] = True
+    data = np.packbits(flags, bitorder="little").tobytes()
+    windows = [(at, data[at : at + _WINDOW_BYTES].rstrip(b"\0")) for at in range(0, len(data), _WINDOW_BYTES)]
+    return [(ledger_id, origin + 8 * at, window) for at, window in windows if window]
 
 
 def ranges_in(bits: EntryBits) -> Iterator[EntryRange]:

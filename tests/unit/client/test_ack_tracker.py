@@ -3,6 +3,8 @@ from __future__ import annotations
 import random
 from itertools import chain
 
+import pytest
+
 from pulsar_ray.client.ack_tracker import MAX_UNSIZED, WHOLE_ENTRY, AckTracker, PendingAcks
 from pulsar_ray.model.entry_sets import ranges_in
 from pulsar_ray.model.row_sets import of_ranges
@@ -28,6 +30,29 @@ def test_order_holes_ledgers_and_repeats() -> None:
     drained = acks.drain()
     assert drained is not None
     assert drained.ranges == [(3, 4, 7), (3, 9, 9), (4, 8, 20), (5, 0, 1)]
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_entries_in_any_order_are_named_once_each(seed: int) -> None:
+    choose = random.Random(seed)
+    acks, wanted = AckTracker(), set()
+    span, ledgers = choose.choice((20, 500, 20_000, 10**6)), choose.choice((1, 1, 3))
+    for _ in range(choose.randrange(1, choose.choice((3, 30, 300)))):
+        ledger_id, first = choose.randrange(1, ledgers + 1), choose.randrange(span)
+        count = choose.choice((1, 1, 1, 5, 30, 3000))
+        if count > 100:
+            acks.add_range(ledger_id, first, first + count - 1)
+        else:
+            for entry_id in range(first, first + count):
+                acks.add(ledger_id, entry_id)
+        wanted |= {(ledger_id, entry_id) for entry_id in range(first, first + count)}
+    drained = acks.drain()
+    assert drained is not None
+    ranges = [*drained.ranges, *chain.from_iterable(map(ranges_in, drained.entry_bits))]
+    named = [(ledger_id, entry_id) for ledger_id, a, b in ranges for entry_id in range(a, b + 1)]
+    assert len(named) == len(wanted)
+    assert set(named) == wanted
+    assert acks.drain() is None
 
 
 def test_a_batch_is_acknowledged_once_all_its_messages_are() -> None:
