@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,6 +65,7 @@ class ConsumerEndpoint:
         self._early: list[tuple[int, Sequence[Grant]]] | None = []
         self._single_parts = 0
         self.subscription = ""
+        self.metadata: Mapping[str, str] = {}
         self._told_active: bool | None = None
         self.is_held = True
         """Whether its subscription holds entries, so that a segment that is gone is damage."""

@@ -62,5 +62,6 @@ def describe_publisher(producer: ProducerEndpoint) -> dict[str, Any]:
         "bytesInCounter": producer.traffic.bytes,
         "connectedSince": producer.connected_ms,
         "address": producer.session.client_id,
+        "metadata": dict(producer.metadata),
         "carrier": carrier.kind if carrier is not None else "none",
     }

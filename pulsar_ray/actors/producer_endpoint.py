@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pulsar_ray.model.traffic import IncomingTraffic
 from pulsar_ray.session.session_table import Session
 
@@ -9,7 +11,16 @@ from pulsar_ray.session.session_table import Session
 class ProducerEndpoint:
     """One connected producer: its name, incarnation and the entry_seq its next block must carry."""
 
-    __slots__ = ("connected_ms", "incarnation", "name", "next_seq", "producer_id", "session", "traffic")
+    __slots__ = (
+        "connected_ms",
+        "incarnation",
+        "metadata",
+        "name",
+        "next_seq",
+        "producer_id",
+        "session",
+        "traffic",
+    )
 
     def __init__(
         self,
@@ -28,3 +39,4 @@ class ProducerEndpoint:
         self.next_seq = next_seq
         self.traffic = traffic
         self.connected_ms = connected_ms
+        self.metadata: Mapping[str, str] = {}

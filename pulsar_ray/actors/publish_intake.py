@@ -147,6 +147,7 @@ class PublishIntake:
         endpoint = ProducerEndpoint(
             session, request.producer_id, name, request.incarnation, next_seq, traffic, connected_ms
         )
+        endpoint.metadata = request.properties or {}
         self.producers[name] = endpoint
         session.endpoints[request.producer_id] = endpoint
         settings = self._settings

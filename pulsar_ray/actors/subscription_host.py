@@ -130,6 +130,7 @@ class SubscriptionHost:
         is_same = request.dispatcher_epoch == numbering
         endpoint = self._new_endpoint(session, request, numbering)
         endpoint.subscription = self.name
+        endpoint.metadata = request.properties or {}
         endpoint.is_held = self._flusher is not None
         self.core.cursor.set_ledgers(self._feed.ledgers)
         attachment = self.core.attach_consumer(

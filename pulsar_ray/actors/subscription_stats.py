@@ -128,6 +128,7 @@ class SubscriptionStats:
             "avgMessagesPerEntry": round(traffic.messages_per_entry),
             "connectedSince": connected_ms,
             "address": endpoint.session.client_id,
+            "metadata": dict(endpoint.metadata),
             "readsFiles": endpoint.reads_files,
             "carrier": endpoint.session.carrier.kind if endpoint.session.carrier else "none",
         }

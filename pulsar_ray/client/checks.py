@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import Any, TypeVar
 
 E = TypeVar("E", bound=IntEnum)
+MAX_METADATA_BYTES = 16_384
 
 
 def refuse(name: str, value: object, expected: str) -> ValueError:
@@ -96,6 +97,16 @@ def check_properties(name: str, value: Any) -> None:
             raise refuse(f"{name}[{key!r:.100}]", item, "a str under a str key")
         if not (is_utf8(key) and is_utf8(item)):
             raise refuse(f"{name}[{key!r:.100}]", item, "text that UTF-8 can hold, without lone surrogates")
+
+
+def check_metadata(name: str, value: Any) -> None:
+    """Properties that the broker shows in its stats: within 16 KiB."""
+    check_properties(name, value)
+    size = sum(len(text.encode()) for pair in (value or {}).items() for text in pair)
+    if size > MAX_METADATA_BYTES:
+        raise ValueError(
+            f"{name} has {size} bytes of names and values: at most {MAX_METADATA_BYTES} are kept"
+        )
 
 
 def check_partition_updates(enabled: Any, interval_seconds: Any) -> None:

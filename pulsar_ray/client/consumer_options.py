@@ -11,6 +11,7 @@ from pulsar_ray.client.checks import (
     check_callable,
     check_enum,
     check_flag,
+    check_metadata,
     check_number,
     check_optional,
     check_optional_number,
@@ -140,7 +141,7 @@ def _check_subscription(options: ConsumerOptions) -> None:
     check_type("schema", options.schema, Schema, "a Schema")
     check_optional_text("consumer_name", options.consumer_name)
     check_flag("is_read_compacted", options.is_read_compacted)
-    check_properties("properties", options.properties)
+    check_metadata("properties", options.properties)
     check_number("pattern_auto_discovery_period", options.pattern_auto_discovery_period, 0)
     check_enum("initial_position", options.initial_position, InitialPosition)
     check_flag("replicate_subscription_state_enabled", options.replicate_subscription_state_enabled)

@@ -120,6 +120,7 @@ class PartitionConsumer(Acknowledging):
                 self._core.is_multi_topic,
                 options.key_shared,
                 generation=self.generation,
+                properties=options.properties,
             )
 
     awaits_packets = True

@@ -72,6 +72,7 @@ class PartitionProducer(SendQueue):
                 first_seq,
                 int(self._options.access_mode),
                 self._options.producer_name is not None,
+                self._options.properties,
             )
 
     def reopen(self, attached: AttachReply) -> None:

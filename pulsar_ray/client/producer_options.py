@@ -9,11 +9,11 @@ from pulsar_ray.client.checks import (
     check_callable,
     check_enum,
     check_flag,
+    check_metadata,
     check_number,
     check_optional_number,
     check_optional_text,
     check_partition_updates,
-    check_properties,
     check_type,
     refuse,
 )
@@ -88,7 +88,7 @@ def _check(options: ProducerOptions) -> None:
     check_optional_number("initial_sequence_id", options.initial_sequence_id, -1)
     check_enum("compression_type", options.compression_type, CompressionType)
     check_flag("lazy_start_partitioned_producers", options.lazy_start_partitioned_producers)
-    check_properties("properties", options.properties)
+    check_metadata("properties", options.properties)
     check_optional_text("encryption_key", options.encryption_key)
     check_enum("access_mode", options.access_mode, ProducerAccessMode)
     _check_queue(options)

@@ -11,6 +11,7 @@ from typing import Any
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.session.request_shapes import (
     Check,
+    are_properties,
     is_flag,
     is_number,
     is_position,
@@ -40,10 +41,6 @@ def _is_initial(value: Any) -> bool:
     return value in ("earliest", "latest") if type(value) is str else is_position(value)
 
 
-def _are_properties(value: Any) -> bool:
-    return type(value) is dict and all(map(is_text, value)) and all(map(is_text, value.values()))
-
-
 def _is_bound(value: Any) -> bool:
     if type(value) is dict:
         return value.keys() == {"subscription"} and is_text(value["subscription"])
@@ -61,7 +58,7 @@ PARTITION_CALLS: Calls = {
         "name": is_text,
         "durable": is_flag,
         "initial": _is_initial,
-        "properties": _are_properties,
+        "properties": are_properties,
         "create": is_flag,
     },
     "remove_subscription": {"number": is_number},

@@ -172,6 +172,11 @@ def _is_named(value: Any) -> bool:
     return type(value) is dict and all(map(is_text, value))
 
 
+def are_properties(value: Any) -> bool:
+    """Texts by name."""
+    return _is_named(value) and all(map(is_text, value.values()))
+
+
 # Of these the types say enough. They are the frequent ones.
 _PLAIN: dict[type[Any], tuple[type[Any], ...]] = {
     Publish: (int, bool),
@@ -192,6 +197,7 @@ _SHAPES: dict[type[Any], tuple[Check, ...]] = {
         is_number,
         is_number,
         is_flag,
+        or_none(are_properties),
     ),
     MoveHold: (is_number, is_number, is_number),
     OpenConsumer: (
@@ -214,6 +220,7 @@ _SHAPES: dict[type[Any], tuple[Check, ...]] = {
         or_none(_is_key_shared),
         is_number,
         or_none(is_number),
+        or_none(are_properties),
     ),
     Acknowledge: (
         is_number,

@@ -8,7 +8,7 @@ working; anything else raises PROTOCOL_VERSION.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pulsar_ray.errors import ProtocolError
@@ -37,6 +37,7 @@ class OpenProducer(NamedTuple):
     first_pending_seq: int
     access_mode: int
     user_named: bool
+    properties: Mapping[str, str] | None = None
 
 
 class ProducerOpened(NamedTuple):
@@ -196,6 +197,7 @@ class OpenConsumer(NamedTuple):
     """On a non-persistent topic, where what finds no credit is dropped: it is there with the consumer."""
     generation: int | None = None
     """The one that `held` is of: what was held before a seek is not held any more."""
+    properties: Mapping[str, str] | None = None
 
 
 class ConsumerOpened(NamedTuple):

@@ -79,6 +79,34 @@ def test_redeliveries_and_limits_show(carriers_are_kept: None, make_broker: Call
     wait_until(lambda: subscription()["msgRateRedeliver"] > 0, what="a sample")
 
 
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+def test_properties_show_as_metadata(broker: Broker, client: Client, domain: str) -> None:
+    topic = broker.topic().replace("persistent", domain)
+    client.subscribe(topic, "s", properties={"team": "blue", "äöü": ""})
+    client.subscribe(topic, "plain")
+    client.create_producer(topic, producer_name="p", properties={"host": "a"})
+
+    def shown() -> list[dict[str, str]]:
+        stats = broker.admin().topics.stats(topic)
+        subscriptions = sorted(stats["subscriptions"].items())
+        consumers = [one for _, subscription in subscriptions for one in subscription["consumers"]]
+        return [one["metadata"] for one in (*stats["publishers"], *consumers)]
+
+    expected = [{"host": "a"}, {}, {"team": "blue", "äöü": ""}]
+    assert shown() == expected
+    for address in (topic, f"{topic} -> s"):
+        broker.cluster.kill(address)
+    wait_until(lambda: shown() == expected, what="they are told again")
+
+
+def test_properties_have_a_bound(broker: Broker, client: Client) -> None:
+    too_long = {"k": "v" * 16_384}
+    with pytest.raises(ValueError, match="16385 bytes"):
+        client.subscribe(broker.topic(), "s", properties=too_long)
+    with pytest.raises(ValueError, match="16385 bytes"):
+        client.create_producer(broker.topic(), properties=too_long)
+
+
 def test_the_active_consumer_and_readers_show(broker: Broker, client: Client) -> None:
     topic, admin = broker.topic(), broker.admin()
     consumer = client.subscribe(topic, "s", consumer_name="only")
