@@ -1,6 +1,6 @@
 """A minute under load in which every kind of process is killed and frozen, and carriers break in the middle.
 
-Half of the clients are on lanes and half on Ray calls; the seed says which.
+The clients take turns on Unix sockets, Ray calls and TCP; the seed says in which order.
 FAULTS_SEED repeats a run as far as the seed decides it; FAULTS_SECONDS makes it shorter or longer.
 """
 
@@ -32,7 +32,7 @@ PARTITIONS = 2
 RECEIPTS, ORDERED = "receipts", "ordered"
 CATCH_UP_S = 180.0
 SENTINEL_MS = 60_000
-CARRIERS = ("auto", "ray")
+CARRIERS = ("auto", "ray", "tcp")
 
 
 @pytest.fixture
