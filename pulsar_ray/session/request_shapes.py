@@ -92,8 +92,8 @@ def are_rows_of(width: int, values: Any) -> bool:
     """A tuple of tuples of so many numbers; looked at as a whole, for there may be thousands."""
     if type(values) is not tuple:
         return False
-    if not values:
-        return True
+    if len(values) <= 1:
+        return all(type(row) is tuple and len(row) == width and all(map(is_number, row)) for row in values)
     if set(map(type, values)) != {tuple} or set(map(len, values)) != {width}:
         return False
     numbers = list(chain.from_iterable(values))
