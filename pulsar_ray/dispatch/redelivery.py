@@ -37,6 +37,8 @@ class Redelivery:
         """Let messages come again that failed at this consumer; returns the lowest block and row of them.
 
         An item that refers to another redelivery count than the pending one is stale and has no effect.
+        But of what was granted before a restart the predecessor may have counted this failure and died before
+        the message came again, which it does now; or died before its counts were durable.
         """
         lowest: tuple[PendingBlock, int] | None = None
         for ledger_id, entry_id, rows, count in items:
@@ -49,14 +51,20 @@ class Redelivery:
             rows = row_ranges.intersect(rows, row_ranges.all_rows(block.ref.messages - offset))
             named = row_sets.of_ranges(rows) << offset
             for delivery in tuple(block.deliveries):
-                if delivery.consumer is not consumer or 0 <= count != delivery.count:
-                    continue
                 failed = delivery.rows & named
-                if failed:
+                if delivery.consumer is not consumer or not failed:
+                    continue
+                if count < 0 or count == delivery.count:
                     self._fail(delivery, failed)
-                    first = 0 if block.ref.is_batch else row_sets.first(failed)
-                    if lowest is None or (block.key, first) < (lowest[0].key, lowest[1]):
-                        lowest = block, first
+                elif not delivery.is_from_before:
+                    continue
+                elif count < delivery.count:
+                    self._take_back(delivery, failed)
+                else:
+                    self._fail(delivery, failed)
+                first = 0 if block.ref.is_batch else row_sets.first(failed)
+                if lowest is None or (block.key, first) < (lowest[0].key, lowest[1]):
+                    lowest = block, first
         return lowest
 
     def rewind(self, consumer: Consumer, block: PendingBlock, row: int) -> None:
@@ -113,6 +121,13 @@ class Redelivery:
         self._pending.settle(delivery, failed)
         self._count(block, failed, delivery.count + 1)
         self._pending.put_back(block, failed, delivery.count + 1)
+
+    def _take_back(self, delivery: Delivery, rows: RowSet) -> None:
+        if delivery.block.ref.is_batch or rows == delivery.rows:
+            self.give_back(delivery)
+            return
+        self._pending.settle(delivery, rows)
+        self._pending.put_back(delivery.block, rows, delivery.count)
 
     def _give_back_batch(self, block: PendingBlock, count: int, failed: RowSet, is_suspect: bool) -> None:
         position = Position(*block.key)

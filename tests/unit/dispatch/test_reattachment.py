@@ -169,6 +169,42 @@ def test_a_new_key_shared_consumer_takes_nothing_from_those_that_may_come_back()
             rig.dispatcher.attach_consumer(new, 1)
 
 
+@pytest.mark.parametrize("consumer_type", [EXCLUSIVE, ConsumerType.Shared])
+def test_a_failure_that_was_counted_before_the_message_came_again_brings_it_back(
+    consumer_type: ConsumerType,
+) -> None:
+    rig = Rig([4])
+    spec = rig.add(1, credit=4, consumer_type=consumer_type)
+    rig.grants()
+    failure = [(1, 1, (), 0)]
+    rig.dispatcher.negative_acknowledge(1, failure)
+    rig = restarted(rig)
+    # The answer was lost with the dispatcher: its client says it again.
+    rig.dispatcher.attach_consumer(spec, 1, held=[(1, 0, ((0, 4),))], received_messages=4)
+    rig.offer()
+    rig.report(1, 100)
+    rig.dispatcher.negative_acknowledge(1, failure)
+    (again, *others) = rig.grants()
+    assert (again.rows[0][0], again.redelivery_count) == (1, 1)
+    assert bool(others) is (consumer_type is EXCLUSIVE), "in order, what is behind it comes too"
+    # Said once more it is stale.
+    rig.dispatcher.negative_acknowledge(1, failure)
+    assert rig.grants() == []
+
+
+def test_a_message_whose_count_was_lost_comes_back_when_it_fails() -> None:
+    rig = Rig([4])
+    spec = rig.add(1, credit=4)
+    rig.grants()
+    rig = restarted(rig)
+    rig.dispatcher.attach_consumer(spec, 1, held=[(1, 0, ((0, 4),))], received_messages=4)
+    rig.offer()
+    rig.report(1, 100)
+    # The predecessor had delivered it for the fourth time, and died before that was durable.
+    rig.dispatcher.negative_acknowledge(1, [(1, 2, (), 3)])
+    assert [(grant.rows, grant.redelivery_count) for grant in rig.grants()] == [(((2, 3),), 1)]
+
+
 def test_redelivery_asked_for_before_the_blocks_were_read_happens_when_they_are() -> None:
     rig = Rig([4])
     spec = rig.add(1, credit=4, consumer_type=EXCLUSIVE)
