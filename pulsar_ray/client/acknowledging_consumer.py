@@ -9,7 +9,7 @@ from datetime import timedelta
 import pyarrow as pa
 
 from pulsar_ray.client.ack_tracker import WHOLE_ENTRY
-from pulsar_ray.client.arrow_positions import table_nacks, table_positions
+from pulsar_ray.client.arrow_positions import MAX_BATCH_INDEX, table_nacks, table_positions
 from pulsar_ray.client.arrow_table import received_table
 from pulsar_ray.client.block_rows import BlockRows
 from pulsar_ray.client.consumer_core import ConsumerCore
@@ -21,6 +21,14 @@ from pulsar_ray.client.partition_consumer import PartitionConsumer
 from pulsar_ray.errors import CumulativeAcknowledgementNotAllowedError, OperationNotSupported
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import MessageId
+
+
+def _may_exist(message_id: MessageId) -> bool:
+    return (
+        message_id.ledger_id() >= 0
+        and message_id.entry_id() >= 0
+        and message_id.batch_index() <= MAX_BATCH_INDEX
+    )
 
 
 class AcknowledgingConsumer(OpenedLater):
@@ -83,7 +91,7 @@ class AcknowledgingConsumer(OpenedLater):
         message_id.check()
         partition = self._partition_of(message_id.topic_name, message_id.partition())
         ledger_id, entry_id, row = message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()
-        if ledger_id < 0 or entry_id < 0:
+        if not _may_exist(message_id):
             return
         with self._core.lock:
             size = message_id.batch_size() or partition.held.batch_size(ledger_id, entry_id)
@@ -162,6 +170,8 @@ class AcknowledgingConsumer(OpenedLater):
             key = (block.ledger_id, entry_id, block.redelivery_count)
         elif isinstance(message, MessageId):
             message.check()
+            if not _may_exist(message):
+                return
             partition = self._partition_of(message.topic_name, message.partition())
             row = message.batch_index()
             rows = ((row, row + 1),) if row >= 0 else ()

@@ -16,6 +16,7 @@ from pulsar_ray.client.constant_columns import distinct_values
 from pulsar_ray.client.nack_tracker import Nack
 from pulsar_ray.model.entry_sets import EntryRange
 
+MAX_BATCH_INDEX = 2**31 - 2
 _Int64s = npt.NDArray[np.int64]
 
 
@@ -70,6 +71,9 @@ def _numbers(table: pa.Table, name: str) -> _Int64s:
     if not pa.types.is_integer(column.type):
         raise ValueError(f"column {name} is {column.type}; it must hold the integers of the received table")
     numbers: _Int64s = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    least, most = (-1, MAX_BATCH_INDEX) if name == "batch_index" else (0, None)
+    if len(numbers) and (numbers.min() < least or (most is not None and numbers.max() > most)):
+        raise ValueError(f"column {name} has a number that no received row has")
     return numbers
 
 

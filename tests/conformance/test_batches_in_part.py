@@ -163,3 +163,20 @@ def test_ids_of_messages_that_there_are_not_change_nothing(
     assert_quiet(ordered)
     ordered.redeliver_unacknowledged_messages()
     assert values(ordered, 6) == numbers(4, 10)
+
+
+def test_tables_with_numbers_that_no_row_has_are_refused(client: Client, topic: str) -> None:
+    consumer = subscribe(client, topic)
+    table = received(consumer, 10)
+    for name, number in (
+        ("ledger_id", -5),
+        ("entry_id", -1),
+        ("batch_index", -2),
+        ("batch_index", 2**31 - 1),
+    ):
+        place = table.schema.get_field_index(name)
+        wrong = pa.array([number] * 10, table.schema.field(name).type if number < 2**31 - 1 else pa.int64())
+        for call in (consumer.acknowledge_arrow, consumer.negative_acknowledge_arrow):
+            with pytest.raises(ValueError, match=name):
+                call(table.set_column(place, name, wrong))
+    consumer.acknowledge_arrow(table)
