@@ -23,6 +23,7 @@ from pulsar_ray.clock import Clock
 from pulsar_ray.dispatch.attachment import Attachment, Departure
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue
+from pulsar_ray.dispatch.redelivery import ConsumerQueue
 from pulsar_ray.dispatch.watchdog import Watchdog
 from pulsar_ray.errors import ConsumerBusy, PulsarException, SessionLost
 from pulsar_ray.managed_ledger.cursor_store import CursorStore
@@ -256,7 +257,8 @@ class SubscriptionHost:
 
     def negative_acknowledge(self, endpoint: ConsumerEndpoint, request: NegativeAcknowledge) -> None:
         """Let messages come again now."""
-        self._drop(self.core.negative_acknowledge(endpoint.incarnation, request.items))
+        queue = ConsumerQueue(request.received, request.oldest)
+        self._drop(self.core.negative_acknowledge(endpoint.incarnation, request.items, queue))
         self._answer_done(endpoint, request.request_id)
 
     def redeliver_unacknowledged(self, endpoint: ConsumerEndpoint, request: RedeliverUnacknowledged) -> None:

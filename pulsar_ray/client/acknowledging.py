@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,7 +25,7 @@ RANGES_PER_BITS = 50
 MAX_NACKS_PER_PACKET = 10_000
 
 
-class Acknowledging:
+class Acknowledging(ABC):
     """The part of a PartitionConsumer that speaks; `lock` is shared with the consumer above it."""
 
     def __init__(
@@ -187,7 +188,11 @@ class Acknowledging:
             with self._lock:
                 self.held.remove_entries([(item[0], item[1], item[1]) for item in items])
 
-        self._say(lambda rid: NegativeAcknowledge(self.consumer_id, items, rid), carried_out)
+        self._say(lambda rid: NegativeAcknowledge(self.consumer_id, items, rid, *self.arrived()), carried_out)
+
+    @abstractmethod
+    def arrived(self) -> tuple[int, tuple[int, int, int] | None]:
+        """The number of the last delivery, and the first message that waits in the queue."""
 
     # --- leaving ---------------------------------------------------------------------------------------
 

@@ -360,6 +360,11 @@ class PartitionConsumer(Acknowledging):
             return False
         return not granted.length or (granted.data is None and not self._core.files.has(granted.path))
 
+    def arrived(self) -> tuple[int, tuple[int, int, int] | None]:
+        """The number of the last delivery, and the first message that waits in the queue."""
+        with self._core.lock:
+            return self._received, self._core.queue.oldest_of(self)
+
     def redeliver_unacknowledged(self) -> None:
         """Everything not acknowledged comes again; what is queued is dropped."""
         self._say_acks(at_once=False)

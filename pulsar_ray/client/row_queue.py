@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections import deque
 from collections.abc import Iterator
+from copy import copy
 from itertools import repeat
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from pulsar_ray.client.granted import Granted
 from pulsar_ray.client.held_rows import Held
 from pulsar_ray.client.message import Message
 from pulsar_ray.client.received_block import ReceivedBlock
-from pulsar_ray.model.row_sets import RowSet
+from pulsar_ray.model.row_sets import RowSet, first
 
 if TYPE_CHECKING:
     from pulsar_ray.client.partition_consumer import PartitionConsumer
@@ -102,6 +103,19 @@ class RowQueue:
             if rest and self._block is not None:
                 taken.append(_held(BlockRows(self._block, rest)))
         return taken
+
+    def oldest_of(self, partition: PartitionConsumer) -> tuple[int, int, int] | None:
+        """The first message of a partition that the application has not been given: (ledger id, first entry
+        id of its block, row).
+        """
+        waiting = [
+            (*granted.key, first(granted.rows)) for granted in self.granted if granted.partition is partition
+        ]
+        parts = [part for part, owner in self._parts if owner is partition]
+        if self.partition is partition and self._block is not None:
+            parts.append(BlockRows(self._block, list(copy(self._rows))))
+        waiting += [(block.ledger_id, block.first_entry_id, rows[0]) for block, rows in parts if rows]
+        return min(waiting, default=None)
 
     def messages_of(self, partition: PartitionConsumer) -> int:
         """Messages of a partition that do not count as consumed yet."""

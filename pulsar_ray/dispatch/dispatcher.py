@@ -21,7 +21,7 @@ from pulsar_ray.dispatch.intake import Intake
 from pulsar_ray.dispatch.key_shared import KeySharedPolicy
 from pulsar_ray.dispatch.pending_acks import PendingAcks
 from pulsar_ray.dispatch.read_ahead import ReadAhead
-from pulsar_ray.dispatch.redelivery import NackItem, Redelivery
+from pulsar_ray.dispatch.redelivery import EMPTY_QUEUE, ConsumerQueue, NackItem, Redelivery
 from pulsar_ray.dispatch.redelivery_requests import RedeliveryRequests
 from pulsar_ray.dispatch.returning import HeldRows, ReturningConsumers
 from pulsar_ray.dispatch.settings import DispatchSettings
@@ -356,13 +356,15 @@ class Dispatcher:
             self._acknowledgments.acknowledge_up_to(Position(ledger_id, entry_id), row, is_durable)
         return self.cursor.version
 
-    def negative_acknowledge(self, consumer_id: int, items: Iterable[NackItem]) -> list[DropQueue]:
+    def negative_acknowledge(
+        self, consumer_id: int, items: Iterable[NackItem], queue: ConsumerQueue = EMPTY_QUEUE
+    ) -> list[DropQueue]:
         """Let messages come again now.
 
         On an ordered subscription everything unacknowledged from the oldest of them on comes again, in
         order: the consumer drops its queue first.
         """
-        has_gone_back = self._requests.negative_acknowledge(consumer_id, items)
+        has_gone_back = self._requests.negative_acknowledge(consumer_id, items, queue)
         return [self._drop_queue(consumer_id)] if has_gone_back else []
 
     def _drop_queue(self, consumer_id: int) -> DropQueue:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pulsar_ray.dispatch.consumer import Consumer
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue, Grant
-from pulsar_ray.dispatch.redelivery import NackItem
+from pulsar_ray.dispatch.redelivery import EMPTY_QUEUE, ConsumerQueue, NackItem
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor, Subscription
 from pulsar_ray.model.drops import Drops
@@ -81,7 +81,9 @@ class NonPersistentDispatcher(Dispatcher):
         """Without effect."""
         return self.cursor.version
 
-    def negative_acknowledge(self, consumer_id: int, items: Iterable[NackItem]) -> list[DropQueue]:
+    def negative_acknowledge(
+        self, consumer_id: int, items: Iterable[NackItem], queue: ConsumerQueue = EMPTY_QUEUE
+    ) -> list[DropQueue]:
         """Without effect: nothing is kept that could come again."""
         return []
 

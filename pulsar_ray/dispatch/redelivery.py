@@ -8,6 +8,7 @@ which of its messages failed is counted by row, so that its neighbours are never
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from pulsar_ray.dispatch.consumer import Consumer, Delivery, PendingBlock
 from pulsar_ray.dispatch.pending_acks import PendingAcks
@@ -22,6 +23,20 @@ NackItem = tuple[int, int, RowRanges, int]
 
 No rows are the whole entry; a redelivery count below 0 is whatever the consumer has.
 """
+
+
+class ConsumerQueue(NamedTuple):
+    """How far a consumer is: `received` is the number of the last delivery that has arrived there, `oldest`
+    its first message that the application has not been given, as (ledger id, first entry id, row).
+    """
+
+    received: int
+    oldest: tuple[int, int, int] | None
+
+
+EMPTY_QUEUE = ConsumerQueue(1 << 62, None)
+"""Everything has arrived, and the application was given all of it."""
+UNKNOWN_QUEUE = ConsumerQueue(-1, None)
 
 
 class Redelivery:
@@ -67,18 +82,29 @@ class Redelivery:
                     lowest = block, first
         return lowest
 
-    def rewind(self, consumer: Consumer, block: PendingBlock, row: int) -> None:
-        """Take back everything pending from this row on, unfailed, so that it comes again in order."""
+    def rewind(self, consumer: Consumer, block: PendingBlock, row: int, queue: ConsumerQueue) -> None:
+        """Take back everything pending from this row on, unfailed, so that it comes again in order.
+
+        The consumer drops what waits in its queue and what is on its way. After an earlier failure some of
+        that may lie before this row: then everything from there on comes again.
+        """
+        start = (*block.key, row)
+        for delivery in consumer.deliveries:
+            if delivery.number > queue.received:
+                start = min(start, (*delivery.block.key, row_sets.first(delivery.rows)))
+        if queue.oldest is not None:
+            start = min(start, queue.oldest)
         for delivery in tuple(consumer.deliveries):
-            if delivery.block.key > block.key:
+            key = delivery.block.key
+            if key > start[:2] or (key == start[:2] and delivery.block.is_batch):
                 self.give_back(delivery)
-            elif delivery.block is block:
-                later = delivery.rows >> row << row
+            elif key == start[:2]:
+                later = delivery.rows >> start[2] << start[2]
                 if later == delivery.rows:
                     self.give_back(delivery)
                 elif later:
                     self._pending.settle(delivery, later)
-                    self._pending.put_back(block, later, delivery.count)
+                    self._pending.put_back(delivery.block, later, delivery.count)
 
     def redeliver(self, consumer: Consumer, through: int | None) -> None:
         """Take back deliveries up to number `through` (None: all).

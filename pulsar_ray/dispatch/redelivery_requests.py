@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from pulsar_ray.dispatch.consumer import Consumer
-from pulsar_ray.dispatch.redelivery import NackItem, Redelivery
+from pulsar_ray.dispatch.redelivery import UNKNOWN_QUEUE, ConsumerQueue, NackItem, Redelivery
 from pulsar_ray.dispatch.returning import ReturningConsumers
 from pulsar_ray.dispatch.subscription_type import SubscriptionType
 
@@ -36,7 +36,7 @@ class RedeliveryRequests:
         self.deferred: list[_Deferred] = []
         """What waits for blocks to be read."""
 
-    def negative_acknowledge(self, consumer_id: int, items: Iterable[NackItem]) -> bool:
+    def negative_acknowledge(self, consumer_id: int, items: Iterable[NackItem], queue: ConsumerQueue) -> bool:
         """Let messages come again that failed; on an ordered subscription also what came after them."""
         consumer = self._consumers.get(consumer_id)
         if consumer is None:
@@ -47,7 +47,7 @@ class RedeliveryRequests:
         lowest = self._redelivery.negative_acknowledge(consumer, items)
         if lowest is None or not self._type.policy.is_ordered:
             return False
-        self._redelivery.rewind(consumer, *lowest)
+        self._redelivery.rewind(consumer, *lowest, queue)
         return True
 
     def redeliver(self, consumer_id: int, through: int) -> bool:
@@ -69,7 +69,7 @@ class RedeliveryRequests:
         deferred, self.deferred = self.deferred, []
         for consumer_id, items, through in deferred:
             if through is None:
-                has_gone_back = self.negative_acknowledge(consumer_id, items)
+                has_gone_back = self.negative_acknowledge(consumer_id, items, UNKNOWN_QUEUE)
             else:
                 has_gone_back = self.redeliver(consumer_id, through)
             if has_gone_back:

@@ -136,6 +136,13 @@ def _is_cumulative(value: Any) -> bool:
     return type(value) is tuple and len(value) == 3 and all(map(is_number, value)) and value[2] < _ROW_END
 
 
+def _is_message(value: Any) -> bool:
+    """(ledger id, first entry id, row)."""
+    return (
+        type(value) is tuple and len(value) == 3 and all(map(is_number, value)) and 0 <= value[2] < _ROW_END
+    )
+
+
 def _are_failures(value: Any) -> bool:
     return type(value) is tuple and all(map(_is_failure, value))
 
@@ -232,6 +239,6 @@ _SHAPES: dict[type[Any], tuple[Check, ...]] = {
         or_none(is_number),
         _are_entry_bits,
     ),
-    NegativeAcknowledge: (is_number, _are_failures, is_number),
+    NegativeAcknowledge: (is_number, _are_failures, is_number, is_number, or_none(_is_message)),
     Call: (is_number, is_number, is_text, _is_named),
 }

@@ -264,12 +264,16 @@ class NegativeAcknowledge(NamedTuple):
     """Client to dispatcher: redeliver now. Each item is (ledger id, entry id, row ranges, redelivery count it
     refers to).
 
-    A repeat refers to a count that has passed, and changes nothing.
+    A repeat refers to a count that has passed, and changes nothing. `received` is the number of the last
+    delivery that has arrived, and `oldest` the (ledger id, first entry id, row) of the first message that
+    waits in the consumer's queue, if any does: where order is kept that queue goes, so they come again too.
     """
 
     consumer_id: int
     items: Sequence[tuple[int, int, tuple[tuple[int, int], ...], int]]
     request_id: int = 0
+    received: int = -1
+    oldest: tuple[int, int, int] | None = None
 
 
 class RedeliverUnacknowledged(NamedTuple):

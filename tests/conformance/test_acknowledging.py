@@ -10,7 +10,7 @@ import pytest
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer import Consumer
 from pulsar_ray.client.message import Message
-from pulsar_ray.client.policies import MultiplierRedeliveryBackoff
+from pulsar_ray.client.policies import MultiplierRedeliveryBackoff, RedeliveryBackoff
 from pulsar_ray.errors import AlreadyClosed, CumulativeAcknowledgementNotAllowedError
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import MessageId
@@ -192,6 +192,41 @@ def test_nacked_messages_of_an_exclusive_subscription_come_in_order_with_all_beh
     assert [message.data() for message in again] == [b"000002", b"000003", b"000005"]
     assert again[0].redelivery_count() == 1
     assert_quiet(consumer)
+
+
+class OneAfterTheOther(RedeliveryBackoff):
+    """Of the first failures, each is due this much later than the one before."""
+
+    def __init__(self) -> None:
+        self._delay_ms = 0
+
+    def next(self, redelivery_count: int) -> int:
+        self._delay_ms += 300
+        return self._delay_ms
+
+
+@pytest.mark.parametrize("batching", [False, True])
+def test_failures_that_come_due_one_after_the_other_lose_nothing_that_waits(
+    broker: Broker, client: Client, batching: bool
+) -> None:
+    topic = broker.topic()
+    backoff = OneAfterTheOther()
+    consumer = client.subscribe(topic, "s", negative_ack_redelivery_backoff=backoff)
+    producer = client.create_producer(topic, batching_enabled=batching)
+    producer.send_many(numbers(0, 5))
+    producer.send_many(numbers(5, 10))
+    messages = receive(consumer, 10)
+    consumer.negative_acknowledge(messages[0])
+    consumer.negative_acknowledge(messages[6])
+    with broker.admin() as admin:
+        wait_until(
+            lambda: admin.topics.stats(topic)["subscriptions"]["s"]["msgOutCounter"] >= 25,
+            what="both failures have had their effect",
+        )
+    again = receive(consumer, 10)
+    assert [message.data() for message in again] == numbers(0, 10)
+    for message in again:
+        consumer.acknowledge(message)
 
 
 def test_one_nack_in_a_batch_brings_its_whole_entry_but_not_what_was_acked(

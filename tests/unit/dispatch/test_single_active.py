@@ -7,6 +7,7 @@ import pytest
 from pulsar_ray.dispatch.attachment import Departure
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.grant import DropQueue
+from pulsar_ray.dispatch.redelivery import EMPTY_QUEUE, UNKNOWN_QUEUE, ConsumerQueue
 from pulsar_ray.errors import ConsumerBusy
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.position import EARLIEST, Position
@@ -35,6 +36,36 @@ def test_a_nack_repeats_everything_from_the_oldest_on_in_order() -> None:
     again = [(g.block.first_entry_id, g.rows, g.redelivery_count) for g in rig.grants()]
     assert again == [(0, ((2, 3),), 1), (4, ((0, 3),), 1), (5, ((0, 4),), 0)]
     assert rig.dispatcher.consumers[1].unacked == 9, "the message before stays where it is"
+
+
+@pytest.mark.parametrize(
+    ("queue", "first"),
+    [
+        (EMPTY_QUEUE, 5),
+        (ConsumerQueue(9, (1, 4, 0)), 4),
+        (ConsumerQueue(9, (1, 0, 2)), 2),
+        (ConsumerQueue(5, None), 4),
+        (ConsumerQueue(3, (1, 5, 0)), 0),
+        (UNKNOWN_QUEUE, 0),
+    ],
+)
+def test_a_later_nack_repeats_what_an_earlier_one_has_brought_to_the_queue_that_goes(
+    queue: ConsumerQueue, first: int
+) -> None:
+    """Deliveries 4 to 7: the failed row again, the others of its block, the batch, the last block."""
+    rig = Rig([4, -3, 4])
+    rig.add(1, credit=100, consumer_type=EXCLUSIVE)
+    assert len(rig.grants()) == 3
+    rig.dispatcher.negative_acknowledge(1, [(1, 0, ((0, 1),), 0)])
+    assert [g.number for g in rig.grants()] == [4, 5, 6, 7]
+    assert rig.dispatcher.negative_acknowledge(1, [(1, 5, ((0, 1),), 0)], queue)
+    again = {
+        g.block.first_entry_id + (row if g.block.row_is_entry else 0)
+        for g in rig.grants()
+        for start, end in g.rows
+        for row in range(start, end)
+    }
+    assert again == {*range(first, 9)}
 
 
 def test_cumulative_acknowledgment_may_end_within_blocks_and_batches() -> None:

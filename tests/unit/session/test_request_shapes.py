@@ -57,6 +57,7 @@ SAID: list[Any] = [
     Ping(1),
     OpenProducer(1, 2, "p", 1, INCARNATION, 2**62, 3, True, {"host": "a", "": ""}),
     OPEN._replace(properties={"host": "a"}),
+    NegativeAcknowledge(2, ((2**40, 3, (), 0),), 1, 17, (2**40, 1, 0)),
 ]
 NOWHERE_RIGHT: list[Any] = [1.5, float("nan"), -2, -(2**63), 2**64 - 1, (1, "x"), ({},), {1: 2}, ((((),),),)]
 """Fits no field, but for a number of 64 bits those that take one."""
