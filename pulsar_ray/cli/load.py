@@ -38,12 +38,17 @@ class Load:
         self.error: BaseException | None = None
         self._quotas = _shares(count, threads)
         # Not joins: Python takes a thread for ended if Ctrl-C comes while it is joined.
+        self._threads: list[threading.Thread] = []
         self._ends = [threading.Event() for _ in range(threads)]
 
     def start(self, work: Callable[[Meter, int | None], None]) -> None:
         """Begin."""
-        for each in zip(self.meters, self._quotas, self._ends, strict=True):
-            threading.Thread(target=self._run, args=(work, *each), daemon=True).start()
+        self._threads = [
+            threading.Thread(target=self._run, args=(work, *each), daemon=True)
+            for each in zip(self.meters, self._quotas, self._ends, strict=True)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def _run(
         self,
@@ -74,8 +79,10 @@ class Load:
     def finish(self) -> None:
         """Let every thread end, and raise what one of them raised."""
         self.stop.set()
-        for end in self._ends:
-            end.wait()
+        for thread, end in zip(self._threads, self._ends, strict=False):
+            # Ctrl-C may come before all of them are started.
+            while thread.is_alive() and not end.is_set():
+                end.wait(_PAUSE_S)
         if self.error is not None:
             raise self.error
 

@@ -156,8 +156,8 @@ def _run(load: Load, each: Callable[[Meter, int | None], None], seconds: float |
     was_interrupted = False
     report = partial(_Report, load)
     last = first = report()
-    load.start(each)
     try:
+        load.start(each)
         while load.is_running and (seconds is None or time.perf_counter() - started < seconds):
             load.wait(REPORT_INTERVAL_S if seconds is None else min(REPORT_INTERVAL_S, seconds))
             now = report()

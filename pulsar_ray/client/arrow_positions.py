@@ -28,12 +28,17 @@ class TablePositions(NamedTuple):
 
 
 def table_positions(table: pa.Table) -> dict[str, TablePositions]:
-    """By full topic name, the messages of these rows; duplicates count once.
+    """By full topic name, the messages of these rows that are stored; duplicates count once.
 
     Needs the columns topic, ledger_id, entry_id and batch_index. Raises ValueError if one is missing, has a
     wrong type or a null.
     """
     ledgers, entries, rows = (_numbers(table, name) for name in ("ledger_id", "entry_id", "batch_index"))
+    are_stored = ledgers >= 0
+    if (are_stored & (entries < 0)).any():
+        raise _no_such_row("entry_id")
+    if not are_stored.all():
+        return table_positions(table.filter(pa.array(are_stored)))
     return {
         topic: _positions(ledgers[chosen], entries[chosen], rows[chosen])
         for topic, chosen in _by_topic(table)
@@ -71,10 +76,14 @@ def _numbers(table: pa.Table, name: str) -> _Int64s:
     if not pa.types.is_integer(column.type):
         raise ValueError(f"column {name} is {column.type}; it must hold the integers of the received table")
     numbers: _Int64s = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
-    least, most = (-1, MAX_BATCH_INDEX) if name == "batch_index" else (0, None)
-    if len(numbers) and (numbers.min() < least or (most is not None and numbers.max() > most)):
-        raise ValueError(f"column {name} has a number that no received row has")
+    # -1 is the place of what is not stored, and no index.
+    if len(numbers) and (numbers.min() < -1 or (name == "batch_index" and numbers.max() > MAX_BATCH_INDEX)):
+        raise _no_such_row(name)
     return numbers
+
+
+def _no_such_row(name: str) -> ValueError:
+    return ValueError(f"column {name} has a number that no received row has")
 
 
 def _by_topic(table: pa.Table) -> list[tuple[str, Any]]:

@@ -36,7 +36,6 @@ class ConsumerQueue(NamedTuple):
 
 EMPTY_QUEUE = ConsumerQueue(1 << 62, None)
 """Everything has arrived, and the application was given all of it."""
-UNKNOWN_QUEUE = ConsumerQueue(-1, None)
 
 
 class Redelivery:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from pulsar_ray.dispatch.consumer import Consumer
-from pulsar_ray.dispatch.redelivery import UNKNOWN_QUEUE, ConsumerQueue, NackItem, Redelivery
+from pulsar_ray.dispatch.redelivery import EMPTY_QUEUE, ConsumerQueue, NackItem, Redelivery
 from pulsar_ray.dispatch.returning import ReturningConsumers
 from pulsar_ray.dispatch.subscription_type import SubscriptionType
 
@@ -16,6 +16,7 @@ class _Deferred(NamedTuple):
 
     consumer_id: int
     items: list[NackItem]
+    queue: ConsumerQueue
     through: int | None
 
 
@@ -42,7 +43,7 @@ class RedeliveryRequests:
         if consumer is None:
             return False
         if self._returning.has_claims(consumer_id):
-            self.deferred.append(_Deferred(consumer_id, list(items), None))
+            self.deferred.append(_Deferred(consumer_id, list(items), queue, None))
             return False
         lowest = self._redelivery.negative_acknowledge(consumer, items)
         if lowest is None or not self._type.policy.is_ordered:
@@ -58,7 +59,7 @@ class RedeliveryRequests:
             # One that stands by has nothing, and the queue of the active one must stay as it is.
             return False
         if self._returning.has_claims(consumer_id):
-            self.deferred.append(_Deferred(consumer_id, [], through))
+            self.deferred.append(_Deferred(consumer_id, [], EMPTY_QUEUE, through))
             return False
         is_ordered = self._type.policy.is_ordered
         self._redelivery.redeliver(consumer, None if is_ordered else through)
@@ -67,9 +68,9 @@ class RedeliveryRequests:
     def retry(self) -> Iterator[int]:
         """Blocks were read: do what waited for them; yields the consumers whose queues must go."""
         deferred, self.deferred = self.deferred, []
-        for consumer_id, items, through in deferred:
+        for consumer_id, items, queue, through in deferred:
             if through is None:
-                has_gone_back = self.negative_acknowledge(consumer_id, items, UNKNOWN_QUEUE)
+                has_gone_back = self.negative_acknowledge(consumer_id, items, queue)
             else:
                 has_gone_back = self.redeliver(consumer_id, through)
             if has_gone_back:

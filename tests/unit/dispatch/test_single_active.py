@@ -7,7 +7,7 @@ import pytest
 from pulsar_ray.dispatch.attachment import Departure
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.grant import DropQueue
-from pulsar_ray.dispatch.redelivery import EMPTY_QUEUE, UNKNOWN_QUEUE, ConsumerQueue
+from pulsar_ray.dispatch.redelivery import EMPTY_QUEUE, ConsumerQueue
 from pulsar_ray.errors import ConsumerBusy
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.position import EARLIEST, Position
@@ -46,7 +46,7 @@ def test_a_nack_repeats_everything_from_the_oldest_on_in_order() -> None:
         (ConsumerQueue(9, (1, 0, 2)), 2),
         (ConsumerQueue(5, None), 4),
         (ConsumerQueue(3, (1, 5, 0)), 0),
-        (UNKNOWN_QUEUE, 0),
+        (ConsumerQueue(-1, None), 0),
     ],
 )
 def test_a_later_nack_repeats_what_an_earlier_one_has_brought_to_the_queue_that_goes(
