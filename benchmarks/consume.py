@@ -132,6 +132,7 @@ def _as_arrow(broker: Broker, slices: int) -> Row:
         began = time.perf_counter()
         read.append(floor.read(size) / (time.perf_counter() - began))
         received += table.num_rows
+    floor.close()
     consumer.close()
     producer.close()
     return Row(
@@ -154,23 +155,29 @@ def _segments(broker: Broker, topic: str) -> list[str]:
 
 
 class _Reader:
-    """Reads the same segment files in slices and checksums them."""
+    """Reads the same segment files in slices and checksums them, from the start again at the end."""
 
     def __init__(self, paths: list[str]) -> None:
         self._fds = [os.open(path, os.O_RDONLY) for path in paths]
         self._buffer = np.empty(SLICE_BYTES, dtype=np.uint8)
+        self._place = 0
         self._offset = 0
 
     def read(self, size: int) -> int:
         """Read so many bytes on; how many it were."""
         done = 0
-        while done < size and self._fds:
-            data = os.pread(self._fds[0], SLICE_BYTES, self._offset)
+        while done < size:
+            data = os.pread(self._fds[self._place], SLICE_BYTES, self._offset)
             if not data:
-                os.close(self._fds.pop(0))
+                self._place = (self._place + 1) % len(self._fds)
                 self._offset = 0
                 continue
             checksum(data)
             self._offset += len(data)
             done += len(data)
         return done
+
+    def close(self) -> None:
+        """Close the files."""
+        for fd in self._fds:
+            os.close(fd)
