@@ -14,7 +14,7 @@ from pulsar_ray.dispatch.row_segments import Segment
 from pulsar_ray.dispatch.sticky_key import Slots
 from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor
 from pulsar_ray.model import row_ranges, row_sets
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.position import LATEST, Position
 from pulsar_ray.model.row_ranges import RowRanges
 from pulsar_ray.model.row_sets import RowSet
 
@@ -39,8 +39,8 @@ class Intake:
     def take_in(self, blocks: Iterable[BlockRef], slots: Iterable[Slots] | None = None) -> None:
         """Blocks in the order of the log; those below the read position are known already."""
         cursor, pending = self._cursor, self._pending
-        # Without holes, counts and claims every row of a block waits.
-        is_plain = not (cursor.has_marks or self._returning.claims)
+        # Behind all holes, counts and claims every row of a block waits.
+        marks_end = LATEST if self._returning.claims else cursor.marks_end
         read_position: tuple[int, int] = self.read_position
         has_read = False
         for ref, of_rows in zip(blocks, repeat(None) if slots is None else slots, strict=False):
@@ -51,7 +51,7 @@ class Intake:
             if has_read and read_position[0] != ledger_id:
                 cursor.extend(_before(read_position))
             read_position, has_read = following, True
-            if is_plain and (ledger_id, first) > cursor.mark_delete:
+            if (ledger_id, first) > marks_end:
                 pending.add_whole(PendingBlock(ref, of_rows))
                 continue
             cursor.extend(_before(following))

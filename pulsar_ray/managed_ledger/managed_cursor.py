@@ -11,7 +11,7 @@ from pulsar_ray.managed_ledger.cursor_changes import CursorChanges
 from pulsar_ray.managed_ledger.ledger_spans import LedgerSpans
 from pulsar_ray.managed_ledger.redelivery_counts import RedeliveryCounts
 from pulsar_ray.model import row_ranges, row_sets
-from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.model.position import EARLIEST, LATEST, Position
 from pulsar_ray.model.position_ranges import PositionRanges
 from pulsar_ray.model.row_ranges import RowRanges
 from pulsar_ray.model.scattered_ints import Piece
@@ -190,9 +190,11 @@ class ManagedCursor:
         return self.durable_rows(position) if rows is None else rows
 
     @property
-    def has_marks(self) -> bool:
-        """Whether anything above mark-delete is acknowledged or has failed before."""
-        return bool(self.deleted or self._batch_acks or self._session_acks or self.counts.has_any)
+    def marks_end(self) -> Position:
+        """No entry behind this one is acknowledged, even in part, or has failed before."""
+        if self._batch_acks or self._session_acks or self.counts.has_any:
+            return LATEST
+        return max(self.mark_delete, self.deleted.end)
 
     def backlog(self) -> int:
         """How many entries are not acknowledged."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.position import EARLIEST, Position
 from pulsar_ray.model.scattered_ints import Piece, ScatteredInts
 
 
@@ -55,6 +55,12 @@ class PositionRanges:
         """The last entry that is contained with all others from `entry_id` on, None if that is not."""
         entries = self._ledgers.get(ledger_id)
         return None if entries is None else entries.run_end(entry_id)
+
+    @property
+    def end(self) -> Position:
+        """The last entry, EARLIEST if there is none."""
+        last = max((ledger_id for ledger_id, entries in self._ledgers.items() if entries.count), default=None)
+        return EARLIEST if last is None else Position(last, self._ledgers[last].last)
 
     def missing(self, ledger_id: int, first: int, last: int) -> list[tuple[int, int]]:
         """The closed ranges of first..last that are not contained, in order."""

@@ -39,6 +39,11 @@ class ScatteredInts:
         self._bits: dict[int, int] = {}
         self.count = 0
 
+    @property
+    def last(self) -> int:
+        """The highest number, -1 if there is none."""
+        return self._lasts[-1] if self._lasts else -1
+
     # ---- putting in
 
     def add(self, first: int, last: int) -> int:

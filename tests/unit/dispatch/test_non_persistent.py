@@ -144,7 +144,7 @@ def test_asking_for_redelivery_brings_nothing() -> None:
     assert dispatcher.redeliver_unacknowledged(1, 2) == []
     dispatcher.acknowledge(1, ranges=[(LEDGER, 0, 1)], cumulative=(LEDGER, 1, -1))
     assert dispatcher.dispatch(0) == []
-    assert not dispatcher.cursor.has_marks
+    assert dispatcher.cursor.marks_end == dispatcher.cursor.mark_delete
 
 
 def test_what_was_on_its_way_when_the_connection_broke_is_lost_and_costs_no_permits() -> None:
