@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any, TypeVar
 
 import click
 
@@ -19,11 +20,16 @@ from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.whole_help import WholeHelp
 
 REPORT_INTERVAL_S = 1.0
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 count_option = click.option("--count", type=click.IntRange(min=1), help="Stop after so many messages.")
 seconds_option = click.option(
     "--seconds", type=click.FloatRange(min=0, min_open=True), help="Stop after so long."
 )
+
+
+def _threads_option(meaning: str) -> Callable[[_Command], _Command]:
+    return click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help=meaning)
 
 
 @click.group(cls=WholeHelp)
@@ -52,13 +58,7 @@ def perf() -> None:
     show_default=True,
     help="Messages without a receipt, of each producer; sending waits there.",
 )
-@click.option(
-    "--threads",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="As many producers in one process, with one connection.",
-)
+@_threads_option("As many producers in one process, with one connection.")
 @count_option
 @seconds_option
 @pass_target
@@ -113,13 +113,7 @@ def produce(
     type=click.Choice(list(TYPES)),
     help="Of the subscription.  [default: exclusive; with several threads shared]",
 )
-@click.option(
-    "--threads",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="As many consumers of the subscription.",
-)
+@_threads_option("As many consumers of the subscription.")
 @count_option
 @seconds_option
 @pass_target

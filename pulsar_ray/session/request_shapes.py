@@ -138,9 +138,7 @@ def _is_cumulative(value: Any) -> bool:
 
 def _is_message(value: Any) -> bool:
     """(ledger id, first entry id, row)."""
-    return (
-        type(value) is tuple and len(value) == 3 and all(map(is_number, value)) and 0 <= value[2] < _ROW_END
-    )
+    return _is_cumulative(value) and value[2] >= 0
 
 
 def _are_failures(value: Any) -> bool:
