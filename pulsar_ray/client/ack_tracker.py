@@ -212,13 +212,25 @@ class AckTracker:
 
     def add_part(self, block: ReceivedBlock, rows: Rows) -> None:
         """Acknowledge rows of a received block."""
+        start = block.first_entry_id
+        if block.is_batch and len(rows) == block.message_count:
+            self._add_batch(block.ledger_id, start, block.message_count)
+            return
         ranges = ranges_of(rows)
         if block.is_batch:
-            self.add_rows(block.ledger_id, block.first_entry_id, ranges, block.message_count)
+            self.add_rows(block.ledger_id, start, ranges, block.message_count)
             return
-        start = block.first_entry_id
         for first, end in ranges:
             self.add_range(block.ledger_id, start + first, start + end - 1)
+
+    def _add_batch(self, ledger_id: int, entry_id: int, batch_size: int) -> None:
+        """Acknowledge all rows of a batch."""
+        self._end_run()
+        if (ledger_id, entry_id) in self._partial:
+            self.add_rows(ledger_id, entry_id, ((0, batch_size),), batch_size)
+        else:
+            self.count += batch_size - 1  # the entry counts as one
+            self.add(ledger_id, entry_id)
 
     def _complete(self, key: tuple[int, int]) -> None:
         del self._partial[key]

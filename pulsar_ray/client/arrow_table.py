@@ -41,6 +41,9 @@ batch index" and "no partition", as in MessageId.
 _SHORT_BLOCK = 128
 _SHORT_BLOCK_BYTES = 16 * 1024
 
+_STORED = tuple(BLOCK_SCHEMA.names)
+_STORED_BUT_SEQUENCE_IDS = tuple(name for name in _STORED if name != "sequence_id")
+
 _Run = tuple[int, list[pa.Array | None]]
 """So many neighbouring rows, and columns that were stored; None is one that none of these rows has."""
 
@@ -61,9 +64,8 @@ def received_table(parts: Iterable[BlockRows]) -> pa.Table:
 
 def _stored_columns(parts: Sequence[BlockRows]) -> dict[str, pa.ChunkedArray]:
     """What producers wrote; without sequence ids if all are consecutive."""
-    names = BLOCK_SCHEMA.names
-    if not any(part.block.decoded.has_sequence_ids for part in parts):
-        names.remove("sequence_id")
+    has_sequence_ids = any(part.block.decoded.has_sequence_ids for part in parts)
+    names = _STORED if has_sequence_ids else _STORED_BUT_SEQUENCE_IDS
     runs = list(_runs(parts, names))
     return {
         name: _joined([(count, arrays[place]) for count, arrays in runs], TABLE_SCHEMA.field(name).type)
@@ -71,7 +73,7 @@ def _stored_columns(parts: Sequence[BlockRows]) -> dict[str, pa.ChunkedArray]:
     }
 
 
-def _runs(parts: Sequence[BlockRows], names: Sequence[str]) -> Iterator[_Run]:
+def _runs(parts: Sequence[BlockRows], names: tuple[str, ...]) -> Iterator[_Run]:
     """Each long block for itself, and all short ones between two of them."""
     if len(parts) == 1:
         yield _stored(parts[0], names)
@@ -95,10 +97,10 @@ def _is_short(block: ReceivedBlock) -> bool:
     )
 
 
-def _stored(part: BlockRows, names: Sequence[str]) -> _Run:
+def _stored(part: BlockRows, names: tuple[str, ...]) -> _Run:
     """Rows of a block, uncopied."""
     block, rows = part
-    columns = [block.decoded.column(name) for name in names]
+    columns = block.decoded.columns(names)
     if isinstance(rows, range):
         if len(rows) < block.message_count:
             columns = [column if column is None else column.slice(rows[0], len(rows)) for column in columns]
@@ -125,7 +127,7 @@ def _joined(parts: Sequence[tuple[int, pa.Array | None]], kind: pa.DataType) -> 
     return pa.chunked_array(chunks, kind)
 
 
-def _gathered(parts: Sequence[BlockRows], names: Sequence[str]) -> _Run:
+def _gathered(parts: Sequence[BlockRows], names: tuple[str, ...]) -> _Run:
     """Short blocks as one: making Arrow arrays of each would cost more than its rows."""
     arrays: list[pa.Array | None] = []
     for name in names:

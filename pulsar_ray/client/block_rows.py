@@ -28,8 +28,10 @@ class BlockRows(NamedTuple):
 
 def rows_in(rows: RowSet) -> Rows:
     """The rows of a set."""
+    if not rows & (rows + 1):  # from the first row on, as nearly always
+        return range(rows.bit_length())
     if row_sets.is_range(rows):
-        return range(max(row_sets.first(rows), 0), rows.bit_length())
+        return range(row_sets.first(rows), rows.bit_length())
     numbers: list[int] = row_sets.numbers_of(rows).tolist()
     return numbers
 

@@ -270,10 +270,10 @@ class ConsumerCore(ConsumerPartitions):
                 return BlockRows(block, _ONLY_ROW), partition
             if block.is_batch:
                 rows = partition.outstanding_rows(granted, block.message_count)
-                partition.consumed += granted.rows.bit_count() - rows.bit_count()
+                if rows is not granted.rows:
+                    partition.consumed += granted.rows.bit_count() - rows.bit_count()
             # Credit is given back a part of the window at a time, so that the next messages are on their way.
-            self.queue.add(block, rows, partition, max(1, self.window // 2))
-            taken = self.queue.next_part()
+            taken = self.queue.add(block, rows, partition, max(1, self.window // 2))
         if taken is None:
             partition.send_credit()
         return taken

@@ -330,11 +330,11 @@ class PartitionConsumer(Acknowledging):
 
         Rows that were acknowledged are not, nor those that a seek into the batch leaves out.
         """
-        rows = granted.rows
-        if skipped := self.skipped.of(granted.key, batch_size, granted.generation):
-            self.acks.add_rows(*granted.key, skipped, batch_size)
+        rows, key = granted.rows, granted.key
+        if skipped := self.skipped.of(key, batch_size, granted.generation):
+            self.acks.add_rows(*key, skipped, batch_size)
             rows &= ~row_sets.of_ranges(skipped)
-        return self.acks.outstanding_rows(*granted.key, rows, batch_size)
+        return self.acks.outstanding_rows(*key, rows, batch_size)
 
     def leave_out(self, granted: Granted, error: PulsarException) -> bool:
         """A block could not be read: it counts as consumed, and stays unacknowledged.

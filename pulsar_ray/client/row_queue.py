@@ -60,11 +60,17 @@ class RowQueue:
         self._parts.clear()
         self.granted.clear()
 
-    def add(self, block: ReceivedBlock, rows: RowSet, partition: PartitionConsumer, at_once: int) -> None:
-        """Queue rows of a decoded block behind all others, in parts of so many rows."""
+    def add(
+        self, block: ReceivedBlock, rows: RowSet, partition: PartitionConsumer, at_once: int
+    ) -> tuple[BlockRows, PartitionConsumer] | None:
+        """Queue rows of a decoded block, in parts of so many, where none wait; take the first part."""
         numbers = rows_in(rows)
+        if 0 < len(numbers) <= at_once:
+            partition.consumed += len(numbers)
+            return BlockRows(block, numbers), partition
         for start in range(0, len(numbers), at_once):
             self._parts.append((BlockRows(block, numbers[start : start + at_once]), partition))
+        return self.next_part()
 
     def next_part(self) -> tuple[BlockRows, PartitionConsumer] | None:
         """Take the next part of a decoded block; it counts as consumed."""

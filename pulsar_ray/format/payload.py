@@ -133,7 +133,16 @@ class DecodedBlock:
     give their part as stored: `header.codec` and `header.uncompressed_length` are those of the whole.
     """
 
-    __slots__ = ("__weakref__", "_batch", "_lists", "_value", "header", "message_count", "metadata")
+    __slots__ = (
+        "__weakref__",
+        "_batch",
+        "_columns",
+        "_lists",
+        "_value",
+        "header",
+        "message_count",
+        "metadata",
+    )
 
     def __init__(
         self, header: BlockHeader, metadata: BlockMetadata, batch: pa.RecordBatch | None, value: bytes | None
@@ -144,6 +153,7 @@ class DecodedBlock:
         self._batch = batch
         self._value = value
         self._lists: dict[int, list[Any] | None] = {}
+        self._columns: dict[tuple[str, ...], list[pa.Array | None]] = {}
 
     def values(self) -> list[bytes | None]:
         """Return each message's bytes, None for a tombstone."""
@@ -176,12 +186,22 @@ class DecodedBlock:
 
     def record_batch(self) -> pa.RecordBatch:
         """Return the messages with all columns of BLOCK_SCHEMA, also for a single message."""
-        columns = (self.column(name) for name in BLOCK_SCHEMA.names)
+        columns = self.columns(tuple(BLOCK_SCHEMA.names))
         arrays = [
             pa.nulls(self.message_count, field.type) if column is None else column
             for column, field in zip(columns, BLOCK_SCHEMA, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=BLOCK_SCHEMA)
+
+    def columns(self, names: tuple[str, ...]) -> list[pa.Array | None]:
+        """Return columns of BLOCK_SCHEMA, None for one that no message has anything in.
+
+        They are kept for whoever reads this block next: consumers of several subscriptions share it.
+        """
+        columns = self._columns.get(names)
+        if columns is None:
+            columns = self._columns[names] = [self.column(name) for name in names]
+        return columns
 
     def column(self, name: str) -> pa.Array | None:
         """Return a column of BLOCK_SCHEMA, None if no message has anything in it."""

@@ -234,3 +234,22 @@ def test_against_a_naive_model() -> None:
         partly = {key: acked for key, acked in rows.items() if key not in entries}
         seen = {key: acked for key, acked in sent.rows.items() if key not in entries}
         assert seen == (partly if index_acks else {})
+
+
+def test_a_whole_batch_counts_all_its_messages_once() -> None:
+    acks = AckTracker()
+    batch = received([b"a", b"b", b"c"], first_entry_id=5)
+    acks.add_part(batch, range(3))
+    assert acks.count == 3
+    assert acks.drain() == PendingAcks([(3, 5, 5)], [], None)
+    assert acks.drain() is None
+
+
+@pytest.mark.parametrize("row", range(3))
+def test_a_whole_batch_of_which_a_row_was_acknowledged_before(row: int) -> None:
+    acks = AckTracker()
+    batch = received([b"a", b"b", b"c"], first_entry_id=5)
+    acks.add_row(3, 5, row, 3)
+    acks.add_part(batch, range(3))
+    assert acks.count == 3
+    assert acks.drain() == PendingAcks([(3, 5, 5)], [], None)
