@@ -70,8 +70,8 @@ class Message:
                 block.ledger_id,
                 block.first_entry_id,
                 self.row,
-                batch_size=block.message_count,
-                topic_name=block.topic_name,
+                block.message_count,
+                block.topic_name,
             )
         return MessageId(
             block.partition,

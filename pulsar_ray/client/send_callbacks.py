@@ -38,7 +38,7 @@ def complete_callbacks(batch: SealedBatch, partition: int, ledger_id: int, entry
             continue
         try:
             if is_batch:
-                callback(ok, MessageId(partition, ledger_id, entry_id, row, batch_size=size))
+                callback(ok, MessageId(partition, ledger_id, entry_id, row, size))
             else:
                 callback(ok, MessageId(partition, ledger_id, entry_at(entry_id, row)))
         except Exception:

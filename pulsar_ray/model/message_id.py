@@ -39,8 +39,7 @@ class MessageId:
         ledger_id: int = -1,
         entry_id: int = -1,
         batch_index: int = -1,
-        *,
-        batch_size: int = 0,
+        batch_size: int = 0,  # by place where an id is made for each message: names cost half as much again
         topic_name: str = "",
         first_chunk: MessageId | None = None,
     ) -> None:
