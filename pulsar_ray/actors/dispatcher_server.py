@@ -9,14 +9,17 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pulsar_ray.actors.consumer_endpoint import ConsumerEndpoint
+from pulsar_ray.actors.early_acknowledgments import EarlyAcknowledgments, reach_of
 from pulsar_ray.actors.log_feed import LogFeed
 from pulsar_ray.actors.openings import Openings
 from pulsar_ray.actors.owner_loop import DiskThread
 from pulsar_ray.actors.partition_follower import PartitionFollower
+from pulsar_ray.actors.repeated_calls import RepeatedCalls
 from pulsar_ray.actors.session_host import SessionHost
 from pulsar_ray.actors.subscription_admin import SubscriptionAdmin
 from pulsar_ray.actors.subscription_host import SubscriptionHost
@@ -82,6 +85,8 @@ class DispatcherServer:
         self._epoch = 0
         self._is_armed = False
         self._openings = Openings()
+        self._seeks = RepeatedCalls()
+        self._early = EarlyAcknowledgments(lambda: follower.call("last_message"), host.spawn)
         self.is_removed = False
         self._removing = asyncio.Lock()
         self._admin: SubscriptionAdmin | None = None
@@ -134,7 +139,7 @@ class DispatcherServer:
             self._reader,
             self._directory,
             look_around=self.look_around,
-            seek=lambda target, inclusive: self._seek(host, None, target, inclusive),
+            seek=lambda target, inclusive: self._seek_to(host, target, inclusive),
             remove=lambda: self._remove(host),
         )
 
@@ -229,12 +234,21 @@ class DispatcherServer:
         match request:
             case Credit():
                 host.credit(endpoint, request)
+            case Acknowledge() if reach_of(request) > self._feed.last:
+                self._early.add(partial(self._acknowledge_late, session, host, endpoint, request))
             case Acknowledge():
                 host.acknowledge(endpoint, request)
             case NegativeAcknowledge():
                 host.negative_acknowledge(endpoint, request)
             case RedeliverUnacknowledged():
                 host.redeliver_unacknowledged(endpoint, request)
+
+    def _acknowledge_late(
+        self, session: Session, host: SubscriptionHost, endpoint: ConsumerEndpoint, request: Acknowledge
+    ) -> None:
+        # On another connection, or after another opening, the client says it again.
+        if session.endpoints.get(request.consumer_id) is endpoint:
+            host.acknowledge(endpoint, request)
 
     def _answer_opened(self, session: Session, request: OpenConsumer) -> None:
         async def run() -> None:
@@ -271,6 +285,7 @@ class DispatcherServer:
 
     async def _close_endpoint(self, session: Session, endpoint_id: int) -> None:
         await self._openings.ended(session.id, endpoint_id)
+        await self._early.settled()
         endpoint = session.endpoints.get(endpoint_id)
         if isinstance(endpoint, ConsumerEndpoint) and (
             host := self._subscriptions.get(endpoint.subscription)
@@ -308,6 +323,7 @@ class DispatcherServer:
             "has_more": self._has_more,
         }
         check_call(CONSUMER_CALLS, "dispatcher", request.method, request.arguments)
+        await self._early.settled()
         return await methods[request.method](host, endpoint, **request.arguments)
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:
@@ -319,8 +335,12 @@ class DispatcherServer:
         return await self._admin.call(name, arguments)
 
     async def _seek(
-        self, host: SubscriptionHost, _: ConsumerEndpoint | None, target: Any, inclusive: bool
+        self, host: SubscriptionHost, _: ConsumerEndpoint, seek_id: int, target: Any, inclusive: bool
     ) -> int:
+        sought: int = await self._seeks.once(seek_id, lambda: self._seek_to(host, target, inclusive))
+        return sought
+
+    async def _seek_to(self, host: SubscriptionHost, target: Any, inclusive: bool) -> int:
         if self._request.durable:
             mark = await self._follower.call(
                 "hold_for_seek", number=self._number, target=target, inclusive=inclusive
@@ -377,12 +397,12 @@ class DispatcherServer:
     # --- stats, closing ---------------------------------------------------------------------------
 
     async def look_around(self) -> None:
-        """Learn where the log is now, also with nobody connected, when the partition is silent."""
+        """Learn where the log is now; the partition tells only who waits for it, and several not at once."""
         if not self._is_armed:
             self._follower.follow(self._number, armed=False)
-            # Its answer comes behind what following is answered with.
-            with contextlib.suppress(PulsarException, asyncio.TimeoutError):
-                await asyncio.wait_for(self._follower.call("last_message"), LOOK_DEADLINE_S)
+        # Its answer comes behind what following is answered with, and what was held back.
+        with contextlib.suppress(PulsarException, asyncio.TimeoutError):
+            await asyncio.wait_for(self._follower.call("last_message"), LOOK_DEADLINE_S)
         for host in self._subscriptions.values():
             host.core.cursor.set_ledgers(self._feed.ledgers)
 

@@ -16,8 +16,11 @@ from pulsar_ray.session.session_table import Session
 MAX_UNSENT_BYTES = 256 * 1024
 _PAUSE_CPU_S = 0.0016
 """What telling one follower takes of processors in its process and its consumers', and as much again."""
-PAUSE_S = _PAUSE_CPU_S / len(os.sched_getaffinity(0))
-"""For each armed follower but one: so long they are told nothing more after they were told something."""
+PAUSE_S = max(0.00025, _PAUSE_CPU_S / len(os.sched_getaffinity(0)))
+"""For each armed follower but one: so long they are told nothing more after they were told something.
+
+Never less, however many processors there seem to be: the group's quota may be lower.
+"""
 MAX_PAUSE_S = 0.020
 MAX_HELD_BYTES = 64 * 1024
 

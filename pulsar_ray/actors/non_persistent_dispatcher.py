@@ -65,7 +65,7 @@ class NonPersistentDispatcherServer(DispatcherServer):
                 self._reader,
                 "",
                 look_around=self.look_around,
-                seek=lambda target, inclusive: self._seek(host, None, target, inclusive),
+                seek=lambda target, inclusive: self._seek_to(host, target, inclusive),
                 remove=lambda: self._remove(host),
             )
         self._host.serve(self)
@@ -146,9 +146,7 @@ class NonPersistentDispatcherServer(DispatcherServer):
             )
         return await super().call(name, arguments)
 
-    async def _seek(
-        self, host: SubscriptionHost, _: ConsumerEndpoint | None, target: Any, inclusive: bool
-    ) -> int:
+    async def _seek_to(self, host: SubscriptionHost, target: Any, inclusive: bool) -> int:
         """Without effect, as in Pulsar: there is nothing to go back to."""
         return host.core.generation
 

@@ -392,7 +392,10 @@ class PartitionConsumer(Acknowledging):
         return self.link.request(lambda rid: self.control(rid, method, arguments), deadline, then)
 
     def seek(self, start: StartPosition, deadline: float) -> None:
-        """Go on there; what is queued is dropped before anything from there can be received."""
+        """Go on there; what is queued is dropped before anything from there can be received.
+
+        If its answer is lost it is asked for again: the number tells the dispatcher that it was done.
+        """
 
         def sought(generation: int) -> None:
             with self._core.lock:
@@ -402,7 +405,7 @@ class PartitionConsumer(Acknowledging):
             self._end_forgotten()
             self.send_credit()
 
-        self.call("seek", deadline, then=sought, **start.target)
+        self.call("seek", deadline, then=sought, seek_id=secrets.randbits(62), **start.target)
 
     def is_of(self, directory: str | None) -> bool:
         """Whether it was open on the partition of this directory, not on an earlier one of the same name."""

@@ -72,7 +72,7 @@ PARTITION_CALLS: Calls = {
 }
 
 CONSUMER_CALLS: Calls = {
-    "seek": _SEEK,
+    "seek": {"seek_id": is_number, **_SEEK},
     "check_unsubscribe": {},
     "unsubscribe": {},
     "last_message": {},

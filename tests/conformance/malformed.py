@@ -35,7 +35,14 @@ _METHODS = (
     *("hold_for_seek", "seek_position", "plan_range", "grant_lease", "check_position", "release_lease", "x"),
 )
 _ARGUMENTS = (
-    *((), ("target", "inclusive"), ("number", "target", "inclusive"), ("position",), ("lease_id",)),
+    *(
+        (),
+        ("target", "inclusive"),
+        ("seek_id", "target", "inclusive"),
+        ("number", "target", "inclusive"),
+        ("position",),
+        ("lease_id",),
+    ),
     *(("first", "last", "expires_ms"), ("start", "end", "slice_bytes", "lease_ms"), ("wrong",)),
     ("name", "durable", "initial", "properties", "create"),
 )
@@ -157,7 +164,7 @@ class Nonsense:
             **dict.fromkeys(("target", "start", "end"), self._target),
             **dict.fromkeys(("position", "first", "last"), self._position),
             **dict.fromkeys(("inclusive", "durable"), self._flag),
-            **dict.fromkeys(("lease_ms", "expires_ms", "lease_id"), self._number),
+            **dict.fromkeys(("lease_ms", "expires_ms", "lease_id", "seek_id"), self._number),
             "slice_bytes": lambda: self._rng.choice([1, 2**40]),
             "initial": lambda: self._rng.choice(["earliest", "latest", self._position()]),
             "number": lambda: 99,

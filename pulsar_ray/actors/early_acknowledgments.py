@@ -1,0 +1,71 @@
+"""Acknowledgments that reach a dispatcher before it was told of the entries: who published has their ids."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from pulsar_ray.errors import PulsarException
+from pulsar_ray.session.requests import Acknowledge
+
+MAX_WAITING = 1024
+_POLL_S = 0.002
+
+
+class EarlyAcknowledgments:
+    """They wait until the partition has said where the log is: behind its end nothing can be acknowledged.
+
+    Runs on the owner loop. `look` asks; when it returns, what there was by then is known.
+    """
+
+    def __init__(
+        self, look: Callable[[], Awaitable[Any]], spawn: Callable[[Coroutine[Any, Any, None]], Any]
+    ) -> None:
+        self._look = look
+        self._spawn = spawn
+        self._waiting: list[Callable[[], None]] = []
+        self._is_looking = False
+
+    def add(self, acknowledge: Callable[[], None]) -> None:
+        """Call it once what there is now is known, or cannot be asked for; at once if too many wait."""
+        if len(self._waiting) >= MAX_WAITING:
+            acknowledge()
+            return
+        self._waiting.append(acknowledge)
+        if not self._is_looking:
+            self._is_looking = True
+            self._spawn(self._take())
+
+    async def settled(self) -> None:
+        """Wait until none waits."""
+        while self._is_looking:
+            await asyncio.sleep(_POLL_S)
+
+    async def _take(self) -> None:
+        try:
+            while self._waiting:
+                waiting, self._waiting = self._waiting, []
+                with contextlib.suppress(PulsarException):
+                    await self._look()
+                for acknowledge in waiting:
+                    acknowledge()
+        finally:
+            self._is_looking = False
+
+
+def reach_of(request: Acknowledge) -> tuple[int, int]:
+    """The last entry that is named, of each kind the last one: clients send them in order."""
+    reach = (-1, -1)
+    if request.ranges:
+        ledger_id, _, last = request.ranges[-1]
+        reach = ledger_id, last
+    if request.batch_rows:
+        reach = max(reach, request.batch_rows[-1][:2])
+    if request.cumulative is not None:
+        reach = max(reach, request.cumulative[:2])
+    if request.entry_bits:
+        ledger_id, origin, data = request.entry_bits[-1]
+        reach = max(reach, (ledger_id, origin + 8 * len(data) - 9 + data[-1].bit_length() if data else -1))
+    return reach
