@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import ray
 
@@ -159,7 +158,6 @@ class _Reader:
 
     def __init__(self, paths: list[str]) -> None:
         self._fds = [os.open(path, os.O_RDONLY) for path in paths]
-        self._buffer = np.empty(SLICE_BYTES, dtype=np.uint8)
         self._place = 0
         self._offset = 0
 

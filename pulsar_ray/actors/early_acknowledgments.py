@@ -11,7 +11,6 @@ from pulsar_ray.errors import PulsarException
 from pulsar_ray.session.requests import Acknowledge
 
 MAX_WAITING = 1024
-_POLL_S = 0.002
 
 
 class EarlyAcknowledgments:
@@ -26,6 +25,8 @@ class EarlyAcknowledgments:
         self._look = look
         self._spawn = spawn
         self._waiting: list[Callable[[], None]] = []
+        self._taken: asyncio.Future[None] | None = None
+        """Done once those that wait are, and with them all before."""
         self._is_looking = False
 
     def add(self, acknowledge: Callable[[], None]) -> None:
@@ -33,24 +34,28 @@ class EarlyAcknowledgments:
         if len(self._waiting) >= MAX_WAITING:
             acknowledge()
             return
+        if not self._waiting:
+            self._taken = asyncio.get_running_loop().create_future()
         self._waiting.append(acknowledge)
         if not self._is_looking:
             self._is_looking = True
             self._spawn(self._take())
 
     async def settled(self) -> None:
-        """Wait until none waits."""
-        while self._is_looking:
-            await asyncio.sleep(_POLL_S)
+        """Wait until all that were added by now are done; those that others add meanwhile do not count."""
+        if self._taken is not None:
+            await asyncio.shield(self._taken)
 
     async def _take(self) -> None:
         try:
             while self._waiting:
-                waiting, self._waiting = self._waiting, []
+                waiting, self._waiting, taken = self._waiting, [], self._taken
                 with contextlib.suppress(PulsarException):
                     await self._look()
                 for acknowledge in waiting:
                     acknowledge()
+                if taken is not None:
+                    taken.set_result(None)
         finally:
             self._is_looking = False
 

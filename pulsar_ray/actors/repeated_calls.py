@@ -24,10 +24,11 @@ class RepeatedCalls:
         task = self._known.get(number)
         if task is None:
             task = self._known[number] = asyncio.get_running_loop().create_task(work())
+            task.add_done_callback(lambda done: self._ended(number, done))
             if len(self._known) > MAX_KNOWN:
                 self._known.popitem(last=False)
-        try:
-            return await asyncio.shield(task)
-        finally:
-            if task.done() and (task.cancelled() or task.exception()):
-                self._known.pop(number, None)
+        return await asyncio.shield(task)
+
+    def _ended(self, number: int, task: asyncio.Task[Any]) -> None:
+        if task.cancelled() or task.exception():
+            self._known.pop(number, None)

@@ -50,7 +50,7 @@ def test_who_published_may_acknowledge_before_the_dispatcher_hears_of_it(
     producer = client.create_producer(topic)
     producer.send(b"told at once")
     ids = [producer.send(value) for value in numbers(0, 10)]
-    consumer.acknowledge(values_of(consumer))
+    consumer.acknowledge(first_id(consumer))
     if how == "up to the last":
         consumer.acknowledge_cumulative(ids[-1])
     for message_id in ids if how != "up to the last" else ():
@@ -59,8 +59,8 @@ def test_who_published_may_acknowledge_before_the_dispatcher_hears_of_it(
     assert_quiet(client.subscribe(topic, how, kind))
 
 
-def values_of(consumer: Consumer) -> MessageId:
-    """The id of the first message."""
+def first_id(consumer: Consumer) -> MessageId:
+    """Of the message that the dispatcher was told of at once."""
     message = consumer.receive(WAIT_MS)
     assert message.data() == b"told at once"
     return message.message_id()
