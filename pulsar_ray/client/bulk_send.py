@@ -19,7 +19,7 @@ from pulsar_ray.client.routing import CustomRouter, Router
 from pulsar_ray.errors import OperationNotSupported, PulsarException, Result, Timeout
 from pulsar_ray.format.arrow_payload import encode_rows
 from pulsar_ray.format.columns import KEY_COLUMN, ORDERING_KEY_COLUMN
-from pulsar_ray.format.metadata import BlockMetadata
+from pulsar_ray.format.metadata import BlockMetadata, encode_producer_name
 from pulsar_ray.format.payload import encode_batch, encode_table
 from pulsar_ray.format.table import normalize_table, split_rows, split_table
 from pulsar_ray.lane.completion import Completion
@@ -185,11 +185,9 @@ class BulkSend:
         codec = int(self._options.compression_type)
 
         def encode(incarnation: int, entry_seq: int, producer_name: str, first_id: int) -> list[Any]:
-            metadata = BlockMetadata(
-                producer_name=producer_name,
-                key=key if is_batch else None,
-                ordering_key=ordering_key if is_batch else None,
-            )
+            metadata = None
+            if is_batch and (key is not None or ordering_key is not None):
+                metadata = BlockMetadata(producer_name, key, ordering_key)
             return encode_batch(
                 payload,
                 columns,
@@ -202,6 +200,7 @@ class BulkSend:
                 row_is_entry=not is_batch,
                 codec=codec,
                 metadata=metadata,
+                fields=encode_producer_name(producer_name),
             )
 
         def done(ledger_id: int, entry_id: int, error: PulsarException | None) -> None:

@@ -11,7 +11,7 @@ from pulsar_ray.client.sealed_batch import SendCallback
 from pulsar_ray.client.send_callbacks import fail_callbacks, tell_stored
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.format.block import encode_block
-from pulsar_ray.format.metadata import BlockMetadata, encode_metadata
+from pulsar_ray.format.metadata import encode_producer_name
 from pulsar_ray.model.message_id import MessageId
 
 
@@ -25,7 +25,7 @@ class LoneBlocks:
     __slots__ = ("_fields", "_partition", "_stored")
 
     def __init__(self, producer_name: str, partition: int, stored: Callable[[int], None]) -> None:
-        self._fields = encode_metadata(BlockMetadata(producer_name=producer_name))
+        self._fields = encode_producer_name(producer_name)
         self._partition = partition
         self._stored = stored
 

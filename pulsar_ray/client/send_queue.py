@@ -254,9 +254,10 @@ class SendQueue:
             if self._is_full(0, size):
                 self._wait_for_room(0, size)
             self._sure_room = 0
-            self._take_sealed(seal=True)
             builder = self._builder
             assert builder is not None
+            if builder.sealed or builder.is_open:
+                self._take_sealed(seal=True)
             first_id = builder.next_sequence_id
             seq = self._numbers.next_seq
             buffers = encode(self._numbers.incarnation, seq, self.name, first_id)
@@ -271,7 +272,7 @@ class SendQueue:
             self._pending.add(
                 PendingBlock(seq, entries, messages, buffers, size, time.monotonic(), confirmed)
             )
-        self._pump()
+        self._write()
 
     def seal(self) -> None:
         """Finish what is open and write it: a flush or a synchronous send."""

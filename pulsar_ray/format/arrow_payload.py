@@ -35,6 +35,8 @@ _schemas = {
     for columns in range(1, KNOWN_COLUMNS + 1)
 }
 _VALUES_ONLY = _schemas[VALUE_COLUMN]
+# Given to every writer: it would look for them in the environment, which must not change what is stored.
+_WRITE_OPTIONS = pa.ipc.IpcWriteOptions()
 _schema_bytes = {columns: len(schema.serialize()) for columns, schema in _schemas.items()}
 
 Room: TypeAlias = Callable[[int], memoryview | None]
@@ -123,7 +125,8 @@ def _serialized(batch: pa.RecordBatch, columns: int, room: Room | None) -> Buffe
         memory = room(length)
         if memory is not None:
             file = pa.FixedSizeBufferWriter(pa.py_buffer(memory))
-            pa.ipc.RecordBatchStreamWriter(file, _schemas[columns]).write_batch(batch)
+            writer = pa.ipc.RecordBatchStreamWriter(file, _schemas[columns], options=_WRITE_OPTIONS)
+            writer.write_batch(batch)
             if file.tell() == length:
                 return memory[schema_bytes:]
     return cast("Buffer", batch.serialize())

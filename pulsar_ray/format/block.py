@@ -289,9 +289,9 @@ def encode_block(
     if payload_length <= _JOIN_BELOW:
         body = b"".join((fields, payload, padding))
         return [b"".join((fixed, _CHECKSUM.pack(xxh3_64_intdigest(fixed + body)), body))]
-    digest = _CHECKSUM.pack(checksum(fixed, fields, payload, padding))
-    head = b"".join((fixed, digest, fields))
-    return [head, payload, padding] if padding else [head, payload]
+    rest = (payload, padding) if padding else (payload,)
+    digest = _CHECKSUM.pack(checksum(fixed + fields, *rest))
+    return [b"".join((fixed, digest, fields)), *rest]
 
 
 def _flags_of(metadata: BlockMetadata) -> int:

@@ -14,7 +14,7 @@ def checksum(*buffers: Buffer) -> int:
     """Return the unsigned 64-bit checksum of the buffers' concatenation, without joining them."""
     if len(buffers) == 1:
         return xxh3_64_intdigest(buffers[0])
-    digest = xxh3_64()
-    for buffer in buffers:
+    digest = xxh3_64(buffers[0])
+    for buffer in buffers[1:]:
         digest.update(buffer)
     return digest.intdigest()

@@ -140,6 +140,12 @@ def encode_metadata(metadata: BlockMetadata) -> bytes:
     return fields + PADDING[-len(fields) & 7]
 
 
+@lru_cache(maxsize=256)
+def encode_producer_name(producer_name: str) -> bytes:
+    """As `encode_metadata` of nothing but a producer's name, which is the same for block after block."""
+    return encode_metadata(BlockMetadata(producer_name=producer_name))
+
+
 _NO_RARE_FIELDS = NO_METADATA[6:]
 
 

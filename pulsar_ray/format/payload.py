@@ -87,8 +87,11 @@ def encode_batch(
     row_is_entry: bool = False,
     codec: int = 0,
     metadata: BlockMetadata | None = None,
+    fields: bytes = b"",
 ) -> list[Buffer]:
     """Make a block of what `encode_rows` or `encode_table` returned; metadata holds for every row.
+
+    `fields` are metadata that are encoded already, as `encode_block` takes them.
 
     Raises MessageTooBig above 128 MiB uncompressed, ValueError for a field out of range, and if sequence
     ids are not consecutive although the payload has no column for them.
@@ -116,6 +119,7 @@ def encode_batch(
         uncompressed_length=uncompressed_length,
         flags=ROW_IS_ENTRY if row_is_entry else 0,
         metadata=metadata,
+        fields=fields,
     )
 
 

@@ -178,15 +178,21 @@ def split_table(
 
 
 def _cut_by_bytes(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:
-    size = batch.nbytes
-    if batch.num_rows <= 1 or size <= max_bytes:
+    if batch.num_rows <= 1 or _fits(batch, max_bytes):
         if batch.num_rows:
             yield batch
         return
     # A guess from the mean; pieces that are still too large are cut again.
-    step = max(1, batch.num_rows * max_bytes // size)
+    step = max(1, batch.num_rows * max_bytes // batch.nbytes)
     for start in range(0, batch.num_rows, step):
         yield from _cut_by_bytes(batch.slice(start, step), max_bytes)
+
+
+def _fits(batch: pa.RecordBatch, max_bytes: int) -> bool:
+    # The sum of whole buffers costs a tenth of `nbytes` and is never less, unless columns share a buffer.
+    if batch.num_columns == 1 and batch.get_total_buffer_size() <= max_bytes:
+        return True
+    return bool(batch.nbytes <= max_bytes)
 
 
 def split_rows(

@@ -16,8 +16,10 @@ import secrets
 import stat
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
+
+import msgpack
 
 from pulsar_ray.errors import ProtocolError
 from pulsar_ray.format.block_memory import BlockMemory
@@ -30,6 +32,7 @@ from pulsar_ray.session.packet import (
     buffer_bytes,
     decode_packet,
     encode_packet,
+    packet_head,
     total_bytes,
 )
 
@@ -71,6 +74,8 @@ class LentMemory:
             raise
         self._view = memoryview(self._map)
         self._marks = self._view[:_NONCE_AT].cast("Q")
+        self._taken_out = self._marks[_FIRST_SLOT : _FIRST_SLOT + SLOTS]
+        self._pack = msgpack.Packer().pack
         self._nonce = secrets.token_bytes(_NONCE_BYTES)
         self._view[_NONCE_AT : _NONCE_AT + _NONCE_BYTES] = self._nonce
         self._lock = threading.Lock()
@@ -86,23 +91,24 @@ class LentMemory:
         """The packet to send instead of this one of `size` bytes; None if it has to go as it is."""
         if size > SLOT_BYTES or not self._marks[_TAKEN]:
             return None
-        slot, start, written = self._room_in(packet)
+        slot, start, written = self._room_in(packet, size)
         with self._lock:
             if slot is None:
-                slot = next(self._free_slots(), None)
-            elif not self._was_taken_out(slot):
+                slot = next(iter(self._free_slots()), None)
+            elif self._taken_out[slot] != self._numbers[slot]:
                 return None
             if slot is None:
                 return None
             self._numbers[slot] += 1
-            number = self._numbers[slot]
+            fields = self._pack((slot, self._numbers[slot], size, start))
         at = _PAGE + slot * SLOT_BYTES + start
         for index, buffer in enumerate(packet):
-            end = at + buffer_bytes(buffer)
+            view = memoryview(buffer)
+            end = at + view.nbytes
             if index != written:
-                self._view[at:end] = memoryview(buffer).cast("B")
+                self._view[at:end] = view.cast("B")
             at = end
-        return encode_packet(IN_MEMORY, (slot, number, size, start))
+        return [packet_head(IN_MEMORY, fields, 0)]
 
     def room(self, length: int) -> memoryview | None:
         """Memory for so much of a packet, whose end `put` then need not copy; None if there is none to spare.
@@ -113,7 +119,7 @@ class LentMemory:
         if length > SLOT_BYTES - 2 * FRONT_BYTES or not self._marks[_TAKEN]:
             return None
         with self._lock:
-            free = list(self._free_slots())
+            free = self._free_slots()
             if len(free) <= SLOTS_FOR_COPIES:
                 return None
             at = _PAGE + free[0] * SLOT_BYTES + FRONT_BYTES
@@ -121,26 +127,28 @@ class LentMemory:
             self._rooms[free[0]] = weakref.ref(room)
         return room.data
 
-    def _free_slots(self) -> Iterator[int]:
-        for slot, room in enumerate(self._rooms):
-            if self._was_taken_out(slot) and (room is None or room() is None):
-                yield slot
+    def _free_slots(self) -> list[int]:
+        """Called with the lock held."""
+        slots = zip(self._taken_out.tolist(), self._numbers, self._rooms, strict=True)
+        return [
+            slot
+            for slot, (taken_out, number, room) in enumerate(slots)
+            if taken_out == number and (room is None or room() is None)
+        ]
 
-    def _was_taken_out(self, slot: int) -> bool:
-        return bool(self._marks[_FIRST_SLOT + slot] == self._numbers[slot])
-
-    def _room_in(self, packet: Sequence[Buffer]) -> tuple[int | None, int, int]:
+    def _room_in(self, packet: Sequence[Buffer], size: int) -> tuple[int | None, int, int]:
         """If one of the buffers is of a room: its slot, the packet's start there, and which one it is."""
+        front = 0
         for place, buffer in enumerate(packet):
-            if type(buffer) is not memoryview or buffer.nbytes < MIN_SHARED_BYTES:
-                continue
-            for slot, room in enumerate(self._rooms):
-                if room is not None and room() is buffer.obj:
-                    at = np.frombuffer(buffer, np.uint8).__array_interface__["data"][0] - self._address
-                    front = total_bytes(packet[:place])
-                    start = at - _PAGE - slot * SLOT_BYTES - front
-                    if start >= 0 and start + total_bytes(packet) <= SLOT_BYTES:
-                        return slot, start, place
+            length = memoryview(buffer).nbytes
+            if type(buffer) is memoryview and length >= MIN_SHARED_BYTES:
+                for slot, room in enumerate(self._rooms):
+                    if room is not None and room() is buffer.obj:
+                        at = np.frombuffer(buffer, np.uint8).__array_interface__["data"][0] - self._address
+                        start = at - _PAGE - slot * SLOT_BYTES - front
+                        if start >= 0 and start + size <= SLOT_BYTES:
+                            return slot, start, place
+            front += length
         return None, 0, -1
 
     def close(self) -> None:

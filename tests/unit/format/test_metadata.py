@@ -22,6 +22,7 @@ from pulsar_ray.format.metadata import (
     TransactionId,
     decode_metadata,
     encode_metadata,
+    encode_producer_name,
 )
 from tests.unit.format.damage import bit_flips, truncations
 
@@ -61,6 +62,11 @@ def test_fields_are_read_back() -> None:
 def test_empty_strings_differ_from_missing_ones() -> None:
     empty = BlockMetadata(key="", ordering_key="", properties={}, event_time=0)
     assert decode_metadata(encode_metadata(empty)) == empty
+
+
+@pytest.mark.parametrize("name", ["", "p", "producer-\u00e9"])
+def test_a_producer_s_name_alone(name: str) -> None:
+    assert encode_producer_name(name) == encode_metadata(BlockMetadata(producer_name=name))
 
 
 def test_damage_is_never_more_than_a_value_error() -> None:

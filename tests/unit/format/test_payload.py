@@ -276,6 +276,16 @@ def test_table_is_encoded_the_same_in_a_room(rows: list[Any], first: int, values
     assert encode_table(table, lambda _: None)[0] == alone
 
 
+def test_the_environment_does_not_change_what_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pa.record_batch({"value": pa.array([b"a", None], pa.binary())})
+    before = bytes(encode_table(table)[0])
+    monkeypatch.setenv("ARROW_PRE_0_15_IPC_FORMAT", "1")
+    monkeypatch.setenv("ARROW_PRE_1_0_METADATA_VERSION", "1")
+    room = memoryview(bytearray(10_000))
+    assert bytes(encode_table(table, lambda length: room[:length])[0]) == before
+    assert room[0]  # it was written there
+
+
 @pytest.mark.parametrize("columns", [{"key": pa.array(["k"])}, {"value": pa.array(["text"])}])
 def test_table_with_wrong_columns_is_refused(columns: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="value"):

@@ -162,6 +162,19 @@ def test_split_table_counts_all_columns() -> None:
     assert all(piece.nbytes <= 10_000 for piece in split_table(table, max_bytes=10_000))
 
 
+def test_split_table_counts_what_columns_share() -> None:
+    shared = pa.array(["x" * 100] * 100)
+    table = normalize_table(pa.table({"value": shared, "key": shared}))
+    pieces = split_table(table, max_bytes=15_000)
+    assert sum(piece.num_rows for piece in pieces) == 100
+    assert all(piece.nbytes <= 15_000 for piece in pieces)
+
+
+def test_a_part_of_large_memory_is_not_cut() -> None:
+    table = pa.table({"value": pa.array([bytes(100)] * 1000, pa.binary())}).slice(500, 100)
+    assert [piece.num_rows for piece in split_table(table, max_bytes=12_000)] == [100]
+
+
 def test_small_chunks_do_not_become_small_batches() -> None:
     table = pa.table({"value": pa.chunked_array([[b"a"]] * 1000)})
     assert [piece.num_rows for piece in split_table(table)] == [1000]
