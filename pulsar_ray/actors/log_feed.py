@@ -24,7 +24,6 @@ from pulsar_ray.model.position import EARLIEST, Position
 from pulsar_ray.session.requests import Advanced
 
 MAX_TAIL_BLOCKS = 8192
-READ_BYTES = 8 * 1024 * 1024
 
 
 class Segment(NamedTuple):
@@ -199,26 +198,27 @@ class FileRead:
         blocks: list[BlockRef] = []
         messages = 0
         with SegmentReader(Path(segment.path)) as reader:
-            while offset < segment.end_offset and messages < self._max_messages:
+            frames = reader.frames(offset, segment.end_offset)
+            while messages < self._max_messages:
                 try:
-                    frames = reader.read_frames(offset, segment.end_offset, READ_BYTES)
+                    found = next(frames, None)
                 except CorruptData as error:
                     self.damage.append(error)
                     least = self._position.entry_id if segment.ledger_id == self._position.ledger_id else 0
-                    found = find_frame(reader, offset, segment.end_offset, segment.ledger_id, least)
-                    if found is None:
+                    sound = find_frame(reader, offset, segment.end_offset, segment.ledger_id, least)
+                    if sound is None:
                         break
-                    offset = found
+                    offset, frames = sound, reader.frames(sound, segment.end_offset)
                     continue
-                for at, header in frames:
-                    self.place = Place(segment.ledger_id, segment.segment_index, at, header.first_entry_id)
-                    offset = at + header.total_length
-                    for ref in blocks_of(segment.ledger_id, segment.segment_index, at, header):
-                        if (ref.ledger_id, ref.last_entry_id) >= self._position:
-                            blocks.append(ref)
-                            messages += ref.messages
-                    if messages >= self._max_messages:
-                        break
+                if found is None:
+                    break
+                at, header = found
+                self.place = Place(segment.ledger_id, segment.segment_index, at, header.first_entry_id)
+                offset = at + header.total_length
+                for ref in blocks_of(segment.ledger_id, segment.segment_index, at, header):
+                    if (ref.ledger_id, ref.last_entry_id) >= self._position:
+                        blocks.append(ref)
+                        messages += ref.messages
         return blocks
 
 

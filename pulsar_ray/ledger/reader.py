@@ -7,6 +7,7 @@ a path and an offset. Only offsets below a durable end that the partition announ
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
@@ -14,10 +15,20 @@ from typing import NamedTuple
 from pulsar_ray.errors import CorruptData, PulsarException
 from pulsar_ray.format.block import BLOCK_HEADER_SIZE, BlockHeader, parse_block_header
 from pulsar_ray.format.checksum import Buffer
-from pulsar_ray.format.frame import FrameHeader, FrameIncomplete, FrameInvalid, parse_frame_header
+from pulsar_ray.format.frame import (
+    MIN_FRAME_HEADER_SIZE,
+    FrameHeader,
+    FrameIncomplete,
+    FrameInvalid,
+    parse_frame_header,
+)
 from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE, SegmentHeader
 
+_HEADER_BYTES = 512
+"""Read for the header of a frame alone: what follows it is payload for long."""
 _WINDOW_BYTES = 32 * 1024
+_SMALL_FRAME_BYTES = 4096
+"""Frames up to here come several to a window."""
 
 
 class SegmentGone(PulsarException):
@@ -79,37 +90,52 @@ class SegmentReader:
         Payloads of large frames are not read. Raises CorruptData if the frame there is not whole before
         end_offset; a later one that is not ends the list.
         """
+        stop = min(end_offset, offset + max_bytes)
         frames: list[FrameAt] = []
         try:
-            self._collect_frames(frames, offset, end_offset, max_bytes)
+            for frame in self.frames(offset, end_offset):
+                end = frame.offset + frame.header.total_length
+                if end > stop and frames:
+                    break
+                frames.append(frame)
+                if end >= stop:
+                    break
         except CorruptData:
             if not frames:
                 raise
         return frames
 
-    def _collect_frames(self, frames: list[FrameAt], offset: int, end_offset: int, max_bytes: int) -> None:
-        stop = min(end_offset, offset + max_bytes)
-        window, start = b"", offset
-        while offset < stop:
+    def frames(self, offset: int, end_offset: int) -> Iterator[FrameAt]:
+        """Headers of the frames from `offset` (a frame's start) on, each read when it is asked for.
+
+        Raises CorruptData at the first that is not whole before end_offset.
+        """
+        window, start, ahead = b"", offset, _HEADER_BYTES
+        needed = MIN_FRAME_HEADER_SIZE
+        while offset < end_offset:
+            if offset + needed - start > len(window):
+                window, start = self._window(offset, needed, max(needed, ahead), end_offset), offset
             try:
                 header = parse_frame_header(window, offset - start)
             except FrameIncomplete as error:
-                # A window that starts here was too short for this header (many blocks), or we ran out of it.
-                wanted = max(error.needed, _WINDOW_BYTES)
-                if offset + error.needed > end_offset:
-                    raise CorruptData(str(self.path), offset, "frame header is cut off") from None
-                window, start = self._read_up_to(offset, min(wanted, end_offset - offset)), offset
-                if len(window) < error.needed:
-                    raise CorruptData(str(self.path), offset, "frame header is cut off") from None
+                needed = error.needed  # many blocks
                 continue
             except FrameInvalid as error:
                 raise CorruptData(str(self.path), offset, str(error)) from None
-            if offset + header.total_length > min(stop, end_offset) and frames:
-                break
             if offset + header.total_length > end_offset:
                 raise CorruptData(str(self.path), offset, "frame reaches beyond the durable end")
-            frames.append(FrameAt(offset, header))
+            yield FrameAt(offset, header)
             offset += header.total_length
+            needed = MIN_FRAME_HEADER_SIZE
+            ahead = _WINDOW_BYTES if header.total_length <= _SMALL_FRAME_BYTES else _HEADER_BYTES
+
+    def _window(self, offset: int, needed: int, size: int, end_offset: int) -> bytes:
+        """At least the needed bytes from `offset` on, up to `size` of them."""
+        if offset + needed <= end_offset:
+            window = self._read_up_to(offset, min(size, end_offset - offset))
+            if len(window) >= needed:
+                return window
+        raise CorruptData(str(self.path), offset, "frame header is cut off")
 
     def read_block_header(self, offset: int, length: int) -> BlockHeader:
         """The header of the block of that offset and length, without its payload."""

@@ -104,3 +104,21 @@ def test_a_trimmed_file_stays_readable_while_it_is_open(tmp_path: Path) -> None:
     with SegmentReader(segment.path) as reader:
         segment.path.unlink()
         assert len(reader.read_frames(4096, segment.end_offset, 1 << 20)) == 1
+
+
+def test_frames_are_read_as_they_are_asked_for(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for seq, size in enumerate((40, 5000, 40, 40, 90_000, 40)):
+        append(log, seq, size=size)
+    [segment] = log.segments()
+    with SegmentReader(segment.path) as reader:
+        offsets = [frame.offset for frame in reader.read_frames(4096, segment.end_offset, 1 << 20)]
+        frames = reader.frames(4096, segment.end_offset)
+        assert [next(frames).header.first_entry_id for _ in range(4)] == [0, 1, 2, 3]
+        with segment.path.open("r+b") as file:
+            file.seek(offsets[5])
+            file.write(b"\0")
+        assert next(frames).offset == offsets[4]
+        with pytest.raises(CorruptData) as caught:
+            next(frames)
+        assert caught.value.offset == offsets[5]
