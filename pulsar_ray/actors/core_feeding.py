@@ -122,24 +122,16 @@ class CoreFeeding:
         self._is_reading = True
         generation, slotting = self._core.seek_generation, self._core.slotting
 
-        def run() -> tuple[list[BlockRef], list[Slots] | None]:
-            blocks = read.run()
-            return blocks, None if slotting is None else read_slots(self._directory, blocks, slotting)
-
-        def done(
-            found: tuple[list[BlockRef], list[Slots] | None] | None, error: BaseException | None
-        ) -> None:
+        def done(blocks: list[BlockRef] | None, error: BaseException | None) -> None:
             self._is_reading = False
-            if found is None:
+            if blocks is None:
                 self._read_failed(position, error)
                 return
-            self._file_was_read(read, *found, generation)
+            self._file_was_read(read, blocks, generation)
 
-        self._reader.submit(run, done)
+        self._reader.submit(lambda: read.run(slotting), done)
 
-    def _file_was_read(
-        self, read: FileRead, blocks: list[BlockRef], slots: list[Slots] | None, generation: int
-    ) -> None:
+    def _file_was_read(self, read: FileRead, blocks: list[BlockRef], generation: int) -> None:
         self._place = read.place
         for damage in read.damage:
             # It stays unacknowledged: whoever repairs the file can still have it delivered.
@@ -147,7 +139,7 @@ class CoreFeeding:
                 logger.error("subscription %s goes on behind damage: %s", self._name, text)
             self.problem = text
         if blocks:
-            self._offer(blocks, slots, generation)
+            self._offer(blocks, read.slots, generation)
             self._turn()
         else:
             # The segment ends before the position: nothing more is in it, and the next one is not known yet.

@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from pulsar_ray.actors.slot_reader import slots_in
 from pulsar_ray.dispatch.block_ref import BlockRef
+from pulsar_ray.dispatch.sticky_key import Slots, Slotting
 from pulsar_ray.errors import CorruptData
 from pulsar_ray.format.frame import FrameHeader, parse_frame_header
 from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE
@@ -178,47 +180,50 @@ class FileRead:
         self._position = position
         self._max_messages = max_messages
         self.place: Place | None = None
+        self.slots: list[Slots] | None = None
+        """Those of the blocks, if they were asked for."""
         self.damage: list[CorruptData] = []
         """What could not be read and was left out. Entries behind it come all the same."""
 
-    def run(self) -> list[BlockRef]:
+    def run(self, slotting: Slotting | None = None) -> list[BlockRef]:
         """The blocks, and `place` to go on at; of later segments only if damage left nothing in the first.
 
-        Raises SegmentGone if the first is not there.
+        With a `slotting` also their `slots`. Raises SegmentGone if the first segment is not there.
         """
         offset = self._offset
         for segment in self._segments:
-            blocks = self._read(segment, offset)
+            with SegmentReader(Path(segment.path)) as reader:
+                blocks = self._read(reader, segment, offset)
+                self.slots = None if slotting is None else slots_in(reader, blocks, slotting)
             if blocks or not self.damage:
                 return blocks
             offset = SEGMENT_HEADER_SIZE
         return []
 
-    def _read(self, segment: Segment, offset: int) -> list[BlockRef]:
+    def _read(self, reader: SegmentReader, segment: Segment, offset: int) -> list[BlockRef]:
         blocks: list[BlockRef] = []
         messages = 0
-        with SegmentReader(Path(segment.path)) as reader:
-            frames = reader.frames(offset, segment.end_offset)
-            while messages < self._max_messages:
-                try:
-                    found = next(frames, None)
-                except CorruptData as error:
-                    self.damage.append(error)
-                    least = self._position.entry_id if segment.ledger_id == self._position.ledger_id else 0
-                    sound = find_frame(reader, offset, segment.end_offset, segment.ledger_id, least)
-                    if sound is None:
-                        break
-                    offset, frames = sound, reader.frames(sound, segment.end_offset)
-                    continue
-                if found is None:
+        frames = reader.frames(offset, segment.end_offset)
+        while messages < self._max_messages:
+            try:
+                found = next(frames, None)
+            except CorruptData as error:
+                self.damage.append(error)
+                least = self._position.entry_id if segment.ledger_id == self._position.ledger_id else 0
+                sound = find_frame(reader, offset, segment.end_offset, segment.ledger_id, least)
+                if sound is None:
                     break
-                at, header = found
-                self.place = Place(segment.ledger_id, segment.segment_index, at, header.first_entry_id)
-                offset = at + header.total_length
-                for ref in blocks_of(segment.ledger_id, segment.segment_index, at, header):
-                    if (ref.ledger_id, ref.last_entry_id) >= self._position:
-                        blocks.append(ref)
-                        messages += ref.messages
+                offset, frames = sound, reader.frames(sound, segment.end_offset)
+                continue
+            if found is None:
+                break
+            at, header = found
+            self.place = Place(segment.ledger_id, segment.segment_index, at, header.first_entry_id)
+            offset = at + header.total_length
+            for ref in blocks_of(segment.ledger_id, segment.segment_index, at, header):
+                if (ref.ledger_id, ref.last_entry_id) >= self._position:
+                    blocks.append(ref)
+                    messages += ref.messages
         return blocks
 
 

@@ -32,20 +32,26 @@ def read_slots(directory: str, refs: Sequence[BlockRef], slotting: Slotting) -> 
     found: list[Slots] = []
     for segment, blocks in groupby(refs, key=lambda ref: (ref.ledger_id, ref.segment_index)):
         with SegmentReader(Path(directory) / segment_name(*segment)) as reader:
-            window = _Window(reader, list(blocks))
-            found += [window.slots(ref, slotting) for ref in window.refs]
+            found += slots_in(reader, list(blocks), slotting)
     return found
+
+
+def slots_in(reader: SegmentReader, refs: Sequence[BlockRef], slotting: Slotting) -> list[Slots]:
+    """The same of blocks that all are in an open segment."""
+    if not refs:
+        return []
+    window = _Window(reader, refs[-1].offset + refs[-1].length)
+    return [window.slots(ref, slotting) for ref in refs]
 
 
 class _Window:
     """The part of a segment that was read last: neighbouring small blocks cost one read together."""
 
-    def __init__(self, reader: SegmentReader, refs: list[BlockRef]) -> None:
-        self.refs = refs
+    def __init__(self, reader: SegmentReader, end_offset: int) -> None:
         self._reader = reader
         self._start = 0
         self._bytes = memoryview(b"")
-        self._end = refs[-1].offset + refs[-1].length
+        self._end = end_offset
 
     def slots(self, ref: BlockRef, slotting: Slotting) -> Slots:
         try:

@@ -72,8 +72,8 @@ class KeyRoutes:
         if isinstance(slots, int):
             return {int(self.table[slots]): block.ref.all_rows}
         numbers = self.table[slots]
-        found = (np.flatnonzero(np.bincount(numbers - NOWHERE)) + NOWHERE).tolist()
-        return {number: row_sets.of_flags(numbers == number) for number in found}
+        found = np.bincount(numbers - NOWHERE).nonzero()[0] + NOWHERE
+        return dict(zip(found.tolist(), row_sets.of_flag_rows(numbers == found[:, None]), strict=True))
 
     def restored(self, delivery: Delivery) -> None:
         """A consumer that attached again holds these rows; some may be of slots that are another's now."""

@@ -89,7 +89,8 @@ class KeySharedPolicy:
         self._must_rebuild = True
 
     def settled(self, delivery: Delivery, before: RowSet) -> None:
-        self._freed.update(self.routes.settled(delivery, before))
+        if freed := self.routes.settled(delivery, before):
+            self._freed.update(freed)
 
     def cleared(self) -> None:
         self.routes.cleared()
@@ -102,8 +103,10 @@ class KeySharedPolicy:
         grants: list[Grant] = []
         self._update_index(source.now_ms)
         barriers = dispatch_suspects(self.routes, source, grants) if self._pending.suspects else {}
-        for number in range(len(self.routes.consumers)):
-            self._dispatch_ready(source, number, barriers, grants)
+        for number, consumer in enumerate(self.routes.consumers):
+            # Most have no permits most of the time; asking for a blocked one's room may end that.
+            if self.index.ready[number] and (consumer.credit > consumer.granted or consumer.is_blocked):
+                self._dispatch_ready(source, number, barriers, grants)
         self._dispatch_fresh(source, barriers, grants)
         return grants
 
@@ -222,4 +225,5 @@ class KeySharedPolicy:
             is_left |= chosen != mine
             for rows, count in self._pending.take_rows(block, chosen) if chosen else ():
                 grants.append(source.grant_taken(consumer, block, rows, count))
+        self._pending.queue_rest(block)
         return is_left

@@ -98,19 +98,26 @@ class PendingAcks:
         if self.fresh and self.fresh[0] is block:
             self.fresh.popleft()
         if block.waiting or self.waiting:
-            self._queue_rest(block)
+            self.queue_rest(block)
         return rows, count
 
     def take_rows(self, block: PendingBlock, rows: RowSet) -> list[tuple[RowSet, int]]:
-        """Take these waiting rows off a block; in order, rows that share a redelivery count, and it."""
-        taken = [(part, count) for known, count in block.waiting if (part := known & rows)]
-        self.waiting_messages -= row_segments.remove(block.waiting, rows)
-        self._queue_rest(block)
-        if len(taken) < 2:
-            return taken
+        """Take these waiting rows off a block; in order, rows that share a redelivery count, and it.
+
+        `queue_rest` follows when no more are taken.
+        """
+        waiting = block.waiting
+        if len(waiting) == 1:
+            known, count = waiting[0]
+            self.waiting_messages -= rows.bit_count()
+            waiting[:] = [(known ^ rows, count)] if known != rows else ()
+            return [(rows, count)]
+        taken = [(part, count) for known, count in waiting if (part := known & rows)]
+        self.waiting_messages -= row_segments.remove(waiting, rows)
         return list(row_segments.in_order(taken))
 
-    def _queue_rest(self, block: PendingBlock) -> None:
+    def queue_rest(self, block: PendingBlock) -> None:
+        """What is left of a block that rows were taken off waits with those that came back."""
         if block.waiting:
             self.waiting[block.key] = block
         elif self.waiting:

@@ -52,8 +52,8 @@ class ReadAhead:
         others in the end, as in Pulsar, and `why_blocked` names it.
         """
         settings = self._settings
-        limits = (
-            settings.look_ahead_messages_per_consumer * len(self._consumers),
-            settings.look_ahead_messages_per_subscription,
-        )
-        return min((limit for limit in limits if limit), default=_MAX_MESSAGES)
+        limit = settings.look_ahead_messages_per_subscription
+        of_consumers = settings.look_ahead_messages_per_consumer * len(self._consumers)
+        if of_consumers and (not limit or of_consumers < limit):
+            limit = of_consumers
+        return limit or _MAX_MESSAGES

@@ -44,6 +44,12 @@ def of_flags(flags: NDArray[np.bool_]) -> RowSet:
     return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
 
 
+def of_flag_rows(flags: NDArray[np.bool_]) -> list[RowSet]:
+    """`of_flags` of each row of a table, at once."""
+    packed = np.packbits(flags, axis=1, bitorder="little")
+    return [int.from_bytes(row.tobytes(), "little") for row in packed]
+
+
 def first(rows: RowSet) -> int:
     """The lowest row; -1 if there is none."""
     return (rows & -rows).bit_length() - 1

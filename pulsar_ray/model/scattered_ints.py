@@ -120,10 +120,18 @@ class ScatteredInts:
     def _add_to_window(self, window: int, bits: int) -> None:
         firsts, lasts = self._firsts, self._lasts
         base = window << _SHIFT
+        known = self._bits.get(window)
+        if known is not None and _has_many_runs(new := known | bits):
+            # Still one piece, which ends nowhere else than in its window.
+            if new != known:
+                i = bisect_left(firsts, base)
+                firsts[i], lasts[i] = base + row_sets.first(new), base + new.bit_length() - 1
+                self.count += new.bit_count() - known.bit_count()
+                self._bits[window] = new
+            return
         end = base + _INNER
         i = bisect_left(lasts, base)
         j = bisect_right(firsts, end, i)
-        known = self._bits.get(window)
         if known is None:
             known = 0
             for first, last in zip(firsts[i:j], lasts[i:j], strict=True):
