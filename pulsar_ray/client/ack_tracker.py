@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pulsar_ray.client.block_rows import Rows, ranges_of
 from pulsar_ray.client.received_block import ReceivedBlock
-from pulsar_ray.model.entry_sets import EntryBits, EntryRange, EntrySet, entry_set
+from pulsar_ray.model.entry_sets import EntryBits, EntryRange, EntrySet, entry_set, flagged
 from pulsar_ray.model.row_ranges import RowRanges, union
 from pulsar_ray.model.row_ranges import count as count_rows
 from pulsar_ray.model.row_sets import RowSet, of_ranges
@@ -43,6 +43,7 @@ class _PartialBatch:
     def __init__(self, size: int) -> None:
         self.acknowledged = bytearray(size)
         self.outstanding = size
+        """Without the rows that were flagged since the last look."""
 
     def rows(self) -> RowRanges:
         found = []
@@ -58,6 +59,9 @@ class _PartialBatch:
 class AckTracker:
     """Groups acknowledgments into ranges; not thread-safe, the consumer's lock guards it.
 
+    Messages of one block, in whatever order, cost a flag each: whoever acknowledges a message of `block` sets
+    its row in `flags` and counts it; `add_message` makes another block that one.
+
     A batch is acknowledged as an entry once all its rows are. Before that its rows are sent only with
     `batch_index_ack`; in any case they are remembered here, so that a batch that comes again is not handed
     out twice in part (`outstanding_rows`).
@@ -67,20 +71,18 @@ class AckTracker:
         "_batch_index_ack",
         "_cumulative",
         "_dirty",
+        "_entries",
         "_first",
         "_last",
         "_ledger",
         "_partial",
         "_ranges",
-        "_run_entry",
-        "_run_first",
-        "_run_ledger",
-        "_run_next",
-        "_run_size",
         "_singles",
         "_unsized",
         "_unsized_sent",
+        "block",
         "count",
+        "flags",
     )
 
     def __init__(self, *, batch_index_ack: bool = False) -> None:
@@ -94,18 +96,57 @@ class AckTracker:
         # Entries of that ledger that came in no run, or in a short one.
         self._singles = array("q")
         self._partial: dict[tuple[int, int], _PartialBatch] = {}
-        # Of a batch that is not among those, neighbouring rows: one by one they cost what entries do.
-        self._run_ledger = -1
-        self._run_entry = -1
-        self._run_first = 0
-        self._run_next = -1
-        self._run_size = 0
+        # Flags of blocks whose rows are entries, by ledger id and first entry id.
+        self._entries: dict[tuple[int, int], bytearray] = {}
+        self.block: ReceivedBlock | None = None
+        """The block of several messages that was acknowledged last."""
+        self.flags = bytearray()
+        """One for each of its rows."""
         self._unsized: dict[tuple[int, int], RowRanges] = {}
         self._unsized_sent: dict[tuple[int, int], RowRanges] = {}
         self._dirty: set[tuple[int, int]] = set()
         self._cumulative: tuple[int, int, int] | None = None
         self.count = 0
         """Acknowledgments added since the last drain."""
+
+    def add_message(self, block: ReceivedBlock, row: int) -> None:
+        """Acknowledge a message of another block than the last one."""
+        if block.message_count == 1:
+            self.add(block.ledger_id, block.first_entry_id)
+            return
+        self._look_at_flags()
+        key = (block.ledger_id, block.first_entry_id)
+        if block.is_batch:
+            batch = self._partial.get(key)
+            if batch is None:
+                batch = self._partial[key] = _PartialBatch(block.message_count)
+            self.flags = batch.acknowledged
+        else:
+            flags = self._entries.get(key)
+            if flags is None:
+                flags = self._entries[key] = bytearray(block.message_count)
+            self.flags = flags
+        self.block = block
+        self.flags[row] = 1
+        self.count += 1
+
+    def _look_at_flags(self) -> None:
+        """A batch that was flagged belongs with the others from now on, or is complete."""
+        block = self.block
+        if block is None:
+            return
+        self.block = None
+        if block.is_batch:
+            key = (block.ledger_id, block.first_entry_id)
+            self._look_at(key, self._partial[key])
+
+    def _look_at(self, key: tuple[int, int], batch: _PartialBatch) -> None:
+        before = batch.outstanding
+        batch.outstanding = batch.acknowledged.count(0)
+        if not batch.outstanding:
+            self._complete(key)
+        elif self._batch_index_ack and batch.outstanding != before:
+            self._dirty.add(key)
 
     def add(self, ledger_id: int, entry_id: int) -> None:
         """Acknowledge an entry: an unbatched message, or a batch as a whole."""
@@ -140,47 +181,7 @@ class AckTracker:
 
     def add_row(self, ledger_id: int, entry_id: int, row: int, batch_size: int) -> None:
         """Acknowledge one message of a batch."""
-        if row == self._run_next and entry_id == self._run_entry and ledger_id == self._run_ledger:
-            self._run_next = row + 1
-            self.count += 1
-            if row + 1 == self._run_size:
-                self._end_run()
-            return
-        self._end_run()
-        key = (ledger_id, entry_id)
-        batch = self._partial.get(key)
-        if batch is None:
-            self._run_ledger, self._run_entry, self._run_size = ledger_id, entry_id, batch_size
-            self._run_first, self._run_next = row, row + 1
-            self.count += 1
-            if row + 1 == batch_size:
-                self._end_run()
-            return
-        if batch.acknowledged[row]:
-            return
-        batch.acknowledged[row] = 1
-        batch.outstanding -= 1
-        self.count += 1
-        if not batch.outstanding:
-            self._complete(key)
-        elif self._batch_index_ack:
-            self._dirty.add(key)
-
-    def _end_run(self) -> None:
-        """Its rows belong with those of the other batches from now on."""
-        size, first, end = self._run_size, self._run_first, self._run_next
-        if not size:
-            return
-        key = (self._run_ledger, self._run_entry)
-        self._run_size, self._run_next = 0, -1
-        batch = self._partial[key] = _PartialBatch(size)
-        if end - first == size:
-            self._complete(key)
-            return
-        batch.acknowledged[first:end] = b"\x01" * (end - first)
-        batch.outstanding -= end - first
-        if self._batch_index_ack:
-            self._dirty.add(key)
+        self.add_rows(ledger_id, entry_id, ((row, row + 1),), batch_size)
 
     def add_rows(
         self, ledger_id: int, entry_id: int, rows: Iterable[tuple[int, int]], batch_size: int = 0
@@ -190,7 +191,7 @@ class AckTracker:
         Rows of a batch of unknown size (0) are sent on as they are: only the dispatcher can say whether they
         complete it.
         """
-        self._end_run()
+        self._look_at_flags()
         key = (ledger_id, entry_id)
         batch = self._partial.get(key)
         if batch is None:
@@ -200,15 +201,10 @@ class AckTracker:
                 self.count += count_rows(merged) - count_rows(known)
                 return
             batch = self._partial[key] = _PartialBatch(batch_size)
-        before = batch.outstanding
         for first, end in rows:
             batch.acknowledged[first:end] = b"\x01" * (end - first)
-        batch.outstanding = batch.acknowledged.count(0)
-        self.count += before - batch.outstanding
-        if not batch.outstanding:
-            self._complete(key)
-        elif self._batch_index_ack and batch.outstanding != before:
-            self._dirty.add(key)
+        self.count += batch.outstanding - batch.acknowledged.count(0)
+        self._look_at(key, batch)
 
     def add_part(self, block: ReceivedBlock, rows: Rows) -> None:
         """Acknowledge rows of a received block."""
@@ -225,7 +221,7 @@ class AckTracker:
 
     def _add_batch(self, ledger_id: int, entry_id: int, batch_size: int) -> None:
         """Acknowledge all rows of a batch."""
-        self._end_run()
+        self._look_at_flags()
         if (ledger_id, entry_id) in self._partial:
             self.add_rows(ledger_id, entry_id, ((0, batch_size),), batch_size)
         else:
@@ -248,7 +244,7 @@ class AckTracker:
         up to it count as acknowledged here only. Of a batch of unknown size (0) the dispatcher is told the
         row in any case.
         """
-        self._end_run()
+        self._look_at_flags()
         known = self._partial.get((ledger_id, entry_id))
         batch_size = batch_size or (0 if known is None else len(known.acknowledged))
         if row != WHOLE_ENTRY and 0 < batch_size <= row + 1:
@@ -271,7 +267,7 @@ class AckTracker:
 
     def outstanding_rows(self, ledger_id: int, entry_id: int, rows: RowSet, batch_size: int = 0) -> RowSet:
         """Of these rows of a batch, those not acknowledged here."""
-        self._end_run()
+        self._look_at_flags()
         key = (ledger_id, entry_id)
         if batch_size and (acknowledged := self._unsized_sent.pop(key, None)):
             self.add_rows(ledger_id, entry_id, acknowledged, batch_size)
@@ -286,8 +282,7 @@ class AckTracker:
         """
         if not self.count:
             return None
-        if self._batch_index_ack:
-            self._end_run()
+        self._look_at_flags()
         entries = self._drain_entries()
         batch_rows = [(*key, self._partial[key].rows()) for key in self._dirty]
         batch_rows += [(*key, rows) for key, rows in self._unsized.items()]
@@ -311,11 +306,20 @@ class AckTracker:
         self._ledger = -1
         ranges, self._ranges = self._ranges, []
         singles, self._singles = self._singles, array("q")
-        return entry_set(ranges, ledger_id, singles)
+        bits: list[EntryBits] = []
+        for key, flags in self._entries.items():
+            known = flagged(*key, flags)
+            if known.bits:
+                bits += known.bits
+            for entries in known.ranges:
+                ranges += entries
+        self._entries.clear()
+        drained = entry_set(ranges, ledger_id, singles)
+        return EntrySet(drained.ranges, sorted((*drained.bits, *bits))) if bits else drained
 
     def clear(self) -> None:
         """Forget everything: after a seek, acknowledged messages come again."""
-        self._end_run()
+        self._look_at_flags()
         self.drain()
         self._partial.clear()
         self._unsized_sent.clear()

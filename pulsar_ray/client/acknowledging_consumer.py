@@ -60,10 +60,11 @@ class AcknowledgingConsumer(OpenedLater):
             partition = core.single or self._partition_of(block.topic_name, block.partition)
             acks = partition.acks
             with core.lock:
-                if block.is_batch:
-                    acks.add_row(block.ledger_id, block.first_entry_id, message.row, block.message_count)
+                if block is acks.block:
+                    acks.flags[message.row] = 1
+                    acks.count += 1
                 else:
-                    acks.add(block.ledger_id, block.first_entry_id + message.row)
+                    acks.add_message(block, message.row)
             if acks.count >= partition.acks_gathered or core.error is not None:
                 self._added(partition)
         elif isinstance(message, MessageId):

@@ -39,7 +39,7 @@ class _NoAcks(AckTracker):
     def add_range(self, ledger_id: int, first_entry_id: int, last_entry_id: int) -> None:
         """Without effect."""
 
-    def add_row(self, ledger_id: int, entry_id: int, row: int, batch_size: int) -> None:
+    def add_message(self, block: ReceivedBlock, row: int) -> None:
         """Without effect."""
 
     def add_rows(

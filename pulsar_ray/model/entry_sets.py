@@ -84,6 +84,15 @@ def _dense_bits(ledger_id: int, entries: _Int64s) -> Sequence[EntryBits] | None:
     return [(ledger_id, origin + 8 * at, window) for at, window in windows if window]
 
 
+def flagged(ledger_id: int, origin: int, flags: bytearray) -> EntrySet:
+    """The entries from `origin` on whose flag, a byte each, is 1; at least one is."""
+    first, end = flags.find(1), flags.rfind(1) + 1
+    if flags.count(1) == end - first:
+        return EntrySet([(ledger_id, origin + first, origin + end - 1)], ())
+    bits = np.packbits(np.frombuffer(flags, np.uint8), bitorder="little").tobytes()
+    return EntrySet([], ((ledger_id, origin, bits.rstrip(b"\0")),))
+
+
 def ranges_in(bits: EntryBits) -> Iterator[EntryRange]:
     """The ranges of entries that bits say."""
     ledger_id, origin, data = bits

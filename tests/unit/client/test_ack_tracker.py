@@ -6,6 +6,7 @@ from itertools import chain
 import pytest
 
 from pulsar_ray.client.ack_tracker import MAX_UNSIZED, WHOLE_ENTRY, AckTracker, PendingAcks
+from pulsar_ray.client.received_block import ReceivedBlock
 from pulsar_ray.model.entry_sets import ranges_in
 from pulsar_ray.model.row_sets import of_ranges
 from tests.unit.client.blocks import received
@@ -48,10 +49,9 @@ def test_entries_in_any_order_are_named_once_each(seed: int) -> None:
         wanted |= {(ledger_id, entry_id) for entry_id in range(first, first + count)}
     drained = acks.drain()
     assert drained is not None
-    ranges = [*drained.ranges, *chain.from_iterable(map(ranges_in, drained.entry_bits))]
-    named = [(ledger_id, entry_id) for ledger_id, a, b in ranges for entry_id in range(a, b + 1)]
-    assert len(named) == len(wanted)
-    assert set(named) == wanted
+    told = named(drained)
+    assert len(told) == len(wanted)
+    assert set(told) == wanted
     assert acks.drain() is None
 
 
@@ -181,6 +181,51 @@ def test_rows_of_blocks() -> None:
     assert acks.drain() == PendingAcks([(3, 4, 7)], [], None)
 
 
+def named(drained: PendingAcks | None) -> list[tuple[int, int]]:
+    assert drained is not None
+    ranges = chain(drained.ranges, chain.from_iterable(map(ranges_in, drained.entry_bits)))
+    return [(ledger_id, entry_id) for ledger_id, a, b in ranges for entry_id in range(a, b + 1)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_messages_of_blocks_in_any_order(seed: int) -> None:
+    choose = random.Random(seed)
+    sizes = [choose.choice((1, 2, 5, 60)) for _ in range(4)]
+    blocks, first = [], 7
+    for size in sizes:
+        blocks.append(received([b"x"] * size, is_batching=False, first_entry_id=first))
+        first += size
+    messages = [(block, row) for block in blocks for row in range(block.message_count)]
+    choose.shuffle(messages)
+    acks, wanted = AckTracker(), set()
+    for block, row in messages[: choose.randint(1, len(messages))]:
+        acks.add_message(block, row)
+        wanted.add((3, block.first_entry_id + row))
+    assert acks.count == len(wanted)
+    told = named(acks.drain())
+    assert len(told) == len(wanted)
+    assert set(told) == wanted
+    assert acks.drain() is None
+
+
+def test_neighbouring_messages_of_several_blocks_are_one_range() -> None:
+    acks = AckTracker()
+    for first in (5, 8, 11):
+        block = received([b"a", b"b", b"c"], is_batching=False, first_entry_id=first)
+        for row in range(3):
+            acks.add_message(block, row)
+    assert acks.drain() == PendingAcks([(3, 5, 13)], [], None)
+
+
+def test_a_message_that_is_acknowledged_again_does_not_send_its_batch_again() -> None:
+    acks = AckTracker(batch_index_ack=True)
+    batch = received([b"a", b"b", b"c"], first_entry_id=5)
+    acks.add_message(batch, 1)
+    assert acks.drain() == PendingAcks([], [(3, 5, ((1, 2),))], None)
+    acks.add_message(batch, 1)
+    assert acks.drain() is None
+
+
 class Sent:
     """What a dispatcher would have learnt from all requests so far."""
 
@@ -198,6 +243,16 @@ class Sent:
         for ledger_id, entry_id, rows in drained.batch_rows:
             seen = self.rows.setdefault((ledger_id, entry_id), set())
             seen.update(row for first, end in rows for row in range(first, end))
+
+
+def flag(acks: AckTracker, block: ReceivedBlock, first: int, end: int) -> None:
+    """As a consumer acknowledges its messages one after the other."""
+    for row in range(first, end):
+        if block is acks.block:
+            acks.flags[row] = 1
+            acks.count += 1
+        else:
+            acks.add_message(block, row)
 
 
 def test_against_a_naive_model() -> None:
@@ -222,6 +277,8 @@ def test_against_a_naive_model() -> None:
                 if end - first == size and choose.random() < 0.5:
                     part = [b"x"] * size
                     acks.add_part(received(part, ledger_id=key[0], first_entry_id=key[1]), range(size))
+                elif choose.random() < 0.5:
+                    flag(acks, received([b"x"] * size, ledger_id=key[0], first_entry_id=key[1]), first, end)
                 elif end == first + 1 or choose.random() < 0.5:
                     for row in range(first, end):
                         acks.add_row(*key, row, size)
