@@ -12,8 +12,9 @@ from pulsar_ray.numpy_on_demand import np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_SHORT = 16
 _LONGEST = 64
-"""Bytes of a key that is hashed together with others; longer ones are hashed singly."""
+"""Bytes of keys that are hashed together, each step for all of them; longer ones are hashed singly."""
 _Numbers: TypeAlias = "NDArray[np.uint32]"
 
 
@@ -44,48 +45,50 @@ def _bits(count: int) -> _Numbers:
 def murmur3_32_of(data: NDArray[np.uint8], offsets: NDArray[np.int32]) -> _Numbers:
     """Murmur3 x86 32 bits, seed 0, unsigned, of `data[offsets[i]:offsets[i + 1]]` for each i.
 
-    Costs a few operations on whole columns for each four bytes of the longest key, and more only where keys
-    are above 64 bytes.
+    Costs a few operations on whole columns for each four bytes of a key: of the longest one up to 16 bytes,
+    and of the longest one up to 64, where there are such.
     """
     starts, lengths = offsets[:-1], np.diff(offsets)
-    is_short = lengths <= _LONGEST
-    if is_short.all():
+    if not len(lengths):
+        return np.empty(0, np.uint32)
+    longest = int(lengths.max())
+    if longest <= _SHORT or (longest <= _LONGEST and int(lengths.min()) > _SHORT):
         return _together(data, starts, lengths)
     digests = np.empty(len(lengths), np.uint32)
-    digests[is_short] = _together(data, starts[is_short], lengths[is_short])
-    for i in np.flatnonzero(~is_short).tolist():
+    is_short = lengths <= _SHORT
+    for group in (is_short, ~is_short & (lengths <= _LONGEST)):
+        if group.any():
+            digests[group] = _together(data, starts[group], lengths[group])
+    for i in np.flatnonzero(lengths > _LONGEST).tolist():
         digests[i] = mmh3.hash(data[offsets[i] : offsets[i + 1]].tobytes(), 0, signed=False)
     return digests
 
 
 def _together(data: NDArray[np.uint8], starts: NDArray[np.int32], lengths: NDArray[np.int32]) -> _Numbers:
-    if not len(lengths):
-        return np.empty(0, np.uint32)
     words, constants = _words(data), _constants()
     whole = lengths >> 2
     fewest, most = int(whole.min()), int(whole.max())
-    order = None
-    if fewest != most:
-        order = np.argsort(whole)[::-1]  # so that those with a word left are always the first ones
-        starts, lengths, whole = starts[order], lengths[order], whole[order]
     state = np.zeros(len(lengths), np.uint32)
-    spare = np.empty_like(state)
-    for word in range(most):
-        count = len(whole) if word < fewest else int((whole > word).sum())
-        part = state[:count]
-        part ^= _mixed(words[starts[:count] + 4 * word], spare[:count])
-        _rotate(part, 13, spare[:count])
-        part *= constants.five
-        part += constants.added
-    tails = words[starts + (whole << 2)]
-    tails &= constants.masks[lengths & 3]
-    state ^= _mixed(tails, spare)
+    spare, word = np.empty_like(state), np.empty_like(state)
+    places = starts.astype(np.intp)
+    for number in range(most):
+        words.take(places, out=word, mode="clip")  # keys without this word may end with the data
+        places += 4
+        _mix(word, spare)
+        mixed = state if number < fewest else word
+        np.bitwise_xor(state, word, out=mixed)
+        _rotate(mixed, 13, spare)
+        mixed *= constants.five
+        mixed += constants.added
+        if mixed is word:
+            np.copyto(state, word, where=whole > number)
+    tails = words.take(starts + (whole << 2))
+    tails &= constants.masks.take(lengths & 3)
+    _mix(tails, spare)
+    state ^= tails
     state ^= lengths.view(np.uint32)
     _finish(state, spare)
-    if order is None:
-        return state
-    spare[order] = state
-    return spare
+    return state
 
 
 def _words(data: NDArray[np.uint8]) -> _Numbers:
@@ -95,12 +98,11 @@ def _words(data: NDArray[np.uint8]) -> _Numbers:
     return np.ndarray((len(data) + 1,), np.dtype("<u4"), padded, strides=(1,)).astype(np.uint32)
 
 
-def _mixed(words: _Numbers, spare: _Numbers) -> _Numbers:
+def _mix(words: _Numbers, spare: _Numbers) -> None:
     constants = _constants()
     words *= constants.c1
     _rotate(words, 15, spare)
     words *= constants.c2
-    return words
 
 
 def _rotate(words: _Numbers, by: int, spare: _Numbers) -> None:

@@ -65,7 +65,7 @@ def ranges_of(rows: RowSet) -> RowRanges:
     if is_range(rows):
         return ((first(rows), rows.bit_length()),) if rows else ()
     # A bit that differs from the one below it begins or ends a range.
-    edges = np.flatnonzero(_flags(rows ^ (rows << 1))).tolist()
+    edges = _flags(rows ^ (rows << 1)).nonzero()[0].tolist()
     return tuple(zip(edges[::2], edges[1::2], strict=True))
 
 
@@ -73,7 +73,7 @@ def numbers_of(rows: RowSet) -> NDArray[np.int64]:
     """The rows in ascending order."""
     if is_range(rows):
         return np.arange(max(first(rows), 0), rows.bit_length(), dtype=np.int64)
-    return np.flatnonzero(_flags(rows))
+    return _flags(rows).nonzero()[0]
 
 
 def lowest(rows: RowSet, limit: int) -> RowSet:

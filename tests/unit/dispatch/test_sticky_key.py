@@ -50,7 +50,9 @@ def test_many_keys_at_once_have_the_same_slots() -> None:
         assert slots_of(keys, slotting).tolist() == [slot_of(key, slotting) for key in keys]
 
 
-@pytest.mark.parametrize("lengths", [[], [0], [100], [70, 3, 64, 65, 0, 8], range(90)])
+@pytest.mark.parametrize(
+    "lengths", [[], [0], [100], [70, 3, 64, 65, 0, 8], range(17), range(17, 65), [5, 33], range(90)]
+)
 def test_many_hashes_at_once_are_what_they_are_singly(lengths: list[int]) -> None:
     rng = random.Random(1)
     keys = [rng.randbytes(length) for length in lengths]
