@@ -140,13 +140,15 @@ class AckTracker:
             key = (block.ledger_id, block.first_entry_id)
             self._look_at(key, self._partial[key])
 
-    def _look_at(self, key: tuple[int, int], batch: _PartialBatch) -> None:
-        before = batch.outstanding
-        batch.outstanding = batch.acknowledged.count(0)
+    def _look_at(self, key: tuple[int, int], batch: _PartialBatch) -> int:
+        """How many rows were flagged since the last look."""
+        added = batch.outstanding - batch.acknowledged.count(0)
+        batch.outstanding -= added
         if not batch.outstanding:
             self._complete(key)
-        elif self._batch_index_ack and batch.outstanding != before:
+        elif self._batch_index_ack and added:
             self._dirty.add(key)
+        return added
 
     def add(self, ledger_id: int, entry_id: int) -> None:
         """Acknowledge an entry: an unbatched message, or a batch as a whole."""
@@ -203,8 +205,7 @@ class AckTracker:
             batch = self._partial[key] = _PartialBatch(batch_size)
         for first, end in rows:
             batch.acknowledged[first:end] = b"\x01" * (end - first)
-        self.count += batch.outstanding - batch.acknowledged.count(0)
-        self._look_at(key, batch)
+        self.count += self._look_at(key, batch)
 
     def add_part(self, block: ReceivedBlock, rows: Rows) -> None:
         """Acknowledge rows of a received block."""
