@@ -54,6 +54,7 @@ class ConsumerEndpoint:
         self.consumer_id = consumer_id
         self.incarnation = incarnation
         self.name = name
+        self.numbering = epoch
         self._directory = directory
         self._encode_deliver = DeliverEncoder(consumer_id, epoch).encode
         self._loop = loop

@@ -383,7 +383,9 @@ class DispatcherServer:
     async def _last_message(self, _host: SubscriptionHost, _endpoint: ConsumerEndpoint) -> Any:
         return await self._follower.call("last_message")
 
-    async def _has_more(self, host: SubscriptionHost, endpoint: ConsumerEndpoint) -> bool:
+    async def _has_more(
+        self, host: SubscriptionHost, endpoint: ConsumerEndpoint, numbering: int, received: int
+    ) -> bool:
         stored = await self._follower.call("last_message")
         last = Position(*stored["position"])
         if last < Position(*stored["first"]):
@@ -392,7 +394,10 @@ class DispatcherServer:
         while (has_more := host.core.has_more(last)) is None and self._loop.time() < until:
             # What consumers brought along from before a restart is read whether they have room or not.
             await asyncio.sleep(UNKNOWN_S)
-        return endpoint.has_unsent or has_more is not False
+        # What a carrier lost comes when the consumer attaches again, which may be after this answer.
+        received = received if numbering == endpoint.numbering else 0
+        is_under_way = host.core.is_under_way(endpoint.incarnation, received)
+        return is_under_way or endpoint.has_unsent or has_more is not False
 
     # --- stats, closing ---------------------------------------------------------------------------
 

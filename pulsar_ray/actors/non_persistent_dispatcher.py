@@ -162,7 +162,9 @@ class NonPersistentDispatcherServer(DispatcherServer):
             f"{self._request.topic} is non-persistent: it keeps no last message; use a persistent:// topic"
         )
 
-    async def _has_more(self, host: SubscriptionHost, endpoint: ConsumerEndpoint) -> bool:
+    async def _has_more(
+        self, host: SubscriptionHost, endpoint: ConsumerEndpoint, numbering: int, received: int
+    ) -> bool:
         return endpoint.has_unsent
 
     async def look_around(self) -> None:

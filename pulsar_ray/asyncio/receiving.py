@@ -100,14 +100,13 @@ async def has_message_available(core: ConsumerCore, timeout_s: float) -> bool:
         return True
     deadline = time.monotonic() + timeout_s
     answers = [_has_more(core, partition, deadline) for partition in core.partitions]
-    # Deliveries under way arrive before these answers do, on the same carrier.
     available = await asyncio.gather(*answers)
     return any(available) or core.has_received()
 
 
 async def _has_more(core: ConsumerCore, partition: PartitionConsumer, deadline: float) -> bool:
     try:
-        return bool(await call_partition(partition, "has_more", deadline))
+        return bool(await call_partition(partition, "has_more", deadline, **partition.has_more_arguments()))
     except (TopicNotFound, SubscriptionNotFound):  # of several topics, one is being deleted
         if not core.is_multi_topic:
             raise

@@ -16,7 +16,7 @@ from pulsar_ray.session.requests import Request
 from pulsar_ray.transport.link import FIRST_BACKOFF_S, ActorLink
 
 
-async def call_partition(partition: PartitionConsumer, method: str, deadline: float) -> Any:
+async def call_partition(partition: PartitionConsumer, method: str, deadline: float, **arguments: Any) -> Any:
     """A control call that changes nothing, behind what was acknowledged before.
 
     Made again if the carrier is lost.
@@ -27,7 +27,7 @@ async def call_partition(partition: PartitionConsumer, method: str, deadline: fl
         if not link.is_attached:
             await in_thread(link.ensure_attached, deadline)
         try:
-            return await _request(link, lambda rid: partition.control(rid, method, {}), deadline)
+            return await _request(link, lambda rid: partition.control(rid, method, arguments), deadline)
         except (SessionLost, NotConnected):
             if time.monotonic() > deadline:
                 raise

@@ -127,14 +127,16 @@ class Consumer(AcknowledgingConsumer):
         """
         if self._core.has_received():
             return True
-        # Deliveries under way arrive before these answers do, on the same carrier.
-        available = [more for _, more in self._ask(self._core.partitions, "has_more")]
-        return any(available) or self._core.has_received()
+        for partition in self._core.partitions:
+            with self._unless_deleted():
+                if partition.call("has_more", self._deadline(), **partition.has_more_arguments()):
+                    return True
+        return self._core.has_received()
 
-    def _ask(self, partitions: list[PartitionConsumer], method: str) -> list[tuple[PartitionConsumer, Any]]:
-        """The answers of partitions, without those of several topics that are being deleted."""
+    def _ask(self, method: str) -> list[tuple[PartitionConsumer, Any]]:
+        """The answers of all partitions, without those of several topics that are being deleted."""
         answers = []
-        for partition in partitions:
+        for partition in self._core.partitions:
             with self._unless_deleted():
                 answers.append((partition, partition.call(method, self._deadline())))
         return answers
@@ -198,7 +200,7 @@ class Consumer(AcknowledgingConsumer):
         if self._core.discovery is not None:
             # Partitions that it has not found yet have the subscription as well.
             self._core.discovery.look()
-        self._ask(self._core.partitions, "check_unsubscribe")
+        self._ask("check_unsubscribe")
         self._core.end_discovery()
         partitions = self._core.partitions
         for partition in partitions:
@@ -219,7 +221,7 @@ class Consumer(AcknowledgingConsumer):
 
     def get_last_message_ids(self) -> list[MessageId]:
         """The id of the newest message of each partition."""
-        answers = self._ask(self._core.partitions, "last_message")
+        answers = self._ask("last_message")
         return [_last_id(partition.route, last) for partition, last in answers]
 
     def close(self) -> None:

@@ -360,6 +360,11 @@ class PartitionConsumer(Acknowledging):
             return False
         return not granted.length or (granted.data is None and not self._core.files.has(granted.path))
 
+    def has_more_arguments(self) -> dict[str, Any]:
+        """What the dispatcher has to know to say whether there is more: what has come."""
+        with self._core.lock:
+            return {"numbering": self._epoch, "received": self._received}
+
     def arrived(self) -> tuple[int, tuple[int, int, int] | None]:
         """The number of the last delivery, and the first message that waits in the queue."""
         with self._core.lock:

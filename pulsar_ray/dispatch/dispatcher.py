@@ -302,6 +302,13 @@ class Dispatcher:
         """Whether anything up to `last` is still to be delivered; None while that is not known."""
         return self.pending.waiting_messages > 0 or self._intake.has_unread(last)
 
+    def is_under_way(self, consumer_id: int, received: int) -> bool:
+        """Whether something was granted to a consumer behind delivery `received` that it is still to get."""
+        consumer = self.consumers.get(consumer_id)
+        return consumer is not None and any(
+            delivery.number > received and delivery.rows for delivery in consumer.unconfirmed
+        )
+
     def why_no_room(self, consumer: Consumer) -> str | None:
         """Why a consumer may get nothing now, None if it may."""
         if not consumer.is_attached:

@@ -76,6 +76,6 @@ CONSUMER_CALLS: Calls = {
     "check_unsubscribe": {},
     "unsubscribe": {},
     "last_message": {},
-    "has_more": {},
+    "has_more": {"numbering": is_number, "received": is_number},
 }
 """Of a dispatcher, for a consumer that is open."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -11,10 +12,11 @@ import pytest
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer import Consumer
 from pulsar_ray.client.reader import Reader
-from pulsar_ray.errors import OperationNotSupported, Timeout
+from pulsar_ray.errors import OperationNotSupported, SessionLost, Timeout
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
+from pulsar_ray.transport.cluster import AttachReply
 from tests.conformance.broker import EARLIEST, QUIET_MS, WAIT_MS, Broker, numbers, receive, values
 
 Quiet = Callable[[Consumer], None]
@@ -344,6 +346,25 @@ def test_what_is_on_its_way_counts_as_available(broker: Broker, client: Client, 
         for value in numbers(3 * number, 3 * number + 3):
             assert consumer.has_message_available()
             assert values(consumer, 1, acknowledge=True) == [value]
+
+
+def test_what_was_lost_on_its_way_counts_as_available(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.topic()
+    producer, consumer = client.create_producer(topic), client.subscribe(topic, "s")
+    partition, attached = consumer.core.partitions[0], SimpleQueue[AttachReply]()
+    reopen = partition.reopen
+    monkeypatch.setattr(partition, "reopen", attached.put)
+    carrier = partition.link.carrier
+    assert carrier is not None
+    partition.link.on_lost(carrier, SessionLost("cut by the test"))
+    producer.send(b"m")
+    reply = attached.get(timeout=WAIT_MS / 1000)
+    assert consumer.has_message_available(), "it was granted, and comes when the consumer is open again"
+    reopen(reply)
+    assert values(consumer, 1, acknowledge=True) == [b"m"]
+    assert not consumer.has_message_available()
 
 
 def test_an_old_subscription_keeps_what_a_reader_skips(broker: Broker, client: Client) -> None:

@@ -103,6 +103,19 @@ def test_what_is_held_or_acknowledged_is_no_more_to_come() -> None:
     assert dispatcher.has_more(end) is False
 
 
+def test_what_was_granted_and_has_not_come_is_under_way() -> None:
+    rig = Rig([1, 1, 1])
+    rig.add(1, credit=2)
+    assert not rig.dispatcher.is_under_way(1, 0)
+    assert [grant.number for grant in rig.grants()] == [1, 2]
+    assert rig.dispatcher.is_under_way(1, 0)
+    assert rig.dispatcher.is_under_way(1, 1)
+    assert not rig.dispatcher.is_under_way(1, 2), "the third waits for room"
+    rig.dispatcher.acknowledge(1, [(1, 0, 1)])
+    assert not rig.dispatcher.is_under_way(1, 0), "it has both already"
+    assert not rig.dispatcher.is_under_way(2, 0), "there is no such consumer"
+
+
 def test_what_was_acknowledged_before_it_was_read_is_no_more_to_come() -> None:
     rig = Rig([4, 4])
     rig.dispatcher.acknowledge(1, [(1, 0, 2), (1, 4, 7)])

@@ -55,6 +55,6 @@ def test_anything_else_is_refused_with_what_is_wrong(
 
 def test_consumers_have_calls_of_their_own() -> None:
     check_call(CONSUMER_CALLS, "dispatcher", "seek", {"seek_id": 2**62 - 1, **SEEK})
-    check_call(CONSUMER_CALLS, "dispatcher", "has_more", {})
+    check_call(CONSUMER_CALLS, "dispatcher", "has_more", {"numbering": 1 << 20, "received": 0})
     with pytest.raises(InvalidConfiguration, match="a dispatcher has no call 'remove_subscription'"):
         check_call(CONSUMER_CALLS, "dispatcher", "remove_subscription", {"number": 1})
