@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pulsar_ray.client.ack_tracker import AckTracker, PendingAcks
@@ -16,6 +16,7 @@ from pulsar_ray.client.nack_tracker import Nack, NackTracker
 from pulsar_ray.client.statements import Statement, Statements
 from pulsar_ray.errors import PulsarException, Timeout
 from pulsar_ray.model.row_sets import of_ranges, span
+from pulsar_ray.session.packet import Buffer
 from pulsar_ray.session.requests import Acknowledge, Call, CloseEndpoint, NegativeAcknowledge, Request
 from pulsar_ray.transport.link import ActorLink
 
@@ -112,10 +113,21 @@ class Acknowledging(ABC):
             said = [self._acknowledgment(part, at_once=at_once) for part in _parts(self.acks.drain())]
             for statement in said:
                 self._statements.add(statement)
-        if self._is_open:
-            for statement in said:
+            is_open = self._is_open
+            credit = self.credit_beside() if said and is_open and not at_once else ()
+        if is_open:
+            for statement in said[:-1]:
                 self._statements.send(statement)
+            for statement in said[-1:]:
+                self._statements.send(statement, behind=credit)
         return said
+
+    @abstractmethod
+    def credit_beside(self) -> Sequence[Buffer]:
+        """Called with the lock held: the packet that says how much more may come, if it will be due soon.
+
+        Whoever writes it for itself wakes the dispatcher twice, and is often preempted by it.
+        """
 
     def _acknowledgment(self, acknowledged: PendingAcks, *, at_once: bool) -> Statement:
         def carried_out() -> None:

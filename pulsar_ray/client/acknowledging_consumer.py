@@ -106,12 +106,12 @@ class AcknowledgingConsumer(OpenedLater):
 
     def _acknowledge_parts(self, parts: Iterable[BlockRows]) -> None:
         touched: set[PartitionConsumer] = set()
+        single = self._core.single
         with self._core.lock:
-            for part in parts:
-                block = part.block
-                partition = self._core.single or self._partition_of(block.topic_name, block.partition)
+            for block, rows in parts:
+                partition = single or self._partition_of(block.topic_name, block.partition)
                 touched.add(partition)
-                partition.acks.add_part(block, part.rows)
+                partition.acks.add_part(block, rows)
         for partition in touched:
             self._added(partition)
 

@@ -7,36 +7,17 @@ from typing import Any
 
 import pyarrow as pa
 
+from pulsar_ray.client.block_batches import batch_of_rows
 from pulsar_ray.client.block_rows import BlockRows, items_of, row_numbers
 from pulsar_ray.client.constant_columns import constant_chunks
-from pulsar_ray.client.described_columns import TIME, described_columns
+from pulsar_ray.client.described_columns import described_columns
 from pulsar_ray.client.received_block import ReceivedBlock
+from pulsar_ray.client.table_schema import TABLE_SCHEMA
 from pulsar_ray.format.arrow_payload import BLOCK_SCHEMA
 from pulsar_ray.format.payload import DecodedBlock
 
-TABLE_SCHEMA = pa.schema(
-    [
-        ("key", pa.utf8()),
-        ("value", pa.binary()),
-        ("ordering_key", pa.utf8()),
-        ("properties", pa.map_(pa.utf8(), pa.utf8())),
-        ("topic", pa.utf8()),
-        ("partition", pa.int32()),
-        ("ledger_id", pa.int64()),
-        ("entry_id", pa.int64()),
-        ("batch_index", pa.int32()),
-        ("publish_time", TIME),
-        ("event_time", TIME),
-        ("sequence_id", pa.int64()),
-        ("producer_name", pa.utf8()),
-        ("schema_version", pa.binary()),
-        ("redelivery_count", pa.int32()),
-    ]
-)
-"""Absent keys, properties, event times and schema versions are null, tombstones a null value; -1 is "no
-batch index" and "no partition", as in MessageId.
-"""
-
+# For so few blocks, columns of all of them together cost more than a record batch of each.
+_FEW_BLOCKS = 8
 # Below both of these a block's own arrays and chunks cost more than a copy of the rows.
 _SHORT_BLOCK = 128
 _SHORT_BLOCK_BYTES = 16 * 1024
@@ -52,12 +33,12 @@ def received_table(parts: Iterable[BlockRows]) -> pa.Table:
     """The messages of these rows in order, with the columns of TABLE_SCHEMA.
 
     Values, keys, properties and times of batches are views of the decoded blocks, which therefore stay in
-    memory as long as the table; only short blocks among others and scattered rows are copied. Each column
-    has chunks of its own.
+    memory as long as the table; only short blocks among many and scattered rows are copied. Columns may
+    have chunks of their own.
     """
     parts = [part for part in parts if part.rows]
-    if not parts:
-        return TABLE_SCHEMA.empty_table()
+    if len(parts) <= _FEW_BLOCKS:
+        return pa.Table.from_batches(map(batch_of_rows, parts), TABLE_SCHEMA)
     columns = described_columns(parts) | _stored_columns(parts)
     return pa.Table.from_arrays([columns[name] for name in TABLE_SCHEMA.names], schema=TABLE_SCHEMA)
 
@@ -75,9 +56,6 @@ def _stored_columns(parts: Sequence[BlockRows]) -> dict[str, pa.ChunkedArray]:
 
 def _runs(parts: Sequence[BlockRows], names: tuple[str, ...]) -> Iterator[_Run]:
     """Each long block for itself, and all short ones between two of them."""
-    if len(parts) == 1:
-        yield _stored(parts[0], names)
-        return
     short: list[BlockRows] = []
     for part in parts:
         if _is_short(part.block):

@@ -25,6 +25,11 @@ def constant_chunks(value: Any, kind: pa.DataType, count: int) -> list[pa.Array]
     return chunks
 
 
+def constant_array(value: Any, kind: pa.DataType, count: int) -> pa.Array:
+    """The same in one piece, for at most as many rows as a block has."""
+    return _repetition(value, kind).slice(0, count)
+
+
 @functools.lru_cache(maxsize=256)
 def _repetition(value: Any, kind: pa.DataType) -> pa.Array:
     return pa.nulls(MAX_ROWS, kind) if value is None else pa.repeat(pa.scalar(value, kind), MAX_ROWS)

@@ -214,8 +214,11 @@ class ConsumerCore(ConsumerPartitions):
         except Timeout:  # what was here had been acknowledged, or was dropped meanwhile
             return None
 
-    def _next_part(self, deadline: float) -> tuple[BlockRows, PartitionConsumer]:
-        """Called with `_taking` held: the next rows to hand out, counted as consumed."""
+    def _next_part(self, deadline: float, may_wait: int = 0) -> tuple[BlockRows, PartitionConsumer]:
+        """Called with `_taking` held: the next rows to hand out, counted as consumed.
+
+        Credit is given back when it is due, or so many messages later.
+        """
         queue = self.queue
         while True:
             granted = None
@@ -233,7 +236,7 @@ class ConsumerCore(ConsumerPartitions):
                 self._wait_for_one(deadline)
             if taken is not None:
                 partition = taken[1]
-                if partition.consumed >= partition.credit_due:
+                if partition.consumed >= partition.credit_due + may_wait:
                     partition.send_credit()
                 return taken
 
@@ -273,7 +276,10 @@ class ConsumerCore(ConsumerPartitions):
                 if rows is not granted.rows:
                     partition.consumed += granted.rows.bit_count() - rows.bit_count()
             # Credit is given back a part of the window at a time, so that the next messages are on their way.
-            taken = self.queue.add(block, rows, partition, max(1, self.window // 2))
+            # The window is no smaller than what bulk receiving asked for.
+            is_little = 2 * block.message_count <= self._bulk_window
+            at_once = block.message_count if is_little else max(1, self.window // 2)
+            taken = self.queue.add(block, rows, partition, at_once)
         if taken is None:
             partition.send_credit()
         return taken
@@ -308,6 +314,11 @@ class ConsumerCore(ConsumerPartitions):
 
     def take_into(self, taken: TakenRows, deadline: float) -> None:
         """Add what is here, and what comes until `deadline` or until it has enough."""
+        single = self.single
+        if single is not None and single.consumed >= single.credit_due:
+            single.send_credit()
+        # What a table makes due goes with its acknowledgment, else with the next call.
+        may_wait = 0 if single is None else self._bulk_window // 8
         with self._taking:
             with self.lock:
                 self.queue.return_rest()
@@ -315,13 +326,13 @@ class ConsumerCore(ConsumerPartitions):
                 if not self.queue and (taken.is_enough or time.monotonic() >= deadline):
                     break
                 try:
-                    (block, rows), partition = self._next_part(deadline)
+                    part, partition = self._next_part(deadline, may_wait)
                 except Timeout:
                     break
-                kept = taken.add(BlockRows(block, rows), Origin(partition, partition.generation))
-                if kept < len(rows):
+                kept = taken.add(part, Origin(partition, partition.generation))
+                if kept < len(part.rows):
                     with self.lock:
-                        self.queue.put_back(BlockRows(block, rows[kept:]), partition)
+                        self.queue.put_back(BlockRows(part.block, part.rows[kept:]), partition)
 
     # --- without a thread that waits ----------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from pulsar_ray.model import row_sets
 from pulsar_ray.model.enums import ConsumerType, SubscriptionMode
 from pulsar_ray.model.generation import seeks_of
 from pulsar_ray.model.row_sets import RowSet
+from pulsar_ray.session.packet import Buffer
 from pulsar_ray.session.requests import (
     ConsumerOpened,
     Credit,
@@ -213,10 +214,20 @@ class PartitionConsumer(Acknowledging):
             if not always and self._credit_sent >= 0 and credit - self._credit_sent < step:
                 self.credit_due = self._credit_sent - window + step
                 return
-            self._credit_sent = credit
-            self.credit_due = self.consumed + step
-            packet = encode_request(Credit(self.consumer_id, credit, self._received, self.consumed))
+            packet = self._credit_packet(window)
         self.link.send(packet)
+
+    def credit_beside(self) -> Sequence[Buffer]:
+        """Called with the lock held: what `send_credit` would say soon."""
+        window = self._core.window
+        if self.consumed + window - self._credit_sent < max(1, window // 4):
+            return ()
+        return self._credit_packet(window)
+
+    def _credit_packet(self, window: int) -> list[Buffer]:
+        self._credit_sent = self.consumed + window
+        self.credit_due = self.consumed + max(1, window // 2)
+        return encode_request(Credit(self.consumer_id, self._credit_sent, self._received, self.consumed))
 
     # --- deliveries -------------------------------------------------------------------------------
 
@@ -330,11 +341,11 @@ class PartitionConsumer(Acknowledging):
 
         Rows that were acknowledged are not, nor those that a seek into the batch leaves out.
         """
-        rows, key = granted.rows, granted.key
-        if skipped := self.skipped.of(key, batch_size, granted.generation):
-            self.acks.add_rows(*key, skipped, batch_size)
+        rows, ledger_id, entry_id = granted.rows, granted.ledger_id, granted.first_entry_id
+        if skipped := self.skipped.of((ledger_id, entry_id), batch_size, granted.generation):
+            self.acks.add_rows(ledger_id, entry_id, skipped, batch_size)
             rows &= ~row_sets.of_ranges(skipped)
-        return self.acks.outstanding_rows(*key, rows, batch_size)
+        return self.acks.outstanding_rows(ledger_id, entry_id, rows, batch_size)
 
     def leave_out(self, granted: Granted, error: PulsarException) -> bool:
         """A block could not be read: it counts as consumed, and stays unacknowledged.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pulsar_ray.client.schema import BytesSchema, Schema
-from pulsar_ray.format.block import ARROW
+from pulsar_ray.format.block import ARROW, ROW_IS_ENTRY
 from pulsar_ray.format.payload import DecodedBlock
 
 _BYTES_SCHEMA = BytesSchema()
@@ -70,7 +70,7 @@ class ReceivedBlock:
         self.schema = schema
         self.message_count = header.message_count
         # A batch is one entry whose messages have batch indexes; else every row is an entry of its own.
-        self.is_batch = header.payload_format == ARROW and not header.row_is_entry
+        self.is_batch = header.payload_format == ARROW and not header.flags & ROW_IS_ENTRY
         self.publish_time_ms = header.publish_time_ms
         self.first_sequence_id = header.first_sequence_id
         self.producer_name = decoded.metadata.producer_name or ""

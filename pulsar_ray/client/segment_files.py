@@ -55,6 +55,9 @@ class SegmentFiles:
             segment = self._newest
             if segment is None or segment.path != path:
                 segment = self._segment(path)
+            block = segment.blocks.get(offset)
+            if block is not None:  # many who are told of a block at once need not wait for each other
+                return block
             with segment.lock:
                 if segment.is_closed:  # others opened so many files meanwhile
                     continue

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from pulsar_ray.errors import NotConnected, PulsarException, SessionLost
+from pulsar_ray.session.packet import Buffer
 from pulsar_ray.session.requests import Request
 from pulsar_ray.transport.link import ActorLink
 
@@ -65,8 +66,8 @@ class Statements:
         with self._lock:
             self._unanswered[statement] = None
 
-    def send(self, statement: Statement) -> None:
-        """Say it now. What cannot be sent stays."""
+    def send(self, statement: Statement, behind: Sequence[Buffer] = ()) -> None:
+        """Say it now, and the packets `behind` it in the same breath. What cannot be sent stays."""
 
         def answered(_value: object, error: PulsarException | None) -> None:
             if isinstance(error, (SessionLost, NotConnected)):
@@ -77,7 +78,7 @@ class Statements:
                 del self._unanswered[statement]
             statement.settle(error)
 
-        self._link.request_async(statement.build, answered)
+        self._link.request_async(statement.build, answered, behind=behind)
 
     def send_all(self) -> None:
         """Attached again: say everything that was not answered, in order."""

@@ -19,14 +19,11 @@ class TakenRows:
     def __init__(self, max_messages: int, max_bytes: int, *, fills: bool) -> None:
         self.parts: list[BlockRows] = []
         self.origins: list[Origin] = []
+        self.is_full = False
+        """Whether a limit is reached."""
         self._messages_left = max_messages
         self._bytes_left = max_bytes
         self._fills = fills
-
-    @property
-    def is_full(self) -> bool:
-        """Whether a limit is reached."""
-        return self._messages_left <= 0 or self._bytes_left <= 0
 
     @property
     def is_enough(self) -> bool:
@@ -36,14 +33,26 @@ class TakenRows:
     def add(self, part: BlockRows, origin: Origin) -> int:
         """Take as many rows from the part's start as fit, and say how many; with less than all it is full."""
         block, rows = part
+        count = len(rows)
+        if count < self._messages_left and block.decoded.header.uncompressed_length < self._bytes_left:
+            self._messages_left -= count
+            self._bytes_left -= _share(block, count)
+        else:
+            count = self._add_last(block, rows)
+            part = BlockRows(block, rows[:count])
+        if count:
+            self.parts.append(part)
+            self.origins.append(origin)
+        return count
+
+    def _add_last(self, block: ReceivedBlock, rows: Rows) -> int:
+        """How many of these rows fit, if they may be too many or too large."""
         wanted = rows[: self._messages_left]
         fitting, size = _fitting(block, wanted, self._bytes_left)
         fitting = max(fitting, 0 if self.parts else 1)
-        if fitting:
-            self.parts.append(BlockRows(block, rows[:fitting]))
-            self.origins.append(origin)
         self._messages_left -= fitting
         self._bytes_left = self._bytes_left - size if fitting == len(wanted) else 0
+        self.is_full = self._messages_left <= 0 or self._bytes_left <= 0
         return fitting
 
 
@@ -63,11 +72,15 @@ def receive_timeout_s(timeout_millis: int) -> float:
     return timeout_millis / 1000
 
 
+def _share(block: ReceivedBlock, count: int) -> int:
+    """The bytes of so many rows of a block."""
+    return block.decoded.header.uncompressed_length * count // block.message_count
+
+
 def _fitting(block: ReceivedBlock, rows: Rows, max_bytes: int) -> tuple[int, int]:
     """How many of these rows fit into so many bytes, and their size."""
-    block_bytes = block.decoded.header.uncompressed_length
-    if block_bytes < max_bytes:
-        return len(rows), block_bytes * len(rows) // block.message_count
+    if block.decoded.header.uncompressed_length < max_bytes:
+        return len(rows), _share(block, len(rows))
     size = 0
     for fitting, value in enumerate(items_of(block.values, rows)):
         length = len(value or b"")

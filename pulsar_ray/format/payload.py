@@ -140,12 +140,12 @@ class DecodedBlock:
     __slots__ = (
         "__weakref__",
         "_batch",
-        "_columns",
         "_lists",
         "_value",
         "header",
         "message_count",
         "metadata",
+        "record_batches",
     )
 
     def __init__(
@@ -157,7 +157,8 @@ class DecodedBlock:
         self._batch = batch
         self._value = value
         self._lists: dict[int, list[Any] | None] = {}
-        self._columns: dict[tuple[str, ...], list[pa.Array | None]] = {}
+        self.record_batches: dict[Any, pa.RecordBatch] = {}
+        """Kept for whoever reads this block next: consumers of several subscriptions share it."""
 
     def values(self) -> list[bytes | None]:
         """Return each message's bytes, None for a tombstone."""
@@ -198,22 +199,20 @@ class DecodedBlock:
         return pa.RecordBatch.from_arrays(arrays, schema=BLOCK_SCHEMA)
 
     def columns(self, names: tuple[str, ...]) -> list[pa.Array | None]:
-        """Return columns of BLOCK_SCHEMA, None for one that no message has anything in.
-
-        They are kept for whoever reads this block next: consumers of several subscriptions share it.
-        """
-        columns = self._columns.get(names)
-        if columns is None:
-            columns = self._columns[names] = [self.column(name) for name in names]
-        return columns
+        """Return columns of BLOCK_SCHEMA, None for one that no message has anything in."""
+        stored = self.header.columns
+        return [
+            self._stored(column) if stored >> column & 1 else self._common(column, name)
+            for name, column in [(name, _PLACES[name]) for name in names]
+        ]
 
     def column(self, name: str) -> pa.Array | None:
         """Return a column of BLOCK_SCHEMA, None if no message has anything in it."""
-        column = _PLACES[name]
-        return self._stored(column) if self._has(column) else self._common(column, name)
+        return self.columns((name,))[0]
 
     def _has(self, column: int) -> bool:
-        return self._batch is not None and bool(self.header.columns >> column & 1)
+        # A message alone has no columns.
+        return bool(self.header.columns >> column & 1)
 
     def _stored(self, column: int) -> pa.Array:
         assert self._batch is not None
@@ -236,16 +235,15 @@ class DecodedBlock:
 
     def _common(self, column: int, name: str) -> pa.Array | None:
         """A column that is not stored."""
-        kind = BLOCK_SCHEMA.field(column).type
         if column == _VALUE:
-            return pa.array([self._value], kind)
+            return pa.array([self._value], pa.binary())
         if column == _SEQUENCE_ID:
-            return pa.array(np.arange(self.header.first_sequence_id, self.header.last_sequence_id + 1), kind)
+            return pa.array(np.arange(self.header.first_sequence_id, self.header.last_sequence_id + 1))
         of_all = getattr(self.metadata, name)
         if of_all is None:
             return None
         row = list(of_all.items()) if isinstance(of_all, dict) else of_all
-        return pa.array([row] * self.message_count, kind)
+        return pa.array([row] * self.message_count, BLOCK_SCHEMA.field(column).type)
 
 
 def decode_block(buf: Buffer, offset: int = 0, path: str = "block") -> DecodedBlock:

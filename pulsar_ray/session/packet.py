@@ -104,6 +104,16 @@ def packet_length(header: Buffer) -> int:
     return _parse_header(header)[2]
 
 
+def whole_packets(data: bytes) -> list[bytes]:
+    """The packets that these bytes consist of; a single one is not copied."""
+    packets = []
+    while data:
+        length = packet_length(data)
+        packets.append(data[:length])
+        data = data[length:]
+    return packets
+
+
 def decode_packet(data: Buffer) -> Packet:
     """One whole packet from exactly its bytes; the body refers to `data`, which must not change afterwards.
 

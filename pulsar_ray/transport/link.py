@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -32,7 +32,7 @@ from pulsar_ray.lane.completion import Completion
 from pulsar_ray.lane.connection import Awaited
 from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.lane.timers import LoopTimers, Timers
-from pulsar_ray.session.packet import Packet
+from pulsar_ray.session.packet import Buffer, Packet
 from pulsar_ray.session.receipts import RECEIPT, receipts_by_producer
 from pulsar_ray.session.requests import MovedNotice, Ping, Pong, Request, decode_request, encode_request
 from pulsar_ray.transport.awaited_replies import ANSWERS, AwaitedReplies, Reply
@@ -176,9 +176,16 @@ class ActorLink:
             return False
         return True
 
-    def request_async(self, build: Callable[[int], Request], reply: Reply, *, waits: bool = False) -> None:
+    def request_async(
+        self,
+        build: Callable[[int], Request],
+        reply: Reply,
+        *,
+        waits: bool = False,
+        behind: Sequence[Buffer] = (),
+    ) -> None:
         """Send a request with an id of its own; `reply(value, error)` follows, with SessionLost if the
-        carrier is lost.
+        carrier is lost. The packets `behind` it are written together with it.
         """
         request_id = self._replies.add(reply)
         try:
@@ -186,7 +193,7 @@ class ActorLink:
         except PulsarException as error:
             self._replies.fail(request_id, error)
             return
-        if not self.send(packet, waits=waits):
+        if not self.send([*packet, *behind], waits=waits):
             self._replies.fail(request_id, NotConnected("not attached to the actor just now"))
 
     def request(

@@ -16,7 +16,7 @@ from typing import Any
 
 from pulsar_ray.errors import AlreadyClosed, NotConnected, PulsarException, SessionLost, Timeout
 from pulsar_ray.lane.connection import Awaited, ConnectionHandler
-from pulsar_ray.session.packet import Packet, decode_packet
+from pulsar_ray.session.packet import Packet, decode_packet, whole_packets
 from pulsar_ray.session.tunnel import TunnelEnd
 from pulsar_ray.transport.cluster import AttachReply, Cluster
 
@@ -75,7 +75,8 @@ class RayConnection:
         if self._lost is not None:
             raise SessionLost(self._lost.text)
         with self._end_lock:
-            self._end.send(b"".join(buffers))
+            for packet in whole_packets(b"".join(buffers)):
+                self._end.send(packet)
         if waits:
             # Nobody is woken. Should the caller be kept from waiting, the thread's next look finds them.
             with self._work:

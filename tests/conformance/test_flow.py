@@ -11,9 +11,12 @@ from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer import Consumer
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.session.packet import decode_packet, whole_packets
+from pulsar_ray.session.requests import decode_request
 from pulsar_ray.testing.waiting import wait_until
+from pulsar_ray.transport.carriers import Connection
 from pulsar_ray.transport.names import dispatcher_name
-from tests.conformance.broker import Broker, numbers, receive, values
+from tests.conformance.broker import WAIT_MS, Broker, numbers, receive, values
 
 Quiet = Callable[[Consumer], None]
 
@@ -57,6 +60,50 @@ def test_a_consumer_that_stands_still_delays_nobody(broker: Broker, client: Clie
     got = values(shared_lively, 299, acknowledge=True)
     assert sorted(values(shared_still, 1) + got) == numbers(0, 300)
     assert values(still, 300) == numbers(0, 300)
+
+
+@pytest.mark.parametrize("acknowledges", [True, False])
+def test_tables_are_followed_by_credit_whether_they_are_acknowledged_or_not(
+    broker: Broker, client: Client, acknowledges: bool
+) -> None:
+    topic = broker.topic()
+    consumer = client.subscribe(topic, "s", receiver_queue_size=10, ack_grouping_max_size=50)
+    client.create_producer(topic).send_many(numbers(0, 1000))
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_messages=25)
+    for value in numbers(1000, 2000):
+        producer.send_async(value, None)
+    producer.flush()
+    got: list[bytes] = []
+    while len(got) < 2000:
+        table = consumer.receive_arrow(50, WAIT_MS)
+        got += table.column("value").to_pylist()
+        if acknowledges:
+            consumer.acknowledge_arrow(table)
+    assert got == numbers(0, 2000)
+
+
+def test_credit_goes_with_the_acknowledgment_of_a_table(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.topic()
+    consumer = client.subscribe(topic, "s", ack_grouping_max_size=100)
+    client.create_producer(topic).send_many(numbers(0, 1000))
+    (partition,) = consumer.core.partitions
+    wait_until(lambda: consumer.core.queue.messages_of(partition) == 1000, what="all are in the queue")
+    sent: list[str] = []
+
+    def spy(buffers: list[Any], only_on: Connection | None = None, *, waits: bool = False) -> bool:
+        packets = [decode_packet(packet) for packet in whole_packets(b"".join(buffers))]
+        sent.append(" and ".join(type(decode_request(packet)).__name__ for packet in packets))
+        return send(buffers, only_on, waits=waits)
+
+    send = partition.link.send
+    monkeypatch.setattr(partition.link, "send", spy)
+    table = consumer.receive_arrow(1000, WAIT_MS)
+    assert table.num_rows == 1000
+    consumer.acknowledge_arrow(table)
+    # The first says that whole tables are wanted.
+    assert [said for said in sent if said != "Ping"] == ["Credit", "Acknowledge and Credit"]
 
 
 def test_queues_of_one_and_none_share_fairly(broker: Broker, client: Client) -> None:

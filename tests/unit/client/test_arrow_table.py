@@ -8,9 +8,11 @@ import pyarrow as pa
 import pytest
 
 from pulsar_ray.client.arrow_positions import TablePositions, table_nacks, table_positions
-from pulsar_ray.client.arrow_table import TABLE_SCHEMA, received_table
+from pulsar_ray.client.arrow_table import received_table
 from pulsar_ray.client.block_rows import BlockRows
 from pulsar_ray.client.message import Message
+from pulsar_ray.client.received_block import ReceivedBlock
+from pulsar_ray.client.table_schema import TABLE_SCHEMA
 from tests.unit.client.blocks import TOPIC, received
 
 OTHER = "persistent://public/default/other"
@@ -101,6 +103,31 @@ def test_values_of_long_batches_are_not_copied() -> None:
     table = received_table([BlockRows(block, range(100, 500))])
     stored = block.decoded.record_batch().column(0).buffers()[2]
     assert table.column("value").chunk(0).buffers()[2].address == stored.address
+
+
+def test_a_shared_block_is_described_for_each_consumer() -> None:
+    (block, rows) = whole([b"v"] * 3, first_entry_id=5)
+    other = ReceivedBlock(
+        block.decoded, topic_name=OTHER, partition=2, ledger_id=3, first_entry_id=5, redelivery_count=4
+    )
+    for part in (BlockRows(block, rows), BlockRows(other, rows), BlockRows(block, rows)):
+        expected = [expected_row(Message(part.block, row)) for row in rows]
+        assert received_table([part]).to_pylist() == expected
+    assert len(block.decoded.record_batches) == 2
+
+
+def test_tables_of_many_batches_count_sequence_ids_on_or_anew() -> None:
+    blocks = [received([b"v"] * 200, first_entry_id=number) for number in range(10)]
+    in_order = [BlockRows(block, range(200)) for block in blocks]
+    for number, block in enumerate(blocks):
+        block.first_sequence_id = 200 * number
+    assert received_table(in_order).column("sequence_id").to_pylist() == list(range(2000))
+    cut = [BlockRows(block, range(10, 12)) for block in blocks]
+    table = received_table(cut)
+    assert table.column("sequence_id").to_pylist() == [
+        200 * number + row for number in range(10) for row in (10, 11)
+    ]
+    assert table.column("batch_index").to_pylist() == [10, 11] * 10
 
 
 def test_positions_of_a_whole_table() -> None:

@@ -20,6 +20,7 @@ from pulsar_ray.session.packet import (
     decode_packet,
     encode_packet,
     packet_length,
+    whole_packets,
 )
 
 
@@ -44,6 +45,12 @@ def test_bytes_of_a_packet() -> None:
     assert joined(20, (7, "a"), b"xy", memoryview(b"z")) == (
         b"\xa7\x14\x00\x00\x04\x00\x00\x00\x03\x00\x00\x00" + b"\x92\x07\xa1a" + b"xyz"
     )
+
+
+def test_bytes_of_several_packets() -> None:
+    packets = [b"".join(encode_packet(7, [number], [b"body"] * number)) for number in range(3)]
+    assert whole_packets(b"".join(packets)) == packets
+    assert whole_packets(packets[1])[0] is packets[1]
 
 
 def test_body_buffers_are_passed_on_uncopied() -> None:
