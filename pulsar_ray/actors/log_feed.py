@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pulsar_ray.actors.slot_reader import slots_in
-from pulsar_ray.dispatch.block_ref import BlockRef
+from pulsar_ray.dispatch.block_ref import BlockRef, block_ref
 from pulsar_ray.dispatch.sticky_key import Slots, Slotting
 from pulsar_ray.errors import CorruptData
 from pulsar_ray.format.frame import FrameHeader, parse_frame_header
@@ -26,6 +26,8 @@ from pulsar_ray.model.position import EARLIEST, Position
 from pulsar_ray.session.requests import Advanced
 
 MAX_TAIL_BLOCKS = 8192
+NEAR_BLOCKS = 16
+"""So many of the newest are looked at one by one."""
 
 
 class Segment(NamedTuple):
@@ -57,7 +59,6 @@ class LogFeed:
         self.first = EARLIEST
         self._segments: list[Segment] = []
         self._tail: deque[BlockRef] = deque()
-        self._tail_keys: deque[tuple[int, int]] = deque()
 
     # --- what the partition says ------------------------------------------------------------------
 
@@ -68,7 +69,6 @@ class LogFeed:
             return
         if packet.epoch > self.epoch:
             self._tail.clear()
-            self._tail_keys.clear()
         self.epoch = packet.epoch
         if packet.segments is not None:
             self._segments = [Segment(*segment) for segment in packet.segments]
@@ -79,7 +79,6 @@ class LogFeed:
         if not packet.frames and last != self.last:
             # Something was left out: the tail has a hole, what follows it begins anew.
             self._tail.clear()
-            self._tail_keys.clear()
         self.last = last
         if (packet.first_ledger_id, packet.first_entry_id) != self.first:
             self.first = Position(packet.first_ledger_id, packet.first_entry_id)
@@ -97,13 +96,9 @@ class LogFeed:
                 ledger_id > newest.ledger_id and frame.first_entry_id == 0 and offset > 0
             ):
                 self._tail.clear()
-                self._tail_keys.clear()
-        for ref in blocks_of(ledger_id, segment_index, offset, frame):
-            self._tail.append(ref)
-            self._tail_keys.append((ref.ledger_id, ref.first_entry_id))
+        self._tail += blocks_of(ledger_id, segment_index, offset, frame)
         while len(self._tail) > MAX_TAIL_BLOCKS:
             self._tail.popleft()
-            self._tail_keys.popleft()
         if self._segments:
             of_ledger, index, path, first_entry_id, _, _ = self._segments[-1]
             if (of_ledger, index) == (ledger_id, segment_index):
@@ -126,18 +121,22 @@ class LogFeed:
 
     def blocks_from(self, position: Position, max_messages: int) -> list[BlockRef] | None:
         """Blocks from `position` on out of memory; None if they have to be read from a file."""
-        keys = self._tail_keys
-        if not self._tail or position < keys[0]:
+        tail = self._tail
+        if not tail or position < _first_entry(tail[0]):
             return None
-        newest = keys[-1]
-        if position == newest:
-            return [self._tail[-1]]
+        index = len(tail) - 1
         # Usually it is near the end: searching a deque goes through half of it.
-        index = len(keys) - 1 if position >= newest else bisect_right(keys, position) - 1
+        farthest = max(index - NEAR_BLOCKS, 0)
+        ref = tail[index]
+        while index > farthest and (ref.ledger_id, ref.first_entry_id) > position:
+            index -= 1
+            ref = tail[index]
+        if index and index == farthest:
+            index = bisect_right(tail, position, 0, index + 1, key=_first_entry) - 1
         taken: list[BlockRef] = []
         messages = 0
-        while index < len(self._tail) and messages < max_messages:
-            ref = self._tail[index]
+        while index < len(tail) and messages < max_messages:
+            ref = tail[index]
             index += 1
             if (ref.ledger_id, ref.last_entry_id) < position:
                 continue
@@ -233,10 +232,14 @@ def blocks_of(ledger_id: int, segment_index: int, offset: int, frame: FrameHeade
     at = offset + frame.header_length
     first = frame.first_entry_id
     for length, entries, messages in frame.blocks:
-        refs.append(BlockRef(ledger_id, segment_index, at, length, first, entries, messages, entries > 1))
+        refs.append(block_ref((ledger_id, segment_index, at, length, first, entries, messages, entries > 1)))
         at += length
         first += entries
     return refs
+
+
+def _first_entry(block: BlockRef) -> Position:
+    return Position(block.ledger_id, block.first_entry_id)
 
 
 def _start(segment: Segment) -> tuple[int, int]:

@@ -139,7 +139,8 @@ class SubscriptionTurn:
         if not grants:
             return False
         self._has_granted = True
-        by_consumer = {grants[0].consumer_id: grants} if len(grants) == 1 else _by_consumer(grants)
+        is_for_one = len(grants) == 1 or len(self._core.consumers) == 1
+        by_consumer = {grants[0].consumer_id: grants} if is_for_one else _by_consumer(grants)
         for incarnation, granted in by_consumer.items():
             endpoint = self._endpoints.get(incarnation)
             if endpoint is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from pulsar_ray.model.row_sets import RowSet, span
@@ -43,3 +45,9 @@ class BlockRef(NamedTuple):
         start = max(first - self.first_entry_id, 0)
         end = min(last - self.first_entry_id + 1, self.messages)
         return span(start, end) if start < end else 0
+
+
+block_ref: Callable[[tuple[int, int, int, int, int, int, int, bool]], BlockRef] = partial(
+    tuple.__new__, BlockRef
+)
+"""As `BlockRef(*fields)`, without the function that a NamedTuple puts before it."""

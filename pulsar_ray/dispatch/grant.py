@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from pulsar_ray.dispatch.block_ref import BlockRef
@@ -36,6 +38,12 @@ class Grant(NamedTuple):
     def messages(self) -> int:
         """How many rows these are."""
         return self.row_set.bit_count()
+
+
+grant_of: Callable[[tuple[int, int, BlockRef, RowSet, int, bool, RowFailures]], Grant] = partial(
+    tuple.__new__, Grant
+)
+"""As `Grant(*fields)`, without the function that a NamedTuple puts before it."""
 
 
 class DropQueue(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pulsar_ray.dispatch.consumer import Consumer, Delivery, PendingBlock
-from pulsar_ray.dispatch.grant import Grant
+from pulsar_ray.dispatch.grant import Grant, grant_of
 from pulsar_ray.dispatch.pending_acks import PendingAcks
 from pulsar_ray.dispatch.subscription_type import SubscriptionType
 from pulsar_ray.dispatch.unacked_limits import UnackedLimits
@@ -66,12 +66,6 @@ class Granting:
         failures: RowFailures = ()
         if block.is_batch:
             failures = self._cursor.counts.row_failures(Position(ref.ledger_id, ref.first_entry_id))
-        return Grant(
-            delivery.consumer.spec.consumer_id,
-            delivery.number,
-            ref,
-            delivery.rows,
-            delivery.count,
-            delivery.is_suspect,
-            failures,
-        )
+        consumer_id = delivery.consumer.spec.consumer_id
+        number, rows, count = delivery.number, delivery.rows, delivery.count
+        return grant_of((consumer_id, number, ref, rows, count, delivery.is_suspect, failures))

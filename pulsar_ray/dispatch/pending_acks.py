@@ -93,8 +93,13 @@ class PendingAcks:
 
     def take(self, block: PendingBlock, limit: int) -> tuple[RowSet, int]:
         """Take up to `limit` waiting rows that share a redelivery count off a block."""
-        rows, count = row_segments.take(block.waiting, limit)
-        self.waiting_messages -= rows.bit_count()
+        waiting = block.waiting
+        if len(waiting) == 1 and (messages := waiting[0][0].bit_count()) <= limit:
+            rows, count = waiting.pop()
+            self.waiting_messages -= messages
+        else:
+            rows, count = row_segments.take(waiting, limit)
+            self.waiting_messages -= rows.bit_count()
         if self.fresh and self.fresh[0] is block:
             self.fresh.popleft()
         if block.waiting or self.waiting:

@@ -23,7 +23,8 @@ place of the checksum stay as they are in every version, so that a newer frame i
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest
@@ -51,6 +52,9 @@ class BlockSpan(NamedTuple):
     length: int
     entries: int
     messages: int
+
+
+_block_span: Callable[[tuple[int, int, int]], BlockSpan] = partial(tuple.__new__, BlockSpan)
 
 
 class FrameIncomplete(Exception):
@@ -236,7 +240,7 @@ def parse_frame_header(buf: Buffer, offset: int = 0) -> FrameHeader:
         header_length,
         payload_length,
         entries,
-        (BlockSpan(length, entries, messages),),
+        (_block_span((length, entries, messages)),),
     )
 
 
@@ -254,15 +258,18 @@ def _parse_many(buf: Buffer, offset: int) -> FrameHeader:
         raise FrameInvalid("checksum of the frame header does not match")
     if version != FRAME_VERSION:
         raise UnsupportedFormatVersion(f"frame of format version {version}; this build reads {FRAME_VERSION}")
-    blocks = tuple(map(BlockSpan._make, _SPAN.iter_unpack(buf[offset + 64 : end])))
     ledger_id, epoch, first_entry_id, durable_entry_id, broker_time_ms, payload_length = _FIXED.unpack_from(
         buf, offset
     )[6:]
-    if flags or reserved or payload_length != sum(span.length for span in blocks):
+    blocks = tuple(map(_block_span, _SPAN.iter_unpack(buf[offset + 64 : end])))
+    all_entries = all_bytes = 0
+    is_sound = not flags and not reserved
+    for length, entries, messages in blocks:
+        all_bytes += length
+        all_entries += entries
+        is_sound &= 0 < entries <= messages and not length & 7
+    if not is_sound or payload_length != all_bytes:
         raise FrameInvalid("frame header contradicts itself")
-    if not all(0 < entries <= messages and not length & 7 for length, entries, messages in blocks):
-        raise FrameInvalid("frame header contradicts itself")
-    entries = sum(span.entries for span in blocks)
     return FrameHeader(
         ledger_id,
         epoch,
@@ -271,6 +278,6 @@ def _parse_many(buf: Buffer, offset: int) -> FrameHeader:
         broker_time_ms,
         header_length,
         payload_length,
-        entries,
+        all_entries,
         blocks,
     )

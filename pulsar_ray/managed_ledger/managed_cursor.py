@@ -194,7 +194,7 @@ class ManagedCursor:
         """No entry behind this one is acknowledged, even in part, or has failed before."""
         if self._batch_acks or self._session_acks or self.counts.has_any:
             return LATEST
-        return max(self.mark_delete, self.deleted.end)
+        return max(self.mark_delete, self.deleted.end) if self.deleted else self.mark_delete
 
     def backlog(self) -> int:
         """How many entries are not acknowledged."""
