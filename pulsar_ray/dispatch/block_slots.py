@@ -45,7 +45,8 @@ def slots_of_rows(header: BlockHeader, payload: Buffer, slotting: Slotting) -> S
     for column in reversed(columns):  # the ordering key comes first, and so it is written last
         has_key, of_keys = _slots_of_column(column, slotting)
         slots = of_keys if has_key.all() else np.where(has_key, of_keys, slots)
-    return int(slots[0]) if (slots == slots[0]).all() else slots
+    first = slots[0]
+    return int(first) if slots[-1] == first and (slots == first).all() else slots
 
 
 def slot_of_unreadable(slotting: Slotting) -> int:

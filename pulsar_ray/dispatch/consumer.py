@@ -45,6 +45,7 @@ class Consumer:
 
     __slots__ = (
         "credit",
+        "declined",
         "deliveries",
         "detached_until_ms",
         "granted",
@@ -66,6 +67,8 @@ class Consumer:
         self.handed_over = 0
         self.window = 0
         """Messages the consumer's queue can hold, as its credit tells."""
+        self.declined = (-1, -1)
+        """Its credit and what it was granted when something did not fit: nothing does until these change."""
         self.unacked = 0
         self.is_blocked = False
         """Too many unacknowledged messages; until half of them are acknowledged."""

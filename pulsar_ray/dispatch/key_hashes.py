@@ -48,26 +48,28 @@ def murmur3_32_of(data: NDArray[np.uint8], offsets: NDArray[np.int32]) -> _Numbe
     Costs a few operations on whole columns for each four bytes of a key: of the longest one up to 16 bytes,
     and of the longest one up to 64, where there are such.
     """
-    starts, lengths = offsets[:-1], np.diff(offsets)
+    starts, lengths = offsets[:-1], offsets[1:] - offsets[:-1]
     if not len(lengths):
         return np.empty(0, np.uint32)
-    longest = int(lengths.max())
-    if longest <= _SHORT or (longest <= _LONGEST and int(lengths.min()) > _SHORT):
-        return _together(data, starts, lengths)
+    shortest, longest = int(lengths.min()), int(lengths.max())
+    if longest <= _SHORT or (longest <= _LONGEST and shortest > _SHORT):
+        return _together(data, starts, lengths, shortest >> 2, longest >> 2)
     digests = np.empty(len(lengths), np.uint32)
     is_short = lengths <= _SHORT
-    for group in (is_short, ~is_short & (lengths <= _LONGEST)):
+    for group, most in ((is_short, _SHORT >> 2), (~is_short & (lengths <= _LONGEST), _LONGEST >> 2)):
         if group.any():
-            digests[group] = _together(data, starts[group], lengths[group])
+            digests[group] = _together(data, starts[group], lengths[group], 0, most)
     for i in np.flatnonzero(lengths > _LONGEST).tolist():
         digests[i] = mmh3.hash(data[offsets[i] : offsets[i + 1]].tobytes(), 0, signed=False)
     return digests
 
 
-def _together(data: NDArray[np.uint8], starts: NDArray[np.int32], lengths: NDArray[np.int32]) -> _Numbers:
+def _together(
+    data: NDArray[np.uint8], starts: NDArray[np.int32], lengths: NDArray[np.int32], fewest: int, most: int
+) -> _Numbers:
+    """Each key has at least `fewest` whole words, and at most `most`."""
     words, constants = _words(data), _constants()
     whole = lengths >> 2
-    fewest, most = int(whole.min()), int(whole.max())
     state = np.zeros(len(lengths), np.uint32)
     spare, word = np.empty_like(state), np.empty_like(state)
     places = starts.astype(np.intp)

@@ -18,7 +18,7 @@ from pulsar_ray.dispatch.hash_ring import HashRing
 from pulsar_ray.dispatch.key_routes import KeyRoutes
 from pulsar_ray.dispatch.key_suspects import Barriers, dispatch_suspects
 from pulsar_ray.dispatch.pending_acks import PendingAcks
-from pulsar_ray.dispatch.policy import GrantSource
+from pulsar_ray.dispatch.policy import GrantSource, rows_that_fit
 from pulsar_ray.dispatch.sticky_ranges import StickyRanges
 from pulsar_ray.dispatch.waiting_index import WaitingIndex
 from pulsar_ray.errors import ConsumerBusy
@@ -105,7 +105,11 @@ class KeySharedPolicy:
         barriers = dispatch_suspects(self.routes, source, grants) if self._pending.suspects else {}
         for number, consumer in enumerate(self.routes.consumers):
             # Most have no permits most of the time; asking for a blocked one's room may end that.
-            if self.index.ready[number] and (consumer.credit > consumer.granted or consumer.is_blocked):
+            if (
+                self.index.ready[number]
+                and (consumer.credit > consumer.granted or consumer.is_blocked)
+                and consumer.declined != (consumer.credit, consumer.granted)
+            ):
                 self._dispatch_ready(source, number, barriers, grants)
         self._dispatch_fresh(source, barriers, grants)
         return grants
@@ -221,7 +225,11 @@ class KeySharedPolicy:
             if not mine:
                 continue
             consumer = self.routes.consumers[number]
-            chosen = row_sets.lowest(mine & allowed, source.room(consumer))
+            wanted, room = (mine & allowed).bit_count(), source.room(consumer)
+            fitting = rows_that_fit(consumer, block, wanted, room)
+            if room > 0 and not fitting:
+                consumer.declined = (consumer.credit, consumer.granted)
+            chosen = row_sets.lowest(mine & allowed, fitting)
             is_left |= chosen != mine
             for rows, count in self._pending.take_rows(block, chosen) if chosen else ():
                 grants.append(source.grant_taken(consumer, block, rows, count))

@@ -156,6 +156,30 @@ def test_a_consumer_without_permits_stops_its_own_keys_only_until_too_many_wait(
     assert told["consumers"][0]["waitingMessages"] == 97
 
 
+def test_rows_of_a_block_wait_for_credit_rather_than_be_cut() -> None:
+    keys = KeysRig(DIGITS * 200, per_block=400)
+    keys.add(1, credit=1000)
+    keys.add(2, credit=1000)
+    assert keys.granted() == {1: list("0123479") * 120, 2: list("568") * 200}, "280 of each block, and all"
+    keys.rig.report(1, 1119, handed_over=119)
+    assert keys.granted() == {}, "279 would fit"
+    keys.rig.report(1, 1399, handed_over=399)
+    assert keys.granted() == {1: list("0123479") * 40}
+    keys.rig.report(1, 1400, handed_over=400)
+    assert keys.granted() == {1: list("0123479") * 40}
+
+
+def test_rows_that_waited_go_when_acknowledgments_make_room() -> None:
+    settings = DispatchSettings(max_unacked_messages_per_consumer=300)
+    keys = KeysRig(DIGITS * 80, per_block=400, settings=settings)
+    keys.add(1, credit=1000)
+    keys.add(2, credit=1000)
+    first = keys.entries()[1]
+    assert len(first) == 300, "a limit cuts: nobody knows whether more is ever acknowledged"
+    keys.acknowledge(1, *first)
+    assert len(keys.entries()[1]) == 260
+
+
 def test_a_full_queue_is_the_reason_also_before_anything_was_read() -> None:
     keys = KeysRig(["0"] * 8)
     keys.add(1, credit=0)
