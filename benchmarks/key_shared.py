@@ -15,14 +15,14 @@ from benchmarks.results import Row
 MESSAGE = b"x" * 100
 KEYS = [f"key-{number}" for number in range(10_000)]
 CONSUMERS = 4
-ROUNDS = 5
+ROUNDS = 7
 SHARED = pulsar_ray.ConsumerType.Shared
 KEY_SHARED = pulsar_ray.ConsumerType.KeyShared
 
 
 def run(env: Environment) -> list[Row]:
     """Everything is stored first, an entry for each message; the ways of consuming it take turns."""
-    messages = env.count(200_000, 20_000)
+    messages = env.count(400_000, 20_000)
     with env.broker(max_unacked_messages_per_subscription=0) as broker:
         topic = _stored(broker, messages)
         rates: dict[str, list[float]] = {"keys": [], "shared": [], "alone": []}
