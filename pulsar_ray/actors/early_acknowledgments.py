@@ -61,7 +61,7 @@ class EarlyAcknowledgments:
 
 
 def reach_of(request: Acknowledge) -> tuple[int, int]:
-    """The last entry that is named, of each kind the last one: clients send them in order."""
+    """The last entry that is named: clients send each kind in order, but bits may overlap."""
     reach = (-1, -1)
     if request.ranges:
         ledger_id, _, last = request.ranges[-1]
@@ -70,7 +70,6 @@ def reach_of(request: Acknowledge) -> tuple[int, int]:
         reach = max(reach, request.batch_rows[-1][:2])
     if request.cumulative is not None:
         reach = max(reach, request.cumulative[:2])
-    if request.entry_bits:
-        ledger_id, origin, data = request.entry_bits[-1]
+    for ledger_id, origin, data in request.entry_bits:
         reach = max(reach, (ledger_id, origin + 8 * len(data) - 9 + data[-1].bit_length() if data else -1))
     return reach

@@ -231,6 +231,9 @@ class ConsumerCore(ConsumerPartitions):
             if granted is not None:
                 taken = self._decode(granted)
             elif taken is None and self.options.receiver_queue_size:
+                single = self.single
+                if single is not None and single.consumed >= single.credit_due:
+                    single.send_credit()  # held back, while there was something to take
                 self._wait(deadline)
             elif taken is None:
                 self._wait_for_one(deadline)

@@ -57,6 +57,7 @@ class PartitionConsumer(Acknowledging):
         self._received = 0
         self.consumed = 0
         self._credit_sent = -1
+        self._window_sent = 0
         self.credit_due = 0
         """From so many consumed messages on, `send_credit` may have something to say."""
         self._attached: AttachReply | None = None
@@ -209,10 +210,9 @@ class PartitionConsumer(Acknowledging):
             if not self._is_open:
                 return
             window = self._core.window
-            credit = self.consumed + window
-            step = max(1, window // 2)
-            if not always and self._credit_sent >= 0 and credit - self._credit_sent < step:
-                self.credit_due = self._credit_sent - window + step
+            # The dispatcher counts on hearing of it when half of the window that it knows is consumed.
+            self.credit_due = self._credit_sent - max(_later_half(window), _later_half(self._window_sent))
+            if not always and self._credit_sent >= 0 and self.consumed < self.credit_due:
                 return
             packet = self._credit_packet(window)
         self.link.send(packet)
@@ -225,9 +225,10 @@ class PartitionConsumer(Acknowledging):
         return self._credit_packet(window)
 
     def _credit_packet(self, window: int) -> list[Buffer]:
-        self._credit_sent = self.consumed + window
-        self.credit_due = self.consumed + max(1, window // 2)
-        return encode_request(Credit(self.consumer_id, self._credit_sent, self._received, self.consumed))
+        credit = self.consumed + window
+        self._credit_sent, self._window_sent = max(self._credit_sent, credit), window
+        self.credit_due = self._credit_sent - _later_half(window)
+        return encode_request(Credit(self.consumer_id, credit, self._received, self.consumed))
 
     # --- deliveries -------------------------------------------------------------------------------
 
@@ -449,3 +450,8 @@ class PartitionConsumer(Acknowledging):
         finally:
             self.link.remove_endpoint(self.consumer_id)
             self._is_open = False
+
+
+def _later_half(window: int) -> int:
+    """How much of a window may be left when more is asked for; of a window of 1, nothing."""
+    return window - max(1, window // 2)

@@ -67,8 +67,10 @@ class Consumer:
         self.handed_over = 0
         self.window = 0
         """Messages the consumer's queue can hold, as its credit tells."""
-        self.declined = (-1, -1)
-        """Its credit and what it was granted when something did not fit: nothing does until these change."""
+        self.declined = (-1, -1, -1)
+        """Its credit, what it was granted and its window when something did not fit: nothing does until one
+        of them changes.
+        """
         self.unacked = 0
         self.is_blocked = False
         """Too many unacknowledged messages; until half of them are acknowledged."""
@@ -88,11 +90,14 @@ class Consumer:
         return self.detached_until_ms is None
 
     def set_credit(self, credit: int, received: int, handed_over: int) -> None:
-        """Take a report; lower values than before are of a late one and change nothing."""
-        self.handed_over = max(self.handed_over, handed_over)
-        if credit > self.credit:
-            self.credit = credit
-            self.window = credit - self.handed_over
+        """Take a report; lower values than before are of a late one and change nothing.
+
+        But credit is lower when the consumer's queue may hold less than before.
+        """
+        if handed_over >= self.handed_over:
+            self.handed_over = handed_over
+            self.window = max(credit - handed_over, 0)
+        self.credit = max(self.credit, credit)
         if received > self.received:
             self.received = received
             unconfirmed = self.unconfirmed

@@ -108,7 +108,7 @@ class KeySharedPolicy:
             if (
                 self.index.ready[number]
                 and (consumer.credit > consumer.granted or consumer.is_blocked)
-                and consumer.declined != (consumer.credit, consumer.granted)
+                and consumer.declined != (consumer.credit, consumer.granted, consumer.window)
             ):
                 self._dispatch_ready(source, number, barriers, grants)
         self._dispatch_fresh(source, barriers, grants)
@@ -227,8 +227,8 @@ class KeySharedPolicy:
             consumer = self.routes.consumers[number]
             wanted, room = (mine & allowed).bit_count(), source.room(consumer)
             fitting = rows_that_fit(consumer, block, wanted, room)
-            if room > 0 and not fitting:
-                consumer.declined = (consumer.credit, consumer.granted)
+            if wanted and room > 0 and not fitting:
+                consumer.declined = (consumer.credit, consumer.granted, consumer.window)
             chosen = row_sets.lowest(mine & allowed, fitting)
             is_left |= chosen != mine
             for rows, count in self._pending.take_rows(block, chosen) if chosen else ():

@@ -56,9 +56,13 @@ def received(consumer: Consumer, rows: int) -> pa.Table:
 def holder_of_all(broker: Broker, topic: str, free: Consumer | None = None) -> Consumer:
     """A consumer that has all there is, so that no other one holds it; it is asked before the others."""
     holder = broker.client().subscribe(topic, "s", SHARED, receiver_queue_size=20)
-    if free is not None:
-        free.redeliver_unacknowledged_messages()
-    wait_until(lambda: sorted(broker.unacked(topic, "s"))[-1] == 10, what="one has all")
+
+    def is_given_all() -> bool:
+        if free is not None and not holder.core.has_received():
+            free.redeliver_unacknowledged_messages()  # again, if it came back while the holder was cut off
+        return holder.core.has_received()
+
+    wait_until(is_given_all, what="the holder has all")
     assert receive(holder, 10)
     return holder
 

@@ -9,6 +9,7 @@ import pytest
 
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer import Consumer
+from pulsar_ray.errors import Timeout
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.session.packet import decode_packet, whole_packets
@@ -16,7 +17,7 @@ from pulsar_ray.session.requests import decode_request
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.carriers import Connection
 from pulsar_ray.transport.names import dispatcher_name
-from tests.conformance.broker import WAIT_MS, Broker, numbers, receive, values
+from tests.conformance.broker import QUIET_MS, WAIT_MS, Broker, numbers, receive, values
 
 Quiet = Callable[[Consumer], None]
 
@@ -80,6 +81,35 @@ def test_tables_are_followed_by_credit_whether_they_are_acknowledged_or_not(
         if acknowledges:
             consumer.acknowledge_arrow(table)
     assert got == numbers(0, 2000)
+
+
+def test_messages_one_by_one_follow_tables_that_are_not_acknowledged(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    consumer = client.subscribe(topic, "s", receiver_queue_size=1200)
+    with pytest.raises(Timeout):
+        consumer.receive_arrow(600, QUIET_MS)
+    producer = client.create_producer(topic, batching_enabled=False)
+    for count in (590, 100):
+        producer.send_many(numbers(0, count))
+        assert consumer.receive_arrow(600, WAIT_MS).num_rows == count
+    producer.send_many(numbers(0, 590))
+    assert values(consumer, 590) == numbers(0, 590)
+
+
+def test_a_queue_that_becomes_smaller_is_filled_all_the_same(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.topic()
+    consumer = client.subscribe([topic], "s", max_total_receiver_queue_size_across_partitions=1000)
+    core = consumer.core
+    # As when more topics are found.
+    monkeypatch.setattr(core, "partitions", 2 * core.partitions)
+    assert core.window == 500
+    producer = client.create_producer(topic, batching_enabled=False)
+    producer.send_many(numbers(0, 510))
+    producer.send_many(numbers(510, 1005))
+    assert values(consumer, 1005) == numbers(0, 1005)
+    monkeypatch.undo()
 
 
 def test_credit_goes_with_the_acknowledgment_of_a_table(

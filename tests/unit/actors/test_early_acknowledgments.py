@@ -85,3 +85,4 @@ def test_how_far_an_acknowledgment_reaches() -> None:
     assert reach(cumulative=(5, 7, 2), ranges=((3, 0, 9),)) == (5, 7)
     assert reach(entry_bits=((3, 16, b"\xff\x05"),)) == (3, 26)
     assert reach(entry_bits=((3, 16, b""),)) == (3, -1)
+    assert reach(entry_bits=((3, 16, b"\xff\x05"), (3, 20, b"\x01"))) == (3, 26)

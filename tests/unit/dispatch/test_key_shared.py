@@ -169,6 +169,27 @@ def test_rows_of_a_block_wait_for_credit_rather_than_be_cut() -> None:
     assert keys.granted() == {1: list("0123479") * 40}
 
 
+def test_rows_behind_a_suspect_go_when_it_is_acknowledged() -> None:
+    keys = KeysRig([*"555", *"068"], per_block=3, settings=DispatchSettings(isolates_suspects=True))
+    keys.add(1, credit=1000)
+    keys.add(2, credit=3)
+    assert keys.granted() == {2: list("555"), 1: ["0"]}
+    keys.dispatcher.remove_consumer(1, Departure.CRASHED)
+    keys.rig.report(2, 1000, received=1, handed_over=3)
+    assert keys.granted() == {}, "it holds something, and gets a suspect only when it does not"
+    keys.acknowledge(2, 3)
+    assert keys.granted() == {2: list("68")}
+
+
+def test_a_queue_that_may_hold_less_is_filled_all_the_same() -> None:
+    keys = KeysRig(["5"] * 510 + ["6", "8"] * 247, per_block=510)
+    keys.add(1, credit=0)
+    keys.add(2, credit=1000)
+    assert len(keys.entries()[2]) == 510, "the others wait for credit"
+    keys.rig.report(2, credit=610, received=1, handed_over=510)
+    assert len(keys.entries()[2]) == 490, "not half of a queue of 100: they are cut"
+
+
 def test_rows_that_waited_go_when_acknowledgments_make_room() -> None:
     settings = DispatchSettings(max_unacked_messages_per_consumer=300)
     keys = KeysRig(DIGITS * 80, per_block=400, settings=settings)
