@@ -63,8 +63,10 @@ class AcknowledgingConsumer(OpenedLater):
                 if block is acks.block:
                     acks.flags[message.row] = 1
                     acks.count += 1
-                else:
+                elif block.message_count > 1:
                     acks.add_message(block, message.row)
+                else:
+                    acks.add(block.ledger_id, block.first_entry_id)
             if acks.count >= partition.acks_gathered or core.error is not None:
                 self._added(partition)
         elif isinstance(message, MessageId):
