@@ -110,10 +110,7 @@ class AckTracker:
         """Acknowledgments added since the last drain."""
 
     def add_message(self, block: ReceivedBlock, row: int) -> None:
-        """Acknowledge a message of another block than the last one."""
-        if block.message_count == 1:
-            self.add(block.ledger_id, block.first_entry_id)
-            return
+        """Acknowledge a message of another block than the last one; of one message alone `add` costs less."""
         self._look_at_flags()
         key = (block.ledger_id, block.first_entry_id)
         if block.is_batch:
@@ -310,8 +307,7 @@ class AckTracker:
         bits: list[EntryBits] = []
         for key, flags in self._entries.items():
             known = flagged(*key, flags)
-            if known.bits:
-                bits += known.bits
+            bits += known.bits
             for entries in known.ranges:
                 ranges += entries
         self._entries.clear()

@@ -231,9 +231,7 @@ class ConsumerCore(ConsumerPartitions):
             if granted is not None:
                 taken = self._decode(granted)
             elif taken is None and self.options.receiver_queue_size:
-                single = self.single
-                if single is not None and single.consumed >= single.credit_due:
-                    single.send_credit()  # held back, while there was something to take
+                self._send_held_back()
                 self._wait(deadline)
             elif taken is None:
                 self._wait_for_one(deadline)
@@ -242,6 +240,12 @@ class ConsumerCore(ConsumerPartitions):
                 if partition.consumed >= partition.credit_due + may_wait:
                     partition.send_credit()
                 return taken
+
+    def _send_held_back(self) -> None:
+        """Credit that became due while there was something to take."""
+        single = self.single
+        if single is not None and single.consumed >= single.credit_due:
+            single.send_credit()
 
     def give_back(self, parts: Iterable[BlockRows], origins: Iterable[Origin]) -> None:
         """What was handed out and did not get to the application is handed out next, in the same order.
@@ -317,11 +321,9 @@ class ConsumerCore(ConsumerPartitions):
 
     def take_into(self, taken: TakenRows, deadline: float) -> None:
         """Add what is here, and what comes until `deadline` or until it has enough."""
-        single = self.single
-        if single is not None and single.consumed >= single.credit_due:
-            single.send_credit()
+        self._send_held_back()
         # What a table makes due goes with its acknowledgment, else with the next call.
-        may_wait = 0 if single is None else self._bulk_window // 8
+        may_wait = 0 if self.single is None else self._bulk_window // 8
         with self._taking:
             with self.lock:
                 self.queue.return_rest()
