@@ -237,14 +237,14 @@ class ConsumerCore(ConsumerPartitions):
                 self._wait_for_one(deadline)
             if taken is not None:
                 partition = taken[1]
-                if partition.consumed >= partition.credit_due + may_wait:
+                if partition.consumed >= partition.credit.due + may_wait:
                     partition.send_credit()
                 return taken
 
     def _send_held_back(self) -> None:
         """Credit that became due while there was something to take."""
         single = self.single
-        if single is not None and single.consumed >= single.credit_due:
+        if single is not None and single.consumed >= single.credit.due:
             single.send_credit()
 
     def give_back(self, parts: Iterable[BlockRows], origins: Iterable[Origin]) -> None:

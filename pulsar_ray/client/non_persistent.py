@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pulsar_ray.client.ack_tracker import WHOLE_ENTRY, AckTracker
-from pulsar_ray.client.granted import Granted
+from pulsar_ray.client.granted import BlockDecoder, Granted
 from pulsar_ray.client.held_rows import HeldRows
 from pulsar_ray.client.nack_tracker import NackTracker
 from pulsar_ray.client.partition_consumer import PartitionConsumer
@@ -67,6 +67,14 @@ class _NothingHeld(HeldRows):
         """Without effect."""
 
 
+class _UnplacedBlocks(BlockDecoder):
+    def decode(self, granted: Granted) -> ReceivedBlock:
+        """Verify and decode a delivered block, whose place nobody is told."""
+        block = super().decode(granted)
+        block.ledger_id = block.first_entry_id = UNSTORED
+        return block
+
+
 class NonPersistentPartitionConsumer(PartitionConsumer):
     """One consumer's side of one partition that stores nothing."""
 
@@ -75,6 +83,7 @@ class NonPersistentPartitionConsumer(PartitionConsumer):
         self.acks = _NoAcks()
         self.nacks = _NoNacks(0)
         self.held = _NothingHeld()
+        self.decode = _UnplacedBlocks(core.files, route, core.options.schema).decode
 
     def _open_request(self, request_id: int) -> OpenConsumer:
         request = super()._open_request(request_id)
@@ -90,12 +99,6 @@ class NonPersistentPartitionConsumer(PartitionConsumer):
 
     def _drop_queue(self) -> None:
         """What is queued here would not come again, neither to this consumer nor to another one."""
-
-    def decode(self, granted: Granted) -> ReceivedBlock:
-        """Verify and decode a delivered block, whose place nobody is told."""
-        block = super().decode(granted)
-        block.ledger_id = block.first_entry_id = UNSTORED
-        return block
 
     def redeliver_unacknowledged(self) -> None:
         """Without effect: nothing could come again."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_ray.client import segment_files
 from pulsar_ray.client.acknowledging import Acknowledging
+from pulsar_ray.client.consumer_credit import ConsumerCredit
 from pulsar_ray.client.granted import BlockDecoder, Granted
-from pulsar_ray.client.received_block import ReceivedBlock
 from pulsar_ray.client.skipped_rows import SkippedRows
 from pulsar_ray.client.start_position import StartPosition
 from pulsar_ray.client.withdrawn import Withdrawn
@@ -27,7 +27,6 @@ from pulsar_ray.model.row_sets import RowSet
 from pulsar_ray.session.packet import Buffer
 from pulsar_ray.session.requests import (
     ConsumerOpened,
-    Credit,
     Deliver,
     OpenConsumer,
     RedeliverUnacknowledged,
@@ -56,12 +55,9 @@ class PartitionConsumer(Acknowledging):
         self._epoch = -1
         self._received = 0
         self.consumed = 0
-        self._credit_sent = -1
-        self._window_sent = 0
-        self.credit_due = 0
-        """From so many consumed messages on, `send_credit` may have something to say."""
+        self.credit = ConsumerCredit(consumer_id)
         self._attached: AttachReply | None = None
-        self._decoder = BlockDecoder(core.files, route, core.options.schema)
+        self.decode = BlockDecoder(core.files, route, core.options.schema).decode
         self.start: dict[str, Any] | None = core.options.first_start
         """Where a non-durable cursor is to begin; behind what has arrived, should its dispatcher die."""
         self.skipped = SkippedRows()
@@ -178,7 +174,7 @@ class PartitionConsumer(Acknowledging):
                     self.skipped.numbered_anew(opened.generation)
             self._drop_older(opened.generation)
             self._is_open = True
-            self._credit_sent = -1
+            self.credit.unsay()
         self._end_forgotten()
         if self._core.options.consumer_type == ConsumerType.Exclusive:
             self._became(True)
@@ -209,26 +205,14 @@ class PartitionConsumer(Acknowledging):
         with self._core.lock:
             if not self._is_open:
                 return
-            window = self._core.window
-            # The dispatcher counts on hearing of it when half of the window that it knows is consumed.
-            self.credit_due = self._credit_sent - max(_later_half(window), _later_half(self._window_sent))
-            if not always and self._credit_sent >= 0 and self.consumed < self.credit_due:
-                return
-            packet = self._credit_packet(window)
-        self.link.send(packet)
+            report = self.credit.due_report(self._core.window, self.consumed, self._received, always=always)
+        if report is not None:
+            self.link.send(encode_request(report))
 
     def credit_beside(self) -> Sequence[Buffer]:
         """Called with the lock held: what `send_credit` would say soon."""
-        window = self._core.window
-        if self.consumed + window - self._credit_sent < max(1, window // 4):
-            return ()
-        return self._credit_packet(window)
-
-    def _credit_packet(self, window: int) -> list[Buffer]:
-        credit = self.consumed + window
-        self._credit_sent, self._window_sent = max(self._credit_sent, credit), window
-        self.credit_due = self._credit_sent - _later_half(window)
-        return encode_request(Credit(self.consumer_id, credit, self._received, self.consumed))
+        report = self.credit.early_report(self._core.window, self.consumed, self._received)
+        return () if report is None else encode_request(report)
 
     # --- deliveries -------------------------------------------------------------------------------
 
@@ -332,10 +316,6 @@ class PartitionConsumer(Acknowledging):
     def _give_up_queue(self) -> None:
         for ledger_id, first_entry_id, rows in self._core.queue.take_all(self):
             self.held.remove_rows(ledger_id, first_entry_id, rows)
-
-    def decode(self, granted: Granted) -> ReceivedBlock:
-        """Read, verify and decode a granted block. Raises CorruptData, SegmentGone, InvalidMessage."""
-        return self._decoder.decode(granted)
 
     def outstanding_rows(self, granted: Granted, batch_size: int) -> RowSet:
         """Called with the lock held: what of a batch is to be handed out.
@@ -450,8 +430,3 @@ class PartitionConsumer(Acknowledging):
         finally:
             self.link.remove_endpoint(self.consumer_id)
             self._is_open = False
-
-
-def _later_half(window: int) -> int:
-    """How much of a window may be left when more is asked for; of a window of 1, nothing."""
-    return window - max(1, window // 2)
