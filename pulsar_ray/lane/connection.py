@@ -22,6 +22,7 @@ from pulsar_ray.errors import (
 from pulsar_ray.lane.address import LaneAddress, UnixAddress, set_kernel_timeout
 from pulsar_ray.lane.handshake import open_lane
 from pulsar_ray.lane.hello import HelloFields, parse_error
+from pulsar_ray.lane.io_interest import IoInterest
 from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.lane.limits import LaneLimits
 from pulsar_ray.lane.outgoing import Outgoing
@@ -99,12 +100,9 @@ class LaneConnection:
         self._state_lock = threading.Lock()
         self._reader_role = threading.Lock()
         self._reader_ident: int | None = 0
-        self._caller_reads = False
         self._is_quiet = is_quiet or _never
-        self._interest = 0
-        """What the I/O thread's epoll was told; 0 if it has to be told again."""
+        self._interest = IoInterest(io, self._fd)
         self._is_dispatching = False
-        self._wants_write = False
         self._poll = select.poll()
         self._poll.register(self._fd, select.POLLIN)
         self._outgoing = Outgoing(sock, limits, io, self._want_write, self.lose)
@@ -132,8 +130,7 @@ class LaneConnection:
         set_kernel_timeout(sock, socket.SO_RCVTIMEO, _WAIT_SLICE_S)
         connection = cls(address, sock, welcome, handler, limits, io, is_quiet)
         io.own(connection)
-        connection._interest = select.EPOLLIN
-        io.register(connection._fd, connection, select.EPOLLIN)
+        connection._interest.start(connection)
         return connection
 
     @property
@@ -171,8 +168,8 @@ class LaneConnection:
         finally:
             if self._lost is not None:
                 self._close_if_idle()
-        if not waits and not self._interest & select.EPOLLIN:
-            self._apply_interest()
+        if not waits and not self._interest.is_armed:
+            self._interest.apply()
 
     def request(self, buffers: Sequence[Buffer], awaited: Awaited, deadline: float) -> bool:
         """`send` and then `wait`, with the reader role taken before the reply can come.
@@ -206,8 +203,8 @@ class LaneConnection:
             return True
         finally:
             # Behind the last look at the socket: who sends meanwhile is seen, or sees that nobody reads.
-            if not self._interest & select.EPOLLIN and not self._is_quiet():
-                self._apply_interest()
+            if not self._interest.is_armed and not self._is_quiet():
+                self._interest.apply()
 
     def room(self, length: int) -> memoryview | None:
         """Memory for so much of a later packet, which then need not be copied; None if there is none."""
@@ -235,7 +232,7 @@ class LaneConnection:
             if self._lost is not None:
                 return
             self._lost = error
-            self._io.unregister(self._fd)
+            self._interest.end()
             try:
                 self._sock.shutdown(socket.SHUT_RDWR)  # wakes whoever reads or writes
             except OSError:  # the peer was quicker
@@ -245,11 +242,11 @@ class LaneConnection:
 
     def on_events(self, mask: int) -> None:
         """Called by the I/O thread: the socket is ready."""
-        if self._interest & select.EPOLLONESHOT:
-            self._interest = 0
+        interest = self._interest
+        interest.reported(mask)
         if mask & select.EPOLLOUT:
             self._outgoing.flush_writable()
-            self._apply_interest()
+            interest.apply()
         if mask & ~select.EPOLLOUT and self._reader_role.acquire(blocking=False):
             self._reader_ident = self._io.ident
             try:
@@ -258,12 +255,22 @@ class LaneConnection:
                         break
             finally:
                 self._release_reader_role()
-            if not self._interest & select.EPOLLIN:  # somebody may wait for what this thread was to read
-                self._apply_interest()
+            if not interest.is_armed:  # somebody may wait for what this thread was to read
+                interest.apply()
         elif mask & _HANGS_UP:
             self._is_quiet = _never  # the caller that reads may leave before the end, or has just left
-            if not self._caller_reads:
-                self._apply_interest()
+            if not interest.caller_reads:
+                interest.apply()
+        elif mask & select.EPOLLIN:
+            self._leave_to_caller()
+
+    def _leave_to_caller(self) -> None:
+        """A caller has the reader role, and may be a while until it reads, or until it has said so."""
+        self._interest.look_away()
+        # Behind that: who gives the role back later sees that nobody looks, who did before is seen here.
+        if self._reader_role.acquire(blocking=False):
+            self._release_reader_role()
+            self._interest.apply()
 
     def abandon(self) -> None:
         """Called in a forked child: the parent goes on with the socket, so nothing may be done to it here."""
@@ -282,9 +289,9 @@ class LaneConnection:
         Whether it is set.
         """
         self._reader_ident = threading.get_ident()
-        self._caller_reads = True
+        self._interest.caller_reads = True
         try:
-            self._apply_interest()
+            self._interest.apply()
             if request:
                 self._outgoing.queue(request)
             while not (is_set := awaited.is_set()) and self._lost is None:
@@ -298,7 +305,7 @@ class LaneConnection:
             self.lose(SessionLost("interrupted while a packet was being read or written"))
             raise
         finally:
-            self._caller_reads = False
+            self._interest.caller_reads = False
             self._release_reader_role()
         return is_set
 
@@ -352,22 +359,10 @@ class LaneConnection:
             raise ProtocolError(f"packet of type {last.type} on an open lane")
 
     def _want_write(self, wanted: bool) -> None:
-        if wanted != self._wants_write:
-            self._wants_write = wanted
-            self._apply_interest()
-
-    def _apply_interest(self) -> None:
-        """Tell the I/O thread's epoll what this connection wants it to do now."""
-        with self._state_lock:
-            if self._lost is not None:
-                return
-            # Not armed for reading, a hang-up would still be reported, again and again: once is enough.
-            mask = select.EPOLLONESHOT | select.EPOLLRDHUP if self._caller_reads else select.EPOLLIN
-            if self._wants_write:
-                mask |= select.EPOLLOUT
-            if mask != self._interest:
-                self._interest = mask
-                self._io.modify(self._fd, mask)
+        interest = self._interest
+        if wanted != interest.wants_write:
+            interest.wants_write = wanted
+            interest.apply()
 
     def _close_if_idle(self) -> None:
         """Close the lost socket unless a thread is still in it; that one will come here too."""

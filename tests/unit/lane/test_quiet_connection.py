@@ -141,3 +141,57 @@ def test_threads_that_wait_and_threads_that_do_not(session: Session) -> None:
     for thread in threads:
         thread.join()
     assert not failures
+
+
+class CountingRole:
+    """The reader role, and how often it was asked for in vain."""
+
+    def __init__(self, role: threading.Lock) -> None:
+        self._role = role
+        self.refusals = 0
+
+    def acquire(self, *, blocking: bool) -> bool:
+        acquired = self._role.acquire(blocking)
+        self.refusals += not acquired
+        return acquired
+
+    def release(self) -> None:
+        self._role.release()
+
+
+def test_the_io_thread_does_not_keep_looking_at_what_a_slow_caller_is_to_read(
+    server: ServerThread, session: Session
+) -> None:
+    connection = session.connection
+    role = CountingRole(connection._reader_role)
+    connection._reader_role = role  # type: ignore[assignment]
+    assert role.acquire(blocking=False)  # as a caller does that is then not run for a while
+    answered = session.ask(1)
+    elsewhere = Session(server, "unix")
+    for number in range(100):
+        assert elsewhere.ask(number).wait(5)
+    elsewhere.connection.close()
+    assert role.refusals < 10
+    role.release()
+    assert connection.wait(answered, soon())
+    assert session.ask(2).wait(5)
+
+
+def test_a_caller_that_leaves_while_the_io_thread_looks_away_leaves_nobody_unread(session: Session) -> None:
+    connection = session.connection
+    io_ident = IoThread.get().ident
+
+    class Leaving(CountingRole):
+        """Given back just when the I/O thread has found it taken."""
+
+        def acquire(self, *, blocking: bool) -> bool:
+            acquired = super().acquire(blocking=blocking)
+            if not acquired and threading.get_ident() == io_ident and self.refusals == 1:
+                self.release()
+            return acquired
+
+    role = Leaving(connection._reader_role)
+    connection._reader_role = role  # type: ignore[assignment]
+    assert role.acquire(blocking=False)
+    assert session.ask(1).wait(5)
+    assert role.refusals == 1

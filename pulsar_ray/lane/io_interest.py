@@ -1,0 +1,65 @@
+"""What the I/O thread's epoll watches one connection for, while threads of the application read it too."""
+
+from __future__ import annotations
+
+import select
+import threading
+
+from pulsar_ray.lane.io_thread import IoOwner, IoThread
+
+# Not armed for reading, a hang-up would still be reported, again and again: once is enough.
+_AWAY = select.EPOLLONESHOT | select.EPOLLRDHUP
+
+
+class IoInterest:
+    """What epoll was told last, and what it is to be told; from any thread.
+
+    As long as it is armed for reading, epoll reports bytes that somebody else is about to read, again and
+    again.
+    """
+
+    def __init__(self, io: IoThread, fd: int) -> None:
+        self._io = io
+        self._fd = fd
+        self._lock = threading.Lock()
+        self._has_ended = False
+        self._told = 0
+        """0 if epoll has to be told again."""
+        self.caller_reads = False
+        self.wants_write = False
+        self.is_armed = False
+        """Whether the I/O thread is told when there is something to read."""
+
+    def start(self, owner: IoOwner) -> None:
+        """Watch for what there is to read."""
+        self._told, self.is_armed = select.EPOLLIN, True
+        self._io.register(self._fd, owner, select.EPOLLIN)
+
+    def end(self) -> None:
+        """Watch for nothing any more; before the descriptor is closed."""
+        with self._lock:
+            if not self._has_ended:
+                self._has_ended = True
+                self._io.unregister(self._fd)
+
+    def reported(self, mask: int) -> None:
+        """Called by the I/O thread with each event: what is reported once only was that."""
+        # What is armed for reading was armed before it was told otherwise: that report is still to come.
+        if self._told & select.EPOLLONESHOT and not mask & select.EPOLLIN:
+            self._told = 0
+
+    def apply(self) -> None:
+        """Watch for what is wanted now."""
+        self._tell(_AWAY if self.caller_reads else select.EPOLLIN)
+
+    def look_away(self) -> None:
+        """Watch for nothing to read until `apply`, whoever reads."""
+        self._tell(_AWAY)
+
+    def _tell(self, mask: int) -> None:
+        with self._lock:
+            if self.wants_write:
+                mask |= select.EPOLLOUT
+            if mask != self._told and not self._has_ended:
+                self._told, self.is_armed = mask, bool(mask & select.EPOLLIN)
+                self._io.modify(self._fd, mask)
