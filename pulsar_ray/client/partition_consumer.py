@@ -14,6 +14,7 @@ from pulsar_ray.client import segment_files
 from pulsar_ray.client.acknowledging import Acknowledging
 from pulsar_ray.client.consumer_credit import ConsumerCredit
 from pulsar_ray.client.granted import BlockDecoder, Granted
+from pulsar_ray.client.reopening import Reopening
 from pulsar_ray.client.skipped_rows import SkippedRows
 from pulsar_ray.client.start_position import StartPosition
 from pulsar_ray.client.withdrawn import Withdrawn
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from pulsar_ray.client.consumer_core import ConsumerCore
 
 ORDERED_TYPES = (ConsumerType.Exclusive, ConsumerType.Failover)
-RETRY_S = 0.1
 
 
 class PartitionConsumer(Acknowledging):
@@ -134,24 +134,15 @@ class PartitionConsumer(Acknowledging):
             # This client was silent for longer than its lease: others have got what is queued here by now.
             with self._core.lock:
                 self._give_up_queue()
-        carrier = self.link.carrier
 
-        def reopened(opened: ConsumerOpened | None, error: PulsarException | None) -> None:
-            if error is not None and not error.retriable:
-                self.on_refused(error)
-            elif carrier is None or self.link.carrier is not carrier:
-                return
-            elif opened is not None:
-                self._opened(opened, attached)
-            else:
-                # The dispatcher could not just now, but its carrier stands: nothing else would ask again.
-                self._io.call_later(RETRY_S, lambda: self._reopen_if_needed(carrier, attached))
+        def opened(answer: ConsumerOpened, _: Connection) -> None:
+            self._opened(answer, attached)
 
-        self.link.request_async(self._open_request, reopened)
+        def again() -> None:
+            if not self._is_open:
+                self.reopen(attached)
 
-    def _reopen_if_needed(self, carrier: Connection, attached: AttachReply) -> None:
-        if self.link.carrier is carrier and not self._is_open:
-            self.reopen(attached)
+        Reopening(self.link, self._open_request, opened, self.on_refused, again)
 
     def _opened(self, opened: ConsumerOpened, attached: AttachReply | None) -> None:
         if self.is_abandoned:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pulsar_ray.client.forking import watch
 from pulsar_ray.client.producer_options import ProducerOptions
+from pulsar_ray.client.reopening import Reopening
 from pulsar_ray.client.send_queue import SendQueue
 from pulsar_ray.client.withdrawn import Withdrawn
 from pulsar_ray.errors import (
@@ -23,8 +24,6 @@ from pulsar_ray.session.requests import CloseEndpoint, OpenProducer, ProducerOpe
 from pulsar_ray.transport.carriers import Connection
 from pulsar_ray.transport.cluster import AttachReply, PartitionRoute
 from pulsar_ray.transport.link import ActorLink
-
-RETRY_S = 0.1
 
 
 class PartitionProducer(SendQueue):
@@ -80,35 +79,27 @@ class PartitionProducer(SendQueue):
         self._request_open()
 
     def _request_open(self) -> None:
-        if self._error is not None:
-            return
-        carrier = self.link.carrier
-        self.link.request_async(
-            self._open_request, lambda opened, error: self._reopened(carrier, opened, error)
-        )
+        if self._error is None:
+            Reopening(self.link, self._open_request, self._reopened, self._not_reopened, self._again)
 
-    def _reopened(
-        self, carrier: Connection | None, opened: ProducerOpened | None, error: PulsarException | None
-    ) -> None:
-        if error is None:
-            with self._state:
-                if self.link.carrier is not carrier:
-                    return
-                self._carrier = carrier
-                self._is_open = True
-                self._numbers.replaces = 0
-            self._pump()
-        elif isinstance(error, ProducerFenced):
+    def _reopened(self, _opened: ProducerOpened, carrier: Connection) -> None:
+        with self._state:
+            if self.link.carrier is not carrier:
+                return
+            self._carrier = carrier
+            self._is_open = True
+            self._numbers.replaces = 0
+        self._pump()
+
+    def _not_reopened(self, error: PulsarException) -> None:
+        if isinstance(error, ProducerFenced):
             self._start_incarnation(error)
             self._request_open()
-        elif not error.retriable:
+        else:
             self.fail(error)
-        elif carrier is not None:
-            # The partition could not just now. If its carrier stands, nothing else would ask again.
-            self._io.call_later(RETRY_S, lambda: self._reopen_on(carrier))
 
-    def _reopen_on(self, carrier: Connection) -> None:
-        if self.link.carrier is carrier and not self._is_open and self._error is None:
+    def _again(self) -> None:
+        if not self._is_open:
             self._request_open()
 
     def on_refused(self, error: PulsarException) -> None:
