@@ -6,18 +6,16 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from pulsar_ray.client.ack_tracker import AckTracker, PendingAcks
 from pulsar_ray.client.consumer_options import ConsumerOptions
 from pulsar_ray.client.held_rows import HeldRows
-from pulsar_ray.client.leaving import Leaving
 from pulsar_ray.client.nack_tracker import Nack, NackTracker
 from pulsar_ray.client.statements import Statement, Statements
-from pulsar_ray.errors import PulsarException, Timeout
+from pulsar_ray.errors import Timeout
 from pulsar_ray.model.row_sets import of_ranges, span
 from pulsar_ray.session.packet import Buffer
-from pulsar_ray.session.requests import Acknowledge, Call, CloseEndpoint, NegativeAcknowledge, Request
+from pulsar_ray.session.requests import Acknowledge, NegativeAcknowledge, Request
 from pulsar_ray.transport.link import ActorLink
 
 MAX_RANGES_PER_PACKET = 20_000
@@ -27,7 +25,7 @@ MAX_NACKS_PER_PACKET = 10_000
 
 
 class Acknowledging(ABC):
-    """The part of a PartitionConsumer that speaks; `lock` is shared with the consumer above it."""
+    """The part of a PartitionConsumer that acknowledges; `lock` is shared with the consumer above it."""
 
     def __init__(
         self, link: ActorLink, consumer_id: int, options: ConsumerOptions, lock: threading.Lock
@@ -45,9 +43,6 @@ class Acknowledging(ABC):
         self._ack_options = options
         self._statements = Statements(link)
         self._forgotten: list[Statement] = []
-        self._leaving = Leaving()
-        self.refusal: PulsarException | None = None
-        """Why it will not be open again: what it was open at was deleted, or does not want it."""
         self._is_open = False
         self.acks_gathered = 0
         """So many acknowledgments may gather before `acks_added` has to hear of it: a timer sends them."""
@@ -205,46 +200,6 @@ class Acknowledging(ABC):
     @abstractmethod
     def arrived(self) -> tuple[int, tuple[int, int, int] | None]:
         """The number of the last delivery, and the first message that waits in the queue."""
-
-    # --- leaving ---------------------------------------------------------------------------------------
-
-    def leave(self, deadline: float) -> None:
-        """Have the dispatcher forget this consumer, behind everything that was said. Raises Timeout."""
-        while not (self._is_refused() or self._leaving.has_left()):
-            self._say(self._close_request)
-            if self._is_refused():
-                self._statements.discard(self.refusal)
-            try:
-                self._wait(self._statements.unanswered(), deadline)
-            except PulsarException:
-                if not self._is_refused():
-                    raise
-
-    def _is_refused(self) -> bool:
-        return self.refusal is not None
-
-    def attach_through(self, link: ActorLink) -> None:
-        """By this link, before anything is said."""
-        self.link, self._io, self._statements = link, link.timers, Statements(link)
-
-    def unsubscribe(self, deadline: float) -> None:
-        """Delete the subscription here, although its end on another partition may have ended the consumer."""
-        try:
-            self.link.request(lambda rid: self.control(rid, "unsubscribe", {}), deadline)
-        except PulsarException:
-            # Refused after its answer was lost: the name belongs to another subscription by now.
-            if self.refusal is None:
-                raise
-
-    def control(self, request_id: int, method: str, arguments: dict[str, Any]) -> Call:
-        """A control request. Raises why there is nobody to ask any more."""
-        if self.refusal is not None:
-            raise self.refusal
-        return Call(request_id, self.consumer_id, method, arguments)
-
-    def _close_request(self, request_id: int) -> CloseEndpoint:
-        self._leaving.closing()
-        return CloseEndpoint(request_id, self.consumer_id)
 
 
 def _parts(pending: PendingAcks | None) -> Iterator[PendingAcks]:

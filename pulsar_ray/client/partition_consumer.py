@@ -1,4 +1,4 @@
-"""One consumer's side of one partition: credit, deliveries in, acknowledgments out, re-attach.
+"""One consumer's side of one partition: credit, deliveries, and what makes deliveries void.
 
 The consumer above shares its lock with all its partitions: what arrives here on the I/O thread and what the
 application does meet under it, for moments.
@@ -11,14 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pulsar_ray.client import segment_files
-from pulsar_ray.client.acknowledging import Acknowledging
+from pulsar_ray.client.attending import Attending
 from pulsar_ray.client.consumer_credit import ConsumerCredit
 from pulsar_ray.client.granted import BlockDecoder, Granted
-from pulsar_ray.client.reopening import Reopening
 from pulsar_ray.client.skipped_rows import SkippedRows
 from pulsar_ray.client.start_position import StartPosition
-from pulsar_ray.client.withdrawn import Withdrawn
-from pulsar_ray.errors import AlreadyClosed, PulsarException, SubscriptionNotFound
+from pulsar_ray.errors import PulsarException
 from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.ledger.segment_file import segment_name
 from pulsar_ray.model import row_sets
@@ -34,7 +32,6 @@ from pulsar_ray.session.requests import (
     Reset,
     encode_request,
 )
-from pulsar_ray.transport.carriers import Connection
 from pulsar_ray.transport.cluster import AttachReply, PartitionRoute
 from pulsar_ray.transport.link import ActorLink
 
@@ -44,7 +41,7 @@ if TYPE_CHECKING:
 ORDERED_TYPES = (ConsumerType.Exclusive, ConsumerType.Failover)
 
 
-class PartitionConsumer(Acknowledging):
+class PartitionConsumer(Attending):
     """An endpoint on the link to one partition's dispatcher."""
 
     def __init__(self, core: ConsumerCore, link: ActorLink, consumer_id: int, route: PartitionRoute) -> None:
@@ -56,42 +53,17 @@ class PartitionConsumer(Acknowledging):
         self._received = 0
         self.consumed = 0
         self.credit = ConsumerCredit(consumer_id)
-        self._attached: AttachReply | None = None
         self.decode = BlockDecoder(core.files, route, core.options.schema).decode
-        self.start: dict[str, Any] | None = core.options.first_start
-        """Where a non-durable cursor is to begin; behind what has arrived, should its dispatcher die."""
         self.skipped = SkippedRows()
         self._awaits_reset = False
         self._joined = 0
-        self.is_abandoned = False
         self._is_active: bool | None = None
         self._reads_files = False
         # The segment that was delivered from last, and its path.
         self._segment = (-1, -1)
         self._path = ""
-        self._is_opening = False
 
     # --- opening ----------------------------------------------------------------------------------
-
-    def open(self, deadline: float) -> ConsumerOpened:
-        """Open at the dispatcher. Raises ConsumerBusy, SubscriptionNotFound, or what attaching raises."""
-        self.link.ensure_attached(deadline)
-        self._is_opening = True
-        self.link.add_endpoint(self.consumer_id, self)
-        try:
-            opened: ConsumerOpened = self.link.request(
-                self._open_request, deadline, then=lambda opened: self._opened(opened, self.link.attached)
-            )
-        except (SubscriptionNotFound, AlreadyClosed):
-            self.link.remove_endpoint(self.consumer_id)
-            raise
-        except BaseException:
-            self.is_abandoned = True
-            Withdrawn(self.link, self.consumer_id)
-            raise
-        finally:
-            self._is_opening = False
-        return opened
 
     def _open_request(self, request_id: int) -> OpenConsumer:
         options = self._core.options
@@ -120,29 +92,6 @@ class PartitionConsumer(Acknowledging):
                 generation=self.generation,
                 properties=options.properties,
             )
-
-    awaits_packets = True
-    """Of the actor's own accord."""
-
-    def reopen(self, attached: AttachReply) -> None:
-        """A new attachment: open again, declaring what is held; then what was not answered is said again."""
-        if not self._leaving.may_open():
-            return
-        former = self._attached
-        is_other_session = former is not None and former.session_id != attached.session_id
-        if former is not None and is_other_session and former.epoch == attached.epoch and self.start is None:
-            # This client was silent for longer than its lease: others have got what is queued here by now.
-            with self._core.lock:
-                self._give_up_queue()
-
-        def opened(answer: ConsumerOpened, _: Connection) -> None:
-            self._opened(answer, attached)
-
-        def again() -> None:
-            if not self._is_open:
-                self.reopen(attached)
-
-        Reopening(self.link, self._open_request, opened, self.on_refused, again)
 
     def _opened(self, opened: ConsumerOpened, attached: AttachReply | None) -> None:
         if self.is_abandoned:
@@ -174,20 +123,8 @@ class PartitionConsumer(Acknowledging):
         self.flush_acks()
         self.send_credit()
 
-    def on_refused(self, error: PulsarException) -> None:
-        """The topic or subscription was deleted, or will not have this consumer again."""
-        if self._is_opening:
-            return  # whoever opens it is told
-        self.refusal = error
-        # Another subscription of the same name may come; this consumer does not belong to it.
-        self.link.remove_endpoint(self.consumer_id)
+    def _end(self, error: PulsarException) -> None:
         self._core.partition_failed(self, error)
-        self._statements.discard(error)
-
-    def on_detached(self) -> None:
-        """The carrier is gone; what was delivered stays in the queue."""
-        with self._core.lock:
-            self._is_open = False
 
     # --- credit -----------------------------------------------------------------------------------
 
@@ -394,20 +331,6 @@ class PartitionConsumer(Acknowledging):
             self.send_credit()
 
         self.call("seek", deadline, then=sought, seek_id=secrets.randbits(62), **start.target)
-
-    def is_of(self, directory: str | None) -> bool:
-        """Whether it was open on the partition of this directory, not on an earlier one of the same name."""
-        return directory is None or self._attached is None or self._attached.directory == directory
-
-    def abandon(self) -> None:
-        """What it was attached to is no more: nothing is said or asked any more."""
-        if self.is_abandoned:
-            return
-        self.is_abandoned = True
-        self.acks_gathered = 0
-        self.link.remove_endpoint(self.consumer_id)
-        self._is_open = False
-        self.forget_acknowledgments()
 
     def close(self, deadline: float) -> None:
         """Make acknowledgments durable and leave; what is held goes to others.

@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from pulsar_ray.client.reopening import Reopening
 from pulsar_ray.errors import ProducerFenced, PulsarException, ServiceUnitNotReady, SessionLost
 from pulsar_ray.session.requests import CloseEndpoint, Request
-
-
-class Link:
-    """A link whose requests and timers the test ends; it is its own timers."""
-
-    def __init__(self, carrier: Any) -> None:
-        self.carrier = carrier
-        self.timers = self
-        self.replies: list[Callable[[Any, PulsarException | None], None]] = []
-        self.delayed: list[Callable[[], None]] = []
-
-    def request_async(
-        self, build: Callable[[int], Request], reply: Callable[[Any, PulsarException | None], None]
-    ) -> None:
-        build(1)
-        self.replies.append(reply)
-
-    def call_later(self, _delay_s: float, callback: Callable[[], None]) -> None:
-        self.delayed.append(callback)
+from tests.unit.client.answered_link import AnsweredLink
 
 
 class Opener:
     """An endpoint that opens again at every `ask`."""
 
-    def __init__(self, carrier: Any = "first") -> None:
-        link: Any = Link(carrier)
-        self.link = link
+    def __init__(self, carrier: str | None = "first") -> None:
+        self.link = AnsweredLink(carrier)
         self.opened: list[tuple[Any, Any]] = []
         self.refused: list[PulsarException] = []
         self.asked = 0
@@ -42,7 +22,8 @@ class Opener:
 
     def ask(self) -> None:
         self.asked += 1
-        Reopening(self.link, self._request, self._opened, self.refused.append, self.ask)
+        link: Any = self.link
+        Reopening(link, self._request, self._opened, self.refused.append, self.ask)
 
     def _request(self, request_id: int) -> Request:
         return CloseEndpoint(request_id, 7)
@@ -53,16 +34,16 @@ class Opener:
 
 def test_the_answer_is_handed_on_with_its_carrier() -> None:
     opener = Opener()
-    opener.link.replies[0]("open", None)
+    opener.link.asked[0][1]("open", None)
     assert opener.opened == [("open", "first")]
 
 
 def test_an_answer_behind_another_carrier_does_not_count() -> None:
     opener = Opener()
     opener.link.carrier = "second"
-    opener.link.replies[0]("open", None)
+    opener.link.asked[0][1]("open", None)
     opener.link.carrier = None
-    opener.link.replies[0](None, SessionLost("cut"))
+    opener.link.asked[0][1](None, SessionLost("cut"))
     assert not opener.opened
     assert not opener.link.delayed
 
@@ -71,23 +52,23 @@ def test_a_final_refusal_counts_whatever_carried_it() -> None:
     opener = Opener()
     opener.link.carrier = "second"
     error = ProducerFenced("another one is open")
-    opener.link.replies[0](None, error)
+    opener.link.asked[0][1](None, error)
     assert opener.refused == [error]
 
 
 def test_an_actor_that_could_not_just_now_is_asked_again_soon() -> None:
     opener = Opener()
-    opener.link.replies[0](None, ServiceUnitNotReady("starting"))
+    opener.link.asked[0][1](None, ServiceUnitNotReady("starting"))
     assert opener.asked == 1
     opener.link.delayed.pop()()
     assert opener.asked == 2
-    opener.link.replies[1]("open", None)
+    opener.link.asked[1][1]("open", None)
     assert opener.opened == [("open", "first")]
 
 
 def test_it_is_not_asked_again_over_a_carrier_that_is_gone() -> None:
     opener = Opener()
-    opener.link.replies[0](None, ServiceUnitNotReady("starting"))
+    opener.link.asked[0][1](None, ServiceUnitNotReady("starting"))
     opener.link.carrier = "second"
     opener.link.delayed.pop()()
     assert opener.asked == 1
@@ -95,5 +76,5 @@ def test_it_is_not_asked_again_over_a_carrier_that_is_gone() -> None:
 
 def test_nothing_is_awaited_where_no_carrier_stands() -> None:
     opener = Opener(carrier=None)
-    opener.link.replies[0](None, SessionLost("not attached"))
+    opener.link.asked[0][1](None, SessionLost("not attached"))
     assert not opener.link.delayed
