@@ -8,18 +8,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pulsar_ray.actors.consumer_calls import ConsumerCalls
 from pulsar_ray.actors.consumer_endpoint import ConsumerEndpoint
 from pulsar_ray.actors.early_acknowledgments import EarlyAcknowledgments, reach_of
 from pulsar_ray.actors.log_feed import LogFeed
 from pulsar_ray.actors.openings import Openings
 from pulsar_ray.actors.owner_loop import DiskThread
 from pulsar_ray.actors.partition_follower import PartitionFollower
-from pulsar_ray.actors.repeated_calls import RepeatedCalls
 from pulsar_ray.actors.session_host import SessionHost
 from pulsar_ray.actors.subscription_admin import SubscriptionAdmin
 from pulsar_ray.actors.subscription_host import SubscriptionHost
@@ -50,7 +50,6 @@ from pulsar_ray.session.session_table import Session
 from pulsar_ray.transport.cluster import SubscriptionRequest
 
 LOOK_DEADLINE_S = 2.0
-UNKNOWN_S = 0.002
 _FOLLOWER_NUMBERS = itertools.count(1 << 40)
 
 
@@ -85,7 +84,7 @@ class DispatcherServer:
         self._epoch = 0
         self._is_armed = False
         self._openings = Openings()
-        self._seeks = RepeatedCalls()
+        self._calls = ConsumerCalls(follower, seek=self._seek_to, unsubscribe=self._unsubscribe)
         self._early = EarlyAcknowledgments(lambda: follower.call("last_message"), host.spawn)
         self.is_removed = False
         self._removing = asyncio.Lock()
@@ -315,16 +314,9 @@ class DispatcherServer:
         if not isinstance(endpoint, ConsumerEndpoint) or endpoint.subscription not in self._subscriptions:
             raise SessionLost("the consumer is not open here: attach again")
         host = self._subscriptions[endpoint.subscription]
-        methods: dict[str, Callable[..., Awaitable[Any]]] = {
-            "seek": self._seek,
-            "check_unsubscribe": self._check_unsubscribe,
-            "unsubscribe": self._unsubscribe,
-            "last_message": self._last_message,
-            "has_more": self._has_more,
-        }
         check_call(CONSUMER_CALLS, "dispatcher", request.method, request.arguments)
         await self._early.settled()
-        return await methods[request.method](host, endpoint, **request.arguments)
+        return await self._calls.call(request.method, host, endpoint, request.arguments)
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:
         """A call of an administrator (see `SubscriptionAdmin`), over the actor handle."""
@@ -333,12 +325,6 @@ class DispatcherServer:
                 "non-durable subscriptions are not administered: they end by themselves"
             )
         return await self._admin.call(name, arguments)
-
-    async def _seek(
-        self, host: SubscriptionHost, _: ConsumerEndpoint, seek_id: int, target: Any, inclusive: bool
-    ) -> int:
-        sought: int = await self._seeks.once(seek_id, lambda: self._seek_to(host, target, inclusive))
-        return sought
 
     async def _seek_to(self, host: SubscriptionHost, target: Any, inclusive: bool) -> int:
         if self._request.durable:
@@ -350,11 +336,7 @@ class DispatcherServer:
         position = Position(*mark)
         return await host.seek(position.next() if position != EARLIEST else Position(0, 0))
 
-    async def _check_unsubscribe(self, host: SubscriptionHost, endpoint: ConsumerEndpoint) -> None:
-        host.check_sole(endpoint)
-
     async def _unsubscribe(self, host: SubscriptionHost, endpoint: ConsumerEndpoint) -> None:
-        host.check_sole(endpoint)
         if self._request.durable:
             await self._remove(host)
         else:
@@ -379,25 +361,6 @@ class DispatcherServer:
         """Whether its subscription is there; says so behind a removal under way."""
         async with self._removing:
             return not self.is_removed
-
-    async def _last_message(self, _host: SubscriptionHost, _endpoint: ConsumerEndpoint) -> Any:
-        return await self._follower.call("last_message")
-
-    async def _has_more(
-        self, host: SubscriptionHost, endpoint: ConsumerEndpoint, numbering: int, received: int
-    ) -> bool:
-        stored = await self._follower.call("last_message")
-        last = Position(*stored["position"])
-        if last < Position(*stored["first"]):
-            return False  # all there was is trimmed, with what waits to be granted
-        until = self._loop.time() + LOOK_DEADLINE_S
-        while (has_more := host.core.has_more(last)) is None and self._loop.time() < until:
-            # What consumers brought along from before a restart is read whether they have room or not.
-            await asyncio.sleep(UNKNOWN_S)
-        # What a carrier lost comes when the consumer attaches again, which may be after this answer.
-        received = received if numbering == endpoint.numbering else 0
-        is_under_way = host.core.is_under_way(endpoint.incarnation, received)
-        return is_under_way or endpoint.has_unsent or has_more is not False
 
     # --- stats, closing ---------------------------------------------------------------------------
 

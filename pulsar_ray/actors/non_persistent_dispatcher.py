@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+from pulsar_ray.actors.consumer_calls import ConsumerCalls
 from pulsar_ray.actors.consumer_endpoint import ConsumerEndpoint
 from pulsar_ray.actors.dispatcher_server import LOOK_DEADLINE_S, DispatcherServer
 from pulsar_ray.actors.log_feed import LogFeed
@@ -22,6 +23,20 @@ from pulsar_ray.errors import OperationNotSupported, PulsarException, Subscripti
 from pulsar_ray.session.requests import ConsumerOpened, OpenConsumer, Pushed
 from pulsar_ray.session.session_table import Session
 from pulsar_ray.transport.cluster import SubscriptionRequest
+
+
+class _PassingCalls(ConsumerCalls):
+    async def last_message(self, host: SubscriptionHost, _endpoint: ConsumerEndpoint) -> Any:
+        """Raises OperationNotSupported."""
+        raise OperationNotSupported(
+            f"{host.core.topic} is non-persistent: it keeps no last message; use a persistent:// topic"
+        )
+
+    async def has_more(
+        self, _host: SubscriptionHost, endpoint: ConsumerEndpoint, numbering: int, received: int
+    ) -> bool:
+        """Whether something is on its way to this consumer."""
+        return endpoint.has_unsent
 
 
 class NonPersistentDispatcherServer(DispatcherServer):
@@ -42,6 +57,7 @@ class NonPersistentDispatcherServer(DispatcherServer):
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         super().__init__(request, follower, LogFeed(), settings, clock, loop, host, on_fatal)
+        self._calls = _PassingCalls(follower, seek=self._seek_to, unsubscribe=self._unsubscribe)
         self._partition = follower
         follower.on_pushed, follower.on_lost = self.pushed, self.lost
         self._passing: dict[str, NonPersistentSubscription] = {}
@@ -156,16 +172,6 @@ class NonPersistentDispatcherServer(DispatcherServer):
             for endpoint in list(host.endpoints.values()):
                 await host.close_consumer(endpoint)
             await self._partition.unfollow()
-
-    async def _last_message(self, _host: SubscriptionHost, _endpoint: ConsumerEndpoint) -> Any:
-        raise OperationNotSupported(
-            f"{self._request.topic} is non-persistent: it keeps no last message; use a persistent:// topic"
-        )
-
-    async def _has_more(
-        self, host: SubscriptionHost, endpoint: ConsumerEndpoint, numbering: int, received: int
-    ) -> bool:
-        return endpoint.has_unsent
 
     async def look_around(self) -> None:
         """Learn what the partition dropped, also with nobody connected."""
