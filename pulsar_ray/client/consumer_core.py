@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from queue import SimpleQueue
 
 from pulsar_ray.client.activity import Activity
+from pulsar_ray.client.arrivals import Arrivals
 from pulsar_ray.client.block_rows import BlockRows
 from pulsar_ray.client.consumer_options import ConsumerOptions
 from pulsar_ray.client.consumer_partitions import ConsumerPartitions
@@ -21,7 +21,7 @@ from pulsar_ray.client.forking import watch
 from pulsar_ray.client.granted import Granted
 from pulsar_ray.client.message import Message
 from pulsar_ray.client.partition_consumer import PartitionConsumer
-from pulsar_ray.client.receivers import Origin, Receiver
+from pulsar_ray.client.receivers import Origin, Receiver, WaitingReceivers
 from pulsar_ray.client.segment_files import SegmentFiles
 from pulsar_ray.client.taken_rows import TakenRows
 from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException, Timeout
@@ -41,12 +41,10 @@ class ConsumerCore(ConsumerPartitions):
         self.name = name
         self.subscription = subscription
         self.files = files
-        self._arrived = threading.Condition(self.lock)
+        self._arrivals = Arrivals(self.lock)
         self._taking = threading.Lock()
-        self._receivers: deque[Receiver] = deque()
-        self._listeners: list[Callable[[], None]] = []
+        self._receivers = WaitingReceivers()
         self._waiting = 0
-        self._sleeping = 0
         self._bulk_window = 0
         self.error: PulsarException | None = None
         """What every receive raises, once there is something."""
@@ -61,8 +59,7 @@ class ConsumerCore(ConsumerPartitions):
     def forked(self, error: ForkedClient) -> None:
         """In a forked child (see `forking`): what is queued is the parent's to hand out."""
         self.lock = threading.Lock()
-        self._arrived = threading.Condition(self.lock)
-        self._sleeping = 0
+        self._arrivals.forked(self.lock)
         self._taking = threading.Lock()
         self.queue.clear()
         self._receivers.clear()
@@ -107,13 +104,7 @@ class ConsumerCore(ConsumerPartitions):
     def arrived(self, granted: list[Granted]) -> None:
         """Called with the lock held: deliveries join the queue."""
         self.queue.granted.extend(granted)
-        self._tell_arrival()
-
-    def _tell_arrival(self) -> None:
-        if self._sleeping:
-            self._arrived.notify_all()
-        for listener in self._listeners:
-            listener()
+        self._arrivals.tell()
 
     def is_set(self) -> bool:
         """Whether there is something to receive (the interface of what a link can wait for)."""
@@ -136,21 +127,15 @@ class ConsumerCore(ConsumerPartitions):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for an arrival."""
-        with self.lock:
-            self._sleeping += 1
-            try:
-                return self._arrived.wait_for(self.is_set, timeout)
-            finally:
-                self._sleeping -= 1
+        return self._arrivals.wait_for(self.is_set, timeout)
 
     def fail(self, error: PulsarException) -> None:
         """Every receive from now on raises `error`."""
         with self.lock:
             self.error = self.error or error
-            self._tell_arrival()
-            receivers, self._receivers = self._receivers, deque()
-        for receiver in receivers:
-            receiver.fail(error)
+            self._arrivals.tell()
+            receivers, self._receivers = self._receivers, WaitingReceivers()
+        receivers.fail(error)
 
     # --- one message ------------------------------------------------------------------------------
 
@@ -357,14 +342,14 @@ class ConsumerCore(ConsumerPartitions):
     def add_listener(self, listener: Callable[[], None]) -> None:
         """Call `listener` at each arrival, with the lock held, and at the end; it counts as waiting."""
         with self.lock:
-            self._listeners.append(listener)
+            self._arrivals.add_listener(listener)
             self._waiting += 1
         self.send_credit()
 
     def remove_listener(self, listener: Callable[[], None]) -> None:
         """Call it no more."""
         with self.lock:
-            self._listeners.remove(listener)
+            self._arrivals.remove_listener(listener)
             self._waiting -= 1
 
     def serve_waiting(self) -> None:
@@ -383,24 +368,16 @@ class ConsumerCore(ConsumerPartitions):
             message = self._take_one()
         except PulsarException as error:
             failed = error
-            return self._offer(lambda receiver: receiver.fail(failed))
+            return self._receivers.offer(lambda receiver: receiver.fail(failed))
         partition = self.queue.partition
         if message is None or partition is None:
             return False
         origin = Origin(partition, partition.generation)
-        if self._offer(lambda receiver: receiver.give(message, origin)):
+        if self._receivers.offer(lambda receiver: receiver.give(message, origin)):
             return True
         with self.lock:
             self.queue.return_rest()
             self.queue.put_back(BlockRows(message.block, [message.row]), partition)
-        return False
-
-    def _offer(self, takes: Callable[[Receiver], bool]) -> bool:
-        """Whether anybody took it."""
-        while self._receivers:
-            with suppress(IndexError):  # another thread took the last one away
-                if takes(self._receivers.popleft()):
-                    return True
         return False
 
     def close(self) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pulsar_ray.client.message import Message
@@ -27,6 +30,23 @@ class Receiver(Protocol):
 
     def fail(self, error: PulsarException) -> bool:
         """False if it does not want that any more."""
+
+
+class WaitingReceivers(deque[Receiver]):
+    """In the order they came; more may come, and some may leave, while others are served."""
+
+    def offer(self, takes: Callable[[Receiver], bool]) -> bool:
+        """Whether one took it; those who are asked before and do not want it wait no more."""
+        while self:
+            with suppress(IndexError):  # another thread took the last one away
+                if takes(self.popleft()):
+                    return True
+        return False
+
+    def fail(self, error: PulsarException) -> None:
+        """All of them wait no more."""
+        while self.offer(lambda receiver: receiver.fail(error)):
+            pass
 
 
 class FutureReceiver:
