@@ -7,7 +7,6 @@ itself: whoever waits has a deadline of their own.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import os
 import threading
@@ -19,7 +18,6 @@ from typing import Any
 from pulsar_ray.errors import (
     AlreadyClosed,
     ForkedClient,
-    Moved,
     NotConnected,
     PulsarException,
     SessionLost,
@@ -35,6 +33,7 @@ from pulsar_ray.lane.timers import LoopTimers, Timers
 from pulsar_ray.session.packet import Buffer, Packet
 from pulsar_ray.session.receipts import RECEIPT, receipts_by_producer
 from pulsar_ray.session.requests import MovedNotice, Ping, Pong, Request, decode_request, encode_request
+from pulsar_ray.transport.attaching import Attaching
 from pulsar_ray.transport.awaited_replies import ANSWERS, AwaitedReplies, Reply
 from pulsar_ray.transport.carriers import Connection, open_connection
 from pulsar_ray.transport.cluster import AttachReply, Cluster
@@ -46,16 +45,11 @@ PING_INTERVAL_S = 2.0
 SILENCE_S = 5.0
 FIRST_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 2.0
-ATTACH_TIMEOUT_S = 5.0
-_ATTEMPTS = itertools.count(1)
 _awaits_packets = attrgetter("awaits_packets")
 
 
 class ActorLink:
-    """One session with one actor. `find_address` is asked once nobody has the name `address` any more.
-
-    So it takes no controller to attach to an actor that is where it was.
-    """
+    """One session with one actor; what finds it and asks it is `Attaching`."""
 
     def __init__(
         self,
@@ -69,14 +63,11 @@ class ActorLink:
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self._cluster = cluster
-        self.address = address
-        self._has_moved = False
-        self._find_address = find_address
+        self._attaching = Attaching(cluster, address, find_address, client_id, transport)
         self._client_id = client_id
         self._transport = transport
         self._pushes = pushes
         self._pid = os.getpid()
-        self._wants_tcp = transport == "tcp"
         self._loop = loop
         self._io = IoThread.get()
         self.loop_timers = None if loop is None else LoopTimers(loop)
@@ -87,7 +78,7 @@ class ActorLink:
         self._replies = AwaitedReplies()
         self._state = threading.Condition()
         self._connection: Connection | None = None
-        self._attaching = False
+        self._is_attaching = False
         self._closed = False
         self._heard_at = 0.0
         self.attached: AttachReply | None = None
@@ -100,6 +91,11 @@ class ActorLink:
         self._connection = None
 
     # --- state ------------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        """The actor's name, as it was found last."""
+        return self._attaching.address
 
     @property
     def is_attached(self) -> bool:
@@ -292,9 +288,9 @@ class ActorLink:
 
     def _start_attaching(self) -> None:
         """Called with the state lock held."""
-        if self._attaching or self._closed:
+        if self._is_attaching or self._closed:
             return
-        self._attaching = True
+        self._is_attaching = True
         threading.Thread(target=self._attach_until_done, name="pulsar-ray-attach", daemon=True).start()
 
     def _attach_until_done(self) -> None:
@@ -318,40 +314,19 @@ class ActorLink:
                     endpoint.on_refused(self.last_error)
             with self._state:
                 if not (self.last_error.retriable or self._endpoints):
-                    self._attaching = False
+                    self._is_attaching = False
                     self._state.notify_all()
                     return
                 self._state.notify_all()
             time.sleep(backoff)
             backoff = min(2 * backoff, MAX_BACKOFF_S)
         with self._state:
-            self._attaching = False
+            self._is_attaching = False
             self._state.notify_all()
 
     def _attach_once(self) -> None:
-        if self._has_moved:
-            self.address = self._find_address()
-            self._has_moved = False
-        address = self.address
-        try:
-            attached = self._cluster.attach(
-                address,
-                self._client_id,
-                want_tcp=self._wants_tcp,
-                attempt=next(_ATTEMPTS),
-                timeout_s=ATTACH_TIMEOUT_S,
-            )
-        except Moved:
-            self._has_moved = True
-            raise
-        except Timeout:
-            self._cluster.report_silent(address)
-            raise
-        if self._transport == "auto" and not self._wants_tcp and not os.path.exists(attached.unix_path or ""):
-            # Another node, or another mount namespace: its Unix socket is not here, so ask for a port.
-            self._wants_tcp = True
-            self._attach_once()
-            return
+        attached = self._attaching.attach()
+        address = self._attaching.address
         quiet = None if self._pushes else self._is_quiet
         connection = open_connection(
             self._cluster,
@@ -369,7 +344,7 @@ class ActorLink:
                 return
             self.attached = attached
             self._connection = connection
-            self._attaching = False
+            self._is_attaching = False
             self.last_error = None
             self._heard_at = time.monotonic()
             endpoints = list(self._endpoints.values())
