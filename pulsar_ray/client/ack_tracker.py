@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pulsar_ray.client.block_rows import Rows, ranges_of
 from pulsar_ray.client.received_block import ReceivedBlock
-from pulsar_ray.model.entry_sets import EntryBits, EntryRange, EntrySet, entry_set, flagged
+from pulsar_ray.model.entry_sets import EntryBits, EntryRange, EntrySet, entry_set, flagged, joined
 from pulsar_ray.model.row_ranges import RowRanges, union
 from pulsar_ray.model.row_ranges import count as count_rows
 from pulsar_ray.model.row_sets import RowSet, of_ranges
@@ -312,7 +312,7 @@ class AckTracker:
                 ranges += entries
         self._entries.clear()
         drained = entry_set(ranges, ledger_id, singles)
-        return EntrySet(drained.ranges, sorted((*drained.bits, *bits))) if bits else drained
+        return joined(drained, bits) if bits else drained
 
     def clear(self) -> None:
         """Forget everything: after a seek, acknowledged messages come again."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from pulsar_ray.model import row_sets
@@ -91,6 +93,27 @@ def flagged(ledger_id: int, origin: int, flags: bytearray) -> EntrySet:
         return EntrySet([(ledger_id, origin + first, origin + end - 1)], ())
     bits = np.packbits(np.frombuffer(flags, np.uint8), bitorder="little").tobytes()
     return EntrySet([], ((ledger_id, origin, bits.rstrip(b"\0")),))
+
+
+def joined(entries: EntrySet, bits: Sequence[EntryBits]) -> EntrySet:
+    """Both; no two of `bits` name the same entry. Costs little unless one may be among `entries` as well."""
+    if not any(_may_share(entries, some) for some in bits):
+        return EntrySet(entries.ranges, sorted((*entries.bits, *bits)))
+    flat: list[int] = []
+    for part in chain(entries.ranges, *map(ranges_in, (*entries.bits, *bits))):
+        flat += part
+    return entry_set(flat)
+
+
+def _may_share(entries: EntrySet, bits: EntryBits) -> bool:
+    """Whether anything reaches into the window of the bits."""
+    ledger_id, origin, data = bits
+    end = origin + 8 * len(data)
+    behind = bisect_left(entries.ranges, (ledger_id, origin))
+    near = entries.ranges[max(behind - 1, 0) : behind + 1]
+    if any(of_id == ledger_id and first < end and last >= origin for of_id, first, last in near):
+        return True
+    return any(of_id == ledger_id and at < end and at + 8 * len(b) > origin for of_id, at, b in entries.bits)
 
 
 def ranges_in(bits: EntryBits) -> Iterator[EntryRange]:

@@ -208,6 +208,26 @@ def test_messages_of_blocks_in_any_order(seed: int) -> None:
     assert acks.drain() is None
 
 
+@pytest.mark.parametrize("seed", range(100))
+def test_messages_of_blocks_and_ids_together_are_named_once_each(seed: int) -> None:
+    choose = random.Random(seed)
+    blocks = [received([b"x"] * 60, is_batching=False, first_entry_id=first) for first in (7, 67, 5000)]
+    acks, wanted = AckTracker(), set()
+    for _ in range(choose.choice((3, 30, 150))):
+        entry_id = choose.randrange(7, choose.choice((130, 10_000)))
+        if choose.random() < 0.4:
+            acks.add(choose.choice((2, 3)), entry_id)
+            acks.add_range(3, entry_id, entry_id)
+            wanted.add((3, entry_id))
+        else:
+            block, row = choose.choice(blocks), choose.randrange(60)
+            acks.add_message(block, row)
+            wanted.add((3, block.first_entry_id + row))
+    told = [entry for entry in named(acks.drain()) if entry[0] == 3]
+    assert len(told) == len(set(told))
+    assert set(told) == wanted
+
+
 def test_neighbouring_messages_of_several_blocks_are_one_range() -> None:
     acks = AckTracker()
     for first in (5, 8, 11):
