@@ -124,24 +124,14 @@ class PublishIntake:
             raise ProducerBusy(
                 f"a producer named {name!r} is already connected: close it, or choose another producer_name"
             )
-        incarnations = self._ledger.incarnations
-        if request.replaces_incarnation:
-            incarnations.retire(request.replaces_incarnation)
-        last_seq = incarnations.last_entry_seq(request.incarnation)
-        if request.first_pending_seq > 0 and not incarnations.knows(request.incarnation):
-            raise ProducerFenced(
-                f"producer incarnation {request.incarnation} is not remembered any more: start a new one"
-            )
+        same = held if held is not None and held.incarnation == request.incarnation else None
         now_ms = self._clock.now_ms()
-        if held is None or held.incarnation != request.incarnation:
-            incarnations.open_session(request.incarnation, now_ms)
-            if held is not None:
-                incarnations.close_session(held.incarnation, now_ms)
+        last_seq = self._open_incarnation(request, held, now_ms)
         queued = self._waiting.next_seqs(request.incarnation)
-        in_flight = held.next_seq if held is not None and held.incarnation == request.incarnation else 0
+        in_flight = same.next_seq if same is not None else 0
         next_seq = max([last_seq + 1, request.first_pending_seq, in_flight, *queued])
-        if held is not None and held.incarnation == request.incarnation:
-            traffic, connected_ms = held.traffic, held.connected_ms
+        if same is not None:
+            traffic, connected_ms = same.traffic, same.connected_ms
         else:
             traffic, connected_ms = IncomingTraffic(self._clock.monotonic_ms()), now_ms
         endpoint = ProducerEndpoint(
@@ -161,6 +151,25 @@ class PublishIntake:
             settings.max_block_rows,
             settings.max_block_bytes,
         )
+
+    def _open_incarnation(self, request: OpenProducer, held: ProducerEndpoint | None, now_ms: int) -> int:
+        """The last entry_seq that the log holds of it; the one that held the name ends with this.
+
+        Raises ProducerFenced for one that is not remembered any more.
+        """
+        incarnations = self._ledger.incarnations
+        if request.replaces_incarnation:
+            incarnations.retire(request.replaces_incarnation)
+        last_seq = incarnations.last_entry_seq(request.incarnation)
+        if request.first_pending_seq > 0 and not incarnations.knows(request.incarnation):
+            raise ProducerFenced(
+                f"producer incarnation {request.incarnation} is not remembered any more: start a new one"
+            )
+        if held is None or held.incarnation != request.incarnation:
+            incarnations.open_session(request.incarnation, now_ms)
+            if held is not None:
+                incarnations.close_session(held.incarnation, now_ms)
+        return last_seq
 
     def close_producer(self, endpoint: ProducerEndpoint) -> None:
         """The name is free again; blocks already admitted are still written."""

@@ -130,9 +130,6 @@ class SubscriptionHost:
         spec = spec_of(request, numbering)
         is_same = request.dispatcher_epoch == numbering
         endpoint = self._new_endpoint(session, request, numbering)
-        endpoint.subscription = self.name
-        endpoint.metadata = request.properties or {}
-        endpoint.is_held = self._flusher is not None
         self.core.cursor.set_ledgers(self._feed.ledgers)
         attachment = self.core.attach_consumer(
             spec,
@@ -145,11 +142,7 @@ class SubscriptionHost:
         )
         if not attachment.resumed:
             self.counts.joined(request.incarnation)
-        old = self.endpoints.get(request.incarnation)
-        if old is not None:
-            old.retire()
-        self.endpoints[request.incarnation] = endpoint
-        session.endpoints[request.consumer_id] = endpoint
+        self._put_in_place(endpoint, request)
         await self.flushed(self.core.cursor.version)
         resumed = attachment.resumed and is_same
         start = list(self.core.cursor.mark_delete) if self._flusher is None else None
@@ -159,6 +152,17 @@ class SubscriptionHost:
         # The answer goes first: what comes before it the client drops, for it does not know what it is yet.
         self._loop.call_soon(self._opened, endpoint, attachment)
         return opened
+
+    def _put_in_place(self, endpoint: ConsumerEndpoint, request: OpenConsumer) -> None:
+        """It is the consumer's from now on, instead of one that it had before."""
+        endpoint.subscription = self.name
+        endpoint.metadata = request.properties or {}
+        endpoint.is_held = self._flusher is not None
+        former = self.endpoints.get(request.incarnation)
+        if former is not None:
+            former.retire()
+        self.endpoints[request.incarnation] = endpoint
+        endpoint.session.endpoints[request.consumer_id] = endpoint
 
     def _new_endpoint(self, session: Session, request: OpenConsumer, numbering: int) -> ConsumerEndpoint:
         return ConsumerEndpoint(

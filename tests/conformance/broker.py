@@ -17,6 +17,7 @@ from pulsar_ray.config import Settings
 from pulsar_ray.format.payload import DecodedBlock, decode_block
 from pulsar_ray.ledger.reader import SegmentReader
 from pulsar_ray.model.enums import InitialPosition
+from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.lossy_tunnel import LOSSY, PERFECT
 from pulsar_ray.testing.stub_cluster import StubCluster
 from pulsar_ray.testing.waiting import wait_until
@@ -133,6 +134,16 @@ class Broker:
     def stored(self, topic: str) -> list[bytes | None]:
         """The values stored in a partition, in order."""
         return [value for _, _, block in self.stored_blocks(topic) for value in block.values()]
+
+
+def send_batch(client: Client, topic: str, sent: list[bytes]) -> list[MessageId]:
+    """One batch of these values, and the ids of its messages."""
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=60_000)
+    ids: list[MessageId] = []
+    for value in sent:
+        producer.send_async(value, lambda _result, message_id: ids.append(message_id))
+    producer.close()
+    return ids
 
 
 def receive(consumer: Consumer, count: int) -> list[Message]:

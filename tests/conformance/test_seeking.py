@@ -17,7 +17,7 @@ from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.cluster import AttachReply
-from tests.conformance.broker import EARLIEST, QUIET_MS, WAIT_MS, Broker, numbers, receive, values
+from tests.conformance.broker import EARLIEST, QUIET_MS, WAIT_MS, Broker, numbers, receive, send_batch, values
 
 Quiet = Callable[[Consumer], None]
 
@@ -31,16 +31,6 @@ def read_rest(reader: Reader) -> list[bytes]:
     while reader.has_message_available():
         got.append(reader.read_next(WAIT_MS).data())
     return got
-
-
-def send_batch(client: Client, topic: str, sent: list[bytes]) -> list[MessageId]:
-    """One entry."""
-    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=60_000)
-    ids: list[MessageId] = []
-    for value in sent:
-        producer.send_async(value, lambda _result, message_id: ids.append(message_id))
-    producer.close()
-    return ids
 
 
 @pytest.mark.parametrize("inclusive", [False, True])
