@@ -10,7 +10,7 @@ from typing import Any
 from pulsar_ray.client.acknowledging import Acknowledging
 from pulsar_ray.client.consumer_options import ConsumerOptions
 from pulsar_ray.client.leaving import Leaving
-from pulsar_ray.client.reopening import Reopening
+from pulsar_ray.client.reopening import Reopening, open_first
 from pulsar_ray.client.statements import Statements
 from pulsar_ray.client.withdrawn import Withdrawn
 from pulsar_ray.errors import AlreadyClosed, PulsarException, SubscriptionNotFound
@@ -41,6 +41,8 @@ class Attending(Acknowledging):
         self._attached: AttachReply | None = None
         self._is_opening = False
         self._leaving = Leaving()
+        self._one_leaves = threading.Lock()
+        self._has_left = False
 
     # --- opening ----------------------------------------------------------------------------------
 
@@ -54,15 +56,19 @@ class Attending(Acknowledging):
         self._is_opening = True
         self.link.add_endpoint(self.consumer_id, self)
         try:
-            opened: ConsumerOpened = self.link.request(
-                self._open_request, deadline, then=lambda opened: self._opened(opened, self.link.attached)
+            opened: ConsumerOpened = open_first(
+                self.link,
+                self._open_request,
+                self._leaving,
+                deadline,
+                then=lambda opened: self._opened(opened, self.link.attached),
             )
         except (SubscriptionNotFound, AlreadyClosed):
             self.link.remove_endpoint(self.consumer_id)
             raise
         except BaseException:
             self.is_abandoned = True
-            Withdrawn(self.link, self.consumer_id)
+            Withdrawn(self.link, self.consumer_id, self._leaving)
             raise
         finally:
             self._is_opening = False
@@ -70,8 +76,6 @@ class Attending(Acknowledging):
 
     def reopen(self, attached: AttachReply) -> None:
         """A new attachment: open again, declaring what is held; then what was not answered is said again."""
-        if not self._leaving.may_open():
-            return
         former = self._attached
         is_other_session = former is not None and former.session_id != attached.session_id
         if former is not None and is_other_session and former.epoch == attached.epoch and self.start is None:
@@ -86,7 +90,7 @@ class Attending(Acknowledging):
             if not self._is_open:
                 self.reopen(attached)
 
-        Reopening(self.link, self._open_request, opened, self.on_refused, again)
+        Reopening(self.link, self._open_request, self._leaving, opened, self.on_refused, again)
 
     def on_detached(self) -> None:
         """The carrier is gone; what was delivered stays in the queue."""
@@ -144,7 +148,17 @@ class Attending(Acknowledging):
         self.forget_acknowledgments()
 
     def leave(self, deadline: float) -> None:
-        """Have the dispatcher forget this consumer, behind everything that was said. Raises Timeout."""
+        """Have the dispatcher make durable what was acknowledged, and then forget this consumer.
+
+        Raises Timeout. Whoever closes the consumer may call it at the same time as who has just opened it.
+        """
+        with self._one_leaves:
+            if not self._has_left:
+                self._say_acks(at_once=True)
+                self._leave(deadline)
+                self._has_left = True
+
+    def _leave(self, deadline: float) -> None:
         while not (self._is_refused() or self._leaving.has_left()):
             self._say(self._close_request)
             if self._is_refused():

@@ -239,12 +239,17 @@ class Consumer(AcknowledgingConsumer):
         self._client.forget(self)
         self._stop_threads()
         deadline = self._deadline()
+        first_error: Exception | None = None
         try:
             for partition in self._core.partitions:
-                with contextlib.suppress(*((Exception,) if quietly else ())):
+                try:
                     partition.close(deadline)
+                except Exception as error:  # noqa: BLE001 - the others are to be left all the same
+                    first_error = first_error or error
         finally:
             self._core.close()
+        if first_error is not None and not quietly:
+            raise first_error
 
     def shut_down(self) -> None:
         """End at once (part of `Client.shutdown`): grouped acknowledgments may be lost, messages then come

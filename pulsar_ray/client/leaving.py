@@ -3,34 +3,44 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class Leaving:
     """Whether the last request to close reached the actor behind the last request to open.
 
-    A close may be answered just when another attachment opens the endpoint again, which then would stay,
-    with nobody left to close it.
+    A close may be answered just when another attachment opens the endpoint again, or when whoever opens it
+    asks again for an answer that was lost. It then would stay, with nobody left to close it.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._opens = 0
-        self._opens_before_close = -1
+        self._opens_begun = 0
+        self._opens_sent = 0
+        self._sent_before_close = -1
         self._has_left = False
 
-    def may_open(self) -> bool:
-        """Ask before each request to open; False once it has left."""
+    @contextmanager
+    def opening(self) -> Iterator[bool]:
+        """Around sending each request to open; False once it has left: nothing must be sent then."""
         with self._lock:
-            if not self._has_left:
-                self._opens += 1
-            return not self._has_left
+            may_open = not self._has_left
+            self._opens_begun += may_open
+        try:
+            yield may_open
+        finally:
+            with self._lock:
+                self._opens_sent += may_open
 
     def closing(self) -> None:
         """A request to close is about to be sent."""
-        self._opens_before_close = self._opens
+        with self._lock:
+            self._sent_before_close = self._opens_sent
 
     def has_left(self) -> bool:
         """False before a request to close is answered, and if it must be sent again."""
         with self._lock:
-            self._has_left = self._opens_before_close == self._opens
+            # One to open that was being sent meanwhile may have come behind the one to close.
+            self._has_left = self._sent_before_close == self._opens_begun
             return self._has_left

@@ -16,6 +16,7 @@ from pulsar_ray.client.consumer_credit import ConsumerCredit
 from pulsar_ray.client.granted import BlockDecoder, Granted
 from pulsar_ray.client.skipped_rows import SkippedRows
 from pulsar_ray.client.start_position import StartPosition
+from pulsar_ray.client.withdrawn import Withdrawn
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.ledger.segment_file import segment_name
@@ -339,8 +340,11 @@ class PartitionConsumer(Attending):
         """
         try:
             if not self._core.has_failed:
-                self._say_acks(at_once=True)
                 self.leave(deadline)
-        finally:
+        except BaseException:
+            Withdrawn(self.link, self.consumer_id, self._leaving)
+            raise
+        else:
             self.link.remove_endpoint(self.consumer_id)
+        finally:
             self._is_open = False

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from pulsar_ray.client.forking import watch
+from pulsar_ray.client.leaving import Leaving
 from pulsar_ray.client.producer_options import ProducerOptions
-from pulsar_ray.client.reopening import Reopening
+from pulsar_ray.client.reopening import Reopening, open_first
 from pulsar_ray.client.send_queue import SendQueue
 from pulsar_ray.client.withdrawn import Withdrawn
 from pulsar_ray.errors import (
@@ -20,7 +21,7 @@ from pulsar_ray.errors import (
     error_from,
 )
 from pulsar_ray.lane.completion import Completion
-from pulsar_ray.session.requests import CloseEndpoint, OpenProducer, ProducerOpened, PublishFailed
+from pulsar_ray.session.requests import OpenProducer, ProducerOpened, PublishFailed
 from pulsar_ray.transport.carriers import Connection
 from pulsar_ray.transport.cluster import AttachReply, PartitionRoute
 from pulsar_ray.transport.link import ActorLink
@@ -33,6 +34,7 @@ class PartitionProducer(SendQueue):
         self, link: ActorLink, producer_id: int, route: PartitionRoute, options: ProducerOptions
     ) -> None:
         super().__init__(link, producer_id, route, options)
+        self._leaving = Leaving()
         watch(self)
 
     def forked(self, error: ForkedClient) -> None:
@@ -46,9 +48,9 @@ class PartitionProducer(SendQueue):
         """Open at the partition. Raises ProducerBusy, or what attaching raises."""
         self.link.ensure_attached(deadline)
         try:
-            opened = self.link.request(self._open_request, deadline)
+            opened = open_first(self.link, self._open_request, self._leaving, deadline)
         except BaseException:
-            Withdrawn(self.link, self.producer_id)
+            Withdrawn(self.link, self.producer_id, self._leaving)
             raise
         self._make_builder(opened)
         self.link.add_endpoint(self.producer_id, self)
@@ -80,7 +82,14 @@ class PartitionProducer(SendQueue):
 
     def _request_open(self) -> None:
         if self._error is None:
-            Reopening(self.link, self._open_request, self._reopened, self._not_reopened, self._again)
+            Reopening(
+                self.link,
+                self._open_request,
+                self._leaving,
+                self._reopened,
+                self._not_reopened,
+                self._again,
+            )
 
     def _reopened(self, _opened: ProducerOpened, carrier: Connection) -> None:
         with self._state:
@@ -221,16 +230,20 @@ class PartitionProducer(SendQueue):
             raise Timeout("flush: messages are still unconfirmed")
 
     def close(self, deadline: float) -> None:
-        """Write and confirm what is pending, then give the name back."""
+        """Write and confirm what is pending, then give the name back.
+
+        A partition that cannot be reached is not waited for: the name is free soon after it can.
+        Raises Timeout.
+        """
         if self._error is not None:
             return
         try:
             self.flush(deadline)
         finally:
-            self.link.remove_endpoint(self.producer_id)
             self.fail(AlreadyClosed("the producer is closed"))
-        if self.link.is_attached:
-            self.link.request(lambda request_id: CloseEndpoint(request_id, self.producer_id), deadline)
+            withdrawn = Withdrawn(self.link, self.producer_id, self._leaving)
+        if self.link.attaches(deadline) and not self.link.wait(withdrawn.is_closed, deadline):
+            raise Timeout("close: the partition did not answer in time; the name may still be taken")
 
     @property
     def is_connected(self) -> bool:

@@ -358,8 +358,14 @@ class Producer(OpenedLater):
         deadline = time.monotonic() + self._client.operation_timeout_s
         for partition in self._partitions:
             partition.seal()
+        first_error: PulsarException | None = None
         for partition in self._partitions:
-            partition.close(deadline)
+            try:
+                partition.close(deadline)
+            except PulsarException as error:
+                first_error = first_error or error
+        if first_error is not None:
+            raise first_error
 
     def shut_down(self) -> None:
         """End at once: pending messages fail with AlreadyClosed (part of `Client.shutdown`)."""

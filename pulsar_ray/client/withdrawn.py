@@ -1,12 +1,14 @@
-"""A consumer or producer that was given up before its actor had answered: it may be open there by now."""
+"""A consumer or producer that closes, or was given up before its actor answered: it may be open there."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from pulsar_ray.client.leaving import Leaving
 from pulsar_ray.errors import NotConnected, PulsarException, SessionLost
-from pulsar_ray.session.requests import CloseEndpoint
+from pulsar_ray.lane.completion import Completion
+from pulsar_ray.session.requests import CloseEndpoint, Request
 from pulsar_ray.transport.cluster import AttachReply
 from pulsar_ray.transport.link import ActorLink
 
@@ -19,18 +21,33 @@ class Withdrawn:
 
     awaits_packets = False
 
-    def __init__(self, link: ActorLink, endpoint_id: int) -> None:
+    def __init__(self, link: ActorLink, endpoint_id: int, leaving: Leaving) -> None:
         self._link = link
         self._endpoint_id = endpoint_id
+        self._leaving = leaving
+        self.is_closed = Completion()
+        """Set when the actor has answered, or is no more."""
         link.add_endpoint(endpoint_id, self)
         self._say()
 
     def _say(self) -> None:
-        self._link.request_async(lambda rid: CloseEndpoint(rid, self._endpoint_id), self._answered)
+        self._link.request_async(self._close_request, self._answered)
+
+    def _close_request(self, request_id: int) -> Request:
+        self._leaving.closing()
+        return CloseEndpoint(request_id, self._endpoint_id)
 
     def _answered(self, _value: object, error: PulsarException | None) -> None:
-        if not isinstance(error, (SessionLost, NotConnected)):
-            self._link.remove_endpoint(self._endpoint_id)
+        if isinstance(error, (SessionLost, NotConnected)):
+            return
+        if self._leaving.has_left():
+            self._end()
+        else:
+            self._say()
+
+    def _end(self) -> None:
+        self._link.remove_endpoint(self._endpoint_id)
+        self.is_closed.set()
 
     def reopen(self, _attached: AttachReply) -> None:
         """Attached again, perhaps to the session that it is open in."""
@@ -41,7 +58,7 @@ class Withdrawn:
 
     def on_refused(self, _error: PulsarException) -> None:
         """What it was to be open at is no more."""
-        self._link.remove_endpoint(self._endpoint_id)
+        self._end()
 
     def on_request(self, _request: Any, _body: memoryview) -> None:
         """Nobody receives any more."""

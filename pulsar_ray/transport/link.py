@@ -79,6 +79,7 @@ class ActorLink:
         self._state = threading.Condition()
         self._connection: Connection | None = None
         self._is_attaching = False
+        self._is_losing = False
         self._closed = False
         self._heard_at = 0.0
         self.attached: AttachReply | None = None
@@ -126,6 +127,15 @@ class ActorLink:
                     raise self.last_error
             assert self.attached is not None
             return self.attached
+
+    def attaches(self, deadline: float) -> bool:
+        """Whether it is attached, or becomes so at the first attempt since it was lost, which is awaited."""
+        with self._state:
+            while self._connection is None and self.last_error is None and not self._closed:
+                self._start_attaching()
+                if not self._state.wait(max(0.0, deadline - time.monotonic())):
+                    break
+            return self._connection is not None
 
     def add_endpoint(self, endpoint_id: int, endpoint: Endpoint) -> None:
         """From now on packets for this id go to `endpoint`, and it is re-opened after each re-attach."""
@@ -199,6 +209,12 @@ class ActorLink:
 
         `then` gets the answer before any packet behind it is handed on.
         """
+        return self.ask(lambda reply: self.request_async(build, reply, waits=True), deadline, then)
+
+    def ask(
+        self, send: Callable[[Reply], None], deadline: float, then: Callable[[Any], None] | None = None
+    ) -> Any:
+        """As `request`, of a request that `send` sends, each time anew."""
         while True:
             self.ensure_attached(deadline)
             answered = Completion()
@@ -215,7 +231,7 @@ class ActorLink:
                     then(value)
                 a.set()
 
-            self.request_async(build, reply, waits=True)
+            send(reply)
             if not self.wait(answered, deadline):
                 raise self.last_error or Timeout("the actor did not answer in time")
             value, error = outcome
@@ -276,19 +292,23 @@ class ActorLink:
             if connection is None or self._connection is not connection:
                 return
             self._connection = None
-        connection.close()
-        logger.debug("link of %s lost: %s", self._client_id, error)
-        # Endpoints learn of it before anything can attach again, so that nobody writes to a carrier it is not
-        # open on.
-        for endpoint in list(self._endpoints.values()):
-            endpoint.on_detached()
-        self._replies.fail_all(SessionLost(f"the connection to the actor was lost: {error}"))
-        with self._state:
-            self._start_attaching()
+            # Endpoints learn of it before anything can attach again, whoever asks for that, so that nobody
+            # writes to a carrier it is not open on, or takes one that it is open on for lost.
+            self._is_losing = True
+        try:
+            connection.close()
+            logger.debug("link of %s lost: %s", self._client_id, error)
+            for endpoint in list(self._endpoints.values()):
+                endpoint.on_detached()
+            self._replies.fail_all(SessionLost(f"the connection to the actor was lost: {error}"))
+        finally:
+            with self._state:
+                self._is_losing = False
+                self._start_attaching()
 
     def _start_attaching(self) -> None:
         """Called with the state lock held."""
-        if self._is_attaching or self._closed:
+        if self._is_attaching or self._is_losing or self._closed:
             return
         self._is_attaching = True
         threading.Thread(target=self._attach_until_done, name="pulsar-ray-attach", daemon=True).start()

@@ -33,8 +33,20 @@ class AnsweredLink:
     def remove_endpoint(self, endpoint_id: int) -> None:
         self.endpoints.pop(endpoint_id, None)
 
+    def ask(
+        self, send: Callable[[Reply], None], deadline: float, then: Callable[[Any], None] | None = None
+    ) -> Any:
+        send(lambda *_: None)
+        request, _ = self.asked.pop()
+        return self.request(lambda _: request, deadline, then)
+
     def request_async(
-        self, build: Callable[[int], Request], reply: Reply, *, behind: Sequence[Any] = ()
+        self,
+        build: Callable[[int], Request],
+        reply: Reply,
+        *,
+        waits: bool = False,
+        behind: Sequence[Any] = (),
     ) -> None:
         request = build(len(self.asked) + 1)
         self.asked.append((request, reply))

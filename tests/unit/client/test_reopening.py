@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pulsar_ray.client.leaving import Leaving
 from pulsar_ray.client.reopening import Reopening
 from pulsar_ray.errors import ProducerFenced, PulsarException, ServiceUnitNotReady, SessionLost
 from pulsar_ray.session.requests import CloseEndpoint, Request
@@ -17,13 +18,14 @@ class Opener:
         self.link = AnsweredLink(carrier)
         self.opened: list[tuple[Any, Any]] = []
         self.refused: list[PulsarException] = []
+        self.leaving = Leaving()
         self.asked = 0
         self.ask()
 
     def ask(self) -> None:
         self.asked += 1
         link: Any = self.link
-        Reopening(link, self._request, self._opened, self.refused.append, self.ask)
+        Reopening(link, self._request, self.leaving, self._opened, self.refused.append, self.ask)
 
     def _request(self, request_id: int) -> Request:
         return CloseEndpoint(request_id, 7)

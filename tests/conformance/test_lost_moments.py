@@ -1,0 +1,235 @@
+"""Connections that are lost at the worst of moments, over every carrier."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from pulsar_ray.client.client import Client
+from pulsar_ray.client.partition_consumer import PartitionConsumer
+from pulsar_ray.client.withdrawn import Withdrawn
+from pulsar_ray.errors import ConsumerBusy, NotConnected, ProducerBusy, SessionLost, Timeout
+from pulsar_ray.session.requests import ConsumerOpened
+from pulsar_ray.testing.waiting import wait_until
+from pulsar_ray.transport.cluster import AttachReply
+from pulsar_ray.transport.link import ActorLink
+from tests.conformance.broker import Broker, receive, values
+
+SOON: dict[str, Any] = {"auto_update_partitions_interval_seconds": 1}
+
+
+def lose(link: ActorLink) -> None:
+    """As a network would; the link attaches again."""
+    link._lost(link.carrier, SessionLost("the connection was cut"))
+
+
+class Attaching:
+    """Holds up whoever attaches, until `may_go_on`; with `error` attaching fails."""
+
+    def __init__(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.may_go_on = threading.Event()
+        self.error: NotConnected | None = None
+        attach = broker.cluster.attach
+
+        def attach_later(*arguments: Any, **named: Any) -> AttachReply:
+            self.may_go_on.wait(20)
+            if self.error is not None:
+                raise self.error
+            return attach(*arguments, **named)
+
+        monkeypatch.setattr(broker.cluster, "attach", attach_later)
+
+
+def test_a_producer_that_closes_while_its_connection_is_away_gives_its_name_back(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.topic()
+    client.create_producer(topic)  # another one of the same session, which therefore stays
+    producer = client.create_producer(topic, "mine")
+    partition = producer._partitions[0]
+    attaching = Attaching(broker, monkeypatch)
+    lose(partition.link)
+    closing = threading.Thread(target=producer.close)
+    closing.start()
+    wait_until(
+        lambda: (
+            not closing.is_alive()
+            or isinstance(partition.link._endpoints.get(partition.producer_id), Withdrawn)
+        ),
+        what="it closes",
+    )
+    attaching.may_go_on.set()
+    closing.join(20)
+    assert client.create_producer(topic, "mine").send(b"x").entry_id() == 0
+
+
+def test_a_producer_that_closes_while_nobody_can_attach_gives_its_name_back_later(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.topic()
+    client.create_producer(topic)
+    producer = client.create_producer(topic, "mine")
+    link = producer._partitions[0].link
+    attaching = Attaching(broker, monkeypatch)
+    attaching.error = NotConnected("the actor is restarting")
+    attaching.may_go_on.set()
+    lose(link)
+    wait_until(lambda: link.last_error is not None, what="an attempt to attach failed")
+    began = time.monotonic()
+    producer.close()
+    assert time.monotonic() - began < client.operation_timeout_s
+    attaching.error = None
+
+    def opens() -> bool:
+        with suppress(ProducerBusy):
+            client.create_producer(topic, "mine").send(b"x")
+            return True
+        return False
+
+    wait_until(opens, what="the name is free")
+
+
+def test_a_consumer_whose_opening_got_no_answer_stays_away_once_it_has_left(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.topic(1)
+    consumer = client.subscribe(topic, "s", **SOON)
+    lost: list[ActorLink] = []
+    has_closed = threading.Event()
+    request_async, ensure_attached = ActorLink.request_async, ActorLink.ensure_attached
+
+    def lose_first(link: ActorLink, build: Any, *arguments: Any, **named: Any) -> None:
+        request_async(link, build, *arguments, **named)
+        if not lost and link.address == f"{topic}-partition-1 -> s" and build.__name__ == "_open_request":
+            lost.append(link)
+            lose(link)
+
+    def ask_again_later(link: ActorLink, deadline: float) -> AttachReply:
+        if link in lost and threading.current_thread().name == "pulsar-ray-topics":
+            has_closed.wait(20)
+        return ensure_attached(link, deadline)
+
+    monkeypatch.setattr(ActorLink, "request_async", lose_first)
+    monkeypatch.setattr(ActorLink, "ensure_attached", ask_again_later)
+    broker.admin().topics.update_partitioned_topic(topic, 2)
+    wait_until(lambda: lost and consumer.is_connected(), what="it is open by the next connection")
+    discovery = consumer._core.discovery
+    assert discovery is not None
+    consumer.close()
+    has_closed.set()
+    discovery.end()
+    again = client.subscribe(topic, "s")
+    client.create_producer(f"{topic}-partition-1").send(b"x")
+    assert values(again, 1) == [b"x"]
+
+
+def test_a_consumer_that_closes_while_a_partition_is_found_has_acknowledged_there(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.topic(1)
+    added = f"{topic}-partition-1"
+    consumer = client.subscribe(topic, "s", **SOON)
+    discovery = consumer._core.discovery
+    assert discovery is not None
+    is_open, is_closing = threading.Event(), threading.Event()
+    open_, stop_threads = PartitionConsumer.open, consumer._stop_threads
+
+    def open_and_look_away(partition: PartitionConsumer, deadline: float) -> ConsumerOpened:
+        opened = open_(partition, deadline)
+        if partition.route.topic == added:
+            is_open.set()
+            is_closing.wait(20)
+        return opened
+
+    def finder_first() -> None:
+        is_closing.set()
+        discovery.end()
+        stop_threads()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PartitionConsumer, "open", open_and_look_away)
+        patched.setattr(consumer, "_stop_threads", finder_first)
+        broker.admin().topics.update_partitioned_topic(topic, 2)
+        assert is_open.wait(20)
+        client.create_producer(added).send(b"x")
+        (message,) = receive(consumer, 1)
+        consumer.acknowledge(message)
+        consumer.close()
+    assert not client.subscribe(topic, "s").has_message_available()
+
+
+def test_who_asks_for_a_connection_gets_none_before_the_loss_of_the_last_one_is_known(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.topic()
+    consumer = client.subscribe(topic, "s")
+    partition = consumer._core.partitions[0]
+    link, on_detached = partition.link, partition.on_detached
+    were_attached: list[bool] = []
+
+    def somebody_asks() -> None:
+        asking = threading.Thread(target=link.ensure_attached, args=(time.monotonic() + 20,))
+        asking.start()
+        if not were_attached:
+            asking.join(0.3)
+        were_attached.append(link.is_attached)
+        on_detached()
+
+    monkeypatch.setattr(partition, "on_detached", somebody_asks)
+    lose(link)
+    assert were_attached[0] is False
+    client.create_producer(topic).send(b"x")
+    assert values(consumer, 1) == [b"x"]
+
+
+def test_a_partition_that_does_not_answer_keeps_a_producer_open_on_no_other(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, topic = broker.client(), broker.topic(2)
+    names = [f"{topic}-partition-{index}" for index in range(2)]
+    kept = [client.create_producer(name) for name in names]
+    producer = client.create_producer(topic, "mine")
+    silent = broker.cluster.partition(names[0])
+    silent.freeze()
+    with monkeypatch.context() as hurried:
+        hurried.setattr(client, "operation_timeout_s", 1.0)
+        with pytest.raises(Timeout):
+            producer.close()
+    assert client.create_producer(names[1], "mine").send(b"x").partition() == 1
+    silent.thaw()
+
+    def opens() -> bool:
+        with suppress(ProducerBusy, Timeout):
+            client.create_producer(names[0], "mine").send(b"x")
+            return True
+        return False
+
+    wait_until(opens, what="the name is free there too")
+    assert all(one.is_connected() for one in kept)
+
+
+def test_a_dispatcher_that_does_not_answer_keeps_a_consumer_open_at_no_other(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, topic = broker.client(), broker.topic(2)
+    names = [f"{topic}-partition-{index}" for index in range(2)]
+    consumer = client.subscribe(topic, "s")
+    silent = broker.cluster.dispatcher_of(names[0], "s")
+    silent.freeze()
+    with monkeypatch.context() as hurried:
+        hurried.setattr(consumer, "_operation_timeout_s", 1.0)
+        with pytest.raises(Timeout):
+            consumer.close()
+    assert client.subscribe(names[1], "s").is_connected()
+    silent.thaw()
+
+    def opens() -> bool:
+        with suppress(ConsumerBusy, Timeout):
+            return client.subscribe(names[0], "s").is_connected()
+        return False
+
+    wait_until(opens, what="the place is free there too")
