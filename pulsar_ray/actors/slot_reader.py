@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 
 from pulsar_ray.dispatch.block_ref import BlockRef
-from pulsar_ray.dispatch.block_slots import needs_payload, slot_of_unreadable, slots_of_header, slots_of_rows
+from pulsar_ray.dispatch.block_slots import SlotsOfBlocks, needs_payload, slot_of_unreadable, slots_of_header
 from pulsar_ray.dispatch.sticky_key import Slots, Slotting
 from pulsar_ray.errors import CorruptData, PulsarException
 from pulsar_ray.format.block import parse_block_header
@@ -41,7 +41,13 @@ def slots_in(reader: SegmentReader, refs: Sequence[BlockRef], slotting: Slotting
     if not refs:
         return []
     window = _Window(reader, refs[-1].offset + refs[-1].length)
-    return [window.slots(ref, slotting) for ref in refs]
+    blocks = SlotsOfBlocks(slotting)
+    found: list[Slots] = []
+    for ref in refs:
+        window.look_at(ref, slotting, blocks)
+        if blocks.is_full:
+            found += blocks.take()
+    return found + blocks.take()
 
 
 class _Window:
@@ -53,9 +59,10 @@ class _Window:
         self._bytes = memoryview(b"")
         self._end = end_offset
 
-    def slots(self, ref: BlockRef, slotting: Slotting) -> Slots:
+    def look_at(self, ref: BlockRef, slotting: Slotting, blocks: SlotsOfBlocks) -> None:
+        """Add a block to those whose slots are to be found."""
         try:
-            return self._slots(ref, slotting)
+            self._look_at(ref, slotting, blocks)
         except (PulsarException, UnknownCodec, ValueError) as error:
             logger.warning(
                 "the keys of entries %d:%d to %d cannot be read, they count as keyless: %s",
@@ -64,19 +71,21 @@ class _Window:
                 ref.last_entry_id,
                 error,
             )
-            return slot_of_unreadable(slotting)
+            blocks.add_slot(slot_of_unreadable(slotting))
 
-    def _slots(self, ref: BlockRef, slotting: Slotting) -> Slots:
+    def _look_at(self, ref: BlockRef, slotting: Slotting, blocks: SlotsOfBlocks) -> None:
         data = self._read(ref, ref.length if ref.entries > 1 else min(ref.length, _HEADER_BYTES))
         header_length = int.from_bytes(data[8:12], "little")
         if len(data) < min(header_length, ref.length):
             data = self._read(ref, min(header_length, ref.length))
         header = parse_block_header(data, 0, str(self._reader.path))
         if not needs_payload(header):
-            return slots_of_header(header, slotting)
-        data = self._read(ref, ref.length)
+            blocks.add_slot(slots_of_header(header, slotting))
+            return
+        if len(data) < ref.length:
+            data = self._read(ref, ref.length)
         end = header.header_length + header.payload_length
-        return slots_of_rows(header, data[header.header_length : end], slotting)
+        blocks.add_rows(header, data[header.header_length : end])
 
     def _read(self, ref: BlockRef, length: int) -> memoryview:
         at = ref.offset - self._start

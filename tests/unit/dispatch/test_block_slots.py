@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pulsar_ray.dispatch.block_slots import needs_payload, slots_of_header, slots_of_rows
+from pulsar_ray.dispatch.block_slots import SlotsOfBlocks, needs_payload, slots_of_header, slots_of_rows
 from pulsar_ray.dispatch.sticky_key import Slots, Slotting, slot_of
 from pulsar_ray.format.block import BlockHeader, parse_block_header
 from pulsar_ray.format.metadata import BlockMetadata
@@ -86,6 +87,76 @@ def test_a_key_in_the_header_of_rows_holds_for_those_without_one() -> None:
     found = slots(rows_block([None, None], ["o", None], metadata=BlockMetadata(key="k")))
     assert isinstance(found, np.ndarray)
     assert found.tolist() == of("o", "k")
+
+
+def random_keys(rng: random.Random, count: int) -> list[str | None] | None:
+    kind = rng.randrange(5)
+    if kind == 0:
+        return None
+    if kind == 1:
+        return [f"{rng.randrange(10**6)}" for _ in range(count)]
+    if kind == 2:
+        return ["same"] * count
+    sizes = (0, 1, 3, 4, 15, 16, 17, 63, 64, 65, 300)
+    return [None if rng.random() < 0.2 else "k" * rng.choice(sizes) for _ in range(count)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("slotting", Slotting)
+def test_blocks_together_have_the_slots_they_have_one_by_one(seed: int, slotting: Slotting) -> None:
+    rng = random.Random(seed)
+    together = SlotsOfBlocks(slotting)
+    expected: list[Slots] = []
+    found: list[Slots] = []
+    for _ in range(rng.randrange(1, 30)):
+        count = rng.randrange(2, 400)
+        keys, ordering_keys = random_keys(rng, count), random_keys(rng, count)
+        block = rows_block(keys or ["k"] * count, ordering_keys, metadata=BlockMetadata(key=rng.choice("ab")))
+        header = parse_block_header(block)
+        if rng.random() < 0.2:
+            together.add_slot(7)
+            expected.append(7)
+        expected.append(slots(block, slotting))
+        together.add_rows(header, block[header.header_length :][: header.payload_length])
+        if together.is_full or rng.random() < 0.1:
+            found += together.take()
+    found += together.take()
+    assert [one if isinstance(one, int) else one.tolist() for one in expected] == [
+        one if isinstance(one, int) else one.tolist() for one in found
+    ]
+
+
+def test_a_damaged_block_leaves_the_others_of_its_company_their_slots() -> None:
+    together = SlotsOfBlocks(Slotting.RANGE)
+    blocks = [rows_block(["a", "b"]), rows_block(["c", "d"]), rows_block(["e", "f"])]
+    for number, block in enumerate(blocks):
+        header = parse_block_header(block)
+        payload = block[header.header_length : header.header_length + header.payload_length]
+        if number == 1:
+            with pytest.raises(ValueError, match=r".+"):
+                together.add_rows(header, payload[:-9])
+            together.add_slot(5)
+        else:
+            together.add_rows(header, payload)
+    first, second, third = together.take()
+    assert second == 5
+    assert isinstance(first, np.ndarray)
+    assert isinstance(third, np.ndarray)
+    assert [*first.tolist(), *third.tolist()] == of("a", "b", "e", "f")
+    assert together.take() == []
+
+
+def test_hashing_together_ends_where_it_gains_nothing() -> None:
+    together = SlotsOfBlocks(Slotting.RANGE)
+    block = rows_block([f"{number}" for number in range(1000)])
+    header = parse_block_header(block)
+    added = 0
+    while not together.is_full:
+        together.add_rows(header, block[header.header_length :][: header.payload_length])
+        added += 1
+    assert 2 <= added <= 100
+    assert len(together.take()) == added
+    assert not together.is_full
 
 
 def test_damaged_payloads_are_refused() -> None:
