@@ -8,7 +8,15 @@ from typing import NamedTuple
 
 from pulsar_ray.client.block_rows import Rows, ranges_of
 from pulsar_ray.client.received_block import ReceivedBlock
-from pulsar_ray.model.entry_sets import EntryBits, EntryRange, EntrySet, entry_set, flagged, joined
+from pulsar_ray.model.entry_sets import (
+    EntryBits,
+    EntryRange,
+    EntrySet,
+    entry_set,
+    flagged,
+    joined,
+    neighbours,
+)
 from pulsar_ray.model.row_ranges import RowRanges, union
 from pulsar_ray.model.row_ranges import count as count_rows
 from pulsar_ray.model.row_sets import RowSet, of_ranges
@@ -305,8 +313,8 @@ class AckTracker:
         ranges, self._ranges = self._ranges, []
         singles, self._singles = self._singles, array("q")
         bits: list[EntryBits] = []
-        for key, flags in self._entries.items():
-            known = flagged(*key, flags)
+        for flags in neighbours(self._entries):
+            known = flagged(*flags)
             bits += known.bits
             for entries in known.ranges:
                 ranges += entries

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -86,7 +86,25 @@ def _dense_bits(ledger_id: int, entries: _Int64s) -> Sequence[EntryBits] | None:
     return [(ledger_id, origin + 8 * at, window) for at, window in windows if window]
 
 
-def flagged(ledger_id: int, origin: int, flags: bytearray) -> EntrySet:
+def neighbours(flags: Mapping[tuple[int, int], bytes | bytearray]) -> Iterator[tuple[int, int, bytes]]:
+    """Flags by ledger id and first entry id, those of neighbouring entries as one, in order.
+
+    Of at most MAX_ENTRIES each: whoever takes them in has less to do for one than for its parts.
+    """
+    parts: list[bytes | bytearray] = []
+    ledger_id = origin = end = -1
+    for (of_ledger, first), more in sorted(flags.items()):
+        if of_ledger != ledger_id or first != end or end + len(more) - origin > MAX_ENTRIES:
+            if parts:
+                yield ledger_id, origin, b"".join(parts)
+            parts, ledger_id, origin = [], of_ledger, first
+        parts.append(more)
+        end = first + len(more)
+    if parts:
+        yield ledger_id, origin, b"".join(parts)
+
+
+def flagged(ledger_id: int, origin: int, flags: bytes) -> EntrySet:
     """The entries from `origin` on whose flag, a byte each, is 1; at least one is."""
     first, end = flags.find(1), flags.rfind(1) + 1
     if flags.count(1) == end - first:

@@ -7,7 +7,7 @@ import pytest
 
 from pulsar_ray.client.ack_tracker import MAX_UNSIZED, WHOLE_ENTRY, AckTracker, PendingAcks
 from pulsar_ray.client.received_block import ReceivedBlock
-from pulsar_ray.model.entry_sets import ranges_in
+from pulsar_ray.model.entry_sets import MAX_ENTRIES, ranges_in
 from pulsar_ray.model.row_sets import of_ranges
 from tests.unit.client.blocks import received
 
@@ -235,6 +235,25 @@ def test_neighbouring_messages_of_several_blocks_are_one_range() -> None:
         for row in range(3):
             acks.add_message(block, row)
     assert acks.drain() == PendingAcks([(3, 5, 13)], [], None)
+
+
+@pytest.mark.parametrize(("rows", "told"), [(1000, 2), (8000, 10), (8192, 10)])
+def test_scattered_messages_of_neighbouring_blocks_are_sent_together_within_bounds(
+    rows: int, told: int
+) -> None:
+    acks = AckTracker()
+    wanted = set()
+    for first in random.Random(0).sample(range(0, 10 * rows, rows), 10):
+        block = received([b"x"] * rows, is_batching=False, first_entry_id=first)
+        for row in range(0, rows, 7):
+            acks.add_message(block, row)
+            wanted.add((3, first + row))
+    drained = acks.drain()
+    assert drained is not None
+    assert not drained.ranges
+    assert len(drained.entry_bits) == told
+    assert all(len(data) <= MAX_ENTRIES // 8 for _, _, data in drained.entry_bits)
+    assert named(drained) == sorted(wanted)
 
 
 def test_a_message_that_is_acknowledged_again_does_not_send_its_batch_again() -> None:
