@@ -66,9 +66,12 @@ class Attending(Acknowledging):
         except (SubscriptionNotFound, AlreadyClosed):
             self.link.remove_endpoint(self.consumer_id)
             raise
-        except BaseException:
+        except BaseException as error:
             self.is_abandoned = True
-            Withdrawn(self.link, self.consumer_id, self._leaving)
+            # Asked twice, after a loss, it may have been refused once and opened once.
+            withdrawn = Withdrawn(self.link, self.consumer_id, self._leaving)
+            if isinstance(error, PulsarException):
+                withdrawn.wait(deadline)
             raise
         finally:
             self._is_opening = False

@@ -242,7 +242,7 @@ class PartitionProducer(SendQueue):
         finally:
             self.fail(AlreadyClosed("the producer is closed"))
             withdrawn = Withdrawn(self.link, self.producer_id, self._leaving)
-        if self.link.attaches(deadline) and not self.link.wait(withdrawn.is_closed, deadline):
+        if not withdrawn.wait(deadline):
             raise Timeout("close: the partition did not answer in time; the name may still be taken")
 
     @property

@@ -25,10 +25,16 @@ class Withdrawn:
         self._link = link
         self._endpoint_id = endpoint_id
         self._leaving = leaving
-        self.is_closed = Completion()
-        """Set when the actor has answered, or is no more."""
+        self._is_closed = Completion()
         link.add_endpoint(endpoint_id, self)
         self._say()
+
+    def wait(self, deadline: float) -> bool:
+        """Wait until the actor has answered, or is no more. False at the deadline.
+
+        One that cannot be attached to is not waited for: it is said there soon after it can.
+        """
+        return not self._link.attaches(deadline) or self._link.wait(self._is_closed, deadline)
 
     def _say(self) -> None:
         self._link.request_async(self._close_request, self._answered)
@@ -47,7 +53,7 @@ class Withdrawn:
 
     def _end(self) -> None:
         self._link.remove_endpoint(self._endpoint_id)
-        self.is_closed.set()
+        self._is_closed.set()
 
     def reopen(self, _attached: AttachReply) -> None:
         """Attached again, perhaps to the session that it is open in."""

@@ -13,6 +13,7 @@ from pulsar_ray.client.client import Client
 from pulsar_ray.client.partition_consumer import PartitionConsumer
 from pulsar_ray.client.withdrawn import Withdrawn
 from pulsar_ray.errors import ConsumerBusy, NotConnected, ProducerBusy, SessionLost, Timeout
+from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.session.requests import ConsumerOpened
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.cluster import AttachReply
@@ -233,3 +234,15 @@ def test_a_dispatcher_that_does_not_answer_keeps_a_consumer_open_at_no_other(
         return False
 
     wait_until(opens, what="the place is free there too")
+
+
+def test_who_is_refused_is_open_nowhere_any_more(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    present = client.subscribe(topic, "s", ConsumerType.Shared)
+    link = present._core.partitions[0].link
+    for _ in range(20):
+        with pytest.raises(ConsumerBusy):
+            client.subscribe(topic, "s")
+        assert len(link._endpoints) == 1
+    present.close()
+    client.subscribe(topic, "s")

@@ -21,6 +21,7 @@ class AnsweredLink:
         self.endpoints: dict[int, Any] = {}
         self.asked: list[tuple[Request, Reply]] = []
         self.delayed: list[Callable[[], None]] = []
+        self.awaited: list[Any] = []
         self.answer: Callable[[Request], Any] | None = None
         """What `request` returns or raises, and each later request is answered with at once, if anything."""
 
@@ -62,7 +63,11 @@ class AnsweredLink:
             then(answer)
         return answer
 
+    def attaches(self, _deadline: float) -> bool:
+        return self.carrier is not None
+
     def wait(self, event: Any, _deadline: float) -> bool:
+        self.awaited.append(event)
         return bool(event.is_set())
 
     def call_later(self, _delay_s: float, callback: Callable[[], None]) -> None:

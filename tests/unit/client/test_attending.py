@@ -118,6 +118,7 @@ def test_who_failed_to_open_it_has_it_closed() -> None:
         consumer.open(0.0)
     assert consumer.is_abandoned
     assert [request for request, _ in link.asked] == [CloseEndpoint(1, ID)]
+    assert [event.is_set() for event in link.awaited] == [True]
 
 
 @pytest.mark.parametrize(
