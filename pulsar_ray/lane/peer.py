@@ -9,6 +9,8 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
+from pulsar_ray.kernel_calls import pidfd_open
+
 _CREDENTIALS = struct.Struct("iII")
 
 
@@ -64,6 +66,6 @@ def _open_pidfd(pid: int) -> int | None:
     if pid <= 0:
         return None
     try:
-        return os.pidfd_open(pid)
+        return pidfd_open(pid)
     except OSError:  # gone already, or not visible from here: end of file has to tell
         return None

@@ -23,6 +23,15 @@ import msgpack
 
 from pulsar_ray.errors import ProtocolError
 from pulsar_ray.format.block_memory import BlockMemory
+from pulsar_ray.kernel_calls import (
+    F_ADD_SEALS,
+    F_GET_SEALS,
+    F_SEAL_GROW,
+    F_SEAL_SHRINK,
+    MFD_ALLOW_SEALING,
+    MFD_CLOEXEC,
+    memfd_create,
+)
 from pulsar_ray.numpy_on_demand import np
 from pulsar_ray.session.packet import (
     HEADER,
@@ -63,11 +72,11 @@ class LentMemory:
     """The client's end, for any thread. Raises OSError where there is no such memory."""
 
     def __init__(self) -> None:
-        self._fd = os.memfd_create("pulsar-ray-lane", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self._fd = memfd_create("pulsar-ray-lane", MFD_CLOEXEC | MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self._fd, _MEMORY_BYTES)
             # What cannot shrink cannot end the process that looks at it.
-            fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+            fcntl.fcntl(self._fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)
             self._map = mmap.mmap(self._fd, _MEMORY_BYTES)
         except BaseException:
             os.close(self._fd)
@@ -295,7 +304,7 @@ def _map_of(pid: int, descriptor: int, uid: int) -> mmap.mmap:
         raise OSError(f"{path} is not memory that was lent")
     fd = os.open(path, os.O_RDWR)
     try:
-        if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+        if not fcntl.fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK:
             raise OSError(f"{path} may be cut")
         return mmap.mmap(fd, _MEMORY_BYTES)
     finally:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pulsar_ray.errors import DataDirectoryInUse
+from pulsar_ray.kernel_calls import pidfd_open, pidfd_send_signal
 
 _TAKE_OVER_SECONDS = 10.0
 _RETRY_SECONDS = 0.01
@@ -111,7 +112,7 @@ def _read_holder(fd: int) -> tuple[int, int] | None:
 def _kill(path: Path, pid: int, started: int) -> bool:
     """Kill the process of that pid and start time and wait for its end; False if there is none."""
     try:
-        process = os.pidfd_open(pid)
+        process = pidfd_open(pid)
     except ProcessLookupError:
         return False
     try:
@@ -119,7 +120,7 @@ def _kill(path: Path, pid: int, started: int) -> bool:
         if start_time(pid) != started:
             return False
         try:
-            signal.pidfd_send_signal(process, signal.SIGKILL)
+            pidfd_send_signal(process, signal.SIGKILL)
         except ProcessLookupError:
             return False
         except PermissionError as error:

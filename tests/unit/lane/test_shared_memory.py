@@ -11,6 +11,7 @@ import pytest
 
 from pulsar_ray.errors import ProtocolError
 from pulsar_ray.format.block_memory import BlockMemory
+from pulsar_ray.kernel_calls import MFD_ALLOW_SEALING, memfd_create
 from pulsar_ray.lane import shared_memory
 from pulsar_ray.lane.connection import LaneConnection
 from pulsar_ray.lane.shared_memory import (
@@ -196,8 +197,8 @@ def test_memory_that_is_not_as_it_should_be_is_never_taken(tmp_path: Path) -> No
     nonce = b"\0" * 16
     with path.open("r+b") as cuttable:
         fifo, other_end = os.pipe()
-        small = os.memfd_create("small")
-        unsealed = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
+        small = memfd_create("small")
+        unsealed = memfd_create("unsealed", MFD_ALLOW_SEALING)
         os.ftruncate(unsealed, shared_memory._MEMORY_BYTES)
         for descriptor in (cuttable.fileno(), fifo, small, unsealed, 1 << 20, -1):
             borrowed = BorrowedMemory(os.getpid(), os.geteuid(), BlockMemory())
@@ -270,7 +271,7 @@ def test_without_such_memory_everything_goes_through_the_socket(monkeypatch: pyt
     def refuse(*_: Any) -> int:
         raise PermissionError("not in this sandbox")
 
-    monkeypatch.setattr(os, "memfd_create", refuse)
+    monkeypatch.setattr(shared_memory, "memfd_create", refuse)
     lending = Lending()
     large = encode_packet(ECHO, (2,), [b"x" * MIN_SHARED_BYTES])
     assert list(lending.shortened(large)) == large
