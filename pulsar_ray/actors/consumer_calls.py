@@ -82,5 +82,5 @@ class ConsumerCalls:
             await asyncio.sleep(UNKNOWN_S)
         # What a carrier lost comes when the consumer attaches again, which may be after this answer.
         received = received if numbering == endpoint.numbering else 0
-        is_under_way = host.core.is_under_way(endpoint.incarnation, received)
-        return is_under_way or endpoint.has_unsent or has_more is not False
+        # What its connection has not taken yet is under way as well, or is sent again in vain.
+        return has_more is not False or host.core.is_under_way(endpoint.incarnation, received)

@@ -107,10 +107,11 @@ def test_what_is_on_its_way_is_more_until_it_was_received_in_this_numbering() ->
         assert subscription.asks_for_more(received, numbering) is expected
 
 
-def test_what_its_connection_has_not_taken_is_more() -> None:
+def test_what_was_received_and_is_sent_again_is_no_more() -> None:
     subscription = Subscription()
     subscription.has_unsent = True
-    assert subscription.asks_for_more(9) is True
+    subscription.under_way_behind = 4
+    assert subscription.asks_for_more(4) is False
 
 
 def test_what_is_not_known_yet_is_waited_for() -> None:
