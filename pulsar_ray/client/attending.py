@@ -68,6 +68,7 @@ class Attending(Acknowledging):
             raise
         except BaseException as error:
             self.is_abandoned = True
+            self.forget_acknowledgments()  # who closes it meanwhile waits no longer
             # Asked twice, after a loss, it may have been refused once and opened once.
             withdrawn = Withdrawn(self.link, self.consumer_id, self._leaving)
             if isinstance(error, PulsarException):
@@ -162,18 +163,19 @@ class Attending(Acknowledging):
                 self._has_left = True
 
     def _leave(self, deadline: float) -> None:
-        while not (self._is_refused() or self._leaving.has_left()):
+        while not (self.is_gone() or self._leaving.has_left()):
             self._say(self._close_request)
-            if self._is_refused():
+            if self.is_gone():
                 self._statements.discard(self.refusal)
             try:
                 self._wait(self._statements.unanswered(), deadline)
             except PulsarException:
-                if not self._is_refused():
+                if not self.is_gone():
                     raise
 
-    def _is_refused(self) -> bool:
-        return self.refusal is not None
+    def is_gone(self) -> bool:
+        """Whether nothing is left to close: it was refused, or given up."""
+        return self.refusal is not None or self.is_abandoned
 
     def unsubscribe(self, deadline: float) -> None:
         """Delete the subscription here, although its end on another partition may have ended the consumer."""

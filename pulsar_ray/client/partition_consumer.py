@@ -17,7 +17,7 @@ from pulsar_ray.client.granted import BlockDecoder, Granted
 from pulsar_ray.client.skipped_rows import SkippedRows
 from pulsar_ray.client.start_position import StartPosition
 from pulsar_ray.client.withdrawn import Withdrawn
-from pulsar_ray.errors import PulsarException
+from pulsar_ray.errors import ForkedClient, PulsarException
 from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.ledger.segment_file import segment_name
 from pulsar_ray.model import row_sets
@@ -339,7 +339,8 @@ class PartitionConsumer(Attending):
         Raises Timeout if that could not be said in time: what was acknowledged last may come again.
         """
         try:
-            if not self._core.has_failed:
+            # Another partition's refusal may have ended the consumer: this one is open all the same.
+            if not (self.is_gone() or isinstance(self._core.error, ForkedClient)):
                 self.leave(deadline)
         except BaseException:
             Withdrawn(self.link, self.consumer_id, self._leaving)

@@ -246,3 +246,20 @@ def test_who_is_refused_is_open_nowhere_any_more(broker: Broker, client: Client)
         assert len(link._endpoints) == 1
     present.close()
     client.subscribe(topic, "s")
+
+
+def test_a_consumer_that_one_partition_refuses_leaves_the_others_when_it_closes(
+    broker: Broker, client: Client
+) -> None:
+    topic = broker.topic(partitions=3)
+    producer = client.create_producer(f"{topic}-partition-1")
+    consumer = client.subscribe(topic, "s")
+    producer.send_many([b"done", b"left"])
+    assert values(consumer, 1, acknowledge=True) == [b"done"]
+    consumer._core.partitions[0].on_refused(ConsumerBusy("somebody else is there by now"))
+    assert values(consumer, 1) == [b"left"]
+    with pytest.raises(ConsumerBusy):
+        consumer.receive(1000)
+    consumer.close()
+    again = client.subscribe(f"{topic}-partition-1", "s")
+    assert values(again, 1, acknowledge=True) == [b"left"]

@@ -14,8 +14,8 @@ from pulsar_ray import ConsumerType
 from pulsar_ray.errors import SessionLost
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.testing.waiting import wait_until
+from pulsar_ray.transport import attaching, ray_connection
 from pulsar_ray.transport import link as actor_link
-from pulsar_ray.transport import ray_connection
 from pulsar_ray.transport.cluster import SubscriptionRequest
 from pulsar_ray.transport.names import CONTROLLER
 from tests.faults import kill_points
@@ -266,7 +266,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """This process takes an actor for silent after 1.5 s instead of 5."""
     monkeypatch.setattr(actor_link, "PING_INTERVAL_S", 0.5)
     monkeypatch.setattr(actor_link, "SILENCE_S", 1.5)
-    monkeypatch.setattr(actor_link, "ATTACH_TIMEOUT_S", 1.5)
+    monkeypatch.setattr(attaching, "ATTACH_TIMEOUT_S", 1.5)
     monkeypatch.setattr(ray_connection, "CALL_TIMEOUT_S", 1.5)
 
 
