@@ -56,6 +56,9 @@ _FOLLOWER_NUMBERS = itertools.count(1 << 40)
 class DispatcherServer:
     """Serves consumers. Made by `start`; it follows its partition and waits for nobody on the data path."""
 
+    _calls_type: type[ConsumerCalls] = ConsumerCalls
+    """What consumers may call here."""
+
     def __init__(
         self,
         request: SubscriptionRequest,
@@ -84,7 +87,7 @@ class DispatcherServer:
         self._epoch = 0
         self._is_armed = False
         self._openings = Openings()
-        self._calls = ConsumerCalls(follower, seek=self._seek_to, unsubscribe=self._unsubscribe)
+        self._calls = self._calls_type(follower, seek=self._seek_to, unsubscribe=self._unsubscribe)
         self._early = EarlyAcknowledgments(lambda: follower.call("last_message"), host.spawn)
         self.is_removed = False
         self._removing = asyncio.Lock()

@@ -46,6 +46,8 @@ class NonPersistentDispatcherServer(DispatcherServer):
     A subscription is there as long as this dispatcher is, and begins with what is published next.
     """
 
+    _calls_type = _PassingCalls
+
     def __init__(
         self,
         request: SubscriptionRequest,
@@ -57,7 +59,6 @@ class NonPersistentDispatcherServer(DispatcherServer):
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         super().__init__(request, follower, LogFeed(), settings, clock, loop, host, on_fatal)
-        self._calls = _PassingCalls(follower, seek=self._seek_to, unsubscribe=self._unsubscribe)
         self._partition = follower
         follower.on_pushed, follower.on_lost = self.pushed, self.lost
         self._passing: dict[str, NonPersistentSubscription] = {}

@@ -193,5 +193,4 @@ class Attending(Acknowledging):
         return Call(request_id, self.consumer_id, method, arguments)
 
     def _close_request(self, request_id: int) -> CloseEndpoint:
-        self._leaving.closing()
-        return CloseEndpoint(request_id, self.consumer_id)
+        return self._leaving.close_request(request_id, self.consumer_id)

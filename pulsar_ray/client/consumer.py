@@ -14,6 +14,7 @@ import pyarrow as pa
 from pulsar_ray.client.acknowledging_consumer import AcknowledgingConsumer
 from pulsar_ray.client.activity import ActivityThread, Teller
 from pulsar_ray.client.checks import check_number
+from pulsar_ray.client.close_each import close_each
 from pulsar_ray.client.consumer_core import ConsumerCore
 from pulsar_ray.client.listener import ListenerThread
 from pulsar_ray.client.message import Message, MessageBatchView
@@ -239,17 +240,12 @@ class Consumer(AcknowledgingConsumer):
         self._client.forget(self)
         self._stop_threads()
         deadline = self._deadline()
-        first_error: Exception | None = None
         try:
-            for partition in self._core.partitions:
-                try:
-                    partition.close(deadline)
-                except Exception as error:  # noqa: BLE001 - the others are to be left all the same
-                    first_error = first_error or error
+            error = close_each(self._core.partitions, deadline)
         finally:
             self._core.close()
-        if first_error is not None and not quietly:
-            raise first_error
+        if error is not None and not quietly:
+            raise error
 
     def shut_down(self) -> None:
         """End at once (part of `Client.shutdown`): grouped acknowledgments may be lost, messages then come

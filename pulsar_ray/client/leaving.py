@@ -6,6 +6,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pulsar_ray.session.requests import CloseEndpoint
+
 
 class Leaving:
     """Whether the last request to close reached the actor behind the last request to open.
@@ -33,10 +35,11 @@ class Leaving:
             with self._lock:
                 self._opens_sent += may_open
 
-    def closing(self) -> None:
-        """A request to close is about to be sent."""
+    def close_request(self, request_id: int, endpoint_id: int) -> CloseEndpoint:
+        """What is said to close it; it is sent at once."""
         with self._lock:
             self._sent_before_close = self._opens_sent
+        return CloseEndpoint(request_id, endpoint_id)
 
     def has_left(self) -> bool:
         """False before a request to close is answered, and if it must be sent again."""

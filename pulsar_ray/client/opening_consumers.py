@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 
 from pulsar_ray.client.actor_links import ActorLinks
+from pulsar_ray.client.close_each import close_each
 from pulsar_ray.client.consumer_core import ConsumerCore
 from pulsar_ray.client.consumer_options import ConsumerOptions
 from pulsar_ray.client.non_persistent import partition_consumer
@@ -72,8 +73,7 @@ class ConsumerOpening:
                 self._open_partition(partition, options, subscription, deadline)
                 opened.append(partition)
         except BaseException:
-            for partition in opened:
-                partition.close(time.monotonic() + self._links.operation_timeout_s)
+            close_each(opened, self._links.deadline())
             raise
         if topics.may_change and (core.is_multi_topic or options.auto_update_partitions):
             core.discovery = discovery = self._discovery(core, topics)
@@ -111,7 +111,7 @@ class ConsumerOpening:
             try:
                 self._open_partition(partition, options, core.subscription, deadline)
                 if core.is_leaving:
-                    partition.leave(deadline)
+                    partition.close(deadline)
             except BaseException:
                 core.remove(partition)
                 raise

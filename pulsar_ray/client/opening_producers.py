@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import time
 
 from pulsar_ray.client.actor_links import ActorLinks
+from pulsar_ray.client.close_each import close_each
 from pulsar_ray.client.partition_growth import PartitionGrowth
 from pulsar_ray.client.partition_producer import PartitionProducer
 from pulsar_ray.client.producer import Producer
@@ -34,8 +34,7 @@ class ProducerOpening:
                 opened = self._open_one(route, options, deadline)
                 partitions.append(opened)
         except BaseException:
-            for opened in partitions:
-                opened.close(time.monotonic() + self._links.operation_timeout_s)
+            close_each(partitions, self._links.deadline())
             raise
         return name.full, partitions
 

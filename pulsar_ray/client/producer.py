@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from pulsar_ray.client.bulk_send import BulkSend
+from pulsar_ray.client.close_each import close_each
 from pulsar_ray.client.message import Message
 from pulsar_ray.client.opened_later import OpenedLater
 from pulsar_ray.client.partition_producer import PartitionProducer
@@ -358,14 +359,8 @@ class Producer(OpenedLater):
         deadline = time.monotonic() + self._client.operation_timeout_s
         for partition in self._partitions:
             partition.seal()
-        first_error: PulsarException | None = None
-        for partition in self._partitions:
-            try:
-                partition.close(deadline)
-            except PulsarException as error:
-                first_error = first_error or error
-        if first_error is not None:
-            raise first_error
+        if (error := close_each(self._partitions, deadline)) is not None:
+            raise error
 
     def shut_down(self) -> None:
         """End at once: pending messages fail with AlreadyClosed (part of `Client.shutdown`)."""

@@ -8,7 +8,7 @@ from typing import Any
 from pulsar_ray.client.leaving import Leaving
 from pulsar_ray.errors import NotConnected, PulsarException, SessionLost
 from pulsar_ray.lane.completion import Completion
-from pulsar_ray.session.requests import CloseEndpoint, Request
+from pulsar_ray.session.requests import CloseEndpoint
 from pulsar_ray.transport.cluster import AttachReply
 from pulsar_ray.transport.link import ActorLink
 
@@ -39,9 +39,8 @@ class Withdrawn:
     def _say(self) -> None:
         self._link.request_async(self._close_request, self._answered)
 
-    def _close_request(self, request_id: int) -> Request:
-        self._leaving.closing()
-        return CloseEndpoint(request_id, self._endpoint_id)
+    def _close_request(self, request_id: int) -> CloseEndpoint:
+        return self._leaving.close_request(request_id, self._endpoint_id)
 
     def _answered(self, _value: object, error: PulsarException | None) -> None:
         if isinstance(error, (SessionLost, NotConnected)):

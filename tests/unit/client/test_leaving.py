@@ -12,27 +12,27 @@ def opened(leaving: Leaving) -> bool:
 
 def test_it_has_left_when_its_last_word_is_answered() -> None:
     leaving = Leaving()
-    leaving.closing()
+    leaving.close_request(1, 7)
     assert leaving.has_left()
     assert not opened(leaving)
 
 
 def test_an_open_behind_the_close_makes_it_close_again() -> None:
     leaving = Leaving()
-    leaving.closing()
+    leaving.close_request(1, 7)
     assert opened(leaving)
     assert not leaving.has_left()
     assert opened(leaving)
-    leaving.closing()
+    leaving.close_request(1, 7)
     assert leaving.has_left()
 
 
 def test_what_is_said_again_after_an_open_counts() -> None:
     leaving = Leaving()
     for _ in range(3):
-        leaving.closing()
+        leaving.close_request(1, 7)
         assert opened(leaving)
-    leaving.closing()
+    leaving.close_request(1, 7)
     assert leaving.has_left()
 
 
@@ -40,16 +40,16 @@ def test_a_close_that_may_overtake_an_open_is_not_the_last_word() -> None:
     leaving = Leaving()
     with leaving.opening() as may_open:
         assert may_open
-        leaving.closing()
+        leaving.close_request(1, 7)
         assert not leaving.has_left()
     assert not leaving.has_left()
-    leaving.closing()
+    leaving.close_request(1, 7)
     assert leaving.has_left()
 
 
 def test_what_was_refused_counts_for_nothing() -> None:
     leaving = Leaving()
-    leaving.closing()
+    leaving.close_request(1, 7)
     assert leaving.has_left()
     assert not opened(leaving)
     assert leaving.has_left()
