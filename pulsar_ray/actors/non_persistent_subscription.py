@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pulsar_ray.actors.consumer_endpoint import MAX_BODY_BYTES, MAX_GRANTS_PER_PACKET, ConsumerEndpoint
@@ -12,13 +12,12 @@ from pulsar_ray.actors.owner_loop import DiskThread
 from pulsar_ray.actors.subscription_host import SubscriptionHost
 from pulsar_ray.clock import Clock
 from pulsar_ray.dispatch.block_ref import BlockRef
-from pulsar_ray.dispatch.block_slots import needs_payload, slot_of_unreadable, slots_of_header, slots_of_rows
+from pulsar_ray.dispatch.block_slots import SlotsOfBlocks
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.dispatch.non_persistent import NonPersistentDispatcher
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.dispatch.sticky_key import Slots, Slotting
 from pulsar_ray.errors import PulsarException
-from pulsar_ray.format.block import parse_block_header
 from pulsar_ray.format.compression import UnknownCodec
 from pulsar_ray.session.requests import ConsumerOpened, OpenConsumer
 from pulsar_ray.session.session_table import Session
@@ -142,7 +141,7 @@ class NonPersistentSubscription(SubscriptionHost):
         self.turn.elect(now_ms)
         self._bodies.update(bodies)
         slotting = self.core.slotting
-        slots = None if slotting is None else [_slots(body, slotting) for body in bodies.values()]
+        slots = None if slotting is None else _slots(bodies.values(), slotting)
         self.core.offer(blocks, self.core.seek_generation, slots)
         self.turn.dispatch(now_ms)
         self._bodies.clear()
@@ -167,13 +166,12 @@ class NonPersistentSubscription(SubscriptionHost):
         }
 
 
-def _slots(body: memoryview, slotting: Slotting) -> Slots:
-    """The slots of a block's rows; a block that cannot be decoded counts as keyless."""
-    try:
-        header = parse_block_header(body)
-        if not needs_payload(header):
-            return slots_of_header(header, slotting)
-        end = header.header_length + header.payload_length
-        return slots_of_rows(header, body[header.header_length : end], slotting)
-    except (PulsarException, UnknownCodec, ValueError):
-        return slot_of_unreadable(slotting)
+def _slots(bodies: Iterable[memoryview], slotting: Slotting) -> list[Slots]:
+    """The slots of the rows of blocks; a block that cannot be decoded counts as keyless."""
+    blocks = SlotsOfBlocks(slotting)
+    for body in bodies:
+        try:
+            blocks.add_block(body)
+        except (PulsarException, UnknownCodec, ValueError):
+            blocks.add_unreadable()
+    return blocks.take()

@@ -114,6 +114,8 @@ class SubscriptionTurn:
             self.elect(now_ms)
         while self._feeding.feed() | self.dispatch(now_ms) and self.has_work:
             continue
+        if core.keyed is not None:
+            self._feeding.feed()  # dispatching may have shown that somebody wants more than was read
         if self._deadline_timer is None and (deadline_ms := core.next_deadline()) is not None:
             delay_s = max(0.01, (deadline_ms - now_ms) / 1000)
             self._deadline_timer = self._loop.call_later(delay_s, self._deadline_reached)

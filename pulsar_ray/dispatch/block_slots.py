@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pulsar_ray.dispatch.sticky_key import NON_KEY, Slots, Slotting, slot_of, slots_of_encoded, sticky_key
-from pulsar_ray.format.block import ARROW, ENCRYPTED, BlockHeader
+from pulsar_ray.format.block import ARROW, ENCRYPTED, BlockHeader, parse_block_header
 from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.format.columns import KEY_COLUMN, ORDERING_KEY_COLUMN
 from pulsar_ray.format.compression import decompress
@@ -27,24 +28,6 @@ def needs_payload(header: BlockHeader) -> bool:
         and bool(header.columns & (KEY_COLUMN | ORDERING_KEY_COLUMN))
         and not header.flags & ENCRYPTED
     )
-
-
-def slots_of_header(header: BlockHeader, slotting: Slotting) -> int:
-    """The slot of an entry: its first message's ordering key, else its key. Raises InvalidMessage."""
-    metadata = header.metadata()
-    return slot_of(sticky_key(metadata.ordering_key, metadata.key), slotting)
-
-
-def slots_of_rows(header: BlockHeader, payload: Buffer, slotting: Slotting) -> Slots:
-    """The slots of rows that are entries; one if they agree. Raises what `SlotsOfBlocks.add_rows` does."""
-    blocks = SlotsOfBlocks(slotting)
-    blocks.add_rows(header, payload)
-    return blocks.take()[0]
-
-
-def slot_of_unreadable(slotting: Slotting) -> int:
-    """Where a block goes that cannot be read: its consumer meets the error, typed."""
-    return slot_of(NON_KEY, slotting)
 
 
 class _Keys(NamedTuple):
@@ -87,6 +70,26 @@ class SlotsOfBlocks:
         """The next block is known to have this one."""
         self._found.append(slot)
 
+    def add_block(self, block: memoryview) -> None:
+        """The next block, whole; its checksum is not verified.
+
+        Raises CorruptData or UnsupportedFormatVersion for its header, and what the following raise; then
+        nothing was added.
+        """
+        header = parse_block_header(block)
+        if needs_payload(header):
+            self.add_rows(header, block[header.header_length :][: header.payload_length])
+        else:
+            self.add_header(header)
+
+    def add_header(self, header: BlockHeader) -> None:
+        """The next block has the key of its first message. Raises InvalidMessage; then nothing was added."""
+        self.add_slot(self._slot_in(header))
+
+    def add_unreadable(self) -> None:
+        """The next block cannot be read: it goes to one consumer, which meets the error."""
+        self.add_slot(slot_of(NON_KEY, self._slotting))
+
     def add_rows(self, header: BlockHeader, payload: Buffer) -> None:
         """The next block has rows that are entries.
 
@@ -94,16 +97,24 @@ class SlotsOfBlocks:
         nothing was added.
         """
         # Arrow is big, and most dispatchers never decode a block.
-        from pulsar_ray.format.arrow_payload import decode_keys  # noqa: PLC0415
+        from pulsar_ray.format.key_columns import decode_keys  # noqa: PLC0415
 
         payload = decompress(header.codec, payload, header.uncompressed_length)
-        columns = [_keys_of(column) for column in decode_keys(payload, header.columns, header.message_count)]
+        self.add_keys(header, decode_keys(payload, header.columns, header.message_count))
+
+    def add_keys(self, header: BlockHeader, arrays: Sequence[Any]) -> None:
+        """The same, of the columns ordering_key and key themselves, as far as there are such."""
+        columns = [_keys_of(array) for array in arrays]
         has_keyless = all(column.has_key is not None for column in columns)
-        keyless = slots_of_header(header, self._slotting) if has_keyless else 0
+        keyless = self._slot_in(header) if has_keyless else 0
         self._found.append(_Rows(keyless, columns))
         for column in columns:
             self._keys += header.message_count
             self._bytes += len(column.data)
+
+    def _slot_in(self, header: BlockHeader) -> int:
+        metadata = header.metadata()
+        return slot_of(sticky_key(metadata.ordering_key, metadata.key), self._slotting)
 
     def take(self) -> list[Slots]:
         """The slots of all blocks added since the last call, in order; one if those of all rows agree."""

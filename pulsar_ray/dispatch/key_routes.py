@@ -34,6 +34,8 @@ class KeyRoutes:
         self.table: NDArray[np.int32] = np.full(SLOTS, NOWHERE, np.int32)
         """The number of the consumer that gets messages of a slot, NOWHERE if they wait."""
         self._owners: NDArray[np.int32] = self.table.copy()
+        self._numbers: NDArray[np.int32] = np.array([NOWHERE], np.int32)
+        """All that the table may have."""
         self._version = 0
 
     def admit(self, spec: ConsumerSpec) -> None:
@@ -71,9 +73,10 @@ class KeyRoutes:
         assert slots is not None
         if isinstance(slots, int):
             return {int(self.table[slots]): block.ref.all_rows}
-        numbers = self.table[slots]
-        found = np.bincount(numbers - NOWHERE).nonzero()[0] + NOWHERE
-        return dict(zip(found.tolist(), row_sets.of_flag_rows(numbers == found[:, None]), strict=True))
+        numbers = self.table.take(slots)
+        among = self._numbers if len(self._numbers) <= len(slots) else np.unique(numbers)
+        found = row_sets.of_flag_rows(numbers == among[:, None])
+        return {number: rows for number, rows in zip(among.tolist(), found, strict=True) if rows}
 
     def restored(self, delivery: Delivery) -> None:
         """A consumer that attached again holds these rows; some may be of slots that are another's now."""
@@ -102,6 +105,7 @@ class KeyRoutes:
 
     def _refresh(self) -> None:
         numbers = {consumer.spec.consumer_id: number for number, consumer in enumerate(self.consumers)}
+        self._numbers = np.arange(NOWHERE, len(numbers), dtype=np.int32)
         self._owners.fill(NOWHERE)
         for first, last, consumer_id in self.regions.regions():
             self._owners[first : last + 1] = numbers[consumer_id]

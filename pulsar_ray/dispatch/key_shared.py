@@ -51,6 +51,8 @@ class KeySharedPolicy:
         self.routes = KeyRoutes(regions)
         self.index = WaitingIndex(self.routes)
         self._pending = pending
+        self.is_short = True
+        """Whether somebody may have room for more than what was read."""
         self._must_rebuild = True
         self._changed: dict[tuple[int, int], PendingBlock] = {}
         self._freed: set[int] = set()
@@ -94,7 +96,7 @@ class KeySharedPolicy:
 
     def cleared(self) -> None:
         self.routes.cleared()
-        self._must_rebuild = True
+        self._must_rebuild = self.is_short = True
 
     # ---- dispatching
 
@@ -172,6 +174,7 @@ class KeySharedPolicy:
                 self.index.put(block, source.now_ms)
             if block.waiting or len(grants) & 63 == 0:
                 takers = self._takers(source, barriers)
+        self.is_short = bool(takers)
 
     def _takers(self, source: GrantSource, barriers: Barriers) -> list[int]:
         ready = self.index.ready

@@ -14,7 +14,10 @@ _MAX_MESSAGES = 65_536
 
 
 class ReadAhead:
-    """Twice what consumers could take, within a bound; more for Key_Shared."""
+    """Twice what consumers could take, within a bound; more for Key_Shared, and that in large portions.
+
+    Keys of many blocks together cost a fraction of what they cost block by block.
+    """
 
     def __init__(
         self,
@@ -32,7 +35,7 @@ class ReadAhead:
 
     def messages_wanted(self) -> int:
         """How many messages to read and offer now."""
-        limit = _MAX_MESSAGES
+        limit, portion = _MAX_MESSAGES, 0
         if not self._returning.claims:
             room = 0
             for consumer in self._consumers.values():
@@ -40,10 +43,15 @@ class ReadAhead:
                 if permits > 0 and consumer.detached_until_ms is None:
                     room += permits
             ahead = 2 * room
-            if room and self._type.keyed is not None:
+            keyed = self._type.keyed
+            if room and keyed is not None:
                 ahead = max(ahead, self._look_ahead())
+                portion = ahead // 4
+                if 2 * self._pending.waiting_messages > ahead and not keyed.is_short:
+                    return 0
             limit = min(ahead, limit)
-        return max(limit - self._pending.waiting_messages, 0)
+        wanted = limit - self._pending.waiting_messages
+        return max(wanted, portion) if wanted > 0 else 0
 
     def _look_ahead(self) -> int:
         """How many messages Key_Shared lets wait for their consumers, so that those of others get on.

@@ -7,7 +7,6 @@ ids are not consecutive.
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
@@ -15,6 +14,7 @@ from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
 
+from pulsar_ray.format.arrow_message import BatchMessage
 from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.format.columns import KNOWN_COLUMNS, SEQUENCE_ID_COLUMN, VALUE_COLUMN
 
@@ -148,25 +148,10 @@ def decode_rows(payload: Buffer, columns: int, message_count: int) -> pa.RecordB
     return batch
 
 
-def decode_keys(payload: Buffer, columns: int, message_count: int) -> list[pa.Array]:
-    """The columns ordering_key and key, in this order, as far as a payload has them; no others are looked at.
-
-    Validated, and as safe as what `decode_rows` returns. Raises ValueError.
-    """
-    batch = _read_batch(payload, columns, message_count)
-    found = [batch.column(name) for name in ("ordering_key", "key") if name in batch.schema.names]
-    try:
-        for column in found:
-            column.validate(full=True)
-    except pa.ArrowException as error:
-        raise ValueError(f"bad Arrow: {error}") from None
-    return found
-
-
 def _read_batch(payload: Buffer, columns: int, message_count: int) -> pa.RecordBatch:
     if not columns & VALUE_COLUMN or columns > KNOWN_COLUMNS:
         raise ValueError("the batch has no column value")
-    _check_message(payload)
+    BatchMessage(payload, len(payload))
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(payload), _schemas[columns])
     except (pa.ArrowException, OSError, MemoryError) as error:
@@ -183,47 +168,3 @@ def to_list(column: pa.Array) -> list[Any]:
         return cast("list[Any]", column.to_pylist() if column.null_count else column.to_numpy().tolist())
     # Through numpy objects: before pyarrow 25, to_pylist takes 20 times as long.
     return cast("list[Any]", column.to_numpy(zero_copy_only=False).tolist())
-
-
-_PREFIX = struct.Struct("<Ii")
-_I32 = struct.Struct("<i")
-_U32 = struct.Struct("<I")
-_I64 = struct.Struct("<q")
-_CONTINUATION = 0xFFFFFFFF
-_RECORD_BATCH = 3
-
-
-def _check_message(payload: Buffer) -> None:
-    """Refuse IPC messages that are not one plain record batch which fills the payload.
-
-    Arrow can compress a body's buffers by itself and would then allocate whatever they announce.
-    """
-    try:
-        continuation, metadata_length = _PREFIX.unpack_from(payload)
-        body = _PREFIX.size + metadata_length
-        if continuation != _CONTINUATION or metadata_length < 0 or body > len(payload):
-            raise ValueError("bad Arrow: not an IPC message")
-        metadata = memoryview(payload)[_PREFIX.size : body].cast("B")
-        message = _U32.unpack_from(metadata)[0]
-        header_type = _field(metadata, message, 1)
-        header = _field(metadata, message, 2)
-        body_length = _field(metadata, message, 3)
-        if not header_type or metadata[header_type] != _RECORD_BATCH or not header:
-            raise ValueError("bad Arrow: not a record batch")
-        if (_I64.unpack_from(metadata, body_length)[0] if body_length else 0) != len(payload) - body:
-            raise ValueError("bad Arrow: the body's length is wrong")
-        if _field(metadata, header + _U32.unpack_from(metadata, header)[0], 3):
-            raise ValueError("bad Arrow: the body is compressed")
-    except (struct.error, IndexError):
-        raise ValueError("bad Arrow: IPC metadata is cut off") from None
-
-
-def _field(metadata: memoryview, table: int, field: int) -> int:
-    """Return where a field of the flatbuffer table at `table` stands, 0 if it is not there."""
-    vtable: int = table - _I32.unpack_from(metadata, table)[0]
-    slot = 4 + 2 * field
-    # Byte by byte: less than what calls cost.
-    if vtable < 0 or slot + 2 > metadata[vtable] | metadata[vtable + 1] << 8:
-        return 0
-    place = metadata[vtable + slot] | metadata[vtable + slot + 1] << 8
-    return table + place if place else 0

@@ -95,3 +95,74 @@ def test_what_cannot_be_read_counts_as_keyless_and_spares_the_others(
         keyless,
     ]
     assert "count as keyless" in caplog.text
+
+
+def rows(
+    seq: int, keys: list[str | None], size: int, metadata: BlockMetadata | None = None, codec: int = 0
+) -> Stored:
+    """Rows that are entries, with large values."""
+    payload, columns = encode_rows(
+        [b"v" * size] * len(keys), keys=keys, ordering_keys=[None] * (len(keys) - 1) + ["o"]
+    )
+    buffers = encode_batch(
+        payload,
+        columns,
+        message_count=len(keys),
+        row_is_entry=True,
+        first_sequence_id=seq,
+        last_sequence_id=seq + len(keys) - 1,
+        incarnation=5,
+        entry_seq=seq,
+        publish_time_ms=0,
+        metadata=metadata,
+        codec=codec,
+    )
+    return parse_block_header(b"".join(bytes(buffer) for buffer in buffers)), buffers
+
+
+@pytest.mark.parametrize("metadata", [None, BlockMetadata(properties={"p": "q" * 3000})])
+@pytest.mark.parametrize("codec", [0, 1])
+def test_of_rows_with_large_values_the_keys_alone_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metadata: BlockMetadata | None, codec: int
+) -> None:
+    log = open_log(tmp_path / "log")
+    keys: list[str | None] = [None if n % 7 == 0 else f"key-{n}" for n in range(200)]
+    append_blocks(log, [rows(0, keys, 5000, metadata, codec), stored(200, "a", "b")])
+    path = next((tmp_path / "log").glob("*.seg"))
+    monkeypatch.setattr("pulsar_ray.actors.slot_reader.segment_name", lambda *_: path.name)
+    refs = refs_of(path)
+    if not codec:
+        # What is not read may be damaged: the checksum is for whoever gets the values.
+        with path.open("r+b") as file:
+            file.seek(refs[0].offset + refs[0].length // 2)
+            file.write(b"\xff" * 1000)
+    bytes_read: list[int] = []
+    read = SegmentReader.read
+
+    def counted(reader: SegmentReader, offset: int, length: int) -> bytes:
+        bytes_read.append(length)
+        return read(reader, offset, length)
+
+    monkeypatch.setattr(SegmentReader, "read", counted)
+    found = [one.tolist() for one in read_slots(str(path.parent), refs, Slotting.RANGE)]  # type: ignore[union-attr]
+    expected = [slot_of(key or "NON_KEY", Slotting.RANGE) for key in keys]
+    expected[-1] = slot_of("o", Slotting.RANGE)
+    assert found == [expected, [slot_of(key, Slotting.RANGE) for key in "ab"]]
+    assert codec or sum(bytes_read) < 30_000, "of a million"
+
+
+def test_a_block_that_says_to_be_longer_than_it_is_counts_as_keyless(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(tmp_path / "log")
+    append_blocks(log, [rows(0, ["a", "b"], 50_000), stored(2, "c", "d")])
+    path = next((tmp_path / "log").glob("*.seg"))
+    monkeypatch.setattr("pulsar_ray.actors.slot_reader.segment_name", lambda *_: path.name)
+    refs = refs_of(path)
+    with path.open("r+b") as file:
+        file.seek(refs[0].offset + 12)
+        file.write((1 << 20).to_bytes(4, "little"))
+    found = read_slots(str(path.parent), refs, Slotting.RANGE)
+    assert isinstance(found[0], int)
+    assert found[0] == slot_of("NON_KEY", Slotting.RANGE)
+    assert found[1].tolist() == [slot_of(key, Slotting.RANGE) for key in "cd"]  # type: ignore[union-attr]

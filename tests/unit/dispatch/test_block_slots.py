@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pulsar_ray.dispatch.block_slots import SlotsOfBlocks, needs_payload, slots_of_header, slots_of_rows
+from pulsar_ray.dispatch.block_slots import SlotsOfBlocks
 from pulsar_ray.dispatch.sticky_key import Slots, Slotting, slot_of
-from pulsar_ray.format.block import BlockHeader, parse_block_header
+from pulsar_ray.format.block import parse_block_header
 from pulsar_ray.format.metadata import BlockMetadata
 from pulsar_ray.format.payload import encode_batch, encode_rows, encode_single
 
@@ -42,11 +42,9 @@ def rows_block(
 
 
 def slots(block: bytes, slotting: Slotting = Slotting.RANGE) -> Slots:
-    header: BlockHeader = parse_block_header(block)
-    if not needs_payload(header):
-        return slots_of_header(header, slotting)
-    payload = block[header.header_length : header.header_length + header.payload_length]
-    return slots_of_rows(header, payload, slotting)
+    blocks = SlotsOfBlocks(slotting)
+    blocks.add_block(memoryview(block))
+    return blocks.take()[0]
 
 
 def of(*keys: str, slotting: Slotting = Slotting.RANGE) -> list[int]:
@@ -163,6 +161,8 @@ def test_damaged_payloads_are_refused() -> None:
     block = rows_block(["a", "b"])
     header = parse_block_header(block)
     payload = block[header.header_length : header.header_length + header.payload_length]
+    blocks = SlotsOfBlocks(Slotting.RANGE)
     for cut in range(0, len(payload), 7):
         with pytest.raises(ValueError, match=r".+"):
-            slots_of_rows(header, payload[:cut], Slotting.RANGE)
+            blocks.add_rows(header, payload[:cut])
+    assert blocks.take() == []

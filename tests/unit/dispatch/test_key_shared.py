@@ -222,6 +222,34 @@ def test_blocked_messages_are_read_past_up_to_a_limit() -> None:
     assert unlimited.dispatcher.blocks_wanted() == 65_536
 
 
+def test_the_log_is_read_in_portions_unless_somebody_wants_more_than_was_read() -> None:
+    keys = KeysRig(
+        ["0", "5"] * 100, per_block=10, settings=DispatchSettings(look_ahead_messages_per_consumer=50)
+    )
+    later, keys.rig.refs = keys.rig.refs[10:], keys.rig.refs[:10]
+    keys.add(1, credit=20)
+    keys.add(2, credit=20)
+    assert keys.dispatcher.blocks_wanted() == 100
+    assert keys.granted() == {1: ["0"] * 20, 2: ["5"] * 20}
+    keys.rig.report(2, 25)
+    assert keys.dispatcher.blocks_wanted() == 0, "60 of 100 wait, and 5 are wanted"
+    assert keys.granted() == {2: ["5"] * 5}
+    keys.rig.report(2, 45)
+    assert keys.granted() == {2: ["5"] * 20}
+    assert keys.dispatcher.blocks_wanted() == 0, "nobody has room"
+    keys.rig.report(2, 51)
+    assert keys.granted() == {2: ["5"] * 5}
+    assert keys.dispatcher.blocks_wanted() == 70, "30 wait, all of them for c1: c2 wants one more"
+    keys.rig.refs += later[:7]
+    assert keys.granted() == {2: ["5"]}
+    assert keys.dispatcher.blocks_wanted() == 0
+    keys.rig.report(2, 86)
+    assert keys.granted() == {2: ["5"] * 34}
+    assert keys.dispatcher.blocks_wanted() == 35
+    keys.rig.report(1, 50)
+    assert keys.granted() == {1: ["0"] * 30}
+
+
 def test_a_batch_goes_whole_to_the_owner_of_its_key() -> None:
     rig = Rig([-8, -8], slots=[13796, 49279])
     rig.add(1, 3, ConsumerType.KeyShared)

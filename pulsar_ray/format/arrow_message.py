@@ -1,0 +1,103 @@
+"""The metadata of an Arrow IPC message with one record batch: what stands where in a payload."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from pulsar_ray.format.checksum import Buffer
+
+_PREFIX = struct.Struct("<Ii")
+_I32 = struct.Struct("<i")
+_U32 = struct.Struct("<I")
+_I64 = struct.Struct("<q")
+_I64_PAIR = struct.Struct("<qq")
+_CONTINUATION = 0xFFFFFFFF
+_RECORD_BATCH = 3
+_NODES, _BUFFERS, _COMPRESSION = 1, 2, 3
+
+
+class MetadataCutOff(ValueError):
+    """There is less of a payload than its metadata, or it is damaged."""
+
+    def __init__(self) -> None:
+        super().__init__("bad Arrow: IPC metadata is cut off")
+
+
+class Strings(NamedTuple):
+    """Where a column of strings stands in the payload: start and end of each of its buffers."""
+
+    rows: int
+    nulls: int
+    validity: tuple[int, int]
+    offsets: tuple[int, int]
+    data: tuple[int, int]
+
+
+class BatchMessage:
+    """A payload that is one plain record batch; only its beginning is needed, down to the batch itself.
+
+    Raises ValueError for anything else: Arrow can compress a body's buffers by itself and would then allocate
+    whatever they announce.
+    """
+
+    def __init__(self, beginning: Buffer, payload_length: int) -> None:
+        try:
+            continuation, metadata_length = _PREFIX.unpack_from(beginning)
+            body = _PREFIX.size + metadata_length
+            if continuation != _CONTINUATION or metadata_length < 0 or body > payload_length:
+                raise ValueError("bad Arrow: not an IPC message")
+            if body > len(beginning):
+                raise MetadataCutOff
+            metadata = memoryview(beginning)[_PREFIX.size : body].cast("B")
+            message = _U32.unpack_from(metadata)[0]
+            header_type = _field(metadata, message, 1)
+            header = _field(metadata, message, 2)
+            body_length = _field(metadata, message, 3)
+            if not header_type or metadata[header_type] != _RECORD_BATCH or not header:
+                raise ValueError("bad Arrow: not a record batch")
+            if (_I64.unpack_from(metadata, body_length)[0] if body_length else 0) != payload_length - body:
+                raise ValueError("bad Arrow: the body's length is wrong")
+            batch = header + _U32.unpack_from(metadata, header)[0]
+            if _field(metadata, batch, _COMPRESSION):
+                raise ValueError("bad Arrow: the body is compressed")
+        except (struct.error, IndexError):
+            raise MetadataCutOff from None
+        self._metadata = metadata
+        self._batch = batch
+        self._body = body
+        self._end = payload_length
+
+    def strings(self, column: int) -> Strings:
+        """Where a column stands that has, like all before it, the buffers of strings or bytes."""
+        try:
+            rows, nulls = self._pair(_NODES, column)
+            places = [self._pair(_BUFFERS, 3 * column + number) for number in range(3)]
+        except (struct.error, IndexError):
+            raise MetadataCutOff from None
+        validity, offsets, data = [(self._body + at, self._body + at + length) for at, length in places]
+        for start, end in (validity, offsets, data):
+            if not self._body <= start <= end <= self._end:
+                raise ValueError("bad Arrow: a buffer is not within the body")
+        return Strings(rows, nulls, validity, offsets, data)
+
+    def _pair(self, vector: int, number: int) -> tuple[int, int]:
+        """The two numbers of an item of a vector."""
+        metadata = self._metadata
+        field = _field(metadata, self._batch, vector)
+        at = field + _U32.unpack_from(metadata, field)[0]
+        if not field or number >= _U32.unpack_from(metadata, at)[0]:
+            raise ValueError("bad Arrow: a column is missing")
+        first, second = _I64_PAIR.unpack_from(metadata, at + 4 + 16 * number)
+        return first, second
+
+
+def _field(metadata: memoryview, table: int, field: int) -> int:
+    """Return where a field of the flatbuffer table at `table` stands, 0 if it is not there."""
+    vtable: int = table - _I32.unpack_from(metadata, table)[0]
+    slot = 4 + 2 * field
+    # Byte by byte: less than what calls cost.
+    if vtable < 0 or slot + 2 > metadata[vtable] | metadata[vtable + 1] << 8:
+        return 0
+    place = metadata[vtable + slot] | metadata[vtable + slot + 1] << 8
+    return table + place if place else 0
