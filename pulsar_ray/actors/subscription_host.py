@@ -261,13 +261,17 @@ class SubscriptionHost:
 
     def negative_acknowledge(self, endpoint: ConsumerEndpoint, request: NegativeAcknowledge) -> None:
         """Let messages come again now."""
-        queue = ConsumerQueue(request.received, request.oldest)
+        numbering, had_received = request.first_said or (endpoint.numbering, request.received)
+        if numbering != endpoint.numbering:
+            had_received = 0  # what it has from before
+        queue = ConsumerQueue(request.received, request.oldest, had_received)
         self._drop(self.core.negative_acknowledge(endpoint.incarnation, request.items, queue))
         self._answer_done(endpoint, request.request_id)
 
     def redeliver_unacknowledged(self, endpoint: ConsumerEndpoint, request: RedeliverUnacknowledged) -> None:
         """Let all that this consumer holds come again."""
-        self._drop(self.core.redeliver_unacknowledged(endpoint.incarnation, request.received))
+        received = request.received if request.numbering == endpoint.numbering else 0
+        self._drop(self.core.redeliver_unacknowledged(endpoint.incarnation, received))
         self._answer_done(endpoint, request.request_id)
 
     def _answer_done(self, endpoint: ConsumerEndpoint, request_id: int) -> None:

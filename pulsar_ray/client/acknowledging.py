@@ -195,7 +195,15 @@ class Acknowledging(ABC):
             with self._lock:
                 self.held.remove_entries([(item[0], item[1], item[1]) for item in items])
 
-        self._say(lambda rid: NegativeAcknowledge(self.consumer_id, items, rid, *self.arrived()), carried_out)
+        first_said = self.received()
+        self._say(
+            lambda rid: NegativeAcknowledge(self.consumer_id, items, rid, *self.arrived(), first_said),
+            carried_out,
+        )
+
+    @abstractmethod
+    def received(self) -> tuple[int, int]:
+        """The numbering of deliveries, and the number of the last one."""
 
     @abstractmethod
     def arrived(self) -> tuple[int, tuple[int, int, int] | None]:

@@ -283,8 +283,13 @@ class PartitionConsumer(Attending):
 
     def has_more_arguments(self) -> dict[str, Any]:
         """What the dispatcher has to know to say whether there is more: what has come."""
+        numbering, received = self.received()
+        return {"numbering": numbering, "received": received}
+
+    def received(self) -> tuple[int, int]:
+        """The numbering of deliveries, and the number of the last one."""
         with self._core.lock:
-            return {"numbering": self._epoch, "received": self._received}
+            return self._epoch, self._received
 
     def arrived(self) -> tuple[int, tuple[int, int, int] | None]:
         """The number of the last delivery, and the first message that waits in the queue."""
@@ -297,12 +302,12 @@ class PartitionConsumer(Attending):
         # Only what had left the queue before this counts as failed.
         self.send_credit(always=True)
         with self._core.lock:
-            received = self._received
+            numbering, received = self._epoch, self._received
             self._drop_queue()
             self.nacks.clear()
             # In order means that what is on its way comes again as well, behind the oldest.
             self._awaits_reset = self._core.options.consumer_type in ORDERED_TYPES
-        self._say(lambda rid: RedeliverUnacknowledged(self.consumer_id, received, rid))
+        self._say(lambda rid: RedeliverUnacknowledged(self.consumer_id, numbering, received, rid))
         self.send_credit()
 
     # --- control ----------------------------------------------------------------------------------

@@ -21,17 +21,19 @@ from pulsar_ray.model.row_sets import RowSet
 NackItem = tuple[int, int, RowRanges, int]
 """(ledger id, first entry id of the block or an entry in it, rows counted from there, redelivery count).
 
-No rows are the whole entry; a redelivery count below 0 is whatever the consumer has.
+No rows are the whole entry; a redelivery count below 0 is whatever the consumer has, and had when it said so.
 """
 
 
 class ConsumerQueue(NamedTuple):
     """How far a consumer is: `received` is the number of the last delivery that has arrived there, `oldest`
     its first message that the application has not been given, as (ledger id, first entry id, row).
+    `had_received` is how far it was when it first named what failed.
     """
 
     received: int
     oldest: tuple[int, int, int] | None
+    had_received: int = 1 << 62
 
 
 EMPTY_QUEUE = ConsumerQueue(1 << 62, None)
@@ -46,11 +48,12 @@ class Redelivery:
         self._pending = pending
 
     def negative_acknowledge(
-        self, consumer: Consumer, items: Iterable[NackItem]
+        self, consumer: Consumer, items: Iterable[NackItem], had_received: int
     ) -> tuple[PendingBlock, int] | None:
         """Let messages come again that failed at this consumer; returns the lowest block and row of them.
 
-        An item that refers to another redelivery count than the pending one is stale and has no effect.
+        An item that refers to another redelivery count than the pending one is stale and has no effect, nor
+        has one without a count on what was granted behind delivery number `had_received`.
         But of what was granted before a restart the predecessor may have counted this failure and died before
         the message came again, which it does now; or died before its counts were durable.
         """
@@ -67,6 +70,8 @@ class Redelivery:
             for delivery in tuple(block.deliveries):
                 failed = delivery.rows & named
                 if delivery.consumer is not consumer or not failed:
+                    continue
+                if count < 0 and delivery.number > had_received:
                     continue
                 if count < 0 or count == delivery.count:
                     self._fail(delivery, failed)

@@ -45,7 +45,7 @@ class RedeliveryRequests:
         if self._returning.has_claims(consumer_id):
             self.deferred.append(_Deferred(consumer_id, list(items), queue, None))
             return False
-        lowest = self._redelivery.negative_acknowledge(consumer, items)
+        lowest = self._redelivery.negative_acknowledge(consumer, items, queue.had_received)
         if lowest is None or not self._type.policy.is_ordered:
             return False
         self._redelivery.rewind(consumer, *lowest, queue)

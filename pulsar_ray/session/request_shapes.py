@@ -188,7 +188,7 @@ _PLAIN: dict[type[Any], tuple[type[Any], ...]] = {
     Credit: (int, int, int, int),
     Ping: (int,),
     CloseEndpoint: (int, int),
-    RedeliverUnacknowledged: (int, int, int),
+    RedeliverUnacknowledged: (int, int, int, int),
     Follow: (int, int, bool, int, str),
 }
 
@@ -237,6 +237,13 @@ _SHAPES: dict[type[Any], tuple[Check, ...]] = {
         or_none(is_number),
         _are_entry_bits,
     ),
-    NegativeAcknowledge: (is_number, _are_failures, is_number, is_number, or_none(_is_message)),
+    NegativeAcknowledge: (
+        is_number,
+        _are_failures,
+        is_number,
+        is_number,
+        or_none(_is_message),
+        or_none(is_position),
+    ),
     Call: (is_number, is_number, is_text, _is_named),
 }

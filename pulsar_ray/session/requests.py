@@ -267,6 +267,8 @@ class NegativeAcknowledge(NamedTuple):
     A repeat refers to a count that has passed, and changes nothing. `received` is the number of the last
     delivery that has arrived, and `oldest` the (ledger id, first entry id, row) of the first message that
     waits in the consumer's queue, if any does: where order is kept that queue goes, so they come again too.
+    `first_said` is (numbering, number of the last delivery) when it was said for the first time: a count
+    below 0, which no repeat makes pass, refers to nothing that was delivered later.
     """
 
     consumer_id: int
@@ -274,14 +276,16 @@ class NegativeAcknowledge(NamedTuple):
     request_id: int = 0
     received: int = -1
     oldest: tuple[int, int, int] | None = None
+    first_said: tuple[int, int] | None = None
 
 
 class RedeliverUnacknowledged(NamedTuple):
     """Client to dispatcher: everything this consumer holds comes again; its own queue is dropped up to
-    `received`.
+    `received`, a number of this numbering.
     """
 
     consumer_id: int
+    numbering: int
     received: int
     request_id: int = 0
 

@@ -149,7 +149,8 @@ class Nonsense:
         def failure() -> Any:
             return self._position()[0], abs(self._number()), self._rows(), self._number()
 
-        return NegativeAcknowledge(ENDPOINT, self._some(failure), REQUEST)
+        first_said = self._rng.choice([None, (self._number(), self._number())])
+        return NegativeAcknowledge(ENDPOINT, self._some(failure), REQUEST, self._number(), None, first_said)
 
     def _credit(self) -> Any:
         return Credit(ENDPOINT, self._number(), self._number(), self._number())
@@ -158,7 +159,7 @@ class Nonsense:
         return CloseEndpoint(REQUEST, self._number())
 
     def _redeliver(self) -> Any:
-        return RedeliverUnacknowledged(ENDPOINT, self._number(), REQUEST)
+        return RedeliverUnacknowledged(ENDPOINT, self._number(), self._number(), REQUEST)
 
     def _call(self) -> Any:
         makers: dict[str, Callable[[], Any]] = {

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from pulsar_ray.actors.consumer_endpoint import ConsumerEndpoint
+from pulsar_ray.actors.subscription_host import SubscriptionHost
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.partition_consumer import PartitionConsumer
 from pulsar_ray.client.withdrawn import Withdrawn
@@ -234,6 +236,37 @@ def test_a_dispatcher_that_does_not_answer_keeps_a_consumer_open_at_no_other(
         return False
 
     wait_until(opens, what="the place is free there too")
+
+
+@pytest.mark.parametrize("by_id", [True, False])
+def test_a_failure_whose_answer_is_lost_counts_once(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch, by_id: bool
+) -> None:
+    topic = broker.topic()
+    consumer = client.subscribe(topic, "s", ConsumerType.Shared, negative_ack_redelivery_delay_ms=100)
+    client.create_producer(topic).send_many([b"a", b"b", b"c"])
+    messages = receive(consumer, 3)
+    link = consumer._core.partitions[0].link
+    answer = SubscriptionHost._answer_done
+    lost: list[int] = []
+
+    def lose_first(host: SubscriptionHost, endpoint: ConsumerEndpoint, request_id: int) -> None:
+        if lost:
+            answer(host, endpoint, request_id)
+            return
+        lost.append(request_id)
+        lose(link)
+
+    monkeypatch.setattr(SubscriptionHost, "_answer_done", lose_first)
+    consumer.negative_acknowledge(messages[1].message_id() if by_id else messages[1])
+    (again,) = receive(consumer, 1)
+    wait_until(lambda: not consumer._core.partitions[0]._statements.unanswered(), what="the answer")
+    assert (again.data(), again.redelivery_count(), len(lost)) == (b"b", 1, 1)
+    with pytest.raises(Timeout):
+        consumer.receive(300)
+    consumer.negative_acknowledge(again.message_id() if by_id else again)
+    (again,) = receive(consumer, 1)
+    assert (again.data(), again.redelivery_count()) == (b"b", 2)
 
 
 def test_who_is_refused_is_open_nowhere_any_more(broker: Broker, client: Client) -> None:

@@ -62,6 +62,9 @@ class Consumer(Attending):
     def credit_beside(self) -> Sequence[Buffer]:
         return ()
 
+    def received(self) -> tuple[int, int]:
+        return 0, 0
+
     def arrived(self) -> tuple[int, tuple[int, int, int] | None]:
         return 0, None
 

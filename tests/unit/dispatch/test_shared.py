@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pulsar_ray.dispatch.attachment import Departure
+from pulsar_ray.dispatch.redelivery import ConsumerQueue
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.errors import ConsumerBusy, CumulativeAcknowledgementNotAllowedError
 from pulsar_ray.model.enums import ConsumerType
@@ -121,6 +122,22 @@ def test_a_nack_by_id_knows_no_redelivery_count() -> None:
         (grant,) = rig.grants()
         assert grant.redelivery_count == count
         rig.dispatcher.negative_acknowledge(1, [(1, 0, (), -1)])
+
+
+def test_a_repeated_nack_by_id_does_not_fail_what_came_again_meanwhile() -> None:
+    rig = Rig([1, 3])
+    rig.add(1, credit=10)
+    assert rig.told() == [(1, 0, ((0, 1),)), (1, 1, ((0, 3),))]
+    said = ConsumerQueue(2, None, had_received=2)
+    rig.dispatcher.negative_acknowledge(1, [(1, 0, (), -1), (1, 2, (), -1)], said)
+    assert [(grant.rows, grant.redelivery_count) for grant in rig.grants()] == [
+        (((0, 1),), 1),
+        (((1, 2),), 1),
+    ]
+    rig.dispatcher.negative_acknowledge(1, [(1, 0, (), -1), (1, 2, (), -1)], said)
+    assert rig.grants() == [], "the answer was lost, nothing else"
+    rig.dispatcher.negative_acknowledge(1, [(1, 0, (), -1)], ConsumerQueue(4, None, had_received=4))
+    assert [grant.redelivery_count for grant in rig.grants()] == [2]
 
 
 def test_a_nack_of_what_another_consumer_has_changes_nothing() -> None:

@@ -52,12 +52,13 @@ SAID: list[Any] = [
     Acknowledge(1, 2, ((2**40, 0, 9),), ((2**40, 11, ((0, 5),)),), None),
     Acknowledge(0, 2, (), (), (2**40, 11, -1), False, 3, ((2**40, 5, b"\xff\x01"),)),
     NegativeAcknowledge(2, ((2**40, 3, ((0, 1),), 0), (2**40, 4, (), -1)), 1),
-    RedeliverUnacknowledged(2, 17, 1),
+    RedeliverUnacknowledged(2, 2**40, 17, 1),
     Call(1, 2, "seek", {"target": "latest", "inclusive": False}),
     Ping(1),
     OpenProducer(1, 2, "p", 1, INCARNATION, 2**62, 3, True, {"host": "a", "": ""}),
     OPEN._replace(properties={"host": "a"}),
     NegativeAcknowledge(2, ((2**40, 3, (), 0),), 1, 17, (2**40, 1, 0)),
+    NegativeAcknowledge(2, ((2**40, 3, (), -1),), 1, 17, None, (2**40, 16)),
 ]
 NOWHERE_RIGHT: list[Any] = [1.5, float("nan"), -2, -(2**63), 2**64 - 1, (1, "x"), ({},), {1: 2}, ((((),),),)]
 """Fits no field, but for a number of 64 bits those that take one."""
