@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,8 +10,12 @@ from pulsar_ray.client.leaving import Leaving
 from pulsar_ray.errors import NotConnected, PulsarException, SessionLost
 from pulsar_ray.lane.completion import Completion
 from pulsar_ray.session.requests import CloseEndpoint
+from pulsar_ray.transport.attaching import ATTACH_TIMEOUT_S
 from pulsar_ray.transport.cluster import AttachReply
 from pulsar_ray.transport.link import ActorLink
+
+LOOK_S = 0.5
+"""How long nobody looks whether the actor can still be attached to."""
 
 
 class Withdrawn:
@@ -34,7 +39,13 @@ class Withdrawn:
 
         One that cannot be attached to is not waited for: it is said there soon after it can.
         """
-        return not self._link.attaches(deadline) or self._link.wait(self._is_closed, deadline)
+        while self._link.attaches(min(deadline, time.monotonic() + ATTACH_TIMEOUT_S)):
+            # Its actor may go while it is asked.
+            if self._link.wait(self._is_closed, min(deadline, time.monotonic() + LOOK_S)):
+                return True
+            if time.monotonic() > deadline:
+                return False
+        return True
 
     def _say(self) -> None:
         self._link.request_async(self._close_request, self._answered)

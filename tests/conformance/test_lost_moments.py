@@ -70,8 +70,9 @@ def test_a_producer_that_closes_while_its_connection_is_away_gives_its_name_back
     assert client.create_producer(topic, "mine").send(b"x").entry_id() == 0
 
 
+@pytest.mark.parametrize("has_asked", [False, True])
 def test_a_producer_that_closes_while_nobody_can_attach_gives_its_name_back_later(
-    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch, has_asked: bool
 ) -> None:
     topic = broker.topic()
     client.create_producer(topic)
@@ -80,8 +81,23 @@ def test_a_producer_that_closes_while_nobody_can_attach_gives_its_name_back_late
     attaching = Attaching(broker, monkeypatch)
     attaching.error = NotConnected("the actor is restarting")
     attaching.may_go_on.set()
-    lose(link)
-    wait_until(lambda: link.last_error is not None, what="an attempt to attach failed")
+    if has_asked:
+        send, wait = link.send, link.wait
+
+        def lose_first(event: Any, deadline: float) -> bool:
+            monkeypatch.setattr(link, "wait", wait)
+            monkeypatch.setattr(link, "send", send)
+            lose(link)
+            return wait(event, deadline)
+
+        def say_nothing(*arguments: Any, **named: Any) -> bool:
+            monkeypatch.setattr(link, "wait", lose_first)
+            return True
+
+        monkeypatch.setattr(link, "send", say_nothing)
+    else:
+        lose(link)
+        wait_until(lambda: link.last_error is not None, what="an attempt to attach failed")
     began = time.monotonic()
     producer.close()
     assert time.monotonic() - began < client.operation_timeout_s
