@@ -233,6 +233,8 @@ class ActorLink:
 
             send(reply)
             if not self.wait(answered, deadline):
+                if self._closed:
+                    raise AlreadyClosed("the client was closed meanwhile")
                 raise self.last_error or Timeout("the actor did not answer in time")
             value, error = outcome
             if error is None:
@@ -242,14 +244,17 @@ class ActorLink:
             time.sleep(FIRST_BACKOFF_S)
 
     def wait(self, event: Awaited, deadline: float) -> bool:
-        """Wait for `event`, reading the carrier in this thread where possible. False at the deadline."""
+        """Wait for `event`, reading the carrier in this thread where possible.
+
+        False at the deadline, and once the link is closed: nothing comes any more.
+        """
         while True:
             connection = self._connection
             if (connection is not None and connection.wait(event, deadline)) or event.is_set():
                 return True
             remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                return False
+            if remaining <= 0 or self._closed:
+                return event.is_set()
             if self._connection is connection:
                 event.wait(min(remaining, 0.02))
 

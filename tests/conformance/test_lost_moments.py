@@ -14,7 +14,7 @@ from pulsar_ray.actors.subscription_host import SubscriptionHost
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.partition_consumer import PartitionConsumer
 from pulsar_ray.client.withdrawn import Withdrawn
-from pulsar_ray.errors import ConsumerBusy, NotConnected, ProducerBusy, SessionLost, Timeout
+from pulsar_ray.errors import AlreadyClosed, ConsumerBusy, NotConnected, ProducerBusy, SessionLost, Timeout
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.session.requests import ConsumerOpened
 from pulsar_ray.testing.waiting import wait_until
@@ -283,6 +283,34 @@ def test_a_failure_whose_answer_is_lost_counts_once(
     consumer.negative_acknowledge(again.message_id() if by_id else again)
     (again,) = receive(consumer, 1)
     assert (again.data(), again.redelivery_count()) == (b"b", 2)
+
+
+def test_whoever_waits_for_an_answer_is_told_when_the_client_is_closed(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = broker.client()
+    consumer = client.subscribe(broker.topic(), "s")
+    link = consumer._core.partitions[0].link
+    asked = threading.Event()
+
+    def say_nothing(*arguments: Any, **named: Any) -> bool:
+        asked.set()
+        return True
+
+    monkeypatch.setattr(link, "send", say_nothing)
+    errors: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            consumer.get_last_message_id()
+        except AlreadyClosed as error:
+            errors.append(error)
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    assert asked.wait(10)
+    client.shutdown()
+    wait_until(lambda: errors, what="the error, long before the operation's time is over")
 
 
 def test_who_is_refused_is_open_nowhere_any_more(broker: Broker, client: Client) -> None:
