@@ -52,9 +52,8 @@ def changes_payload(cursor: ManagedCursor) -> dict[str, Any]:
     payload = _head(cursor)
     if changes.is_reset:
         payload["r"] = True
-    if changes.deleted:
-        changes.deleted.remove_up_to(mark_delete)
-        payload["d"] = _encode_holes(changes.deleted)
+    if deleted := changes.deleted_behind(mark_delete):
+        payload["d"] = _encode_holes(deleted)
     if changes.batches:
         payload["b"] = _encode_batches(
             (position, rows)

@@ -113,7 +113,7 @@ class ManagedCursor:
             return 0
         self._forget_bits(ledger_id, origin, entries)
         self._advance_over_deleted()
-        self.changes.add_deleted_bits(ledger_id, origin, entries)
+        self.changes.add_deleted_bits(ledger_id, origin, entries, self.mark_delete)
         self.version += 1
         return added
 

@@ -197,5 +197,5 @@ def test_a_cursor_that_is_never_stored_collects_no_changes() -> None:
     cursor.set_ledgers([(1, 50)])
     cursor.acknowledge(1, 10, 12)
     cursor.count_redelivery(1, 20, 20, 1)
-    assert not cursor.changes.deleted
+    assert not cursor.changes.deleted_behind(EARLIEST)
     assert not cursor.changes.counts
