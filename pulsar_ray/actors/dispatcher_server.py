@@ -125,13 +125,7 @@ class DispatcherServer:
         directory = Path(registered["directory"]) / "s" / str(self._number)
         subscription = Subscription(request.subscription, properties=dict(registered["properties"]))
         hold = Position(*registered["hold"])
-        # `create` opens a cursor that is there; only a directory that is not there is made.
-        opening = (
-            (lambda: CursorStore.open(directory))
-            if directory.exists()
-            else (lambda: CursorStore.create(directory, subscription, hold))
-        )
-        store = await self._cursor_disk.run(opening)
+        store = await self._cursor_disk.run(lambda: CursorStore.create(directory, subscription, hold))
         self._epoch = store.epoch
         host = self._add_host(request.subscription, store.cursor, store)
         self._admin = SubscriptionAdmin(
@@ -389,6 +383,13 @@ class DispatcherServer:
     def leave(self) -> None:
         """Follow the partition no longer."""
         self._follower.close()
+
+    async def give_up(self) -> None:
+        """It could not start: keep nothing that another one would need, nor threads."""
+        with contextlib.suppress(Exception):
+            await self.close()
+        for disk in (self._reader, self._cursor_disk):
+            disk.end()
 
     async def close(self) -> None:
         """Make the cursor durable and leave."""

@@ -26,7 +26,7 @@ async def start_dispatcher(
     host: SessionHost,
     on_fatal: Callable[[BaseException], None],
 ) -> DispatcherServer:
-    """A dispatcher that serves; runs on its owner loop."""
+    """A dispatcher that serves; runs on its owner loop. If it raises, it may be called again."""
     loop = asyncio.get_running_loop()
     server: DispatcherServer
     if TopicName.parse(request.topic).is_persistent:
@@ -39,6 +39,9 @@ async def start_dispatcher(
     try:
         await host.start()
         await server.start()
+    except Exception:
+        await server.give_up()
+        raise
     except BaseException:
         server.leave()
         raise

@@ -141,9 +141,13 @@ class DiskThread:
         while (job := self._jobs.get()) is not None:
             job()
 
-    def stop(self) -> None:
-        """Finish what was submitted, then end the thread."""
+    def end(self) -> None:
+        """End the thread behind what was submitted."""
         self._jobs.put(None)
+
+    def stop(self) -> None:
+        """Finish what was submitted, and wait for the thread's end."""
+        self.end()
         self._thread.join(timeout=30)
 
 

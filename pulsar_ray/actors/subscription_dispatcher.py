@@ -47,15 +47,16 @@ class SubscriptionDispatcher(LaneActor):
         except PulsarException as error:
             self._refusal = error
         self._host = self._new_host(settings)
-        self._starting = self._owner.submit(lambda: self._start(request))
+        self._request = request
+        self._starting = self._owner.submit(self._start)
 
-    async def _start(self, request: SubscriptionRequest) -> None:
+    async def _start(self) -> None:
         assert self._host is not None
         try:
             self._server = await start_dispatcher(
-                request,
+                self._request,
                 RayCluster(),
-                partition_name(request.topic),
+                partition_name(self._request.topic),
                 self._settings,
                 self._clock,
                 self._host,
@@ -70,8 +71,10 @@ class SubscriptionDispatcher(LaneActor):
         os._exit(71)
 
     async def _serving(self) -> SessionHost:
-        if not self._starting.done():
-            await asyncio.wrap_future(self._starting)
+        if self._starting.done() and self._starting.exception() is not None:
+            # Nothing that is so for good is raised there: a disk that was full may have room by now.
+            self._starting = self._owner.submit(self._start)
+        await asyncio.wrap_future(self._starting)
         if self._refusal is not None:
             raise self._refusal
         assert self._host is not None

@@ -95,6 +95,12 @@ class DirectoryOwner:
     def is_fenced(self) -> bool:
         return self._is_closed or self._map[self._watched] != self._expected
 
+    def move_to(self, path: Path, disk: Disk = SYSTEM_DISK) -> None:
+        """Give the directory its name, durably, once all is in it. OSError if something is there already."""
+        disk.rename(self.path, path)
+        self.path = path
+        disk.fsync_dir(path.parent)
+
     def close(self) -> None:
         """Give the directory up; later checks raise Fenced."""
         if not self._is_closed:

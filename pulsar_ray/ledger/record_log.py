@@ -47,7 +47,6 @@ class RecordLog:
         self._is_broken = True
         self._reserved = 0
         self._unsynced = 0
-        self.path = owner.path / f"{name}-{owner.epoch}"
         self.size = 0
         self.snapshot_size = 0
 
@@ -114,6 +113,11 @@ class RecordLog:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             self._disk.close(fd)
+
+    @property
+    def path(self) -> Path:
+        """The file, where the owner's directory is now."""
+        return self._owner.path / f"{self._name}-{self._owner.epoch}"
 
     @property
     def is_broken(self) -> bool:

@@ -24,6 +24,8 @@ from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor, Subscription
 from pulsar_ray.model.position import Position
 
 LOG_NAME = "cursor"
+UNFINISHED = ".new"
+"""Behind the name of a directory that a cursor is made in."""
 _REWRITE_AT_TIMES_STATE = 4
 _REWRITE_AT_LEAST_BYTES = 256 * 1024
 
@@ -65,9 +67,13 @@ class CursorStore:
         """Make a subscription's first cursor, durable when this returns; blocks.
 
         If one is there already (a crash came between its creation and the answer) it is opened as it stands.
+        The directory has another name until all is in it: one without a log is damaged. OSError leaves
+        nothing behind that a later call would not take up.
         """
-        owner = DirectoryOwner.open(directory, create=True)
-        return cls._start(owner, ManagedCursor(subscription, mark_delete))
+        if directory.exists():
+            return cls.open(directory)
+        owner = DirectoryOwner.open(directory.with_name(directory.name + UNFINISHED), create=True)
+        return cls._start(owner, ManagedCursor(subscription, mark_delete), directory)
 
     @classmethod
     def open(cls, directory: Path) -> CursorStore:
@@ -75,15 +81,17 @@ class CursorStore:
 
         Raises CorruptData if the log is missing or damaged, WrongNode if the directory is not there.
         """
-        return cls._start(DirectoryOwner.open(directory, create=False), None)
+        return cls._start(DirectoryOwner.open(directory, create=False), None, directory)
 
     @classmethod
-    def _start(cls, owner: DirectoryOwner, new: ManagedCursor | None) -> CursorStore:
+    def _start(cls, owner: DirectoryOwner, new: ManagedCursor | None, directory: Path) -> CursorStore:
         try:
             cursor = read_cursor(owner.path) or new
             if cursor is None:
                 raise CorruptData(str(owner.path / LOG_NAME), 0, "the cursor's log is missing")
             log = RecordLog.create(owner, LOG_NAME, [(SNAPSHOT, snapshot_payload(cursor))])
+            if owner.path != directory:
+                owner.move_to(directory)
         except BaseException:
             owner.close()
             raise

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import ray
 
 from pulsar_ray import Admin, Client, Consumer, ConsumerType, InitialPosition, MessageId, Producer
 from pulsar_ray.errors import (
+    BrokerPersistenceError,
     ConsumerBusy,
     DataDirectoryInUse,
     NotAllowedError,
@@ -53,6 +55,16 @@ def stored(client: Client, topic: str) -> list[bytes]:
         found.append(reader.read_next(WAIT_MS).data())
     reader.close()
     return found
+
+
+def directory_of(broker: Broker, topic: str) -> Path:
+    """Where an unpartitioned topic is stored."""
+    (directory,) = [
+        path
+        for path in broker.data_dir.glob("**/p/*")
+        if any(topic.encode() in log.read_bytes() for log in path.glob("manifest-*"))
+    ]
+    return directory
 
 
 @pytest.mark.parametrize(
@@ -204,11 +216,7 @@ def test_a_lost_ledger_directory_is_wrong_node_until_it_is_back(broker: Broker, 
     client = broker.client()
     client.create_producer(topic).send(b"x")
     actor = partition_actor(topic)
-    (directory,) = [
-        path
-        for path in broker.data_dir.glob("**/p/*")
-        if any(topic.encode() in log.read_bytes() for log in path.glob("manifest-*"))
-    ]
+    directory = directory_of(broker, topic)
     # It stands still meanwhile, so that it cannot notice before it dies.
     pid = broker.freeze(actor)
     lost = directory.rename(broker.data_dir / "lost")
@@ -222,6 +230,22 @@ def test_a_lost_ledger_directory_is_wrong_node_until_it_is_back(broker: Broker, 
     broker.kill(actor)
     broker.wait_for_other(actor, refusing)
     assert stored(client, topic) == [b"x"]
+
+
+def test_a_subscription_that_the_disk_did_not_take_can_be_made_once_it_does(
+    broker: Broker, client: Client, topic: str
+) -> None:
+    client.subscribe(topic, "first").close()
+    (cursor,) = (directory_of(broker, topic) / "s").iterdir()
+    in_the_way = cursor.with_name(f"{int(cursor.name) + 1}.new")
+    in_the_way.write_bytes(b"")
+    for _ in range(2):
+        with pytest.raises(BrokerPersistenceError, match=r"see to the disk"):
+            client.subscribe(topic, "second")
+    in_the_way.unlink()
+    consumer = client.subscribe(topic, "second")
+    client.create_producer(topic).send(b"x")
+    assert values(consumer, 1) == [b"x"]
 
 
 def test_a_second_broker_on_the_same_directory_is_refused(broker: Broker) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pulsar_ray.errors import CorruptData, Fenced, WrongNode
 from pulsar_ray.ledger.directory_owner import DirectoryOwner
+from pulsar_ray.ledger.disk import SYSTEM_DISK
 from pulsar_ray.ledger.record_log import RecordLog
 from pulsar_ray.managed_ledger.cursor_records import SNAPSHOT, snapshot_payload
 from pulsar_ray.managed_ledger.cursor_store import LOG_NAME, CursorStore, read_cursor
@@ -148,6 +151,34 @@ def test_a_missing_log_or_directory_is_an_error(tmp_path: Path) -> None:
     log_file(tmp_path / "s").unlink()
     with pytest.raises(CorruptData):
         CursorStore.open(tmp_path / "s")
+
+
+@pytest.mark.parametrize("place", ["open", "pwrite", "writev", "fdatasync", "rename", "fsync_dir"])
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_cursor_that_could_not_be_made_can_be_made_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, times: int
+) -> None:
+    work, left = getattr(SYSTEM_DISK, place), times
+
+    def fail(*arguments: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return work(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SYSTEM_DISK, place, fail, raising=True)
+        try:
+            created(tmp_path / "s").close()
+        except OSError:
+            assert left == 0
+    store = created(tmp_path / "s")
+    store.cursor.acknowledge(1, 0, 6)
+    flush(store)
+    store.close()
+    assert reopened(tmp_path / "s").cursor.mark_delete == (1, 6)
+    assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
 
 @pytest.mark.parametrize("records", [[(SNAPSHOT, {"m": [1, 2]})], [(9, {})], [(SNAPSHOT, [1, 2])], []])
