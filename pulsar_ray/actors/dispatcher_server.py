@@ -28,6 +28,7 @@ from pulsar_ray.config import Settings
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.errors import InvalidConfiguration, Moved, PulsarException, SessionLost, SubscriptionNotFound
+from pulsar_ray.managed_ledger.cursor_directories import cursor_directory, remove_cursor
 from pulsar_ray.managed_ledger.cursor_store import CursorStore
 from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor, Subscription
 from pulsar_ray.model.position import EARLIEST, Position
@@ -122,7 +123,7 @@ class DispatcherServer:
             create=request.create,
         )
         self._number = registered["number"]
-        directory = Path(registered["directory"]) / "s" / str(self._number)
+        directory = cursor_directory(Path(registered["directory"]), self._number)
         subscription = Subscription(request.subscription, properties=dict(registered["properties"]))
         hold = Position(*registered["hold"])
         store = await self._cursor_disk.run(lambda: CursorStore.create(directory, subscription, hold))
@@ -353,6 +354,7 @@ class DispatcherServer:
             for endpoint in list(host.endpoints.values()):
                 await host.close_consumer(endpoint)
             await host.close()
+            await self._cursor_disk.run(lambda: remove_cursor(Path(self._directory), self._number))
 
     async def serves(self) -> bool:
         """Whether its subscription is there; says so behind a removal under way."""

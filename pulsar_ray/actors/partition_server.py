@@ -27,6 +27,7 @@ from pulsar_ray.actors.sleeping_cursors import SleepingCursors
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration, PulsarException, SubscriptionNotFound
+from pulsar_ray.managed_ledger.cursor_directories import remove_forgotten
 from pulsar_ray.managed_ledger.managed_ledger import ManagedLedger, Subscription
 from pulsar_ray.managed_ledger.manifest import LEDGER_COUNTER_BITS
 from pulsar_ray.model.position import Position
@@ -88,7 +89,15 @@ class PartitionServer:
         self._trimmed_at = loop.time()
         self._trim_interval_s = settings.retention_check_interval_in_seconds
         self.reach = self._write_reach_file()
+        self._remove_forgotten_cursors()
         host.serve(self)
+
+    def _remove_forgotten_cursors(self) -> None:
+        """Those whose subscription was removed by a dispatcher that died before it had removed them."""
+        ledger = self.ledger
+        registered = {subscription.number for subscription in ledger.subscriptions()}
+        end = ledger.next_subscription_number
+        self._loop.run_in_executor(None, remove_forgotten, Path(ledger.directory), registered, end)
 
     def _write_reach_file(self) -> tuple[str, str]:
         """A random value beside the segments: who can read it back can read the segments."""

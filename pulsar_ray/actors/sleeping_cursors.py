@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pulsar_ray.errors import PulsarException
+from pulsar_ray.managed_ledger.cursor_directories import cursor_directory
 from pulsar_ray.managed_ledger.cursor_store import read_cursor
 from pulsar_ray.managed_ledger.deleted_text import deleted_text
 from pulsar_ray.managed_ledger.records import Subscription
@@ -47,7 +48,7 @@ class SleepingCursors:
 
     def _read_one(self, subscription: Subscription) -> dict[str, Any]:
         try:
-            cursor = read_cursor(self._directory / "s" / str(subscription.number))
+            cursor = read_cursor(cursor_directory(self._directory, subscription.number))
         except FileNotFoundError:
             # No dispatcher has served it yet.
             return _at_hold(subscription)

@@ -12,6 +12,7 @@ from pulsar_ray.errors import CorruptData
 from pulsar_ray.ledger.directory_owner import DirectoryOwner
 from pulsar_ray.ledger.record_log import Record, RecordLog, read_log
 from pulsar_ray.managed_ledger.cursor_changes import CursorChanges
+from pulsar_ray.managed_ledger.cursor_directories import UNFINISHED
 from pulsar_ray.managed_ledger.cursor_records import (
     CHANGES,
     SNAPSHOT,
@@ -24,8 +25,6 @@ from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor, Subscription
 from pulsar_ray.model.position import Position
 
 LOG_NAME = "cursor"
-UNFINISHED = ".new"
-"""Behind the name of a directory that a cursor is made in."""
 _REWRITE_AT_TIMES_STATE = 4
 _REWRITE_AT_LEAST_BYTES = 256 * 1024
 

@@ -182,6 +182,11 @@ class ManagedLedger:
     def has_subscription(self, number: int) -> bool:
         return number in self._state.manifest.subscriptions
 
+    @property
+    def next_subscription_number(self) -> int:
+        """No subscription has had it, nor a higher one."""
+        return self._state.manifest.next_subscription
+
     def subscriptions(self) -> list[Subscription]:
         return list(self._state.manifest.subscriptions.values())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +27,7 @@ from pulsar_ray.errors import (
 )
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport import ray_connection
 from tests.conformance.broker import EARLIEST, Broker, numbers, receive, values
 
@@ -134,6 +136,24 @@ def test_unsubscribe_is_refused_while_others_are_connected(broker: Broker, clien
     second.close()
     assert values(first, 1) == [b"x"]
     first.unsubscribe()
+
+
+def test_nothing_is_left_on_disk_of_a_deleted_subscription(
+    broker: Broker, client: Client, tmp_path: Path
+) -> None:
+    topic = broker.topic()
+    client.subscribe(topic, "kept").close()
+    (kept,) = tmp_path.glob("**/s/*")
+    consumer = client.subscribe(topic, "deleted")
+    assert len(list(kept.parent.iterdir())) == 2
+    consumer.unsubscribe()
+    wait_until(lambda: list(kept.parent.iterdir()) == [kept], what="its directory goes")
+    # As if its dispatcher had died before it did that.
+    kept.with_name(str(int(kept.name) + 1)).mkdir()
+    broker.restart(kill=True)
+    again = broker.client()
+    again.subscribe(topic, "kept")
+    wait_until(lambda: list(kept.parent.iterdir()) == [kept], what="its directory goes")
 
 
 def test_a_deleted_subscription_stays_deleted_after_restarts(broker: Broker, client: Client) -> None:
