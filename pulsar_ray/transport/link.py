@@ -32,17 +32,16 @@ from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.lane.timers import LoopTimers, Timers
 from pulsar_ray.session.packet import Buffer, Packet
 from pulsar_ray.session.receipts import RECEIPT, receipts_by_producer
-from pulsar_ray.session.requests import MovedNotice, Ping, Pong, Request, decode_request, encode_request
+from pulsar_ray.session.requests import MovedNotice, Pong, Request, decode_request, encode_request
 from pulsar_ray.transport.attaching import Attaching
 from pulsar_ray.transport.awaited_replies import ANSWERS, AwaitedReplies, Reply
 from pulsar_ray.transport.carriers import Connection, open_connection
 from pulsar_ray.transport.cluster import AttachReply, Cluster
 from pulsar_ray.transport.endpoint import FOLLOWER, Endpoint
+from pulsar_ray.transport.keep_alive import KeepAlive
 
 logger = logging.getLogger(__name__)
 
-PING_INTERVAL_S = 2.0
-SILENCE_S = 5.0
 FIRST_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 2.0
 _awaits_packets = attrgetter("awaits_packets")
@@ -69,19 +68,18 @@ class ActorLink:
         self._pushes = pushes
         self._pid = os.getpid()
         self._loop = loop
-        self._io = IoThread.get()
         self.loop_timers = None if loop is None else LoopTimers(loop)
         """Of the loop this link lives on, if it does."""
-        self.timers: Timers = self.loop_timers or self._io
+        self.timers: Timers = self.loop_timers or IoThread.get()
         """For what its endpoints do later."""
         self._endpoints: dict[int, Endpoint] = {}
         self._replies = AwaitedReplies()
+        self._keep_alive = KeepAlive(cluster, lambda: self._connection, self._lost, self.close, loop)
         self._state = threading.Condition()
         self._connection: Connection | None = None
         self._is_attaching = False
         self._is_losing = False
         self._closed = False
-        self._heard_at = 0.0
         self.attached: AttachReply | None = None
         self.last_error: PulsarException | None = None
 
@@ -262,7 +260,7 @@ class ActorLink:
 
     def on_packets(self, connection: Connection, packets: list[Packet]) -> None:
         """All packets of one read, in order (the connection's handler interface)."""
-        self._heard_at = time.monotonic()
+        self._keep_alive.heard_at = time.monotonic()
         for packet in packets:
             if packet.type == RECEIPT:
                 for producer_id, rows in receipts_by_producer(packet):
@@ -371,34 +369,13 @@ class ActorLink:
             self._connection = connection
             self._is_attaching = False
             self.last_error = None
-            self._heard_at = time.monotonic()
             endpoints = list(self._endpoints.values())
             self._state.notify_all()
-        self._io.call_later(PING_INTERVAL_S, lambda: self._keep_alive(connection, address))
+        self._keep_alive.begin(connection, address)
         for endpoint in endpoints:
             endpoint.reopen(attached)
         if connection.is_lost:
             self._lost(connection, SessionLost("lost while attaching"))
-
-    def _keep_alive(self, connection: Connection, address: str) -> None:
-        if self._connection is not connection or self._closed:
-            return
-        if self._loop is not None and self._loop.is_closed():
-            # Nobody will read or use this any more; the session must not outlive its program's loop.
-            self.close()
-            return
-        if time.monotonic() - self._heard_at > SILENCE_S and not connection.has_unread:
-            silent = SessionLost(f"{address} has been silent for {SILENCE_S} s")
-            threading.Thread(target=self._cluster.report_silent, args=(address,), daemon=True).start()
-            self._lost(connection, silent)
-            return
-        # Always on the I/O thread, which goes on while a program blocks its loop.
-        try:
-            connection.keep_alive(b"".join(encode_request(Ping(0))))
-        except (PulsarException, OSError) as error:
-            self._lost(connection, error)
-            return
-        self._io.call_later(PING_INTERVAL_S, lambda: self._keep_alive(connection, address))
 
     def close(self) -> None:
         """Drop the carrier; the actor's session ends with it."""
