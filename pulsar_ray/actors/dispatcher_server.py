@@ -351,9 +351,12 @@ class DispatcherServer:
             except PulsarException:
                 self.is_removed = False
                 raise
+            # Of what is gone nothing need be written, and on a full disk nothing can be.
             for endpoint in list(host.endpoints.values()):
-                await host.close_consumer(endpoint)
-            await host.close()
+                with contextlib.suppress(PulsarException):
+                    await host.close_consumer(endpoint)
+            with contextlib.suppress(PulsarException):
+                await host.close()
             await self._cursor_disk.run(lambda: remove_cursor(Path(self._directory), self._number))
 
     async def serves(self) -> bool:

@@ -102,8 +102,6 @@ class _Window:
         # Arrow is big, and most dispatchers never decode a block.
         from pulsar_ray.format.key_columns import extent, key_places, keys_at  # noqa: PLC0415
 
-        if header.total_length != ref.length:
-            raise ValueError(f"the block says to have {header.total_length} bytes instead of {ref.length}")
         try:
             places = key_places(beginning, header.payload_length, header.columns, header.message_count)
         except MetadataCutOff:

@@ -63,6 +63,8 @@ class SubscriptionDispatcher(LaneActor):
                 self._fatal,
             )
         except PulsarException as error:
+            if error.retriable:
+                raise
             logger.error("%s cannot serve: %s", self._label, error)
             self._refusal = error
 
@@ -72,7 +74,8 @@ class SubscriptionDispatcher(LaneActor):
 
     async def _serving(self) -> SessionHost:
         if self._starting.done() and self._starting.exception() is not None:
-            # Nothing that is so for good is raised there: a disk that was full may have room by now.
+            # Nothing that is so for good is raised there: a disk that was full may have room by now, a
+            # partition that did not answer may be back.
             self._starting = self._owner.submit(self._start)
         await asyncio.wrap_future(self._starting)
         if self._refusal is not None:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NOWHERE = -1
+_FEW = 16
+"""Comparing with so many consumers costs less than finding out which of them a block has rows for."""
 
 
 class KeyRoutes:
@@ -74,7 +76,9 @@ class KeyRoutes:
         if isinstance(slots, int):
             return {int(self.table[slots]): block.ref.all_rows}
         numbers = self.table.take(slots)
-        among = self._numbers if len(self._numbers) <= len(slots) else np.unique(numbers)
+        among = self._numbers
+        if len(among) > _FEW:
+            among = np.bincount(numbers - NOWHERE).nonzero()[0] + NOWHERE
         found = row_sets.of_flag_rows(numbers == among[:, None])
         return {number: rows for number, rows in zip(among.tolist(), found, strict=True) if rows}
 

@@ -42,14 +42,13 @@ class ReadAhead:
                 permits = consumer.credit - consumer.granted
                 if permits > 0 and consumer.detached_until_ms is None:
                     room += permits
-            ahead = 2 * room
+            limit = min(2 * room, limit)
             keyed = self._type.keyed
             if room and keyed is not None:
-                ahead = max(ahead, self._look_ahead())
-                portion = ahead // 4
-                if 2 * self._pending.waiting_messages > ahead and not keyed.is_short:
+                limit = min(max(limit, self._look_ahead()), _MAX_MESSAGES)
+                portion = limit // 4
+                if 2 * self._pending.waiting_messages > limit and not keyed.is_short:
                     return 0
-            limit = min(ahead, limit)
         wanted = limit - self._pending.waiting_messages
         return max(wanted, portion) if wanted > 0 else 0
 

@@ -53,7 +53,8 @@ class Redelivery:
         """Let messages come again that failed at this consumer; returns the lowest block and row of them.
 
         An item that refers to another redelivery count than the pending one is stale and has no effect, nor
-        has one without a count on what was granted behind delivery number `had_received`.
+        has one without a count on what was granted behind delivery number `had_received`. (If the dispatcher
+        dies before it has answered, one without a count may count twice: nobody can tell.)
         But of what was granted before a restart the predecessor may have counted this failure and died before
         the message came again, which it does now; or died before its counts were durable.
         """

@@ -54,11 +54,15 @@ class RecordLog:
     def create(
         cls, owner: DirectoryOwner, name: str, snapshot: Sequence[Record], disk: Disk = SYSTEM_DISK
     ) -> RecordLog:
-        """Start this epoch's log with a snapshot; older logs go once it is durable."""
+        """A log that has begun."""
         log = cls(owner, name, disk)
-        log.rewrite(snapshot)
-        log.remove_older()
+        log.begin(snapshot)
         return log
+
+    def begin(self, snapshot: Sequence[Record]) -> None:
+        """Start this epoch's log with a snapshot; older logs go once it is durable."""
+        self.rewrite(snapshot)
+        self.remove_older()
 
     def rewrite(self, snapshot: Sequence[Record]) -> None:
         """Replace the log by a snapshot; durable, and the owner checked, when it returns.

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import re
 import shutil
 from collections.abc import Collection
 from pathlib import Path
+
+logger = logging.getLogger(__name__)
 
 UNFINISHED = ".new"
 """Behind the name of a directory that a cursor is made in."""
@@ -27,10 +31,16 @@ def remove_cursor(log_directory: Path, number: int) -> None:
 def remove_forgotten(log_directory: Path, registered: Collection[int], end: int) -> None:
     """The same of all subscriptions with numbers below `end` that are not registered.
 
-    A subscription gets its directory behind its registration, and no number is given out twice.
+    A subscription gets its directory behind its registration, and no number is given out twice. Raises
+    nothing: what cannot be listed stays too.
     """
-    parent = cursor_directory(log_directory, 0).parent
-    names = [path.name for path in parent.iterdir()] if parent.is_dir() else []
+    try:
+        names = os.listdir(cursor_directory(log_directory, 0).parent)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        logger.warning("cursors of removed subscriptions stay: %s", error)
+        return
     for number in {int(match[1]) for match in map(_NAME.match, names) if match}:
         if number < end and number not in registered:
             remove_cursor(log_directory, number)

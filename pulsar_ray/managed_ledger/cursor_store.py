@@ -84,14 +84,16 @@ class CursorStore:
 
     @classmethod
     def _start(cls, owner: DirectoryOwner, new: ManagedCursor | None, directory: Path) -> CursorStore:
+        log = RecordLog(owner, LOG_NAME)
         try:
             cursor = read_cursor(owner.path) or new
             if cursor is None:
                 raise CorruptData(str(owner.path / LOG_NAME), 0, "the cursor's log is missing")
-            log = RecordLog.create(owner, LOG_NAME, [(SNAPSHOT, snapshot_payload(cursor))])
+            log.begin([(SNAPSHOT, snapshot_payload(cursor))])
             if owner.path != directory:
                 owner.move_to(directory)
         except BaseException:
+            log.close()
             owner.close()
             raise
         return cls(owner, cursor, log)

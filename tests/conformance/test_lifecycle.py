@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +27,7 @@ from pulsar_ray.errors import (
     Timeout,
     TopicNotFound,
 )
+from pulsar_ray.managed_ledger.cursor_store import CursorFlush
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
@@ -154,6 +157,19 @@ def test_nothing_is_left_on_disk_of_a_deleted_subscription(
     again = broker.client()
     again.subscribe(topic, "kept")
     wait_until(lambda: list(kept.parent.iterdir()) == [kept], what="its directory goes")
+
+
+def test_a_subscription_can_be_deleted_when_nothing_of_it_can_be_written(
+    broker: Broker, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = client.subscribe(broker.topic(), "s")
+
+    def full(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(CursorFlush, "run", full)
+    consumer.unsubscribe()
+    wait_until(lambda: not list(tmp_path.glob("**/s/*")), what="its directory goes")
 
 
 def test_a_deleted_subscription_stays_deleted_after_restarts(broker: Broker, client: Client) -> None:

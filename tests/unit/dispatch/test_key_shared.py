@@ -222,6 +222,15 @@ def test_blocked_messages_are_read_past_up_to_a_limit() -> None:
     assert unlimited.dispatcher.blocks_wanted() == 65_536
 
 
+@pytest.mark.parametrize("credit", [1_000_000, 1 << 60])
+def test_no_credit_makes_it_read_more_than_so_much_at_once(credit: int) -> None:
+    keys = KeysRig(["0"] * 8, per_block=8)
+    keys.add(1, credit=credit)
+    assert keys.dispatcher.blocks_wanted() == 65_536
+    keys.rig.offer()
+    assert keys.dispatcher.blocks_wanted() == 65_536 - 8
+
+
 def test_the_log_is_read_in_portions_unless_somebody_wants_more_than_was_read() -> None:
     keys = KeysRig(
         ["0", "5"] * 100, per_block=10, settings=DispatchSettings(look_ahead_messages_per_consumer=50)

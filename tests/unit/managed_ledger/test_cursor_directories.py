@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from pulsar_ray.managed_ledger.cursor_directories import cursor_directory, remove_cursor, remove_forgotten
 
 
@@ -34,3 +36,18 @@ def test_the_cursor_of_a_removed_subscription_goes(tmp_path: Path) -> None:
     made(tmp_path, "1", "2", "2.new", "22")
     remove_cursor(tmp_path, 2)
     assert names(tmp_path) == {"1", "22"}
+
+
+def test_what_cannot_be_listed_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made(tmp_path, "1")
+
+    def refuse(path: Path) -> list[str]:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.listdir", refuse)
+        remove_forgotten(tmp_path, set(), end=2)
+    assert "Permission denied" in caplog.text
+    assert names(tmp_path) == {"1"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,7 @@ def test_a_cursor_that_could_not_be_made_can_be_made_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, times: int
 ) -> None:
     work, left = getattr(SYSTEM_DISK, place), times
+    open_files = len(os.listdir("/proc/self/fd"))
 
     def fail(*arguments: Any) -> Any:
         nonlocal left
@@ -173,6 +175,7 @@ def test_a_cursor_that_could_not_be_made_can_be_made_later(
             created(tmp_path / "s").close()
         except OSError:
             assert left == 0
+    assert len(os.listdir("/proc/self/fd")) == open_files
     store = created(tmp_path / "s")
     store.cursor.acknowledge(1, 0, 6)
     flush(store)
