@@ -56,7 +56,7 @@ class ReadAhead:
         """How many messages Key_Shared lets wait for their consumers, so that those of others get on.
 
         At that limit nothing is read until some of them can go: a consumer that takes nothing stops the
-        others in the end, as in Pulsar, and `why_blocked` names it. What is read last may go a quarter beyond.
+        others in the end, as in Pulsar, and `why_blocked` names it. The last portion may go a quarter beyond.
         """
         settings = self._settings
         limit = settings.look_ahead_messages_per_subscription
