@@ -6,6 +6,7 @@ import struct
 from typing import NamedTuple
 
 from pulsar_ray.format.checksum import Buffer
+from pulsar_ray.format.columns import KNOWN_COLUMNS, VALUE_COLUMN
 
 _PREFIX = struct.Struct("<Ii")
 _I32 = struct.Struct("<i")
@@ -41,7 +42,9 @@ class BatchMessage:
     whatever they announce.
     """
 
-    def __init__(self, beginning: Buffer, payload_length: int) -> None:
+    def __init__(self, beginning: Buffer, payload_length: int, columns: int) -> None:
+        if not columns & VALUE_COLUMN or columns > KNOWN_COLUMNS:
+            raise ValueError("the batch has no column value")
         try:
             continuation, metadata_length = _PREFIX.unpack_from(beginning)
             body = _PREFIX.size + metadata_length

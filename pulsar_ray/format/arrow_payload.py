@@ -149,9 +149,7 @@ def decode_rows(payload: Buffer, columns: int, message_count: int) -> pa.RecordB
 
 
 def _read_batch(payload: Buffer, columns: int, message_count: int) -> pa.RecordBatch:
-    if not columns & VALUE_COLUMN or columns > KNOWN_COLUMNS:
-        raise ValueError("the batch has no column value")
-    BatchMessage(payload, len(payload))
+    BatchMessage(payload, len(payload), columns)
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(payload), _schemas[columns])
     except (pa.ArrowException, OSError, MemoryError) as error:

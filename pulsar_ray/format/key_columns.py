@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from pulsar_ray.format.arrow_message import BatchMessage, Strings
 from pulsar_ray.format.checksum import Buffer
-from pulsar_ray.format.columns import KEY_COLUMN, KNOWN_COLUMNS, ORDERING_KEY_COLUMN, VALUE_COLUMN
+from pulsar_ray.format.columns import KEY_COLUMN, ORDERING_KEY_COLUMN
 
 
 def key_places(beginning: Buffer, payload_length: int, columns: int, message_count: int) -> list[Strings]:
@@ -17,9 +17,7 @@ def key_places(beginning: Buffer, payload_length: int, columns: int, message_cou
     `beginning` is that of the payload, as far as its metadata goes. Raises ValueError, MetadataCutOff if it
     does not go so far.
     """
-    if not columns & VALUE_COLUMN or columns > KNOWN_COLUMNS:
-        raise ValueError("the batch has no column value")
-    message = BatchMessage(beginning, payload_length)
+    message = BatchMessage(beginning, payload_length, columns)
     places = [
         message.strings((columns & (bit - 1)).bit_count())
         for bit in (ORDERING_KEY_COLUMN, KEY_COLUMN)

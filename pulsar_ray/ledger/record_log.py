@@ -50,15 +50,6 @@ class RecordLog:
         self.size = 0
         self.snapshot_size = 0
 
-    @classmethod
-    def create(
-        cls, owner: DirectoryOwner, name: str, snapshot: Sequence[Record], disk: Disk = SYSTEM_DISK
-    ) -> RecordLog:
-        """A log that has begun."""
-        log = cls(owner, name, disk)
-        log.begin(snapshot)
-        return log
-
     def begin(self, snapshot: Sequence[Record]) -> None:
         """Start this epoch's log with a snapshot; older logs go once it is durable."""
         self.rewrite(snapshot)

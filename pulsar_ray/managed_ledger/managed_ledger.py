@@ -81,8 +81,7 @@ class ManagedLedger:
         log = RecordLog(opened.owner, MANIFEST, disk)
         ledger = cls(opened, LogFiles(opened.owner, log, LedgerWriter(disk), disk), settings)
         try:
-            log.rewrite([to_log(record) for record in ledger._state.snapshot()])
-            log.remove_older()
+            log.begin([to_log(record) for record in ledger._state.snapshot()])
             for path in opened.garbage:
                 with contextlib.suppress(FileNotFoundError):
                     disk.unlink(path)

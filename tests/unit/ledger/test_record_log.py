@@ -18,7 +18,9 @@ SNAPSHOT = [(1, ["a", 1]), (1, ["b", 2])]
 
 def start(path: Path, disk: FaultyDisk | None = None) -> tuple[DirectoryOwner, RecordLog]:
     owner = DirectoryOwner.open(path, create=True, acquire_lock=grant)
-    return owner, RecordLog.create(owner, "manifest", SNAPSHOT, disk or FaultyDisk())
+    log = RecordLog(owner, "manifest", disk or FaultyDisk())
+    log.begin(SNAPSHOT)
+    return owner, log
 
 
 def records(path: Path) -> list[tuple[int, object]]:

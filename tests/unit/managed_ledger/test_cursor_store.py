@@ -187,7 +187,9 @@ def test_a_cursor_that_could_not_be_made_can_be_made_later(
 @pytest.mark.parametrize("records", [[(SNAPSHOT, {"m": [1, 2]})], [(9, {})], [(SNAPSHOT, [1, 2])], []])
 def test_records_that_are_no_cursor_are_corrupt(tmp_path: Path, records: list[tuple[int, object]]) -> None:
     owner = DirectoryOwner.open(tmp_path / "s", create=True)
-    RecordLog.create(owner, LOG_NAME, records).close()
+    log = RecordLog(owner, LOG_NAME)
+    log.begin(records)
+    log.close()
     owner.close()
     with pytest.raises(CorruptData):
         CursorStore.open(tmp_path / "s")
@@ -215,7 +217,8 @@ def test_after_a_failed_write_everything_is_written_anew(tmp_path: Path) -> None
     owner = DirectoryOwner.open(tmp_path / "s", create=True)
     cursor = ManagedCursor(SUBSCRIPTION, START)
     cursor.set_ledgers([(1, 1000)])
-    log = RecordLog.create(owner, LOG_NAME, [(SNAPSHOT, snapshot_payload(cursor))], disk)
+    log = RecordLog(owner, LOG_NAME, disk)
+    log.begin([(SNAPSHOT, snapshot_payload(cursor))])
     store = CursorStore(owner, cursor, log)
     cursor.acknowledge(1, 0, 0)
     disk.fail("fdatasync")
@@ -238,9 +241,9 @@ def test_a_former_owner_can_promise_nothing(tmp_path: Path) -> None:
     owner = DirectoryOwner.open(tmp_path / "s", create=True, acquire_lock=no_lock)
     cursor = ManagedCursor(SUBSCRIPTION, START)
     cursor.set_ledgers([(1, 1000)])
-    store = CursorStore(
-        owner, cursor, RecordLog.create(owner, LOG_NAME, [(SNAPSHOT, snapshot_payload(cursor))])
-    )
+    log = RecordLog(owner, LOG_NAME)
+    log.begin([(SNAPSHOT, snapshot_payload(cursor))])
+    store = CursorStore(owner, cursor, log)
     cursor.acknowledge(1, 0, 4)
     work = store.begin_flush()
     assert work is not None
