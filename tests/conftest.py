@@ -13,7 +13,9 @@ settings.load_profile("default")
 
 # They start whole brokers or clusters, on machines that may be busy. A second failure counts; a first one
 # is shown as a rerun. Nothing below them gets a second try, and no broken promise does.
-_SECOND_TRY = {"actors", "conformance", "docs", "faults", "spark"}
+_SECOND_TRY = {"actors", "conformance", "docs", "faults", "nodes", "spark"}
+# All of it is left to `make test-all`; elsewhere a test says so itself.
+_LONG = {"nodes"}
 # What shares one Ray runs in one process, where tests are divided among several (`--dist loadgroup`).
 _SHARE_RAY = {
     "spark": {"test_handover", "test_read", "test_session"},
@@ -47,6 +49,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         suite = item.path.relative_to(_HERE).parts[0]
         if suite in _SECOND_TRY and reruns:
             item.add_marker(pytest.mark.flaky(reruns=1, rerun_except=["PromiseBroken"]))
+        if suite in _LONG:
+            item.add_marker(pytest.mark.long)
         item.add_marker(pytest.mark.xdist_group(_group(item)))
     if hasattr(config, "workerinput"):
         order = {group: place for place, group in enumerate(_LONGEST_FIRST)}

@@ -1,0 +1,61 @@
+"""Ray and a broker on the nodes of a world."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pulsar_ray.testing.waiting import wait_until
+from tests.nodes.world import DATA_DIR, Node, World
+
+PORT = 6379
+JOIN_DEADLINE_S = 90.0
+_RAY_OPTIONS = ("--num-cpus=2", "--object-store-memory=80000000", "--disable-usage-stats")
+_ASK_ADMIN = """
+import json, sys
+from pulsar_ray.admin import Admin
+with Admin() as admin:
+    call = admin
+    for name in sys.argv[1].split("."):
+        call = getattr(call, name)
+    answer(call(*json.loads(sys.argv[2])))
+"""
+
+
+class RayNodes:
+    """Nodes of one Ray cluster; the first one is the head."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.head = world.add_node()
+
+    def start_head(self) -> None:
+        """Start Ray on the head node, which is up, and the broker on it."""
+        self.head.run(
+            *("ray", "start", "--head", f"--port={PORT}", f"--node-ip-address={self.head.address}"),
+            *("--include-dashboard=false", *_RAY_OPTIONS),
+        )
+        self.head.run("pulsar-ray", "start", "--data-dir", DATA_DIR)
+
+    def start_worker(self, node: Node) -> None:
+        """Start Ray on a node that is up; returns when the broker has all running nodes' stores."""
+        node.run(
+            *("ray", "start", f"--address={self.head.address}:{PORT}", f"--node-ip-address={node.address}"),
+            *_RAY_OPTIONS,
+        )
+        self.wait_for_stores()
+
+    def add_worker(self) -> Node:
+        """One more node with Ray on it, whose store the broker has."""
+        node = self.world.add_node()
+        self.start_worker(node)
+        return node
+
+    def wait_for_stores(self) -> None:
+        """Wait until the broker has a store for each node that is up."""
+        up = sum(node.is_up for node in self.world.nodes)
+        wait_until(lambda: len(self.admin("broker")["stores"]) == up, JOIN_DEADLINE_S, f"{up} stores")
+
+    def admin(self, method: str, *arguments: Any, on: Node | None = None) -> Any:
+        """What a method of Admin, for instance "topics.stats", answers on a node; on the head by default."""
+        return (on or self.head).ask(_ASK_ADMIN, method, json.dumps(arguments))
