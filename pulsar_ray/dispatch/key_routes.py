@@ -38,7 +38,8 @@ class KeyRoutes:
         self._owners: NDArray[np.int32] = self.table.copy()
         self._numbers: NDArray[np.int32] = np.array([NOWHERE], np.int32)
         """All that the table may have."""
-        self._version = 0
+        self._version = object()
+        """Another one whenever a slot moves. No number: blocks outlive these routes and keep their shares."""
 
     def admit(self, spec: ConsumerSpec) -> None:
         """Give a consumer slots; `join` follows. Raises ConsumerAssignError, and then nothing has changed."""
@@ -66,7 +67,7 @@ class KeyRoutes:
 
         Found anew only after a slot has moved.
         """
-        if block.shares is None or block.shares.version != self._version:
+        if block.shares is None or block.shares.version is not self._version:
             block.shares = Shares(self._version, self._shares(block))
         return block.shares.rows
 
@@ -105,7 +106,7 @@ class KeyRoutes:
         """Nothing is pending any more."""
         self.draining.clear()
         self.table[:] = self._owners
-        self._version += 1
+        self._version = object()
 
     def _refresh(self) -> None:
         numbers = {consumer.spec.consumer_id: number for number, consumer in enumerate(self.consumers)}
@@ -117,11 +118,11 @@ class KeyRoutes:
         self.table[:] = self._owners
         for slot in self.draining.slots():
             self.table[slot] = NOWHERE
-        self._version += 1
+        self._version = object()
 
     def _send(self, slot: int, number: int) -> None:
         self.table[slot] = number
-        self._version += 1
+        self._version = object()
 
     def _held_elsewhere(self) -> Iterator[Held]:
         for consumer in self.consumers:
