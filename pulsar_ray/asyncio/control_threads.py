@@ -47,7 +47,13 @@ async def in_thread(
                 undo(value)  # type: ignore[arg-type]
 
     _start(run)
-    return await answered
+    try:
+        return await answered
+    except asyncio.CancelledError:
+        # The answer may have come in the same turn of the loop.
+        if undo is not None and not answered.cancelled() and answered.exception() is None:
+            _start(undo, answered.result())
+        raise
 
 
 def _start(function: Callable[..., object], *arguments: object) -> None:

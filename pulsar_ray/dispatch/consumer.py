@@ -145,7 +145,7 @@ class Consumer:
 class Shares(NamedTuple):
     """The rows of a block by the number of their keys' consumer, while routes are of this version."""
 
-    version: int
+    version: object
     rows: dict[int, RowSet]
 
 

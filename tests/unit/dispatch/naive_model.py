@@ -95,6 +95,7 @@ class NaiveModel:
         self.facts = Facts()
         self.holder: dict[Message, tuple[int, bool]] = {}  # consumer id, granted as a suspect
         self.suspects: set[Message] = set()
+        self.from_before: set[Message] = set()  # held since before a restart
         self.last_granted: tuple[int, Message] | None = None
         cursor = ManagedCursor(Subscription("s"), Position(0, -1))
         self.isolates = seed % 3 != 2
@@ -211,6 +212,7 @@ class NaiveModel:
                 self.check_key(grant.consumer_id, message)
             self.holder[message] = (grant.consumer_id, grant.is_suspect)
             self.suspects.discard(message)
+            self.from_before.discard(message)
         if self.max_unacked and not self.is_ordered:
             held = sum(1 for c, _ in self.holder.values() if c == grant.consumer_id)
             assert held < self.max_unacked + 9
@@ -246,6 +248,14 @@ class NaiveModel:
                 self.facts.failures[message] = self.facts.failures.get(message, 0) + 1
             self.holder.pop(message, None)
 
+    def take_back(self, consumer_id: int, messages: list[Message]) -> None:
+        """Let messages come again, and the rest of their batches with them, without counting a failure."""
+        for message in messages:
+            whole = self.entries[message[:2]] if self.ref_of[message[:2]].is_batch else [message]
+            for row in whole:
+                if self.holder.get(row, (0,))[0] == consumer_id:
+                    del self.holder[row]
+
     def claim(self, client: Client, held: dict[tuple[int, int], list[tuple[int, int]]]) -> None:
         for key, rows in held.items():
             ref = self.ref_of[key]
@@ -259,6 +269,7 @@ class NaiveModel:
             for message in free:
                 self.holder[message] = (client.consumer_id, False)
                 self.suspects.discard(message)
+                self.from_before.add(message)
             if ref.is_batch and free:
                 self.facts.acked.update(
                     m for m in self.entries[key] if m not in self.holder and m not in self.facts.acked

@@ -330,6 +330,22 @@ def test_the_type_and_the_ring_may_change_when_all_have_left() -> None:
     ] == [*range(3, 10)]
 
 
+def test_keys_go_to_their_owners_after_all_consumers_were_replaced() -> None:
+    keys = KeysRig(DIGITS, per_block=10)
+    lower, upper = sticky((0, 32_767)), sticky((32_768, 65_535))
+    keys.add(1, spec=lower)
+    keys.add(2, spec=upper)
+    before = keys.granted()
+    assert set(before) == {1, 2}
+    keys.dispatcher.remove_consumer(1, Departure.CLOSED)
+    keys.dispatcher.remove_consumer(2, Departure.CLOSED)
+    keys.add(3, spec=upper)
+    keys.add(4, spec=sticky((0, 4_000)))
+    keys.add(5, spec=sticky((4_001, 32_767)))
+    assert before[1] == ["5", "6", "8"]
+    assert keys.granted() == {3: before[2], 4: ["8"], 5: ["5", "6"]}
+
+
 def test_max_unacked_messages_of_a_consumer_hold() -> None:
     keys = KeysRig(DIGITS * 4, settings=DispatchSettings(max_unacked_messages_per_consumer=6))
     keys.add(1)

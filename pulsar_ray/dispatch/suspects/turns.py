@@ -1,0 +1,111 @@
+"""A policy hands out suspects singly, each to a consumer that holds nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TypeAlias
+
+from pulsar_ray.dispatch import row_segments
+from pulsar_ray.dispatch.consumer import Consumer, PendingBlock
+from pulsar_ray.dispatch.grant import Grant
+from pulsar_ray.dispatch.key_routes import KeyRoutes
+from pulsar_ray.dispatch.policy import GrantSource
+from pulsar_ray.dispatch.row_segments import Segment
+from pulsar_ray.model import row_sets
+from pulsar_ray.model.row_sets import numbers_of
+from pulsar_ray.numpy_on_demand import np
+
+Barriers: TypeAlias = dict[int, tuple[tuple[int, int], int]]
+"""By number of a consumer: block and row of its first suspect. Nothing at or behind it may be granted."""
+
+
+# ---- one active consumer: in the order of the log
+
+
+def comes_first(suspect: PendingBlock, block: PendingBlock | None) -> bool:
+    """Whether a block's first suspect lies before everything that waits as usual, `block` at its head."""
+    if block is None or suspect.key < block.key:
+        return True
+    return suspect is block and _first(suspect.suspects) < _first(block.waiting)
+
+
+def rows_before_suspects(block: PendingBlock) -> int:
+    """How many waiting rows of a block lie before its first suspect."""
+    if not block.suspects:
+        return row_segments.size(block.waiting)
+    before = (1 << _first(block.suspects)) - 1
+    return (row_segments.rows_of(block.waiting) & before).bit_count()
+
+
+def _first(segments: list[Segment]) -> int:
+    return row_sets.first(row_segments.rows_of(segments))
+
+
+# ---- Shared: to anybody who is free
+
+
+def dispatch_to_free(
+    consumers: Collection[Consumer], source: GrantSource, grants: list[Grant]
+) -> Consumer | None:
+    """Give suspects to consumers that hold nothing; returns the consumer that is kept free for the rest."""
+    for consumer in consumers:
+        if consumer.unacked == 0 and source.room(consumer) > 0:
+            block = source.pending.suspects.first_free()
+            if block is None:
+                return None
+            grants.append(source.grant_suspect(consumer, block))
+    if any(consumer.suspect is not None for consumer in consumers):
+        return None
+    return min(
+        (consumer for consumer in consumers if source.room(consumer) > 0),
+        key=lambda consumer: consumer.unacked,
+        default=None,
+    )
+
+
+# ---- Key_Shared: to the owner of the key
+
+
+def dispatch_to_owners(routes: KeyRoutes, source: GrantSource, grants: list[Grant]) -> Barriers:
+    """Give each consumer its first suspect if it holds nothing else; returns who must wait where."""
+    first = _first_suspects(routes, source)
+    for number, (block, row) in first.items():
+        consumer = routes.consumers[number]
+        if consumer.unacked or source.room(consumer) <= 0 or _is_behind(routes, source, number, block, row):
+            continue
+        grants.append(source.grant_suspect(consumer, block, row))
+    return {number: (block.key, row) for number, (block, row) in first.items()}
+
+
+def _first_suspects(routes: KeyRoutes, source: GrantSource) -> dict[int, tuple[PendingBlock, int]]:
+    first: dict[int, tuple[PendingBlock, int]] = {}
+    for block in source.pending.suspects.blocks():
+        if len(first) == len(routes.consumers):
+            break
+        rows = numbers_of(row_segments.rows_of(block.suspects))
+        for number, row in zip(_numbers(routes, block, rows), rows.tolist(), strict=True):
+            if number >= 0:
+                first.setdefault(number, (block, row))
+    return first
+
+
+def _numbers(
+    routes: KeyRoutes, block: PendingBlock, rows: np.ndarray[tuple[int], np.dtype[np.int64]]
+) -> list[int]:
+    assert block.slots is not None
+    if isinstance(block.slots, int):
+        return [int(routes.table[block.slots])] * len(rows)
+    numbers: list[int] = routes.table[block.slots[rows]].tolist()
+    return numbers
+
+
+def _is_behind(routes: KeyRoutes, source: GrantSource, number: int, suspect: PendingBlock, row: int) -> bool:
+    """Whether a message that waits as usual comes before the suspect at this consumer."""
+    for waiting_key, block in source.pending.waiting.items():
+        if waiting_key > suspect.key:
+            return False
+        rows = numbers_of(row_segments.rows_of(block.waiting))
+        for found, at in zip(_numbers(routes, block, rows), rows.tolist(), strict=True):
+            if found == number and (waiting_key < suspect.key or at < row):
+                return True
+    return False
