@@ -115,10 +115,6 @@ class LogFeed:
             last[segment.ledger_id] = segment.last_entry_id
         return list(last.items())
 
-    def has_after(self, position: Position) -> bool:
-        """Whether an entry at or behind `position` is durable."""
-        return position <= self.last
-
     def blocks_from(self, position: Position, max_messages: int) -> list[BlockRef] | None:
         """Blocks from `position` on out of memory; None if they have to be read from a file."""
         tail = self._tail

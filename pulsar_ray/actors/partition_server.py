@@ -9,6 +9,8 @@ dispatchers and clients ask, it answers when the answer is durable.
 from __future__ import annotations
 
 import asyncio
+import functools
+import logging
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,7 +28,12 @@ from pulsar_ray.actors.session_host import SessionHost
 from pulsar_ray.actors.sleeping_cursors import SleepingCursors
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import InvalidConfiguration, PulsarException, SubscriptionNotFound
+from pulsar_ray.errors import (
+    BrokerPersistenceError,
+    InvalidConfiguration,
+    PulsarException,
+    SubscriptionNotFound,
+)
 from pulsar_ray.managed_ledger.cursor_directories import remove_forgotten
 from pulsar_ray.managed_ledger.managed_ledger import ManagedLedger, Subscription
 from pulsar_ray.managed_ledger.manifest import LEDGER_COUNTER_BITS
@@ -45,6 +52,8 @@ from pulsar_ray.session.requests import (
     encode_request,
 )
 from pulsar_ray.session.session_table import Session
+
+logger = logging.getLogger(__name__)
 
 HOLD_REPORT_DELAY_S = 0.1
 LOW_DISK_TRIM_S = 10.0
@@ -192,25 +201,59 @@ class PartitionServer:
         holds, self._holds = self._holds, {}
         for number, position in holds.items():
             if self.ledger.has_subscription(number):
-                self._submit_change(self.ledger.begin_move_hold(number, position))
+                refused = functools.partial(self._report_again, number, position)
+                self._submit_change(self.ledger.begin_move_hold(number, position), refused)
 
-    def _submit_change(self, change: Any) -> None:
+    def _report_again(self, number: int, position: Position) -> None:
+        """A hold that the disk did not take is written later, unless it has moved on by then."""
+        self._holds.setdefault(number, position)
+        if self._hold_timer is None:
+            self._hold_timer = self._loop.call_later(LOW_DISK_TRIM_S, self._write_holds)
+
+    def _submit_change(self, change: Any, on_refused: Callable[[], None] = lambda: None) -> None:
+        """Carry out a change nobody waits for; a full disk only delays it."""
         if change is None:
             return
 
         def done(_result: Any, error: BaseException | None) -> None:
-            if error is not None:
-                self._on_fatal(error)
-                return
-            self.ledger.finish_change(change)
+            outcome = self._settled(change, error)
+            if isinstance(outcome, BrokerPersistenceError):
+                logger.warning("%s", outcome)
+                on_refused()
+            elif isinstance(outcome, BaseException):
+                self._on_fatal(outcome)
 
         self._disk.submit(change.run, done)
 
     async def _durable(self, change: Any) -> Any:
+        """Carry out a change; the ledger takes in its end also when nobody waits for it any more.
+
+        Raises BrokerPersistenceError if the disk refused it: then it is not in effect.
+        """
         if change is None:
             return None
-        await self._disk.run(change.run)
-        return self.ledger.finish_change(change)
+        ended: asyncio.Future[Any] = self._loop.create_future()
+
+        def done(_result: Any, error: BaseException | None) -> None:
+            outcome = self._settled(change, error)
+            if ended.cancelled():
+                return
+            if isinstance(outcome, BaseException):
+                ended.set_exception(outcome)
+            else:
+                ended.set_result(outcome)
+
+        self._disk.submit(change.run, done)
+        return await ended
+
+    def _settled(self, change: Any, error: BaseException | None) -> Any:
+        """What a change that ran has brought: its result, or the error to raise."""
+        if error is None:
+            return self.ledger.finish_change(change)
+        self.ledger.fail_change(change)
+        if isinstance(error, OSError):
+            return BrokerPersistenceError(f"{self.ledger.directory}: the disk refused a change: {error}")
+        return error
 
     # --- control calls ----------------------------------------------------------------------------
 

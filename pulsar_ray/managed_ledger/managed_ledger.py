@@ -135,10 +135,6 @@ class ManagedLedger:
         """The ledgers, for stats; of the open one only id and times are up to date."""
         return list(self._state.manifest.ledgers.values())
 
-    def locate(self, position: Position) -> IndexPoint | None:
-        """The start of a frame at or before a position, by at most 4 MiB or 4,000 entries."""
-        return self._state.index.floor(position)
-
     def index_points(self) -> list[IndexPoint]:
         """Where frames start, one for every 4 MiB or 4,000 entries and for each segment, in order."""
         return list(self._state.index.points)
@@ -152,10 +148,6 @@ class ManagedLedger:
         """Search the first entry published at or after a time; `run` it on any thread."""
         state = self._state
         return TimeSearch(time_ms, state.index.floor_of_time(time_ms), state.segments(), state.last_position)
-
-    def position_at_time(self, time_ms: int) -> Position:
-        """The same at once; touches the disk."""
-        return self.begin_position_at_time(time_ms).run()
 
     def before(self, position: Position) -> Position:
         """The mark-delete position right before an entry."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from pulsar_ray.config import MIB
+from pulsar_ray.errors import BrokerPersistenceError
 from pulsar_ray.testing.waiting import wait_until
 from tests.conformance.broker import EARLIEST, Broker, numbers, values
 
@@ -35,6 +37,25 @@ def test_consumed_ledgers_go_at_the_next_retention_check(make_broker: MakeBroker
     assert broker.stored(topic) == numbers(10, 25)
     again = client.subscribe(topic, "from the first on", initial_position=EARLIEST)
     assert values(again, 15) == numbers(10, 25)
+
+
+def test_a_subscription_that_the_disk_refused_keeps_nothing(make_broker: MakeBroker) -> None:
+    broker = make_broker(
+        retention_check_interval_in_seconds=1,
+        managed_ledger_max_entries_per_ledger=10,
+        managed_ledger_min_ledger_rollover_time_minutes=0,
+    )
+    client, topic = broker.client(operation_timeout_seconds=5), broker.topic()
+    consumer = client.subscribe(topic, "s", ack_receipt_enabled=True)
+    producer = client.create_producer(topic)
+    ids = [producer.send(value) for value in numbers(0, 25)]
+    broker.cluster.disk.fail("fdatasync", errno.ENOSPC)
+    with pytest.raises(BrokerPersistenceError):
+        client.subscribe(topic, "refused", initial_position=EARLIEST)
+    assert values(consumer, 25, acknowledge=True) == numbers(0, 25)
+    wait_until(
+        lambda: broker.first_stored(topic) == (ids[20].ledger_id(), 0), what="consumed ledgers are gone"
+    )
 
 
 @pytest.mark.parametrize("batching", [False, True])

@@ -7,12 +7,14 @@ import pytest
 
 import pulsar_ray
 import pulsar_ray.asyncio
+from pulsar_ray.client.client_options import ClientOptions
+from pulsar_ray.client.consumer_options import ConsumerOptions, ReaderOptions
 from pulsar_ray.client.not_yet import NOT_YET, NotYet
-from pulsar_ray.client.options import ClientOptions, ConsumerOptions, ProducerOptions, ReaderOptions
+from pulsar_ray.client.producer_options import ProducerOptions
 from pulsar_ray.client.send_arguments import check_send_arguments
-from pulsar_ray.client.signatures import CLIENT, CREATE_PRODUCER, CREATE_READER, SEND, SUBSCRIBE
 from pulsar_ray.errors import OperationNotSupported
 from pulsar_ray.model.message_id import MessageId
+from tests.unit.client.official_signatures import CLIENT, CREATE_PRODUCER, CREATE_READER, SEND, SUBSCRIBE
 
 SIGNATURES = {
     "Client": CLIENT,

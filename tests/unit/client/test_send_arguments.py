@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pulsar_ray.client.send_arguments import check_send_arguments
-from pulsar_ray.client.signatures import SEND
+from tests.unit.client.official_signatures import SEND
 
 DEFAULTS = {name: default for name, default in SEND.parameters.items() if name != "content"}
 

@@ -205,7 +205,7 @@ def test_positions_survive_when_everything_is_trimmed(tmp_path: Path) -> None:
         assert log.last_position == Position(FIRST + 1, 1)
         assert log.first_position == Position(FIRST + 1, 2)
         assert log.last_message()["batch_size"] == 0
-        assert log.position_at_time(0) == Position(FIRST + 1, 2)
+        assert log.begin_position_at_time(0).run() == Position(FIRST + 1, 2)
         abandon(log)
         log = open_log(tmp_path, config=TWO_A_LEDGER)
     assert append(log, 4).positions == [Position(FIRST + 2, 0)]

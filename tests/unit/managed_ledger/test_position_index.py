@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pulsar_ray.managed_ledger.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.position_index import POINT_BYTES, POINT_ENTRIES, IndexPoint, PositionIndex
 from pulsar_ray.model.position import EARLIEST, Position
 from tests.stored_blocks import abandon, append, append_blocks, block, change, open_log, settings
@@ -70,20 +71,26 @@ def test_the_first_message_at_or_after_a_time_is_found(
         expected = next(
             (at for at, published_ms in published if published_ms >= time_ms), log.last_position.next()
         )
-        assert log.position_at_time(time_ms) == expected
+        assert log.begin_position_at_time(time_ms).run() == expected
     trimmed = change(log, log.begin_trim(10_000, NONE))
     remaining = [(at, ms) for at, ms in published if at.ledger_id not in trimmed]
     for time_ms in range(0, 10 * seq, 97):
         expected = next((at for at, ms in remaining if ms >= time_ms), log.last_position.next())
-        assert log.position_at_time(time_ms) == expected
+        assert log.begin_position_at_time(time_ms).run() == expected
+
+
+def located(log: ManagedLedger, position: Position) -> IndexPoint | None:
+    """The last of the log's index points at or before a position."""
+    points = [p for p in log.index_points() if (p.ledger_id, p.entry_id) <= position]
+    return points[-1] if points else None
 
 
 def test_a_position_is_located_at_a_frame_before_it(tmp_path: Path) -> None:
     log = open_log(tmp_path)
-    assert log.locate(EARLIEST) is None
+    assert located(log, EARLIEST) is None
     for seq in range(20):
         append(log, seq, size=500_000)
-    at = log.locate(log.last_position)
+    at = located(log, log.last_position)
     assert at is not None
     assert 0 < at.entry_id <= 19
     assert log.segments()[0].end_offset - at.offset <= POINT_BYTES + 600_000
