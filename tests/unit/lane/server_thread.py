@@ -29,7 +29,7 @@ HELLO_FIELDS = HelloFields(1, 4711, TOKEN, 1)
 ECHO = 20
 SWALLOW = 21
 FLOOD = 22
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 class Journal:
