@@ -96,7 +96,8 @@ def share_auth_mode(mode: str) -> None:
 def has_auth_token() -> bool:
     """Whether this user has a token for Ray clusters, so that `ray start` asks for it."""
     raylet: Any = ray._raylet
-    return bool(raylet.AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True))
+    loader = getattr(raylet, "AuthenticationTokenLoader", None)  # Ray has tokens from 2.52 on
+    return loader is not None and bool(loader.instance().has_token(ignore_auth_mode=True))
 
 
 def stop_ray() -> None:

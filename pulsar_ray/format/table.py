@@ -121,19 +121,23 @@ def _is_castable(kind: pa.DataType, name: str) -> bool:
     return _is_bytes_or_text(kind)
 
 
-def _is_bytes_or_text(kind: pa.DataType) -> bool:
-    return any(
-        check(kind)
-        for check in (
-            pa.types.is_binary,
-            pa.types.is_large_binary,
-            pa.types.is_binary_view,
-            pa.types.is_fixed_size_binary,
-            pa.types.is_string,
-            pa.types.is_large_string,
-            pa.types.is_string_view,
-        )
+_IS_BYTES_OR_TEXT = tuple(
+    getattr(pa.types, name)
+    for name in (
+        "is_binary",
+        "is_large_binary",
+        "is_binary_view",  # views are there from pyarrow 16 on
+        "is_fixed_size_binary",
+        "is_string",
+        "is_large_string",
+        "is_string_view",
     )
+    if hasattr(pa.types, name)
+)
+
+
+def _is_bytes_or_text(kind: pa.DataType) -> bool:
+    return any(check(kind) for check in _IS_BYTES_OR_TEXT)
 
 
 def _cast(chunk: pa.Array, target: pa.DataType) -> Iterator[pa.Array]:

@@ -19,7 +19,7 @@ SCHEMA = StructType([StructField("number", LongType(), nullable=False), StructFi
 
 
 def encoded(rows: int, value: bytes) -> bytes:
-    batch = pa.record_batch({"number": pa.array(range(rows), pa.int64()), "value": [value] * rows})
+    batch = pa.RecordBatch.from_pydict({"number": pa.array(range(rows), pa.int64()), "value": [value] * rows})
     return b"".join((batch.schema.serialize(), batch.serialize(), b"\xff\xff\xff\xff\0\0\0\0"))
 
 

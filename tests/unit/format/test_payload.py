@@ -229,7 +229,7 @@ def test_decoding_does_not_copy_a_batch() -> None:
 
 
 def test_table_is_encoded_by_column_name() -> None:
-    table = pa.record_batch(
+    table = pa.RecordBatch.from_pydict(
         {
             "event_time": pa.array([None, 2, 3], pa.int64()),
             "value": pa.array([b"a", b"b", None], pa.binary()),
@@ -260,7 +260,7 @@ def test_table_is_encoded_the_same_in_a_room(rows: list[Any], first: int, values
     columns = {"value": pa.array(values, pa.binary())}
     if not values_only:
         columns |= {"key": pa.array(keys, pa.utf8()), "event_time": pa.array(times, pa.int64())}
-    table = pa.record_batch(columns).slice(min(first, len(rows) - 1))
+    table = pa.RecordBatch.from_pydict(columns).slice(min(first, len(rows) - 1))
     alone, bits = encode_table(table)
     rooms = []
 
@@ -277,7 +277,7 @@ def test_table_is_encoded_the_same_in_a_room(rows: list[Any], first: int, values
 
 
 def test_the_environment_does_not_change_what_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = pa.record_batch({"value": pa.array([b"a", None], pa.binary())})
+    table = pa.RecordBatch.from_pydict({"value": pa.array([b"a", None], pa.binary())})
     before = bytes(encode_table(table)[0])
     monkeypatch.setenv("ARROW_PRE_0_15_IPC_FORMAT", "1")
     monkeypatch.setenv("ARROW_PRE_1_0_METADATA_VERSION", "1")
@@ -289,7 +289,7 @@ def test_the_environment_does_not_change_what_is_stored(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("columns", [{"key": pa.array(["k"])}, {"value": pa.array(["text"])}])
 def test_table_with_wrong_columns_is_refused(columns: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="value"):
-        encode_table(pa.record_batch(columns))
+        encode_table(pa.RecordBatch.from_pydict(columns))
 
 
 @pytest.mark.parametrize(
