@@ -6,14 +6,17 @@ export PYTHONDONTWRITEBYTECODE :=
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+EXTRAS ?= spark,dev
+# A file of versions to install, as pip's --constraint takes it; without, the newest that pyproject.toml allows.
+VERSIONS ?=
 STAMP := $(VENV)/.installed
 
 setup: $(STAMP)
 
 # Touched last, so that an installation that failed half way is repeated.
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml $(VERSIONS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -e '.[spark,dev]'
+	$(BIN)/python -m pip install --quiet -e '.[$(EXTRAS)]' $(VERSIONS:%=--constraint %)
 	touch $(STAMP)
 
 demo: setup
@@ -39,16 +42,24 @@ test-without-ray: setup
 	$(BIN)/python -m pytest -m 'not long' --numprocesses 5 tests/unit tests/conformance
 
 test-with-ray: setup
-	$(BIN)/python -m pytest -m 'not long' --numprocesses 3 --dist loadgroup --no-loadscope-reorder tests/actors tests/docs tests/faults tests/spark
+	$(BIN)/python -m pytest -m 'not long' --numprocesses 3 --dist loadgroup --no-loadscope-reorder tests/actors tests/docs tests/faults $(if $(findstring spark,$(EXTRAS)),tests/spark)
 
 # One at a time: each brings up several Rays.
 test-long: setup
 	$(BIN)/python -m pytest -m long tests
 
-# The lowest and the highest Python of requires-python, each in an environment of its own.
+# The ends of what pyproject.toml allows: Ray, pyarrow and the rest in tests/versions/NAME.txt, the Python, the extras.
+ENDS := lowest:python3.10:dev lowest-spark:python3.10:spark,dev \
+	highest-spark:python3.12:spark,dev highest:python3.13:dev
+
+# Each in an environment of its own. Types are those of the newest versions, so `make check` looks at them alone.
 test-pythons:
-	$(MAKE) test PYTHON=python3.10 VENV=.venv-3.10
-	$(MAKE) test PYTHON=python3.12 VENV=.venv-3.12
+	@for end in $(ENDS); do set -- $$(echo $$end | tr : ' '); $$2 -c '' || { \
+		echo "$$2 does not run: put that Python on the PATH (for instance with pyenv, or uv python install)" >&2; \
+		exit 1; }; done
+	set -e; for end in $(ENDS); do set -- $$(echo $$end | tr : ' '); \
+		$(MAKE) --no-print-directory test-without-ray test-with-ray \
+			VENV=.venv-$$1 PYTHON=$$2 EXTRAS=$$3 VERSIONS=tests/versions/$$1.txt; done
 
 format: setup
 	$(BIN)/ruff format .

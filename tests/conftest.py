@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from packaging.version import Version
 
 # A busy machine is no failure: no test asserts a time, hypothesis' own deadline included.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -39,6 +41,12 @@ _LONGEST_FIRST = (
     "faults/test_takeover",
 )
 _HERE = Path(__file__).parent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if Version(version("ray")) < Version("2.60"):
+        # Older Rays do not wait for the processes that `ray.shutdown()` ends.
+        config.addinivalue_line("filterwarnings", "ignore:subprocess .* is still running:ResourceWarning")
 
 
 # Before pytest-xdist's own, which notes the groups that it finds then.

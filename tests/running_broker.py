@@ -69,7 +69,7 @@ class Broker:
     def pid(self, name: str, timeout_s: float = CALL_DEADLINE_S) -> int:
         """The process that runs the actor now. Raises RayError or ValueError while none does."""
         method = "ready" if name == CONTROLLER else "probe"
-        answer = ray.get(getattr(self.handle(name), method).remote(), timeout=timeout_s)
+        answer = self._call(name, method, timeout_s=timeout_s)
         return int(answer["pid"] if name == CONTROLLER else answer)
 
     def kill(self, name: str) -> int:
@@ -93,7 +93,7 @@ class Broker:
 
     def run_in(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
         """Run `function(actor, *args)` in the actor's process."""
-        return ray.get(self.handle(name).__ray_call__.remote(function, *args), timeout=CALL_DEADLINE_S)
+        return self._call(name, "__ray_call__", function, *args)
 
     def wait_for_other(self, name: str, former_pid: int) -> int:
         """Wait until another process than the former one serves as this actor; its process id."""
@@ -109,8 +109,13 @@ class Broker:
 
     def stats(self, name: str) -> dict[str, Any]:
         """The actor's own counters."""
-        result: dict[str, Any] = ray.get(self.handle(name).stats.remote(), timeout=CALL_DEADLINE_S)
+        result: dict[str, Any] = self._call(name, "stats")
         return result
+
+    def _call(self, name: str, method: str, *args: Any, timeout_s: float = CALL_DEADLINE_S) -> Any:
+        # A method does not keep the handle, which older Rays need for the call.
+        handle = self.handle(name)
+        return ray.get(getattr(handle, method).remote(*args), timeout=timeout_s)
 
     def forget(self, topic: str) -> None:
         """End this process's clients, and delete the topic with its actors."""

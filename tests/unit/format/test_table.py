@@ -14,10 +14,9 @@ from pulsar_ray.format.table import normalize_table, split_rows, split_table
 TEXT_MAP = pa.map_(pa.utf8(), pa.utf8())
 VALUES = [b"abcd", None, b"efgh"]
 TEXTS = ["abcd", None, "efgh"]
-# From pyarrow 16 on.
-VIEWS = (
-    [pa.array(VALUES, pa.binary_view()), pa.array(TEXTS, pa.string_view())] if hasattr(pa, "binary_view") else []
-)
+VIEWS: list[pa.Array] = []
+if hasattr(pa, "binary_view"):  # from pyarrow 16 on
+    VIEWS += [pa.array(VALUES, pa.binary_view()), pa.array(TEXTS, pa.string_view())]
 
 
 @pytest.mark.parametrize(
