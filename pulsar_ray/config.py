@@ -105,6 +105,12 @@ class Settings:
     managed_ledger_max_ledger_rollover_time_minutes: int = setting(240, "never later than this", minimum=1)
 
     data_dir: str = setting("~/.pulsar-ray", "directory everything durable lives in, on a local disk")
+    allow_founding: bool = setting(
+        False, "let Client() begin a new, empty broker on a Ray that its program did not start"
+    )
+    allow_new_stores: bool = setting(
+        False, "take in new nodes with an empty data directory; off: after `pulsar-ray init-store`"
+    )
     disk_low_water_mark_bytes: int = setting(
         -1, "refuse messages with less free space; -1: max(1 GiB, 2% of the disk)", minimum=-1
     )

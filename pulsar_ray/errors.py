@@ -348,6 +348,20 @@ class NetworkFileSystem(InvalidConfiguration):
     """The data directory lies on a network file system, whose locks and syncs cannot be trusted."""
 
 
+class BrokerNotFounded(ConnectError):
+    """No broker was ever made here, and this program may not make one: run `pulsar-ray start`."""
+
+    retriable = False
+
+
+class CatalogMissing(BrokerMetadataError):
+    """There are stores, but not their catalog of topics: nothing is served rather than something empty."""
+
+
+class CatalogConflict(BrokerMetadataError):
+    """More than one catalog, or stores of more than one cluster, lie where one broker would serve."""
+
+
 class TooManyActiveActors(NotAllowedError):
     """A node has as many active partitions and subscriptions as `max_active_actors` allows."""
 

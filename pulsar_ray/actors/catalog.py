@@ -1,22 +1,27 @@
-"""Which topics there are: the controller's SQLite view, rebuilt from the ledgers if lost."""
+"""Which topics there are: the controller's SQLite file, one for a cluster (ADR 0026)."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sqlite3
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pulsar_ray.errors import (
     BrokerPersistenceError,
+    CatalogMissing,
     CorruptData,
     NotAllowedError,
     ServiceUnitNotReady,
     TopicNotFound,
+    UnsupportedFormatVersion,
 )
+from pulsar_ray.ledger.disk import SYSTEM_DISK
 from pulsar_ray.model.topic_name import TopicName
 
 _SCHEMA = """
@@ -28,7 +33,18 @@ CREATE TABLE IF NOT EXISTS partition (
     store_id TEXT NOT NULL, has_ledger INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE IF NOT EXISTS last_number (one INTEGER PRIMARY KEY CHECK (one = 1), value INTEGER NOT NULL);
 INSERT OR IGNORE INTO last_number VALUES (1, 0);
+CREATE TABLE IF NOT EXISTS cluster (one INTEGER PRIMARY KEY CHECK (one = 1), cluster_id TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS generation (
+    place INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, first_number INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS store (store_id TEXT PRIMARY KEY, host TEXT NOT NULL, path TEXT NOT NULL);
 """
+CATALOG_VERSION = 2
+"""1 (of version 0.1, which left it 0) named no cluster."""
+FOUNDED_NUMBERS = 1 << 31
+"""A catalog that was founded grants numbers below this."""
+REBUILT_NUMBERS = 1 << 21
+"""One that was rebuilt grants so many, from one of the `REBUILT_RANGES` above."""
+REBUILT_RANGES = FOUNDED_NUMBERS // REBUILT_NUMBERS - 1
 BUILT_IN_NAMESPACES = ("public/default", "pulsar/system")
 
 
@@ -44,6 +60,13 @@ class PartitionRow:
     has_ledger: bool
 
 
+class CatalogIdentity(NamedTuple):
+    """Whose catalog it is, and the catalogs it was made from, itself last; empty for one of version 0.1."""
+
+    cluster_id: str
+    generations: tuple[str, ...]
+
+
 class _Database:
     """One connection for several threads: a statement at a time, and none once it is closed."""
 
@@ -51,8 +74,9 @@ class _Database:
         self._lock = threading.RLock()
         self._path = path
         with self._storing():
+            # Never one that is made by opening it.
             self._connection: sqlite3.Connection | None = sqlite3.connect(
-                path, isolation_level=None, check_same_thread=False
+                f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None, check_same_thread=False
             )
 
     def execute(self, sql: str, arguments: tuple[Any, ...] = ()) -> list[Any]:
@@ -102,34 +126,197 @@ class Catalog:
     """Topics, partitions and their numbers. Every change is committed before the call returns."""
 
     def __init__(self, path: Path) -> None:
+        """Open the one that is there. Raises CatalogMissing, CorruptData, UnsupportedFormatVersion."""
+        if not path.is_file():
+            raise CatalogMissing(f"{path} is not there")
         try:
             self._db = _Database(path)
+            ((version,),) = self._db.execute("PRAGMA user_version")
+            if version > CATALOG_VERSION:
+                raise UnsupportedFormatVersion(
+                    f"{path} has format version {version}, this build uses {CATALOG_VERSION}"
+                )
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.executescript(_SCHEMA)
         except sqlite3.DatabaseError as error:
-            reason = f"no SQLite file of ours ({error}); move it away, it is rebuilt from the ledgers"
+            reason = (
+                f"no SQLite file of ours ({error}); move it away, and make it anew with "
+                "`pulsar-ray start --rebuild-catalog`"
+            )
             raise CorruptData(str(path), 0, reason) from None
         for name in BUILT_IN_NAMESPACES:
             self._db.execute("INSERT OR IGNORE INTO namespace VALUES (?)", (name,))
 
-    def restore(self, rows: Sequence[PartitionRow], prepared: Collection[int] = ()) -> None:
-        """Take back what the ledger directories say; the partitions with these numbers were not added yet."""
-        for row in rows:
-            self._db.execute("UPDATE last_number SET value = MAX(value, ?)", (row.number,))
-            if row.number in prepared:
-                continue
-            name = TopicName.parse(row.topic)
-            self._db.execute(
-                "INSERT OR IGNORE INTO namespace VALUES (?)", (f"{name.tenant}/{name.namespace}",)
-            )
-            count = max(row.partition_index + 1, self.partition_count(row.topic) or 0)
-            self._db.execute("INSERT OR REPLACE INTO topic VALUES (?, ?)", (row.topic, count))
-        for row in rows:
-            if self.partition_count(row.topic) is not None:
+    @classmethod
+    def make(
+        cls,
+        path: Path,
+        cluster_id: str,
+        generation: str,
+        first_number: int = 0,
+        ancestors: Iterable[str] = (),
+        restored: Sequence[PartitionRow] = (),
+        prepared: Collection[int] = (),
+    ) -> tuple[Catalog, list[PartitionRow]]:
+        """Make a cluster's catalog, which appears whole or not at all; and what `restore` leaves out.
+
+        The caller has made sure that there is none. Raises BrokerPersistenceError.
+        """
+        staged = path.with_name(f"{path.name}.new")
+        try:
+            for leftover in path.parent.glob(f"{staged.name}*"):
+                leftover.unlink()
+            os.close(SYSTEM_DISK.open(staged, os.O_WRONLY | os.O_CREAT))
+            catalog = cls(staged)
+            catalog.begin_generation(cluster_id, generation, first_number, ancestors)
+            left_out = catalog.restore(restored, prepared)
+            # All of it is in the one file then.
+            catalog._db.execute("PRAGMA journal_mode=DELETE")
+            catalog.close()
+            staged.rename(path)
+            SYSTEM_DISK.fsync_dir(path.parent)
+        except OSError as error:
+            raise BrokerPersistenceError(f"{path} cannot be made ({error}): see to its disk") from None
+        return cls(path), left_out
+
+    @property
+    def identity(self) -> CatalogIdentity:
+        """Whose it is."""
+        rows = self._db.execute("SELECT cluster_id FROM cluster")
+        generations = self._db.execute("SELECT id FROM generation ORDER BY place")
+        return CatalogIdentity(rows[0][0] if rows else "", tuple(row[0] for row in generations))
+
+    def begin_generation(
+        self, cluster_id: str, generation: str, first_number: int, ancestors: Iterable[str] = ()
+    ) -> None:
+        """From now on numbers are granted above `first_number`; nothing happens if it was begun before.
+
+        `ancestors` are generations that stores know; this one is made from them too.
+        """
+        if generation in self.identity.generations:
+            return
+        with self._db.transaction():
+            self._db.execute("INSERT OR IGNORE INTO cluster VALUES (1, ?)", (cluster_id,))
+            for ancestor in ancestors:
                 self._db.execute(
-                    "INSERT OR REPLACE INTO partition VALUES (?, ?, ?, ?, ?, 1)",
-                    (row.name, row.number, row.topic, row.partition_index, row.store_id),
+                    "INSERT OR IGNORE INTO generation (id, first_number) VALUES (?, 0)", (ancestor,)
+                )
+            self._db.execute(
+                "INSERT INTO generation (id, first_number) VALUES (?, ?)", (generation, first_number)
+            )
+            self._db.execute("UPDATE last_number SET value = ?", (first_number,))
+            self._db.execute(f"PRAGMA user_version={CATALOG_VERSION}")
+
+    def adopt(self, cluster_id: str, generation: str) -> None:
+        """Make a catalog of version 0.1 that of a cluster; it goes on granting numbers where it was."""
+        self.begin_generation(cluster_id, generation, self.last_number)
+
+    # --- numbers ----------------------------------------------------------------------------------
+
+    @property
+    def last_number(self) -> int:
+        """The last that was granted."""
+        return int(self._db.execute("SELECT value FROM last_number")[0][0])
+
+    def _number_range(self) -> tuple[int, int]:
+        """The numbers that may be granted are above the first and below the second."""
+        rows = self._db.execute("SELECT first_number FROM generation ORDER BY place DESC LIMIT 1")
+        first = int(rows[0][0]) if rows else 0
+        return (first, FOUNDED_NUMBERS) if first < FOUNDED_NUMBERS else (first, first + REBUILT_NUMBERS)
+
+    def first_numbers(self) -> list[int]:
+        """Where the ranges begin that this catalog and those before it granted from."""
+        return [row[0] for row in self._db.execute("SELECT first_number FROM generation")]
+
+    def skip_numbers(self, below: int) -> None:
+        """Grant none below this any more, if it is one of this catalog's own; others it never grants."""
+        first, end = self._number_range()
+        if first < below <= end:
+            self._db.execute("UPDATE last_number SET value = MAX(value, ?)", (below - 1,))
+
+    # --- stores -----------------------------------------------------------------------------------
+
+    def remember_store(self, store_id: str, host: str, path: str) -> None:
+        """Where a store was last."""
+        if self.stores().get(store_id) != (host, path):
+            self._db.execute("INSERT OR REPLACE INTO store VALUES (?, ?, ?)", (store_id, host, path))
+
+    def stores(self) -> dict[str, tuple[str, str]]:
+        """(host, path) of every store that was ever taken in, by its id."""
+        rows = self._db.execute("SELECT store_id, host, path FROM store")
+        return {store_id: (host, path) for store_id, host, path in rows}
+
+    def numbers_in(self, store_id: str) -> set[int]:
+        """The numbers of the partitions that a store holds."""
+        rows = self._db.execute("SELECT number FROM partition WHERE store_id = ?", (store_id,))
+        return {row[0] for row in rows}
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    def restore(self, rows: Iterable[PartitionRow], prepared: Collection[int] = ()) -> list[PartitionRow]:
+        """Take back what the partition directories say; the result are those that stay out.
+
+        These have a name, or a number, that another one has; the earlier in `rows` is taken. `prepared` are
+        the numbers of those that were not added to their topics yet. A partition that its topic should have
+        and that nobody found has a row without a store, which a later restoration fills.
+        """
+        left_out: list[PartitionRow] = []
+        to_come: list[PartitionRow] = []
+        for row in rows:
+            self.skip_numbers(row.number + 1)
+            if not self._is_free(row):
+                left_out.append(row)
+            elif row.number in prepared:
+                to_come.append(row)
+            else:
+                name = TopicName.parse(row.topic)
+                self._db.execute(
+                    "INSERT OR IGNORE INTO namespace VALUES (?)", (f"{name.tenant}/{name.namespace}",)
+                )
+                count = max(row.partition_index + 1, self.partition_count(row.topic) or 0)
+                self._db.execute("INSERT OR REPLACE INTO topic VALUES (?, ?)", (row.topic, count))
+                self._put(row)
+        for row in to_come:
+            if self.partition_count(row.topic) is not None:
+                self._put(row)
+        self._fill_gaps()
+        return left_out
+
+    def _is_free(self, row: PartitionRow) -> bool:
+        """Whether a partition that was found may be the one of its name; it may be so already."""
+        for name, number, store_id in self._db.execute(
+            "SELECT name, number, store_id FROM partition WHERE name = ? OR number = ?",
+            (row.name, row.number),
+        ):
+            if store_id and (name, number, store_id) != (row.name, row.number, row.store_id):
+                return False
+        count = self.partition_count(row.topic)
+        return count is None or (count == 0) == (row.partition_index < 0)
+
+    def _put(self, row: PartitionRow) -> None:
+        self._db.execute(
+            "INSERT OR REPLACE INTO partition VALUES (?, ?, ?, ?, ?, 1)",
+            (row.name, row.number, row.topic, row.partition_index, row.store_id),
+        )
+
+    def is_taken(self, name: str, topic: str) -> bool:
+        """Whether there is another partition of this name, or another kind of topic."""
+        found = self.partition(name)
+        if found is not None:
+            return bool(found.store_id)
+        count = self.partition_count(topic)
+        return count is not None and (count == 0) != (name == topic)
+
+    def _fill_gaps(self) -> None:
+        for topic, count in self._db.execute("SELECT name, partitions FROM topic"):
+            known = {row.partition_index for row in self.all_partitions(topic)}
+            for index in set(range(count)) - known:
+                # No number of its own is known: one that is granted to nobody.
+                self._db.execute(
+                    "INSERT INTO partition SELECT ?, MIN(0, COALESCE(MIN(number), 0)) - 1, ?, ?, '', 1 "
+                    "FROM partition",
+                    (TopicName.parse(topic).partition(index).full, topic, index),
                 )
 
     def partition_count(self, topic: str) -> int | None:
@@ -182,6 +369,12 @@ class Catalog:
                 raise NotAllowedError(
                     f"{topic.full} cannot have partition {index}: there is a topic {other.topic}; "
                     "delete that first, or take another name"
+                )
+            _, end = self._number_range()
+            if self.last_number + 1 >= end:
+                raise NotAllowedError(
+                    f"{topic.full} cannot be created: this catalog has granted all its numbers; begin a new "
+                    "range with `pulsar-ray stop` and `pulsar-ray start --rebuild-catalog`"
                 )
             self._db.execute("UPDATE last_number SET value = value + 1")
             self._db.execute(
@@ -241,7 +434,11 @@ class Catalog:
 
     def partitions_per_store(self) -> dict[str, int]:
         """How many partitions each store holds."""
-        return dict(self._db.execute("SELECT store_id, COUNT(*) FROM partition GROUP BY store_id"))
+        return dict(
+            self._db.execute(
+                "SELECT store_id, COUNT(*) FROM partition WHERE store_id <> '' GROUP BY store_id"
+            )
+        )
 
     def close(self) -> None:
         """Close the file."""
@@ -251,3 +448,24 @@ class Catalog:
 def _partition_row(row: tuple[str, int, str, int, str, int]) -> PartitionRow:
     name, number, topic, index, store_id, has_ledger = row
     return PartitionRow(name, number, topic, index, store_id, bool(has_ledger))
+
+
+def read_catalog_identity(path: Path) -> CatalogIdentity | None:
+    """Whose catalog lies there, without changing it; None if there is none. Raises CorruptData, OSError."""
+    if not path.is_file():
+        return None
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as file:
+            tables = {row[0] for row in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            if "cluster" not in tables:
+                return CatalogIdentity("", ())
+            clusters = file.execute("SELECT cluster_id FROM cluster").fetchall()
+            generations = file.execute("SELECT id FROM generation ORDER BY place").fetchall()
+    except sqlite3.DatabaseError as error:
+        raise CorruptData(
+            str(path),
+            0,
+            f"no SQLite file of ours ({error}); move it away, and make it anew with "
+            "`pulsar-ray start --rebuild-catalog`",
+        ) from None
+    return CatalogIdentity(clusters[0][0] if clusters else "", tuple(row[0] for row in generations))

@@ -11,12 +11,16 @@ import dataclasses
 import logging
 import os
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import ray
 
 from pulsar_ray.actors.broker_actors import BrokerActors, running_names
 from pulsar_ray.actors.catalog import Catalog, PartitionRow
+from pulsar_ray.actors.founding import Order, check_is_ours, check_may_make, new_range
+from pulsar_ray.actors.local_ray import alive_nodes
+from pulsar_ray.actors.membership import Membership
 from pulsar_ray.actors.owner_loop import prepare_broker_process
 from pulsar_ray.actors.stores import Stores
 from pulsar_ray.actors.subscription_dispatcher import SubscriptionDispatcher
@@ -24,11 +28,15 @@ from pulsar_ray.actors.topic_partition import TopicPartition
 from pulsar_ray.actors.topic_registry import TopicRegistry
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import (
+    CatalogMissing,
     NotAllowedError,
     PulsarException,
+    ServiceUnitNotReady,
     TopicNotFound,
     WrongNode,
 )
+from pulsar_ray.managed_ledger.identity import TopicIdentity
+from pulsar_ray.managed_ledger.store_identity import CATALOG_FILE, StoreIdentity
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import SubscriptionRequest
 from pulsar_ray.transport.names import (
@@ -49,10 +57,11 @@ NAME_POLL_S = 0.02
 class Controller:
     """Resolves topics, starts partitions and dispatchers beside their data, restarts what is frozen."""
 
-    def __init__(self, data_dir: str, settings: Settings) -> None:
+    def __init__(self, data_dir: str, settings: Settings, order: Order) -> None:
         prepare_broker_process()
         self._data_dir = Path(data_dir).expanduser()
         self._settings = settings
+        self._order = order
         self._topics: TopicRegistry | None = None
         self._stores = Stores(str(self._data_dir), settings)
         self._actors = BrokerActors(settings)
@@ -71,23 +80,105 @@ class Controller:
         if self._start is None or (self._start.done() and self._start.exception() is not None):
             self._start = asyncio.get_running_loop().create_task(self._open())
         await asyncio.shield(self._start)
+        membership = self._stores.membership
+        assert membership is not None
         return {
             "pid": os.getpid(),
             "data_dir": str(self._data_dir),
+            "cluster_id": membership.catalog.identity.cluster_id,
+            "catalog_host": membership.catalog_host,
             "stores": sorted(self._stores.known),
+            "refused_stores": list(self._stores.refused.values()),
+            "away_stores": membership.away(self._stores.known),
+            "unknown_partitions": [each for found in self._stores.unknown.values() for each in found],
             "settings": dataclasses.asdict(self._settings),
         }
 
     async def _open(self) -> None:
-        await self._stores.find(required=True)
-        path = self._data_dir / "meta.sqlite"
-        is_new = not path.exists()
-        topics = self._topics = TopicRegistry(Catalog(path), self._settings)
-        if is_new:
-            await self._rebuild(topics.catalog)
+        here = ray.get_runtime_context().get_node_id()
+        own = await self._stores.describe(here, make=self._order.kind != "open")
+        catalog = await self._the_catalog(own)
+        is_founding = self._order.kind == "found" and not own["identity"].cluster_id
+        membership = self._stores.membership = Membership(
+            catalog,
+            catalog_store_id=own["store_id"],
+            catalog_host=own["host"],
+            takes_old=self._order.kind == "rebuild",
+            takes_empty=is_founding or self._settings.allow_new_stores,
+        )
+        await self._stores.find()
+        membership.takes_empty = self._settings.allow_new_stores
+        if own["store_id"] not in self._stores.known:
+            refusal = self._stores.refused.get(here, {}).get("reason", "it did not answer")
+            raise ServiceUnitNotReady(f"the store beside the catalog is not there: {refusal}")
+        topics = self._topics = TopicRegistry(catalog, self._settings)
         self._find_running(topics)
         if self._watcher is None:
             self._watcher = asyncio.get_running_loop().create_task(self._watch())
+
+    async def _the_catalog(self, own: dict[str, Any]) -> Catalog:
+        """The one that is here, or made as ordered: once, so that one that was lost since is not made empty.
+
+        Raises CatalogMissing, CatalogConflict, what is wrong with its file.
+        """
+        order, path = self._order, self._data_dir / CATALOG_FILE
+        identity: StoreIdentity | None = own["identity"]
+        if identity is None:
+            raise CatalogMissing(f"{self._data_dir} holds no store any more: mount its disk")
+        if not path.exists():
+            check_may_make(order, identity, own["has_partitions"], path)
+            if order.kind == "found":
+                return Catalog.make(path, order.cluster_id, order.generation)[0]
+            return (await self._rebuilt(None, path))[0]
+        catalog = Catalog(path)
+        check_is_ours(order, identity, catalog.identity, path)
+        if not catalog.identity.cluster_id:
+            catalog.adopt(order.cluster_id, order.generation)
+        elif order.kind == "rebuild" and order.generation not in catalog.identity.generations:
+            await self._rebuilt(catalog, path)
+        return catalog
+
+    async def _rebuilt(self, catalog: Catalog | None, path: Path) -> tuple[Catalog, list[PartitionRow]]:
+        """A catalog with what lies in the stores that are there; none of their numbers is granted again."""
+        order = self._order
+        rows: list[PartitionRow] = []
+        prepared: set[int] = set()
+        ancestors: dict[str, None] = {}
+        seen: list[int] = []
+        for node_id in alive_nodes():
+            try:
+                store = await self._stores.describe(node_id)
+            except PulsarException as error:
+                logger.warning("node %s adds nothing to the catalog: %s", node_id[:8], error)
+                continue
+            identity: StoreIdentity | None = store["identity"]
+            if identity is None or identity.cluster_id not in ("", order.cluster_id):
+                continue
+            with translated("reading the partition directories"):
+                found = await store["handle"].partitions.remote()
+                prepared |= await store["handle"].prepared.remote()
+            ancestors |= dict.fromkeys(identity.generations)
+            seen += [identity.numbers_below, *(directory.number for directory in found)]
+            rows += [
+                PartitionRow(
+                    each.name, each.number, each.topic, each.partition_index, identity.store_id, True
+                )
+                for each in found
+                if each.cluster_id in ("", order.cluster_id)
+            ]
+        # Of two with one name that which was made later, if a catalog was made anew between them.
+        rows.sort(key=lambda row: -row.number)
+        if catalog is None:
+            first = new_range(seen, Random())
+            made, left_out = Catalog.make(
+                path, order.cluster_id, order.generation, first, ancestors, rows, prepared
+            )
+        else:
+            made, left_out = catalog, catalog.restore(rows, prepared)
+            first = new_range([*seen, *catalog.first_numbers()], Random())
+            made.begin_generation(order.cluster_id, order.generation, first, ancestors)
+        logger.warning("made the catalog anew: %d partitions, %d left out", len(rows), len(left_out))
+        return made, left_out
 
     def _find_running(self, topics: TopicRegistry) -> None:
         """After a restart of this actor: the partitions and dispatchers that run already."""
@@ -105,19 +196,6 @@ class Controller:
             store_id = (row.store_id if row else "") or next(iter(self._stores.known), "")
             self._actors.found(name, store_id)
 
-    async def _rebuild(self, catalog: Catalog) -> None:
-        rows: list[PartitionRow] = []
-        prepared: set[int] = set()
-        for store_id, store in self._stores.known.items():
-            with translated("reading the ledger directories"):
-                found = await store["handle"].partitions.remote()
-                prepared |= await store["handle"].prepared.remote()
-            rows += [
-                PartitionRow(name, number, topic, index, store_id, has_ledger=True)
-                for name, number, topic, index in found
-            ]
-        catalog.restore(rows, prepared)
-
     async def _serving(self) -> TopicRegistry:
         await self.ready()
         assert self._topics is not None
@@ -130,7 +208,10 @@ class Controller:
         if it may.
         """
         topics = await self._serving()
-        rows = topics.resolve(TopicName.parse(topic), create=create, stores=self._stores.known)
+        name = TopicName.parse(topic)
+        if create and not topics.is_known(name):
+            await self._stores.reserve_numbers(self._settings.default_num_partitions)
+        rows = topics.resolve(name, create=create, stores=self._stores.known)
         return self._started(topics.catalog, rows)
 
     def _started(self, catalog: Catalog, rows: list[PartitionRow]) -> list[tuple[str, int, str]]:
@@ -148,7 +229,8 @@ class Controller:
             return self._actors.handles[name]
         store = self._store_of(row)
         directory = str(Path(store["path"]) / "p" / str(row.number))
-        args = (directory, row.number, row.name, row.partition_index, self._settings, row.has_ledger)
+        identity = TopicIdentity(row.number, row.name, row.partition_index, catalog.identity.cluster_id)
+        args = (directory, identity, store["store_id"], self._settings, row.has_ledger)
         handle = self._actors.create(TopicPartition, name, store, *args)
         if TopicName.parse(row.name).is_persistent:
             catalog.opened(row.name)
@@ -160,15 +242,28 @@ class Controller:
             # Nothing of it lies in a store: any node will do.
             store = next(iter(self._stores.known.values()), None)
         if store is None:
-            raise WrongNode(
-                f"{row.name} lives in store {row.store_id}, which no running node holds: "
-                "start its node again, or give the broker its data directory"
-            )
+            raise WrongNode(f"{row.name} {self._where(row)}")
         return store
+
+    def _where(self, row: PartitionRow) -> str:
+        """Where a partition is that no running node holds, and what to do."""
+        if not row.store_id:
+            return (
+                "was not found when the catalog was made anew: start its node and run `pulsar-ray stop` and "
+                "`pulsar-ray start --rebuild-catalog`"
+            )
+        membership = self._stores.membership
+        host, path = membership.catalog.stores().get(row.store_id, ("", "")) if membership else ("", "")
+        place = f", last seen on {host} in {path}" if host else ""
+        return (
+            f"lives in store {row.store_id}, which no running node holds{place}: start its node again, or "
+            "give the broker its data directory"
+        )
 
     async def create_topic(self, topic: str, partitions: int) -> None:
         """Create a topic; 0 partitions is an unpartitioned one. Raises NotAllowedError if it exists."""
         topics = await self._serving()
+        await self._stores.reserve_numbers(max(partitions, 1))
         topics.create(TopicName.parse(topic), partitions, self._stores.known)
 
     async def prepare_partitions(self, topic: str, partitions: int) -> list[tuple[str, int, str]]:
@@ -177,6 +272,7 @@ class Controller:
         May be repeated. Raises TopicNotFound, NotAllowedError unless a partitioned topic would grow.
         """
         topics = await self._serving()
+        await self._stores.reserve_numbers(max(partitions, 1))
         rows = topics.prepare_partitions(TopicName.parse(topic), partitions, self._stores.known)
         await self._mark("mark_prepared", rows)
         return self._started(topics.catalog, rows)
@@ -375,8 +471,7 @@ class Controller:
             self._actors.kill(name)
         if self._topics is not None:
             self._topics.catalog.close()
-        for store in self._stores.known.values():
-            ray.kill(store["handle"])
+        self._stores.end()
 
 
 async def _stopped(name: str, handle: Any) -> None:

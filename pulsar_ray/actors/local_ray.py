@@ -134,8 +134,24 @@ def session_directory() -> Path:
 
 def alive_nodes() -> list[str]:
     """The ids of the nodes that are there."""
+    return list(alive_hosts())
+
+
+def alive_hosts() -> dict[str, str]:
+    """The host names of the nodes that are there, by node id."""
     nodes: Any = ray.nodes
-    return [node["NodeID"] for node in nodes() if node["Alive"]]
+    return {node["NodeID"]: node["NodeManagerHostname"] for node in nodes() if node["Alive"]}
+
+
+def is_own_ray() -> bool:
+    """Whether this very process started the Ray that it is on, by `ray.init()`; it ends with the process."""
+    node: Any = ray._private.worker._global_node
+    return node is not None and bool(node.is_head())
+
+
+def has_runtime_env() -> bool:
+    """Whether the actors that this process starts would inherit a runtime environment."""
+    return bool(ray.get_runtime_context().runtime_env)
 
 
 def is_running(handle: Any) -> bool:

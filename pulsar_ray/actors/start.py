@@ -1,4 +1,4 @@
-"""Starting and stopping the broker on the Ray cluster this process is connected to."""
+"""Bringing the broker up on the Ray cluster this process is connected to, and stopping it."""
 
 from __future__ import annotations
 
@@ -6,36 +6,31 @@ from typing import Any
 
 import ray
 
-from pulsar_ray.actors.controller import Controller
-from pulsar_ray.actors.options import create
+from pulsar_ray.actors.bring_up import bring_up, end_stores
+from pulsar_ray.actors.clean_start import start_from_clean_process
+from pulsar_ray.actors.founding import Word
+from pulsar_ray.actors.local_ray import has_runtime_env, is_own_ray
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import PulsarException
 from pulsar_ray.transport.names import CONTROLLER, NAMESPACE
 from pulsar_ray.transport.ray_errors import translated
 
-START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 
 
-def start_broker(settings: Settings) -> dict[str, Any]:
-    """Start the broker, or find it running; returns where it stores.
+def start_broker(settings: Settings, word: Word | None = None) -> dict[str, Any]:
+    """Bring up the broker whose catalog lies here, or find it running; returns what it says of itself.
 
-    Raises what is wrong with the data directory.
+    `word` allows more: to begin an empty one, to make a lost catalog anew. By default an empty one is begun
+    on a Ray that this very process started, and elsewhere if `allow_founding` is set.
 
-    The controller is pinned to this node, because its file lies here: restarted elsewhere it would find no
-    topics.
+    Raises BrokerNotFounded, CatalogMissing, CatalogConflict, what is wrong with a data directory.
     """
-    node_id = ray.get_runtime_context().get_node_id()
-    controller = create(Controller, CONTROLLER, node_id, str(settings.data_dir), settings)
-    try:
-        with translated("starting the broker"):
-            described: dict[str, Any] = ray.get(controller.ready.remote(), timeout=START_TIMEOUT_S)
-    except PulsarException as error:
-        # One that is only restarting, or that somebody else started meanwhile, is left alone.
-        if not error.retriable:
-            ray.kill(controller)
-        raise
-    return described
+    if word is None:
+        word = Word(may_found=settings.allow_founding or is_own_ray())
+    # Detached actors inherit the environment and the import path of the job that made them, and outlive it.
+    if has_runtime_env() or not is_own_ray():
+        return start_from_clean_process(settings, word)
+    return bring_up(settings, word)
 
 
 def stop_broker() -> bool:
@@ -43,8 +38,9 @@ def stop_broker() -> bool:
     try:
         controller = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
     except ValueError:
-        return False
+        return end_stores()
     with translated("stopping the broker"):
         ray.get(controller.shutdown.remote(), timeout=STOP_TIMEOUT_S)
     ray.kill(controller)
+    end_stores()
     return True

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import shutil
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -14,63 +16,100 @@ import ray
 from pulsar_ray.actors.local_ray import node_address, node_memory_bytes, session_directory
 from pulsar_ray.actors.owner_loop import prepare_broker_process
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import PulsarException
+from pulsar_ray.errors import PulsarException, WrongNode
 from pulsar_ray.ledger.disk import SystemDisk
-from pulsar_ray.managed_ledger.identity import read_identities
+from pulsar_ray.managed_ledger.identity import PartitionDirectory, partition_numbers, read_identities
 from pulsar_ray.managed_ledger.prepared import mark_added, mark_prepared, prepared_numbers
-from pulsar_ray.managed_ledger.store_directory import StoreDirectory
+from pulsar_ray.managed_ledger.store_directory import StoreDirectory, check_foreign
+from pulsar_ray.managed_ledger.store_identity import STORE_FILE, StoreIdentity, has_partitions
 from pulsar_ray.transport.names import CONTROLLER, NAMESPACE
 
 logger = logging.getLogger(__name__)
 
+OPEN_WAIT_S = 5.0
 WATCH_INTERVAL_S = 5.0
 CONTROLLER_DEADLINE_S = 5.0
 PROBE_DEADLINE_S = 2.0
 
 
 class StoreActor:
-    """Holds the lock and identity of one data directory, and keeps an eye on the controller."""
+    """Holds the lock and identity of one data directory, and keeps an eye on the controller.
+
+    A directory without a store is left alone until the controller has one made there.
+    """
 
     def __init__(self, data_dir: str, settings: Settings) -> None:
         prepare_broker_process()
         self._path = Path(data_dir).expanduser()
         self._settings = settings
         self._ledgers = self._path / "p"
-        self._refusal: PulsarException | None = None
         self._store: StoreDirectory | None = None
         self._watcher: asyncio.Task[None] | None = None
-        try:
-            owner = f"{node_address()} (ray {ray.get_runtime_context().gcs_address})"
-            self._store = StoreDirectory.open(
-                self._path, address=owner, wait_s=5.0, cluster_id=session_directory().name
-            )
-        except PulsarException as error:
-            logger.error("data directory %s cannot be used: %s", self._path, error)
-            self._refusal = error
+        # Held from the beginning: this may be a restart, and nobody asks again.
+        with contextlib.suppress(PulsarException):
+            self._open(create=False, wait_s=OPEN_WAIT_S)
 
     def __repr__(self) -> str:
         return f"Store({self._path})"
 
+    def _open(self, *, create: bool, wait_s: float) -> None:
+        """Hold the directory if it is a store, or may become one. Raises what is wrong with it."""
+        if self._store is not None or not (create or (self._path / STORE_FILE).exists()):
+            return
+        owner = f"{node_address()} (ray {ray.get_runtime_context().gcs_address})"
+        self._store = StoreDirectory.open(
+            self._path, address=owner, wait_s=wait_s, session=session_directory().name, create=create
+        )
+
     async def describe(self) -> dict[str, Any]:
-        """Store id, node and path. Raises what is wrong with the directory."""
-        if self._refusal is not None:
-            raise self._refusal
-        assert self._store is not None
+        """Node, host, path, and the store's `identity`: None if there is none.
+
+        Looks again each time. Raises what is wrong with the directory.
+        """
         if self._watcher is None:
             self._watcher = asyncio.get_running_loop().create_task(self._watch_controller())
+        await asyncio.to_thread(self._look)
         return {
-            "store_id": self._store.store_id,
+            "identity": self._store.identity if self._store is not None else None,
+            "store_id": self._store.store_id if self._store is not None else "",
+            "has_partitions": await asyncio.to_thread(has_partitions, self._path),
             "node_id": ray.get_runtime_context().get_node_id(),
+            "host": socket.gethostname(),
             "path": str(self._path),
             "pid": os.getpid(),
             "memory_bytes": node_memory_bytes(),
         }
 
-    async def partitions(self) -> list[tuple[str, int, str, int]]:
-        """(own name, number, topic, partition index) of every ledger directory: what the catalog is rebuilt
-        from.
-        """
+    def _look(self) -> None:
+        if self._store is not None:
+            self._store.check_present()
+            return
+        self._open(create=False, wait_s=0.0)
+        if self._path.is_dir():
+            check_foreign(self._path)
+
+    async def make(self) -> dict[str, Any]:
+        """Make an empty directory a store, of no cluster yet; the result is that of `describe`."""
+        await asyncio.to_thread(self._open, create=True, wait_s=OPEN_WAIT_S)
+        return await self.describe()
+
+    async def tell(self, identity: StoreIdentity) -> None:
+        """What the store knows of its cluster from now on, durably."""
+        assert self._store is not None
+        await asyncio.to_thread(self._store.change, identity)
+
+    async def partitions(self) -> list[PartitionDirectory]:
+        """Every partition directory: what a catalog is made anew from."""
         return await asyncio.to_thread(read_identities, self._ledgers)
+
+    async def unknown(self, known: set[int]) -> list[PartitionDirectory]:
+        """The partition directories with other numbers than these."""
+
+        def read() -> list[PartitionDirectory]:
+            numbers = set(partition_numbers(self._ledgers)) - known
+            return read_identities(self._ledgers, numbers)
+
+        return await asyncio.to_thread(read)
 
     async def prepared(self) -> set[int]:
         """The numbers of those that are prepared and not part of their topics yet."""
@@ -100,7 +139,10 @@ class StoreActor:
         }
 
     async def probe(self) -> int:
-        """Alive: the process id."""
+        """Alive: the process id. Raises what is wrong with the directory by now."""
+        if self._store is None:
+            raise WrongNode(f"{self._path} holds no store that could be opened")
+        await asyncio.to_thread(self._store.check_present)
         return os.getpid()
 
     async def _watch_controller(self) -> None:

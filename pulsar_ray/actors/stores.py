@@ -1,18 +1,21 @@
-"""The stores of the cluster as the controller knows them: found, waited for, and looked after."""
+"""The stores of the cluster as the controller knows them: found, taken in or refused, and looked after."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any
 
 import ray
 
-from pulsar_ray.actors.local_ray import alive_nodes, is_running
+from pulsar_ray.actors.local_ray import alive_hosts, is_running
+from pulsar_ray.actors.membership import Membership
 from pulsar_ray.actors.options import create
 from pulsar_ray.actors.store import StoreActor
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import NotConnected, PulsarException, Timeout
+from pulsar_ray.managed_ledger.store_identity import StoreIdentity
 from pulsar_ray.transport.names import store_name
 from pulsar_ray.transport.ray_errors import translated
 
@@ -20,48 +23,180 @@ logger = logging.getLogger(__name__)
 
 START_DEADLINE_S = 50.0
 PROBE_DEADLINE_S = 7.0
+TELL_DEADLINE_S = 7.0
+FIND_WAIT_S = 20.0
 RETRY_S = 0.1
 
 
 class Stores:
-    """`known` maps a store's id to what it said of itself and its `handle`."""
+    """`known` maps a store's id to what it said of itself and its `handle`.
+
+    `refused` has what is wrong with the others, by node: host, path and reason; `is_lost` says that something
+    is missing which was there, and not only that a node has no store. `unknown` are partition directories
+    that the catalog lacks, by store.
+    """
 
     def __init__(self, data_dir: str, settings: Settings) -> None:
         self._data_dir = data_dir
         self._settings = settings
+        self._handles: dict[str, Any] = {}
         self.known: dict[str, dict[str, Any]] = {}
+        self.refused: dict[str, dict[str, Any]] = {}
+        self.unknown: dict[str, list[dict[str, Any]]] = {}
+        self.membership: Membership | None = None
+        self._telling = asyncio.Lock()
+        self._finding: dict[str, asyncio.Task[None]] = {}
 
-    async def find(self, *, required: bool = False) -> None:
-        """A store on every live node; one that has no usable directory of its own is left out.
+    async def describe(self, node_id: str, *, make: bool = False) -> dict[str, Any]:
+        """What the store of a node says, with its `handle`; `make`: an empty directory becomes one.
 
-        Stores of nodes that are gone are forgotten: a node that comes back has another id.
-        `required`: raises what is wrong with this node's, or Timeout while it does not answer.
+        Raises what is wrong with its directory, or Timeout.
         """
-        here = ray.get_runtime_context().get_node_id()
-        nodes = alive_nodes()
-        self.known = {store_id: store for store_id, store in self.known.items() if store["node_id"] in nodes}
-        for node_id in nodes:
-            if any(store["node_id"] == node_id for store in self.known.values()):
-                continue
-            handle = create(StoreActor, store_name(node_id[:8]), node_id, self._data_dir, self._settings)
-            try:
-                described = await _described(handle, f"store on {node_id[:8]}")
-            except PulsarException as error:
-                if node_id == here and required:
-                    if not error.retriable:
-                        ray.kill(handle)
-                    raise
-                logger.warning("no store on node %s: %s", node_id[:8], error)
-                continue
-            self.known[described["store_id"]] = {**described, "handle": handle}
+        handle = self._handle(node_id)
+        described = await _described(handle, f"the store on node {node_id[:8]}")
+        if described["path"] != self._data_dir:
+            # Of a broker that was killed, and had another directory.
+            logger.warning("ending a store of %s that was left behind", described["path"])
+            await asyncio.to_thread(ray.kill, self._handles.pop(node_id))
+            raise NotConnected(f"the store on node {node_id[:8]} is replaced")
+        if described["identity"] is None and make:
+            with translated("making a store"):
+                described = await asyncio.wait_for(handle.make.remote(), TELL_DEADLINE_S)
+        return {**described, "handle": handle}
+
+    def _handle(self, node_id: str) -> Any:
+        if node_id not in self._handles:
+            self._handles[node_id] = create(
+                StoreActor, store_name(node_id[:8]), node_id, self._data_dir, self._settings
+            )
+        return self._handles[node_id]
+
+    async def find(self) -> None:
+        """Take in all live nodes' stores that belong here; `refused` says what is wrong with the others.
+
+        Those of nodes that are gone are forgotten: a node that comes back has another id. One that takes long
+        to start is taken in later.
+        """
+        hosts = alive_hosts()
+        for handles in (self._handles, self.refused):
+            for node_id in set(handles) - set(hosts):
+                del handles[node_id]
+        self.known = {store_id: store for store_id, store in self.known.items() if store["node_id"] in hosts}
+        missing = set(hosts) - {store["node_id"] for store in self.known.values()}
+        for node_id in missing - set(self._finding):
+            task = asyncio.get_running_loop().create_task(self._find_on(node_id, hosts[node_id]))
+            self._finding[node_id] = task
+            task.add_done_callback(partial(self._found, node_id))
+        if self._finding:
+            await asyncio.wait(list(self._finding.values()), timeout=FIND_WAIT_S)
+
+    def _found(self, node_id: str, _: asyncio.Task[None]) -> None:
+        self._finding.pop(node_id, None)
+
+    async def _find_on(self, node_id: str, host: str) -> None:
+        membership = self.membership
+        assert membership is not None
+        is_lost = True
+        try:
+            described = await self.describe(node_id)
+            reason = membership.refusal(described)
+            if not reason:
+                await self._take_in(membership, described)
+                self.refused.pop(node_id, None)
+                return
+            is_lost = described["identity"] is not None or membership.is_expected(host)
+        except (PulsarException, ray.exceptions.RayError, asyncio.TimeoutError) as error:
+            reason = str(error) or type(error).__name__
+        if node_id not in alive_hosts():
+            return
+        if self.refused.get(node_id, {}).get("reason") != reason:
+            logger.warning("no store on %s (node %s): %s", host, node_id[:8], reason)
+        self.refused[node_id] = {
+            "node_id": node_id,
+            "host": host,
+            "path": self._data_dir,
+            "reason": reason,
+            "is_lost": is_lost,
+        }
+
+    async def _take_in(self, membership: Membership, described: dict[str, Any]) -> None:
+        if described["identity"] is None:
+            described = await self.describe(described["node_id"], make=True)
+        membership.take_in(described)
+        async with self._telling:
+            await self._tell(membership, described)
+            self.known[described["store_id"]] = described
+        await self._compare(membership, described)
+
+    async def _tell(self, membership: Membership, store: dict[str, Any], below: int = 0) -> None:
+        identity: StoreIdentity = membership.told(store["identity"], below)
+        try:
+            with translated("writing store.json"):
+                await asyncio.wait_for(store["handle"].tell.remote(identity), TELL_DEADLINE_S)
+        except asyncio.TimeoutError:
+            raise Timeout(f"the store on {store['host']} does not write its store.json") from None
+        store["identity"] = identity
+
+    async def _compare(self, membership: Membership, store: dict[str, Any]) -> None:
+        """Tell what lies in a store apart from what the catalog knows of it."""
+        store_id = store["store_id"]
+        with translated("reading the partition directories"):
+            found = await store["handle"].unknown.remote(membership.catalog.numbers_in(store_id))
+        self.unknown[store_id] = [
+            {
+                "topic": directory.name,
+                "number": directory.number,
+                "store_id": store_id,
+                "host": store["host"],
+                "directory": f"{store['path']}/p/{directory.number}",
+                "name_is_taken": membership.catalog.is_taken(directory.name, directory.topic),
+            }
+            for directory in found
+        ]
+        for unknown in self.unknown[store_id]:
+            logger.warning(
+                "%s on %s holds %s, which the catalog does not know: nothing of it is served",
+                unknown["directory"],
+                unknown["host"],
+                unknown["topic"],
+            )
+
+    async def reserve_numbers(self, count: int) -> None:
+        """Make sure that so many partition numbers may be granted: they stand in every store before.
+
+        So none is granted again by a catalog that is put back from a copy.
+        """
+        membership = self.membership
+        assert membership is not None
+        while (below := membership.catalog.last_number + count + 1) > membership.reserved_below:
+            async with self._telling:
+                await self._reserve(membership, below)
+
+    async def _reserve(self, membership: Membership, below: int) -> None:
+        stores = list(self.known.values())
+        results = await asyncio.gather(
+            *(self._tell(membership, store, below) for store in stores), return_exceptions=True
+        )
+        for store, result in zip(stores, results, strict=True):
+            if isinstance(result, BaseException):
+                if store["store_id"] == membership.catalog_store_id:
+                    raise result
+                logger.warning("store %s was not told of new numbers: %s", store["store_id"], result)
+        membership.reserved_below = max(membership.reserved_below, below)
 
     async def probe(self) -> None:
-        """Restart those that do not answer, and forget those that Ray will not restart."""
+        """Restart those that do not answer, and forget those that have lost their directory or are dead."""
         stores = list(self.known.items())
         is_there = await asyncio.gather(*(_probe(store) for _, store in stores))
-        for (store_id, _), is_known in zip(stores, is_there, strict=True):
+        for (store_id, store), is_known in zip(stores, is_there, strict=True):
             if not is_known:
                 del self.known[store_id]
+                self._handles.pop(store["node_id"], None)
+
+    def end(self) -> None:
+        """End all of them, refused ones too."""
+        for handle in self._handles.values():
+            ray.kill(handle)
 
 
 async def _described(handle: Any, what: str) -> dict[str, Any]:
@@ -84,16 +219,17 @@ async def _described(handle: Any, what: str) -> dict[str, Any]:
 
 
 async def _probe(store: dict[str, Any]) -> bool:
-    """False if the store is dead for good."""
+    """False if the store is dead for good, or its directory is not there any more."""
     try:
-        await asyncio.wait_for(store["handle"].probe.remote(), PROBE_DEADLINE_S)
+        with translated(f"store {store['store_id']}"):
+            await asyncio.wait_for(store["handle"].probe.remote(), PROBE_DEADLINE_S)
     except asyncio.TimeoutError:
         if is_running(store["handle"]):
             logger.warning("store %s does not answer: killing it", store["store_id"])
             await asyncio.to_thread(ray.kill, store["handle"], no_restart=False)
-    except (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnschedulableError):
-        logger.warning("store %s is dead for good", store["store_id"])
-        return False
-    except ray.exceptions.RayError:
+    except NotConnected:
         logger.warning("store %s is not reachable", store["store_id"])
+    except PulsarException as error:
+        logger.warning("store %s is lost: %s", store["store_id"], error)
+        return False
     return True

@@ -16,6 +16,7 @@ from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.managed_ledger.identity import TopicIdentity
 from pulsar_ray.managed_ledger.managed_ledger import ManagedLedger
+from pulsar_ray.managed_ledger.store_directory import check_is_store
 from pulsar_ray.model.topic_name import TopicName
 
 logger = logging.getLogger(__name__)
@@ -24,13 +25,14 @@ logger = logging.getLogger(__name__)
 class TopicPartition(LaneActor):
     """Owns one partition of a topic.
 
-    `must_exist`: its ledger was there before, so a missing directory is a loss. A non-persistent topic has
-    none.
+    `store_id` is the store that `directory` is in. `must_exist`: its ledger was there before, so a missing
+    directory is a loss. A non-persistent topic has none.
     """
 
     def __init__(
-        self, directory: str, number: int, topic: str, partition: int, settings: Settings, must_exist: bool
+        self, directory: str, identity: TopicIdentity, store_id: str, settings: Settings, must_exist: bool
     ) -> None:
+        topic = identity.topic
         super().__init__(topic)
         self._settings = settings
         self._server: PartitionServer | NonPersistentPartitionServer | None = None
@@ -38,9 +40,10 @@ class TopicPartition(LaneActor):
             self._hold_cluster(settings.data_dir)
             ledger = None
             if TopicName.parse(topic).is_persistent:
+                check_is_store(Path(settings.data_dir), store_id)
                 ledger = ManagedLedger.open(
                     Path(directory),
-                    TopicIdentity(number, topic, partition),
+                    identity,
                     self._settings,
                     self._clock.now_ms(),
                     # Restarted, it made the directory in its former life.

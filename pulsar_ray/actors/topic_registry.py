@@ -37,6 +37,10 @@ class TopicRegistry:
         """A partition, or topic without partitions, by its own name."""
         return next(iter(self.unstored.find(name.full)), None) or self.catalog.partition(name.full)
 
+    def is_known(self, name: TopicName) -> bool:
+        """Whether there is such a topic, or partition."""
+        return self.partition(name) is not None or self.catalog.partition_count(name.full) is not None
+
     def _auto_create(self, name: TopicName, create: bool, stores: Iterable[str]) -> list[PartitionRow]:
         if name.is_partition and (count := self.catalog.partition_count(name.partitioned_full)):
             raise NotAllowedError(

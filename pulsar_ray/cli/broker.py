@@ -1,4 +1,4 @@
-"""`pulsar-ray standalone`, `start`, `status` and `stop`: a broker's life."""
+"""`pulsar-ray standalone`, `start`, `status`, `stop` and `init-store`: a broker's life."""
 
 from __future__ import annotations
 
@@ -10,16 +10,28 @@ import click
 
 from pulsar_ray.actors.connect import join_ray
 from pulsar_ray.actors.embedded import read_record, stop_embedded
+from pulsar_ray.actors.founding import Word
 from pulsar_ray.actors.start import start_broker, stop_broker
 from pulsar_ray.cli.console import INTERRUPTED, say
 from pulsar_ray.cli.standalone import serve
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import ConnectError, DataDirectoryInUse
+from pulsar_ray.errors import ConnectError, DataDirectoryInUse, NotAllowedError, WrongNode
+from pulsar_ray.managed_ledger.store_directory import create_store, is_mount
 from pulsar_ray.transport.ray_cluster import RayCluster
 
 NO_RAY = (
     "no Ray cluster runs on this machine: start one with `ray start --head`, or use `pulsar-ray standalone`"
+)
+
+STORES_AWAY = 3
+"""The exit code of `start` and `status` if the broker runs, and not all of its stores work."""
+
+_rebuild = click.option(
+    "--rebuild-catalog",
+    is_flag=True,
+    help="Make a lost catalog of topics anew from what the stores hold, or complete the one that is there. "
+    "Bring up all nodes with stores before.",
 )
 
 
@@ -32,8 +44,9 @@ NO_RAY = (
     show_default=True,
     help="End when nobody has used it for so long; 0: never.",
 )
+@_rebuild
 @pass_target
-def standalone(target: Target, data_dir: str | None, idle_seconds: float) -> None:
+def standalone(target: Target, data_dir: str | None, idle_seconds: float, rebuild_catalog: bool) -> None:
     """Run an embedded broker in the foreground, with a Ray of its own.
 
     Clients on this machine find it by its data directory: Client("local", data_dir=...), or Client() if no
@@ -56,7 +69,8 @@ def standalone(target: Target, data_dir: str | None, idle_seconds: float) -> Non
         for line in _how_to_connect(settings.data_dir, address, dashboard_url):
             click.echo(line)
 
-    number = serve(settings, idle_seconds=idle_seconds, on_ready=ready)
+    word = Word(may_found=True, may_rebuild=rebuild_catalog)
+    number = serve(settings, word, idle_seconds=idle_seconds, on_ready=ready)
     say(f"ended; everything is in {settings.data_dir}")
     if number == signal.SIGINT:
         raise click.exceptions.Exit(INTERRUPTED)
@@ -78,17 +92,28 @@ def _how_to_connect(data_dir: str, address: str, dashboard_url: str) -> list[str
 
 @click.command()
 @click.option("--data-dir", type=click.Path(file_okay=False), help="Where every node keeps its part.")
+@_rebuild
 @pass_target
-def start(target: Target, data_dir: str | None) -> None:
+def start(target: Target, data_dir: str | None, rebuild_catalog: bool) -> None:
     """Start the broker on the Ray cluster that runs here.
 
-    Run it on the head node, once `ray start --head` has run; it returns as soon as the broker serves.
+    Run it on the head node, once `ray start --head` has run; it returns as soon as the broker serves. If the
+    data directories of all nodes are empty it begins a new broker, with a store on each of them; nodes that
+    join later are taken in after `pulsar-ray init-store`.
+
+    Exits with 3 if the broker runs and not all of its stores work.
     """
     settings = _settings(target, data_dir)
     if target.service_url == "local" or not join_ray(target.service_url):
         raise ConnectError(NO_RAY)
-    was_running = RayCluster().describe_broker() is not None
-    described = start_broker(settings)
+    described = RayCluster().describe_broker()
+    was_running = described is not None
+    if described is None:
+        described = start_broker(settings, Word(may_found=True, may_rebuild=rebuild_catalog))
+    elif rebuild_catalog:
+        raise NotAllowedError(
+            "the broker runs: stop it with `pulsar-ray stop` before its catalog is made anew"
+        )
     if was_running and described["data_dir"] != settings.data_dir and (data_dir or target.data_dir):
         raise DataDirectoryInUse(
             f"the broker of this Ray cluster runs already and stores in {described['data_dir']}: stop it "
@@ -98,23 +123,72 @@ def start(target: Target, data_dir: str | None) -> None:
         f"the broker {'runs already' if was_running else 'runs'} and stores in {described['data_dir']}"
     )
     click.echo("connect with pulsar_ray.Client() on any node of the cluster")
+    _report_stores(described)
+
+
+def _report_stores(described: dict[str, Any]) -> None:
+    """Say which stores do not work, and what they hold that is not served; exits with 3 if any is lost."""
+    lost = [store for store in described["refused_stores"] if store["is_lost"]]
+    away = described["away_stores"]
+    for store in lost:
+        say(f"no store works on {store['host']}, in {store['path']}: {store['reason']}")
+    for store in away:
+        say(
+            f"store {store['store_id']} with {store['partitions']} partitions is on no running node; it was "
+            f"on {store['host']} in {store['path']}"
+        )
+    for store in described["refused_stores"]:
+        if not store["is_lost"]:
+            say(f"{store['host']} has no store: {store['reason']}")
+    for unknown in described["unknown_partitions"]:
+        taken = "whose name another topic has" if unknown["name_is_taken"] else "which the catalog lacks"
+        say(
+            f"{unknown['directory']} on {unknown['host']} holds {unknown['topic']}, {taken}: it is not served"
+        )
+    if lost or away:
+        raise click.exceptions.Exit(STORES_AWAY)
+
+
+@click.command("init-store")
+@click.argument("directory", required=False, type=click.Path(file_okay=False))
+@click.option("--require-mount", is_flag=True, help="Refuse a directory on the file system of / .")
+@pass_target
+def init_store(target: Target, directory: str | None, require_mount: bool) -> None:
+    """Make a directory of this node a store, which the broker takes in.
+
+    Run it once for each volume, when that is mounted; a directory that is a store stays as it is. DIRECTORY
+    is the node's data directory, by default --data-dir. With --require-mount a volume that is not mounted is
+    refused, instead of putting messages on the disk below.
+
+    \b
+    Example:
+      pulsar-ray init-store /data/pulsar-ray --require-mount
+    """
+    path = Path(_settings(target, directory).data_dir)
+    if require_mount and not is_mount(path):
+        raise WrongNode(f"{path} lies on the file system of /: mount the volume that belongs there first")
+    identity, is_new = create_store(path)
+    of_cluster = f" of cluster {identity.cluster_id}" if identity.cluster_id else ""
+    click.echo(f"{path} is {'now' if is_new else 'already'} store {identity.store_id}{of_cluster}")
 
 
 @click.command()
 @click.option("--data-dir", type=click.Path(file_okay=False), help="Of the embedded broker that is meant.")
 @pass_target
 def status(target: Target, data_dir: str | None) -> None:
-    """Say whether a broker runs here, and where it stores.
+    """Say whether a broker runs here, where it stores, and which of its stores do not work.
 
     Looks at the Ray cluster that runs here, else at the embedded broker of the data directory. Starts
-    nothing; exits with 1 if there is none.
+    nothing; exits with 1 if there is none, and with 3 if it runs and not all of its stores work.
     """
     described: dict[str, Any] | None = None
     if target.service_url != "local" and join_ray(target.service_url):
         described = RayCluster().describe_broker()
     if described is not None:
         click.echo(f"a broker runs on this Ray cluster, controller process {described['pid']}")
-        click.echo(f"stores in      {described['data_dir']}")
+        click.echo(f"stores in      {described['data_dir']}, on {len(described['stores'])} nodes")
+        click.echo(f"catalog        on {described['catalog_host']}, of cluster {described['cluster_id']}")
+        _report_stores(described)
         return
     settings = _settings(target, data_dir)
     record = read_record(Path(settings.data_dir))

@@ -25,13 +25,15 @@ Without --service-url the commands use the broker of the Ray cluster that runs o
 they start an embedded broker in the background, which ends a minute after its last client. What is stored
 stays in --data-dir (PULSAR_RAY_DATA_DIR, ~/.pulsar-ray).
 
-Exit codes: 0 done, 1 failed (one line says why and what to do), 2 wrong usage, 130 stopped by Ctrl-C.
+Exit codes: 0 done, 1 failed (one line says why and what to do), 2 wrong usage, 3 the broker runs and not all
+of its stores work (start, status), 130 stopped by Ctrl-C.
 """
 
 
 _COMMANDS = {
     "standalone": ("broker", "Run an embedded broker in the foreground."),
     "start": ("broker", "Start the broker on the Ray cluster that runs here."),
+    "init-store": ("broker", "Make a directory of this node a store of the broker."),
     "status": ("broker", "Say whether a broker runs, and where it stores."),
     "stop": ("broker", "End the broker; what it stores stays."),
     "produce": ("produce", "Send lines to a topic."),
@@ -61,7 +63,7 @@ class Commands(click.Group):
         # Ray prints its cluster's warnings to standard output, where our results go. It reads this at import.
         os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
         module = importlib.import_module(f"pulsar_ray.cli.{_COMMANDS[cmd_name][0]}")
-        command: click.Command = getattr(module, cmd_name)
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -23,6 +23,7 @@ from pulsar_ray.actors.embedded import (
     withdraw_record,
     write_record,
 )
+from pulsar_ray.actors.founding import Word
 from pulsar_ray.actors.local_ray import start_ray, stop_ray
 from pulsar_ray.actors.start import start_broker, stop_broker
 from pulsar_ray.config import Settings
@@ -49,11 +50,13 @@ def _raise_at_signals() -> None:
         signal.signal(number, _on_signal)
 
 
-def serve(settings: Settings, *, idle_seconds: float, on_ready: Callable[[str, str], None]) -> int:
+def serve(
+    settings: Settings, word: Word, *, idle_seconds: float, on_ready: Callable[[str, str], None]
+) -> int:
     """Serve until a signal, whose number it returns, or (0) nobody has used the broker for `idle_seconds`.
 
-    0 idle seconds stand for ever. `on_ready(address, dashboard url)` is called once it serves. Raises what
-    is wrong with the data directory.
+    0 idle seconds stand for ever. `word` says what may be made, `on_ready(address, dashboard url)` is called
+    once it serves. Raises what is wrong with the data directory.
     """
     _raise_at_signals()
     data_dir = Path(settings.data_dir)
@@ -65,7 +68,7 @@ def serve(settings: Settings, *, idle_seconds: float, on_ready: Callable[[str, s
         # Again: starting Ray puts in handlers of its own.
         _raise_at_signals()
         undo.callback(stop_broker)
-        start_broker(settings)
+        start_broker(settings, word)
         starts = StartLock(data_dir)
         undo.callback(_withdraw, data_dir, starts)
         write_record(data_dir, address, dashboard_url)
@@ -110,6 +113,7 @@ def main() -> int:
     try:
         serve(
             settings,
+            Word(may_found=True),
             idle_seconds=settings.embedded_idle_shutdown_seconds,
             on_ready=lambda address, _: _log(f"serving {settings.data_dir} at {address}"),
         )

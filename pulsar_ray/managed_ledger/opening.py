@@ -54,14 +54,28 @@ def open_log(
         if content is None:
             manifest = _new_manifest(directory, identity, must_exist)
             return OpenedLog(owner, manifest, PositionIndex([], 0), ProducerIncarnations())
-        if content.manifest.identity.number != identity.number:
-            raise NotOurDataDirectory(
-                f"{directory} holds {content.manifest.identity}, not {identity}: look for a copied directory"
-            )
+        _check_identity(directory, content.manifest.identity, identity)
+        # What version 0.1 wrote is of our cluster from now on, as its store is.
+        content.manifest.identity = identity
         return _recover(owner, content, now_ms, disk)
     except BaseException:
         owner.close()
         raise
+
+
+def _check_identity(directory: Path, found: TopicIdentity, wanted: TopicIdentity) -> None:
+    """Raise NotOurDataDirectory unless the directory was made for this partition, and by this cluster."""
+    is_ours = found[:3] == wanted[:3] and (not found.cluster_id or found.cluster_id == wanted.cluster_id)
+    if not is_ours:
+        raise NotOurDataDirectory(
+            f"{directory} holds {_described(found)}, not {_described(wanted)}: it was copied, or "
+            "granted twice, and nothing of it is served"
+        )
+
+
+def _described(identity: TopicIdentity) -> str:
+    cluster = f" of cluster {identity.cluster_id}" if identity.cluster_id else ""
+    return f"{identity.topic} as partition number {identity.number}{cluster}"
 
 
 def _new_manifest(directory: Path, identity: TopicIdentity, must_exist: bool) -> Manifest:

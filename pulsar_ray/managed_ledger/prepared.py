@@ -16,9 +16,9 @@ _SUFFIX = ".prepared"
 
 def mark_prepared(directory: Path, numbers: Iterable[int], disk: Disk) -> None:
     """Durable when this returns; may be repeated."""
-    directory.mkdir(exist_ok=True)
+    directory.mkdir(0o700, exist_ok=True)
     for number in numbers:
-        _mark(directory, number).touch()
+        _mark(directory, number).touch(0o600)
     disk.fsync_dir(directory)
 
 

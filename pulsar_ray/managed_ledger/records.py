@@ -13,12 +13,14 @@ from pulsar_ray.model.position import Position
 class TopicIdentity(NamedTuple):
     """`number` is the cluster-wide topic-partition number, with which every ledger id begins.
 
-    `topic` is the partition's own name; `partition` is -1 for a topic without partitions.
+    `topic` is the partition's own name; `partition` is -1 for a topic without partitions. `cluster_id` is
+    that of the cluster whose catalog granted the number (ADR 0026), "" in what version 0.1 wrote.
     """
 
     number: int
     topic: str
     partition: int
+    cluster_id: str = ""
 
 
 class Counters(NamedTuple):

@@ -5,24 +5,27 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 import time
-import uuid
 from pathlib import Path
 from typing import NamedTuple
 
 from pulsar_ray.errors import (
     BrokerPersistenceError,
-    CorruptData,
     DataDirectoryInUse,
     NotOurDataDirectory,
-    UnsupportedFormatVersion,
     WrongNode,
 )
-from pulsar_ray.ledger.disk import SYSTEM_DISK
 from pulsar_ray.ledger.file_system import require_local_file_system
 from pulsar_ray.ledger.owner_lock import FileLock, try_lock
+from pulsar_ray.managed_ledger.store_identity import (
+    STORE_FILE,
+    StoreIdentity,
+    new_identity,
+    read_identity,
+    write_identity,
+)
 
-STORE_FORMAT_VERSION = 1
 _RETRY_SECONDS = 0.05
 _GIB = 1024 * 1024 * 1024
 # What a file system or a desktop leaves in a directory that is empty as far as we care.
@@ -32,10 +35,15 @@ _IGNORED = {"lost+found", ".DS_Store", "store.json.new", "store.lock", "cluster.
 class StoreDirectory:
     """A data directory this process holds. Exactly one broker of one cluster uses a directory at a time."""
 
-    def __init__(self, path: Path, store_id: str, lock: FileLock, cluster_lock: FileLock) -> None:
+    def __init__(self, path: Path, identity: StoreIdentity, lock: FileLock, cluster_lock: FileLock) -> None:
         self.path = path
-        self.store_id = store_id
+        self.identity = identity
         self._locks = (lock, cluster_lock)
+
+    @property
+    def store_id(self) -> str:
+        """Goes with the data, wherever that is mounted."""
+        return self.identity.store_id
 
     @classmethod
     def open(
@@ -44,44 +52,107 @@ class StoreDirectory:
         *,
         address: str,
         wait_s: float = 5.0,
-        cluster_id: str = "",
+        session: str = "",
+        create: bool = True,
         expected_store_id: str | None = None,
     ) -> StoreDirectory:
-        """Hold a directory, creating it if it is missing or empty; blocks up to `wait_s` while one ends.
+        """Hold a directory, made if it is missing or empty and may be; blocks up to `wait_s` while one ends.
 
-        `address` tells people where we are. `cluster_id` (default: the address) tells a restart within our
-        cluster, whose other processes are still there, from a second cluster. Raises DataDirectoryInUse
+        `address` tells people where we are. `session` (default: the address) tells a restart within our
+        Ray, whose other processes are still there, from a second one. Raises DataDirectoryInUse
         with pid and address of the holder, NotOurDataDirectory, WrongNode if it is not the expected store
-        or that one's data is missing, NetworkFileSystem, UnsupportedFormatVersion, BrokerPersistenceError
+        or not there, NetworkFileSystem, UnsupportedFormatVersion, CorruptData, BrokerPersistenceError
         if it cannot be written.
         """
         deadline = time.monotonic() + wait_s
         try:
-            if expected_store_id is None:
+            if create and expected_store_id is None:
                 path.mkdir(0o700, parents=True, exist_ok=True)
-            elif not (path / "store.json").is_file():
-                raise WrongNode(f"{path} should be store {expected_store_id} but is not there: wrong disk")
+            elif not (path / STORE_FILE).is_file():
+                what = f"store {expected_store_id}" if expected_store_id else "a store"
+                raise WrongNode(f"{path} should be {what} but is not there: mount its disk")
             require_local_file_system(path)
-            _refuse_foreign(path)
+            check_foreign(path)
+            close_to_others(path)
             lock = _lock(path / "store.lock", address, deadline)
             try:
-                store_id = _read_or_create_identity(path)
-                if expected_store_id is not None and store_id != expected_store_id:
+                identity = read_identity(path) or write_identity(path, new_identity())
+                if expected_store_id is not None and identity.store_id != expected_store_id:
                     raise WrongNode(
-                        f"{path} is store {store_id}, not {expected_store_id}: wrong node or disk"
+                        f"{path} is store {identity.store_id}, not {expected_store_id}: wrong node or disk"
                     )
-                cluster_lock = _lock_cluster(path, cluster_id or address, address, deadline)
+                cluster_lock = _lock_cluster(path, session or address, address, deadline)
             except BaseException:
                 lock.release()
                 raise
         except OSError as error:
-            raise BrokerPersistenceError(f"{path} cannot be used as data directory: {error}") from error
-        return cls(path, store_id, lock, cluster_lock)
+            raise _unusable(path, error) from error
+        return cls(path, identity, lock, cluster_lock)
+
+    def change(self, identity: StoreIdentity) -> None:
+        """Write what the store knows of its cluster, durably. Raises BrokerPersistenceError."""
+        if identity == self.identity:
+            return
+        try:
+            self.identity = write_identity(self.path, identity)
+        except OSError as error:
+            raise _unusable(self.path, error) from error
+
+    def check_present(self) -> None:
+        """Raise WrongNode if the path does not lead to this store any more: its disk was unmounted."""
+        check_is_store(self.path, self.store_id)
 
     def close(self) -> None:
         """Give the directory up."""
         for lock in self._locks:
             lock.release()
+
+
+def check_is_store(path: Path, store_id: str) -> None:
+    """Raise WrongNode unless the directory is this store; BrokerPersistenceError if it cannot be read."""
+    try:
+        identity = read_identity(path)
+    except OSError as error:
+        raise _unusable(path, error) from error
+    if identity is None or identity.store_id != store_id:
+        found = f"is store {identity.store_id}" if identity else "holds no store"
+        raise WrongNode(f"{path} should be store {store_id} but {found}: mount its disk")
+
+
+def create_store(path: Path) -> tuple[StoreIdentity, bool]:
+    """Make a directory a store of no cluster yet, closed to others; the identity, and whether it is new.
+
+    Raises NotOurDataDirectory, NetworkFileSystem, UnsupportedFormatVersion, CorruptData,
+    BrokerPersistenceError if it cannot be made.
+    """
+    check_store_directory(path)
+    try:
+        close_to_others(path)
+        identity = read_identity(path)
+        return (identity, False) if identity else (write_identity(path, new_identity()), True)
+    except OSError as error:
+        raise _unusable(path, error) from error
+
+
+def close_to_others(path: Path) -> None:
+    """Take the rights of group and others away from a data directory and what lies right below; ours only.
+
+    What is deeper is made closed, and cannot be reached through a closed directory. Raises OSError.
+    """
+    for place in (path, *path.iterdir()):
+        found = place.lstat()
+        if found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode) and found.st_mode & 0o077:
+            place.chmod(stat.S_IMODE(found.st_mode) & 0o700)
+
+
+def is_mount(path: Path) -> bool:
+    """Whether a directory, or the nearest one above that exists, lies on another file system than `/`."""
+    existing = next(parent for parent in (path, *path.parents) if parent.is_dir())
+    return existing.stat().st_dev != Path("/").stat().st_dev
+
+
+def _unusable(path: Path, error: OSError) -> BrokerPersistenceError:
+    return BrokerPersistenceError(f"{path} cannot be used as data directory: {error}")
 
 
 def check_store_directory(path: Path) -> None:
@@ -92,17 +163,22 @@ def check_store_directory(path: Path) -> None:
     try:
         path.mkdir(0o700, parents=True, exist_ok=True)
         require_local_file_system(path)
-        _refuse_foreign(path)
+        check_foreign(path)
     except OSError as error:
-        raise BrokerPersistenceError(f"{path} cannot be used as data directory: {error}") from error
+        raise _unusable(path, error) from error
 
 
 def hold_cluster_lock(path: Path) -> FileLock:
     """Keep other clusters out while this process lives; for every process that works in a data directory.
 
-    Raises DataDirectoryInUse if another cluster has taken it.
+    Raises DataDirectoryInUse if another cluster has taken it, WrongNode if it is not there.
     """
-    fd = os.open(path / "cluster.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fd = os.open(path / "cluster.lock", os.O_RDWR)
+    except FileNotFoundError:
+        raise WrongNode(f"{path} should be a store's directory but is not there: mount its disk") from None
+    except OSError as error:
+        raise _unusable(path, error) from error
     if try_lock(fd, is_shared=True):
         return FileLock(fd)
     holder = _holder(fd)
@@ -110,37 +186,15 @@ def hold_cluster_lock(path: Path) -> FileLock:
     raise DataDirectoryInUse(f"{path} is being taken over by {holder}")
 
 
-def _refuse_foreign(path: Path) -> None:
-    if (path / "store.json").exists():
+def check_foreign(path: Path) -> None:
+    """Raise NotOurDataDirectory if something else lies in a directory."""
+    if (path / STORE_FILE).exists():
         return
     others = sorted(entry.name for entry in path.iterdir() if entry.name not in _IGNORED)
     if others:
         raise NotOurDataDirectory(
             f"{path} has no store.json but holds {', '.join(others[:3])}: give data_dir its own"
         )
-
-
-def _read_or_create_identity(path: Path) -> str:
-    identity = path / "store.json"
-    if not identity.exists():
-        staged = path / "store.json.new"
-        content = {"store_id": str(uuid.uuid4()), "format_version": STORE_FORMAT_VERSION}
-        with staged.open("w") as file:
-            json.dump(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        staged.rename(identity)
-        SYSTEM_DISK.fsync_dir(path)
-    try:
-        content = json.loads(identity.read_text())
-        store_id, version = str(content["store_id"]), int(content["format_version"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptData(str(identity), 0, f"not a store identity ({error})") from None
-    if version != STORE_FORMAT_VERSION:
-        raise UnsupportedFormatVersion(
-            f"{path} has format version {version}, this build uses {STORE_FORMAT_VERSION}"
-        )
-    return store_id
 
 
 def _lock(path: Path, address: str, deadline: float) -> FileLock:
@@ -159,17 +213,17 @@ def _lock(path: Path, address: str, deadline: float) -> FileLock:
     return FileLock(fd)
 
 
-def _lock_cluster(path: Path, cluster_id: str, address: str, deadline: float) -> FileLock:
+def _lock_cluster(path: Path, session: str, address: str, deadline: float) -> FileLock:
     """Hold the cluster's lock shared; another cluster's processes must all be gone before."""
     fd = os.open(path / "cluster.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         while not try_lock(fd):
-            if _read_holder(fd).get("cluster_id") == cluster_id:
+            if _read_holder(fd).get("session") == session:
                 break
             if time.monotonic() >= deadline:
                 raise DataDirectoryInUse(f"{path} is used by processes of the cluster of {_holder(fd)}")
             time.sleep(_RETRY_SECONDS)
-        _name_holder(fd, {"pid": os.getpid(), "address": address, "cluster_id": cluster_id})
+        _name_holder(fd, {"pid": os.getpid(), "address": address, "session": session})
         if not try_lock(fd, is_shared=True):
             raise DataDirectoryInUse(f"{path} is being taken over by {_holder(fd)}")
     except BaseException:

@@ -29,6 +29,7 @@ from pulsar_ray.errors import (
     TopicNotFound,
 )
 from pulsar_ray.managed_ledger.identity import TopicIdentity
+from pulsar_ray.managed_ledger.store_identity import CATALOG_FILE
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.session.requests import PROTOCOL_VERSION
 from pulsar_ray.testing.faulty_disk import FaultyDisk
@@ -79,7 +80,7 @@ class StubCluster:
         self._tunnel = StubTunnel(faults, seed)
         self._lane_directory = Path(tempfile.mkdtemp(prefix="pr-"))
         data_dir.mkdir(parents=True, exist_ok=True)
-        self._topics = TopicRegistry(Catalog(data_dir / "meta.sqlite"), self.settings)
+        self._topics = TopicRegistry(_catalog(data_dir / CATALOG_FILE), self.settings)
         self._controller = StubController(self._topics, self._started, self.delete_topic)
         self._lock = threading.RLock()
         self._actors: dict[str, StubActor] = {}
@@ -398,3 +399,7 @@ def _is_persistent(topic: str) -> bool:
 
 def _unchanged(reply: AttachReply) -> AttachReply:
     return reply
+
+
+def _catalog(path: Path) -> Catalog:
+    return Catalog(path) if path.exists() else Catalog.make(path, "", "stub")[0]

@@ -46,3 +46,8 @@ def dispatcher_name(topic: str, subscription: str, durable: bool) -> str:
     """A durable subscription has its own dispatcher; a partition's non-durable cursors share one."""
     topic = partition_name(topic)
     return f"{topic}{_DURABLE}{subscription}" if durable else f"{topic}{_READERS}readers"
+
+
+def is_store_name(name: str) -> bool:
+    """Whether a name is that of a StoreActor."""
+    return name.startswith(_STORE_PREFIX)

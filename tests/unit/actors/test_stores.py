@@ -1,8 +1,10 @@
-"""Stores come with their nodes and go with them; one that Ray will not restart is looked for again."""
+"""Stores come with their nodes and go with them, are taken in or refused, and looked for again."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,21 +13,49 @@ import ray
 import ray.exceptions
 
 from pulsar_ray.actors import stores as stores_module
+from pulsar_ray.actors.catalog import Catalog
+from pulsar_ray.actors.membership import Membership
 from pulsar_ray.actors.stores import Stores
 from pulsar_ray.config import Settings
+from pulsar_ray.errors import NetworkFileSystem, PulsarException, WrongNode
+from pulsar_ray.managed_ledger.identity import PartitionDirectory
+from pulsar_ray.managed_ledger.store_identity import StoreIdentity
 
 
 class Handle:
     """A StoreActor's, as far as `Stores` calls it."""
 
-    def __init__(self, store_id: str, node_id: str) -> None:
-        self._described = {"store_id": store_id, "node_id": node_id}
+    def __init__(self, node_id: str, disk: Disk) -> None:
+        self._node_id = node_id
+        self._disk = disk
         self.error: Exception | None = None
-        self.describe = SimpleNamespace(remote=self._describe)
-        self.probe = SimpleNamespace(remote=self._probe)
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self, f"_{name}")
+        return SimpleNamespace(remote=method)
 
     async def _describe(self) -> dict[str, Any]:
-        return self._described
+        if self._disk.problem is not None:
+            raise self._disk.problem
+        identity = self._disk.identity
+        return {
+            "identity": identity,
+            "store_id": identity.store_id if identity else "",
+            "has_partitions": bool(self._disk.directories),
+            "node_id": self._node_id,
+            "host": f"host of {self._node_id}",
+            "path": "data",
+        }
+
+    async def _make(self) -> dict[str, Any]:
+        self._disk.identity = StoreIdentity(f"made on {self._node_id}")
+        return await self._describe()
+
+    async def _tell(self, identity: StoreIdentity) -> None:
+        self._disk.identity = identity
+
+    async def _unknown(self, known: set[int]) -> list[PartitionDirectory]:
+        return [found for found in self._disk.directories if found.number not in known]
 
     async def _probe(self) -> int:
         if self.error is not None:
@@ -33,19 +63,30 @@ class Handle:
         return 1
 
 
+@dataclasses.dataclass
+class Disk:
+    """What lies in a node's data directory."""
+
+    identity: StoreIdentity | None
+    directories: list[PartitionDirectory] = dataclasses.field(default_factory=list)
+    problem: PulsarException | None = None
+
+
 class Nodes:
     """The cluster: which nodes there are, and whose data directory each has."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.stores = {"head": "store-1", "worker": "store-2"}
+        self.disks = {"head": Disk(StoreIdentity("store-1")), "worker": Disk(StoreIdentity("store-2"))}
         self.handles: dict[str, Handle] = {}
-        monkeypatch.setattr(stores_module, "alive_nodes", lambda: list(self.stores))
+        self.ended: list[Handle] = []
+        monkeypatch.setattr(
+            stores_module, "alive_hosts", lambda: {node_id: f"host of {node_id}" for node_id in self.disks}
+        )
         monkeypatch.setattr(stores_module, "create", lambda _cls, _name, node_id, *_: self._created(node_id))
-        context = SimpleNamespace(get_node_id=lambda: "head")
-        monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
+        monkeypatch.setattr(ray, "kill", self.ended.append)
 
     def _created(self, node_id: str) -> Handle:
-        self.handles[node_id] = Handle(self.stores[node_id], node_id)
+        self.handles[node_id] = Handle(node_id, self.disks[node_id])
         return self.handles[node_id]
 
 
@@ -54,23 +95,47 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Nodes:
     return Nodes(monkeypatch)
 
 
-def test_a_node_that_comes_back_under_another_id_brings_its_store_along(nodes: Nodes) -> None:
+@pytest.fixture
+def membership(tmp_path: Path) -> Membership:
+    catalog, _ = Catalog.make(tmp_path / "meta.sqlite", "cluster", "first")
+    return Membership(catalog, "store-1", "host of head", takes_old=False, takes_empty=False)
+
+
+def run(*steps: Any) -> None:
+    async def all_of_them() -> None:
+        for step in steps:
+            outcome = step()
+            if outcome is not None:
+                await outcome
+
+    asyncio.run(all_of_them())
+
+
+def new_stores(membership: Membership) -> Stores:
     stores = Stores("data", Settings())
+    stores.membership = membership
+    return stores
+
+
+def test_a_node_that_comes_back_under_another_id_brings_its_store_along(
+    nodes: Nodes, membership: Membership
+) -> None:
+    stores = new_stores(membership)
     asyncio.run(stores.find())
     assert {key: store["node_id"] for key, store in stores.known.items()} == {
         "store-1": "head",
         "store-2": "worker",
     }
-    del nodes.stores["worker"]
+    disk = nodes.disks.pop("worker")
     asyncio.run(stores.find())
     assert list(stores.known) == ["store-1"]
-    nodes.stores["worker again"] = "store-2"
+    nodes.disks["worker again"] = disk
     asyncio.run(stores.find())
     assert stores.known["store-2"]["node_id"] == "worker again"
 
 
-def test_a_store_that_is_dead_for_good_is_created_anew(nodes: Nodes) -> None:
-    stores = Stores("data", Settings())
+def test_a_store_that_is_dead_for_good_is_created_anew(nodes: Nodes, membership: Membership) -> None:
+    stores = new_stores(membership)
     asyncio.run(stores.find())
     dead = nodes.handles["worker"]
     dead.error = ray.exceptions.ActorDiedError()
@@ -79,3 +144,84 @@ def test_a_store_that_is_dead_for_good_is_created_anew(nodes: Nodes) -> None:
     assert list(stores.known) == ["store-1"], "one that restarts stays"
     asyncio.run(stores.find())
     assert stores.known["store-2"]["handle"] is nodes.handles["worker"] is not dead
+
+
+def test_a_refused_store_is_taken_in_once_it_is_mended(
+    nodes: Nodes, membership: Membership, caplog: pytest.LogCaptureFixture
+) -> None:
+    stores = new_stores(membership)
+    worker = nodes.disks["worker"]
+    worker.problem = NetworkFileSystem("data is on NFS")
+    run(stores.find, stores.find)
+    (refused,) = stores.refused.values()
+    assert (refused["host"], refused["is_lost"]) == ("host of worker", True)
+    assert "data is on NFS" in refused["reason"]
+    assert caplog.text.count("data is on NFS") == 1, "said once, not at every look"
+    worker.problem = None
+    run(stores.find)
+    assert stores.refused == {}
+    assert sorted(stores.known) == ["store-1", "store-2"]
+    stores.end()
+    assert set(nodes.ended) == set(nodes.handles.values())
+
+
+def test_refused_stores_are_ended_too(nodes: Nodes, membership: Membership) -> None:
+    stores = new_stores(membership)
+    nodes.disks["worker"].identity = StoreIdentity("store-2", cluster_id="other")
+    asyncio.run(stores.find())
+    assert list(stores.known) == ["store-1"]
+    assert nodes.disks["worker"].identity.cluster_id == "other", "it is left as it is"
+    stores.end()
+    assert set(nodes.ended) == set(nodes.handles.values())
+
+
+def test_a_store_whose_disk_is_unmounted_is_refused_until_it_is_back(
+    nodes: Nodes, membership: Membership
+) -> None:
+    stores = new_stores(membership)
+    asyncio.run(stores.find())
+    worker = nodes.disks["worker"]
+    was = worker.identity
+    nodes.handles["worker"].error = WrongNode("data should be store-2 but holds no store")
+    worker.identity = None
+    run(stores.probe, stores.find)
+    assert list(stores.known) == ["store-1"]
+    assert "this node had store store-2: mount its disk" in stores.refused["worker"]["reason"]
+    assert worker.identity is None, "nothing empty is made in its place"
+    worker.identity = was
+    asyncio.run(stores.find())
+    assert sorted(stores.known) == ["store-1", "store-2"]
+
+
+def test_an_empty_directory_of_a_new_node_is_left_alone_unless_it_may_be_taken(
+    nodes: Nodes, membership: Membership
+) -> None:
+    stores = new_stores(membership)
+    nodes.disks["new"] = Disk(None)
+    asyncio.run(stores.find())
+    assert nodes.disks["new"].identity is None
+    assert stores.refused["new"]["is_lost"] is False
+    membership.takes_empty = True
+    asyncio.run(stores.find())
+    assert "made on new" in stores.known
+
+
+def test_what_a_store_knows_and_the_catalog_lacks_is_reported(nodes: Nodes, membership: Membership) -> None:
+    topic = "persistent://public/default/t"
+    stores = new_stores(membership)
+    nodes.disks["worker"].directories = [PartitionDirectory(topic, 7, topic, -1, "cluster")]
+    # Of version 0.1: the catalog beside the other store does not know it.
+    asyncio.run(stores.find())
+    assert "--rebuild-catalog" in stores.refused["worker"]["reason"]
+    membership.takes_old = True
+    asyncio.run(stores.find())
+    ((unknown,),) = [found for found in stores.unknown.values() if found]
+    assert (unknown["topic"], unknown["number"], unknown["name_is_taken"]) == (topic, 7, False)
+    assert unknown["directory"] == "data/p/7"
+
+
+def test_numbers_stand_in_every_store_before_they_are_granted(nodes: Nodes, membership: Membership) -> None:
+    stores = new_stores(membership)
+    run(stores.find, lambda: stores.reserve_numbers(5))
+    assert [disk.identity and disk.identity.numbers_below for disk in nodes.disks.values()] == [6, 6]
+    assert membership.catalog.last_number == 0

@@ -21,7 +21,9 @@ def topics(tmp_path: Path) -> TopicRegistry:
 
 
 def open_on(directory: Path) -> TopicRegistry:
-    return TopicRegistry(Catalog(directory / "meta.sqlite"), Settings(data_dir=str(directory)))
+    path = directory / "meta.sqlite"
+    catalog = Catalog(path) if path.exists() else Catalog.make(path, "cluster", "first")[0]
+    return TopicRegistry(catalog, Settings(data_dir=str(directory)))
 
 
 def indexes(topics: TopicRegistry) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -272,8 +273,13 @@ def test_a_directory_that_is_missing_or_holds_another_topic_is_refused(tmp_path:
         open_log(tmp_path / "7", must_exist=True)
     assert not (tmp_path / "7").exists()
     open_log(tmp_path / "7").close()
-    with pytest.raises(NotOurDataDirectory):
-        ManagedLedger.open(tmp_path / "7", TopicIdentity(8, "persistent://a/b/c", -1), settings(), 0)
+    for other in (
+        IDENTITY._replace(number=8),
+        IDENTITY._replace(topic="persistent://public/default/other"),
+        IDENTITY._replace(partition=3),
+    ):
+        with pytest.raises(NotOurDataDirectory, match=re.escape(f"holds {IDENTITY.topic} as partition")):
+            ManagedLedger.open(tmp_path / "7", other, settings(), 0)
     log = open_log(tmp_path / "7")
     append(log, 0)
     abandon(log)
@@ -281,6 +287,18 @@ def test_a_directory_that_is_missing_or_holds_another_topic_is_refused(tmp_path:
         manifest.unlink()
     with pytest.raises(CorruptData, match="no manifest"):
         open_log(tmp_path / "7")
+
+
+def test_a_directory_is_of_the_cluster_that_made_it(tmp_path: Path) -> None:
+    """One of version 0.1, which names no cluster, is of the first that opens it."""
+    open_log(tmp_path / "7").close()
+    ours = IDENTITY._replace(cluster_id="ours")
+    ManagedLedger.open(tmp_path / "7", ours, settings(), 0).close()
+    for other in (IDENTITY._replace(cluster_id="other"), IDENTITY):
+        with pytest.raises(NotOurDataDirectory, match="of cluster ours"):
+            ManagedLedger.open(tmp_path / "7", other, settings(), 0)
+    assert [found.cluster_id for found in read_identities(tmp_path)] == ["ours"]
+    ManagedLedger.open(tmp_path / "7", ours, settings(), 0).close()
 
 
 def test_identities_can_be_read_while_somebody_owns_them(tmp_path: Path) -> None:
@@ -291,9 +309,10 @@ def test_identities_can_be_read_while_somebody_owns_them(tmp_path: Path) -> None
     (tmp_path / "10").mkdir()
     (tmp_path / "10" / "manifest-1").write_bytes(b"nonsense")
     assert read_identities(tmp_path) == [
-        (IDENTITY.topic, 7, IDENTITY.topic, -1),
-        (f"{topic}-partition-3", 8, topic, 3),
+        (IDENTITY.topic, 7, IDENTITY.topic, -1, ""),
+        (f"{topic}-partition-3", 8, topic, 3, ""),
     ]
+    assert [found.number for found in read_identities(tmp_path, {8, 11})] == [8]
     assert read_identities(tmp_path / "none") == []
     log.check_owner()
 

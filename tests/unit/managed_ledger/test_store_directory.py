@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -25,11 +26,15 @@ from pulsar_ray.errors import (
 from pulsar_ray.managed_ledger.store_directory import (
     Space,
     StoreDirectory,
+    check_is_store,
+    create_store,
     hold_cluster_lock,
+    is_mount,
     is_space_low,
     low_water_mark,
     probe_space,
 )
+from pulsar_ray.managed_ledger.store_identity import read_identity
 
 GIB = 1024**3
 _HOLDER = """
@@ -38,7 +43,7 @@ from pathlib import Path
 from pulsar_ray.managed_ledger.store_directory import StoreDirectory, hold_cluster_lock
 path = Path(sys.argv[1])
 if sys.argv[2] == "store":
-    held = StoreDirectory.open(path, address="there:1", cluster_id="cluster-a")
+    held = StoreDirectory.open(path, address="there:1", session="cluster-a")
 else:
     held = hold_cluster_lock(path)
 print("held", flush=True)
@@ -69,9 +74,62 @@ def test_identity_is_made_once_and_kept(tmp_path: Path) -> None:
 
 
 def test_a_lost_directory_is_not_made_anew(tmp_path: Path) -> None:
-    with pytest.raises(WrongNode):
-        StoreDirectory.open(tmp_path / "lost", address="here", expected_store_id="x")
-    assert not (tmp_path / "lost").exists()
+    lost = tmp_path / "lost"
+    for refused in (
+        lambda: StoreDirectory.open(lost, address="here", expected_store_id="x"),
+        lambda: StoreDirectory.open(lost, address="here", create=False),
+        lambda: hold_cluster_lock(lost),
+        lambda: check_is_store(lost, "x"),
+    ):
+        with pytest.raises(WrongNode):
+            refused()
+    assert not lost.exists()
+
+
+def test_what_a_store_knows_of_its_cluster_is_kept(tmp_path: Path) -> None:
+    store = StoreDirectory.open(tmp_path, address="here")
+    known = dataclasses.replace(
+        store.identity, cluster_id="c", catalog_store_id="s", generations=("g1", "g2"), numbers_below=1000
+    )
+    store.change(known)
+    store.close()
+    assert read_identity(tmp_path) == known
+    again = StoreDirectory.open(tmp_path, address="here", create=False)
+    assert again.identity == known
+    again.close()
+
+
+def test_the_identity_of_version_0_1_is_read_and_written_anew(tmp_path: Path) -> None:
+    (tmp_path / "store.json").write_text('{"store_id": "old", "format_version": 1}')
+    store = StoreDirectory.open(tmp_path, address="here", create=False)
+    assert (store.store_id, store.identity.cluster_id, store.identity.format_version) == ("old", "", 1)
+    store.change(dataclasses.replace(store.identity, cluster_id="c"))
+    store.close()
+    assert json.loads((tmp_path / "store.json").read_text())["format_version"] == 2
+
+
+def test_a_directory_that_was_open_to_others_is_closed(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    (data / "p").mkdir(parents=True)
+    StoreDirectory.open(tmp_path / "other", address="here").close()
+    (data / "store.json").write_text((tmp_path / "other" / "store.json").read_text())
+    (data / "meta.sqlite").touch()
+    for path in (data, *data.iterdir()):
+        path.chmod(0o755)
+    StoreDirectory.open(data, address="here").close()
+    for path in (data, *data.iterdir()):
+        assert not path.stat().st_mode & 0o077, path
+
+
+def test_a_store_is_made_once(tmp_path: Path) -> None:
+    identity, is_new = create_store(tmp_path / "new")
+    assert is_new
+    assert create_store(tmp_path / "new") == (identity, False)
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(NotOurDataDirectory):
+        create_store(tmp_path)
+    assert is_mount(Path("/proc/self"))
+    assert not is_mount(Path("/this-is-not-there/nor-this"))
 
 
 def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
@@ -169,16 +227,16 @@ def test_a_second_broker_waits_for_one_that_ends(tmp_path: Path) -> None:
 
 
 def test_another_cluster_waits_for_the_processes_of_the_first(tmp_path: Path) -> None:
-    store = StoreDirectory.open(tmp_path, address="there:1", cluster_id="cluster-a")
+    store = StoreDirectory.open(tmp_path, address="there:1", session="cluster-a")
     actor = hold(tmp_path, "actor")
     store.close()
     with pytest.raises(DataDirectoryInUse, match="there:1"):
-        StoreDirectory.open(tmp_path, address="here", cluster_id="cluster-b", wait_s=0.0)
-    restarted = StoreDirectory.open(tmp_path, address="there:1", cluster_id="cluster-a", wait_s=0.0)
+        StoreDirectory.open(tmp_path, address="here", session="cluster-b", wait_s=0.0)
+    restarted = StoreDirectory.open(tmp_path, address="there:1", session="cluster-a", wait_s=0.0)
     hold_cluster_lock(tmp_path).release()
     restarted.close()
     actor.communicate()
-    StoreDirectory.open(tmp_path, address="here", cluster_id="cluster-b", wait_s=5.0).close()
+    StoreDirectory.open(tmp_path, address="here", session="cluster-b", wait_s=5.0).close()
 
 
 def test_the_low_water_mark() -> None:

@@ -40,7 +40,7 @@ BLOCKS = (b"\1" * 8, b"\2" * 8, b"\3" * 8)
 STORED = Path(__file__).parent / "stored_records.txt"
 
 RECORDS: list[ManifestRecord] = [
-    TopicIdentity(5, "persistent://public/default/t", -1),
+    TopicIdentity(5, "persistent://public/default/t", -1, "c1"),
     Counters(2, 3, 4, LEDGER, 9, NOW, 1),
     SegmentOpened(LEDGER, 1, 7, NOW),
     SegmentClosed(LEDGER, 1, 4096, 9),
@@ -114,6 +114,14 @@ def test_a_stored_cursor_is_read_back() -> None:
     assert list(cursor.counts) == list(expected.counts) != []
     assert list(cursor.counts.all_row_failures()) == list(expected.counts.all_row_failures()) != []
     assert cursor.consumers == expected.consumers
+
+
+def test_a_partition_of_version_0_1_names_no_cluster() -> None:
+    old = bytes.fromhex(
+        "3500000001010000000000009305bd70657273697374656e743a2f2f7075626c69632f64656661756c742f74ffe2c623b6b1f12709"
+    )
+    read = from_log(payload_of(old), "manifest-1")
+    assert read == TopicIdentity(5, "persistent://public/default/t", -1, "")
 
 
 def test_a_record_of_a_later_version_may_have_more_fields_but_no_other_number() -> None:

@@ -1,0 +1,90 @@
+"""`store.json`: which store a data directory is, of which cluster, and what it knows of the catalog."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from pulsar_ray.errors import CorruptData, UnsupportedFormatVersion
+from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk, write_fully
+
+STORE_FILE = "store.json"
+CATALOG_FILE = "meta.sqlite"
+STORE_FORMAT_VERSION = 2
+"""1 (of version 0.1) had no cluster; it is read, and written as 2 when a cluster takes the store in."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreIdentity:
+    """What `store.json` says. A store without a `cluster_id` belongs to none yet, or to one of version 0.1.
+
+    `catalog_store_id` and `catalog_host` say where the cluster's catalog lies, `generations` which catalogs
+    there have been, `numbers_below` is above every partition number that may have been granted (ADR 0026).
+    """
+
+    store_id: str
+    format_version: int = STORE_FORMAT_VERSION
+    cluster_id: str = ""
+    catalog_store_id: str = ""
+    catalog_host: str = ""
+    generations: tuple[str, ...] = ()
+    numbers_below: int = 0
+
+
+def new_identity() -> StoreIdentity:
+    """A store of no cluster."""
+    return StoreIdentity(str(uuid.uuid4()))
+
+
+def read_identity(directory: Path) -> StoreIdentity | None:
+    """The identity of the store in a directory; None if there is none.
+
+    Raises CorruptData, UnsupportedFormatVersion for that of a newer build, OSError.
+    """
+    path = directory / STORE_FILE
+    try:
+        text = path.read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        content = json.loads(text)
+        version = int(content["format_version"])
+        known = {field.name for field in dataclasses.fields(StoreIdentity)}
+        fields = {name: value for name, value in content.items() if name in known}
+        fields["generations"] = tuple(map(str, fields.get("generations", ())))
+        fields["numbers_below"] = int(fields.get("numbers_below", 0))
+        identity = StoreIdentity(
+            **{**fields, "store_id": str(content["store_id"]), "format_version": version}
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptData(str(path), 0, f"not a store identity ({error})") from None
+    if version not in (1, STORE_FORMAT_VERSION):
+        raise UnsupportedFormatVersion(
+            f"{directory} has format version {version}, this build uses {STORE_FORMAT_VERSION}"
+        )
+    return identity
+
+
+def write_identity(directory: Path, identity: StoreIdentity, disk: Disk = SYSTEM_DISK) -> StoreIdentity:
+    """Make it the store's, in today's format: durable and whole when this returns. Raises OSError."""
+    identity = dataclasses.replace(identity, format_version=STORE_FORMAT_VERSION)
+    staged = directory / f"{STORE_FILE}.new"
+    fd = disk.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        write_fully(disk, fd, json.dumps(dataclasses.asdict(identity)).encode())
+        disk.fdatasync(fd)
+    finally:
+        disk.close(fd)
+    disk.rename(staged, directory / STORE_FILE)
+    disk.fsync_dir(directory)
+    return identity
+
+
+def has_partitions(directory: Path) -> bool:
+    """Whether anything of a topic lies in the store."""
+    partitions = directory / "p"
+    return partitions.is_dir() and any(path.name.isdigit() for path in partitions.iterdir())
