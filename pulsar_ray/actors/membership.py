@@ -62,7 +62,7 @@ class Membership:
         if had:
             return (
                 f"{path} is empty, but this node had store {had[0]}: mount its disk, or if that is lost for "
-                f"good, run `pulsar-ray init-store {path}` there"
+                f"good, run `pulsar-ray init-store {path} --replace` there"
             )
         if self.takes_empty:
             return ""

@@ -17,7 +17,8 @@ from pulsar_ray.cli.standalone import serve
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import ConnectError, DataDirectoryInUse, NotAllowedError, WrongNode
-from pulsar_ray.managed_ledger.store_directory import create_store, is_mount
+from pulsar_ray.managed_ledger import known_stores
+from pulsar_ray.managed_ledger.store_directory import is_mount
 from pulsar_ray.transport.ray_cluster import RayCluster
 
 NO_RAY = (
@@ -152,13 +153,14 @@ def _report_stores(described: dict[str, Any]) -> None:
 @click.command("init-store")
 @click.argument("directory", required=False, type=click.Path(file_okay=False))
 @click.option("--require-mount", is_flag=True, help="Refuse a directory on the file system of / .")
+@click.option("--replace", is_flag=True, help="Begin another store where one was that is lost for good.")
 @pass_target
-def init_store(target: Target, directory: str | None, require_mount: bool) -> None:
+def init_store(target: Target, directory: str | None, require_mount: bool, replace: bool) -> None:
     """Make a directory of this node a store, which the broker takes in.
 
     Run it once for each volume, when that is mounted; a directory that is a store stays as it is. DIRECTORY
-    is the node's data directory, by default --data-dir. With --require-mount a volume that is not mounted is
-    refused, instead of putting messages on the disk below.
+    is the node's data directory, by default --data-dir. A directory that was a store and is empty now is
+    refused: its disk is not mounted. With --require-mount that is found at the first time too.
 
     \b
     Example:
@@ -167,7 +169,7 @@ def init_store(target: Target, directory: str | None, require_mount: bool) -> No
     path = Path(_settings(target, directory).data_dir)
     if require_mount and not is_mount(path):
         raise WrongNode(f"{path} lies on the file system of /: mount the volume that belongs there first")
-    identity, is_new = create_store(path)
+    identity, is_new = known_stores.init_store(path, replace=replace)
     of_cluster = f" of cluster {identity.cluster_id}" if identity.cluster_id else ""
     click.echo(f"{path} is {'now' if is_new else 'already'} store {identity.store_id}{of_cluster}")
 

@@ -48,6 +48,7 @@ class RayNodes:
     def add_worker(self) -> Node:
         """One more node with Ray on it, whose store the broker has."""
         node = self.world.add_node()
+        node.run("pulsar-ray", "init-store", DATA_DIR)
         self.start_worker(node)
         return node
 
