@@ -1,0 +1,114 @@
+"""One catalog for a cluster of several nodes, whoever asks, and whatever is not mounted."""
+
+from __future__ import annotations
+
+from pulsar_ray.testing.waiting import wait_until
+from tests.nodes.ray_nodes import PORT, RayNodes
+from tests.nodes.world import DATA_DIR, Node
+
+_SEND = """
+import sys, pulsar_ray
+with pulsar_ray.Client() as client:
+    client.create_producer(sys.argv[1]).send(sys.argv[2].encode())
+answer(True)
+"""
+_STORED = """
+import sys, pulsar_ray
+with pulsar_ray.Client() as client:
+    reader = client.create_reader(sys.argv[1], pulsar_ray.MessageId.earliest)
+    found = []
+    while reader.has_message_available():
+        found.append(reader.read_next(30_000).data().decode())
+answer(found)
+"""
+_STRAY = """
+import sys, pulsar_ray
+from pulsar_ray.errors import BrokerNotFounded
+try:
+    pulsar_ray.Client(data_dir="/tmp/elsewhere").create_producer("x")
+except BrokerNotFounded as error:
+    answer(str(error))
+"""
+STORES_AWAY = 3
+
+
+def start_ray(nodes: RayNodes, node: Node) -> None:
+    """On a node that is up, without waiting for its store."""
+    if node is nodes.head:
+        place = ["--head", f"--port={PORT}", "--include-dashboard=false"]
+    else:
+        place = [f"--address={nodes.head.address}:{PORT}"]
+    options = ["--num-cpus=2", "--object-store-memory=80000000", "--disable-usage-stats"]
+    node.run("ray", "start", *place, f"--node-ip-address={node.address}", *options)
+
+
+def status(nodes: RayNodes) -> tuple[int, str]:
+    done = nodes.head.run("pulsar-ray", "status", check=False)
+    return done.returncode, done.stdout
+
+
+def test_a_client_anywhere_brings_up_the_one_broker(ray_nodes: RayNodes) -> None:
+    worker = ray_nodes.add_worker()
+    ray_nodes.head.ask(_SEND, "orders", "of the head")
+    ray_nodes.head.run("pulsar-ray", "stop")
+    assert "pulsar-ray start" in worker.ask(_STRAY)
+
+    worker.ask(_SEND, "parcels", "of the worker")
+
+    assert ray_nodes.admin("broker")["catalog_host"] == ray_nodes.head.name
+    assert not (worker.disk / "meta.sqlite").exists()
+    topics = [f"persistent://public/default/{name}" for name in ("orders", "parcels")]
+    assert ray_nodes.admin("topics.list") == topics
+    assert worker.ask(_STORED, "orders") == ["of the head"]
+    assert ray_nodes.head.ask(_STORED, "parcels") == ["of the worker"]
+
+
+def test_an_unmounted_disk_is_reported_and_not_replaced(ray_nodes: RayNodes) -> None:
+    worker = ray_nodes.add_worker()
+    ray_nodes.admin("topics.create_partitioned_topic", "spread", 4)
+    assert status(ray_nodes)[0] == 0
+    worker.kill()
+    worker.boot(mounts_disk=False)
+    start_ray(ray_nodes, worker)
+    refused = worker.run("pulsar-ray", "init-store", DATA_DIR, check=False)
+    assert refused.returncode == 1
+    assert "mount its disk" in refused.stdout
+
+    wait_until(lambda: "this node had store" in status(ray_nodes)[1], 90, "a report")
+    code, said = status(ray_nodes)
+    assert code == STORES_AWAY
+    assert f"no store works on {worker.name}, in {DATA_DIR}" in said
+    ray_nodes.admin("topics.create_partitioned_topic", "later", 4)
+    assert not worker.run("ls", DATA_DIR).stdout.split()
+
+    worker.kill()
+    worker.boot()
+    ray_nodes.start_worker(worker)
+    assert status(ray_nodes)[0] == 0
+    # The next start uses what it is given everywhere, although one was refused before.
+    ray_nodes.head.run("pulsar-ray", "stop")
+    ray_nodes.head.run("pulsar-ray", "start")
+    assert len(ray_nodes.admin("broker")["stores"]) == 2
+
+
+def test_without_the_disk_of_the_catalog_nothing_is_served(ray_nodes: RayNodes) -> None:
+    worker = ray_nodes.add_worker()
+    ray_nodes.head.ask(_SEND, "orders", "kept")
+    for node in (ray_nodes.head, worker):
+        node.kill()
+    ray_nodes.head.boot(mounts_disk=False)
+    worker.boot()
+    start_ray(ray_nodes, ray_nodes.head)
+    start_ray(ray_nodes, worker)
+
+    refused = ray_nodes.head.run("pulsar-ray", "start", check=False)
+
+    assert refused.returncode == 1
+    assert f"there are stores: {worker.name}:{DATA_DIR}" in refused.stdout
+    assert f"It was on {ray_nodes.head.name}" in refused.stdout
+    assert not ray_nodes.head.run("ls", DATA_DIR).stdout.split()
+    for node in (ray_nodes.head, worker):
+        node.kill()
+        node.boot()
+        start_ray(ray_nodes, node)
+    assert worker.ask(_STORED, "orders") == ["kept"]
