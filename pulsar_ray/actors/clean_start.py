@@ -16,7 +16,6 @@ from typing import Any
 
 import ray
 
-import pulsar_ray
 from pulsar_ray.actors.bring_up import bring_up
 from pulsar_ray.actors.founding import Word
 from pulsar_ray.config import Settings
@@ -39,7 +38,7 @@ def start_from_clean_process(settings: Settings, word: Word) -> dict[str, Any]:
     }
     environment = {name: text for name, text in os.environ.items() if not name.startswith(_OF_JOBS)}
     # Where this code is; an environment of the job may be the only place that has it installed.
-    environment["PYTHONPATH"] = str(Path(pulsar_ray.__file__).parents[1])
+    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
     try:
         done = subprocess.run(
             [sys.executable, "-c", _COMMAND],
