@@ -134,13 +134,19 @@ class StartLock:
         self.release()
 
 
+def _open_closed(path: str, flags: int) -> int:
+    """Open a file that is nobody else's when it is made."""
+    return os.open(path, flags, 0o600)
+
+
 def _start(data_dir: Path, settings: Settings) -> EmbeddedRecord:
     failure = _run(data_dir) / "standalone.failed"
     failure.unlink(missing_ok=True)
     given = _run(data_dir) / "standalone.settings"
-    given.write_text(json.dumps(asdict(settings)))
+    with open(given, "w", opener=_open_closed) as file:
+        json.dump(asdict(settings), file)
     command = [sys.executable, "-m", "pulsar_ray.cli.standalone", str(given)]
-    with open(_run(data_dir) / LOG, "ab") as log:
+    with open(_run(data_dir) / LOG, "ab", opener=_open_closed) as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )

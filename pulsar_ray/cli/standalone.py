@@ -6,6 +6,7 @@ Run as `python -m pulsar_ray.cli.standalone SETTINGS.json` by the first client, 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import time
@@ -59,6 +60,8 @@ def serve(
     once it serves. Raises what is wrong with the data directory.
     """
     _raise_at_signals()
+    # What it makes is closed to other users, as its Ray's processes do too.
+    os.umask(0o077)
     data_dir = Path(settings.data_dir)
     undo = ExitStack()
     try:

@@ -86,7 +86,8 @@ assert again["refused_stores"] == again["away_stores"] == again["unknown_partiti
 # Everything in it is closed to others.
 paths = [data_dir, *data_dir.rglob("*")]
 assert len(paths) > 10
-assert not [path for path in paths if path.stat().st_mode & 0o077], paths
+opened = [path for path in paths if path.stat().st_mode & 0o077]
+assert not opened, opened
 assert stop_broker()
 
 # A lost catalog is not made anew in silence, but on somebody's word; with other numbers.
