@@ -15,6 +15,7 @@ import ray
 
 from pulsar_ray.actors.embedded import ClientMark, EmbeddedRecord, join_embedded, read_record
 from pulsar_ray.actors.local_ray import has_auth_token, node_address, share_auth_mode
+from pulsar_ray.actors.raylet_messages import quiet_ray_output, ray_was_joined
 from pulsar_ray.actors.start import start_broker
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import ConnectError
@@ -68,6 +69,7 @@ def join_ray(service_url: str) -> bool:
     client.
     """
     _refuse_remote_client()
+    quiet_ray_output()
     if service_url == "auto" and ray.is_initialized():
         return True
     address = service_url if service_url != "auto" else os.environ.get("RAY_ADDRESS") or _running_ray()
@@ -106,6 +108,7 @@ def _on_this_ray(settings: Settings) -> Connected:
 
 
 def _join_embedded(settings: Settings) -> Connected:
+    quiet_ray_output()
     record, mark = join_embedded(settings)
     try:
         if ray.is_initialized():
@@ -130,6 +133,7 @@ def _join(record: EmbeddedRecord) -> None:
 
 def _init(address: str) -> None:
     _check_answers(address)
+    is_joined = ray.is_initialized()
     try:
         ray.init(
             address=address,
@@ -140,6 +144,8 @@ def _init(address: str) -> None:
         )
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ConnectError(f"no Ray cluster answers at {address}: {error}") from None
+    if not is_joined:
+        ray_was_joined()
 
 
 def _check_answers(address: str) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import ray
 
+from pulsar_ray.actors.raylet_messages import quiet_ray_output, ray_was_joined
 from pulsar_ray.errors import ConnectError
 from pulsar_ray.transport.names import NAMESPACE
 from pulsar_ray.transport.ray_calls import RAY_CALLS
@@ -34,6 +35,7 @@ def start_ray() -> tuple[str, str]:
     if Ray does not come up.
     """
     _offer_java()
+    quiet_ray_output()
     # The broker is as urgent as its clients, also where the user may not raise a priority again.
     os.environ.setdefault("RAY_worker_niceness", "0")
     try:
@@ -52,6 +54,7 @@ def start_ray() -> tuple[str, str]:
                 f"Ray did not come up on this machine, twice ({again}): start again when it is less busy, "
                 f"or see the logs below {_ray_directory()}"
             ) from None
+    ray_was_joined()
     return context.address_info["gcs_address"], f"http://{context.dashboard_url}"
 
 
