@@ -366,6 +366,10 @@ class TooManyActiveActors(NotAllowedError):
     """A node has as many active partitions and subscriptions as `max_active_actors` allows."""
 
 
+class TooManyConnections(NotAllowedError):
+    """An actor has as many connections as the limit on open files of its process has room for."""
+
+
 class DiskSpaceLow(BrokerPersistenceError):
     """Free space fell below the low-water mark: publishing stops, acknowledging and trimming go on."""
 

@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from pulsar_ray.lane.room import raise_file_limit
+
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -163,6 +165,7 @@ def prepare_broker_process() -> None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     # Whatever it makes is closed to other users.
     os.umask(0o077)
+    raise_file_limit()
     # Threads started from here on inherit it.
     take_normal_priority(threading.current_thread())
     # What was imported stays. To look for garbage in it first took 40 ms, and there was none.

@@ -69,12 +69,6 @@ class SessionHost:
         self._clock = clock
         self._settings = settings
         self._server: SessionServer | None = None
-        self.sessions = SessionTable(
-            self._session_ended,
-            grace_ms=int(settings.reattach_grace_seconds * 1000),
-            lease_ms=int(settings.session_lease_seconds * 1000),
-            first_id=first_session_id,
-        )
         budget = settings.lane_buffer_budget_bytes
         self.lanes = LaneServer(
             loop,
@@ -83,6 +77,13 @@ class SessionHost:
             token_check=self._check_token,
             handler=self,
             limits=LaneLimits(received_bytes=budget, lane_received_bytes=budget // 2),
+        )
+        self.sessions = SessionTable(
+            self._session_ended,
+            grace_ms=int(settings.reattach_grace_seconds * 1000),
+            lease_ms=int(settings.session_lease_seconds * 1000),
+            first_id=first_session_id,
+            most=self.lanes.room.proven,
         )
         self._ticker: asyncio.TimerHandle | None = None
         self._stays: dict[int, asyncio.Future[None]] = {}

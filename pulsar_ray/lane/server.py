@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import logging
 import os
 import secrets
 import socket
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 
-from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, PulsarException
+from pulsar_ray.errors import (
+    AuthorizationError,
+    InvalidConfiguration,
+    NotAllowedError,
+    PulsarException,
+    TooManyConnections,
+)
 from pulsar_ray.format.block_memory import BlockMemory
-from pulsar_ray.lane.address import LaneAddress, TcpAddress, UnixAddress
-from pulsar_ray.lane.hello import HelloFields, SessionDecision
+from pulsar_ray.lane.address import LaneAddress, TcpAddress, UnixAddress, configure_socket
+from pulsar_ray.lane.hello import HelloFields, SessionDecision, encode_error
 from pulsar_ray.lane.limits import LaneLimits
+from pulsar_ray.lane.listener import Listener
 from pulsar_ray.lane.peer import PeerCredentials, peer_credentials
 from pulsar_ray.lane.receive_budget import ReceiveBudget
+from pulsar_ray.lane.room import LaneRoom, Unproven, file_limit
 from pulsar_ray.lane.server_lane import LaneHandler, ServerLane
 from pulsar_ray.session.packet import STAGING_BYTES
+
+logger = logging.getLogger(__name__)
 
 _MAX_SOCKET_PATH_BYTES = 107
 _BACKLOG = 512
@@ -33,7 +45,8 @@ class LaneServer:
 
     `token_check` is asked once per lane; it answers with the session or raises the PulsarException to
     refuse with, and compares tokens in constant time. On Unix sockets only peers of the same user get as
-    far. All methods belong to the loop.
+    far. Connections that have not got there yet are bounded by `room`: the oldest goes. All methods belong to
+    the loop.
     """
 
     def __init__(
@@ -50,8 +63,10 @@ class LaneServer:
         self.loop = loop
         self.limits = limits or LaneLimits()
         self.token_check = token_check
-        self.peer_credentials = credentials
-        self.allowed_uid = os.geteuid()
+        self.room = LaneRoom.of(file_limit())
+        self._credentials = credentials
+        self._allowed_uid = os.geteuid()
+        self._unproven: Unproven[ServerLane] = Unproven(self.room)
         self.budget = ReceiveBudget(self.limits.received_bytes, self.limits.lane_received_bytes)
         # A parser keeps nothing in it between two reads, and reads on one loop follow each other.
         self.staging = bytearray(STAGING_BYTES)
@@ -62,7 +77,8 @@ class LaneServer:
         self._directory = Path(directory)
         self._node_address = node_address
         self._handler = handler
-        self._servers: list[asyncio.AbstractServer] = []
+        self._listeners: list[Listener] = []
+        self._welcoming: set[asyncio.Task[None]] = set()
         self._lanes: set[ServerLane] = set()
         self._sweep: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Future[None] | None = None
@@ -95,11 +111,11 @@ class LaneServer:
             )
         _make_private(self._directory)
         _remove_left_behind(self._directory)
-        server = await self.loop.create_unix_server(
-            lambda: ServerLane(self, self._handler, "socket"), str(path), backlog=_BACKLOG
-        )
-        self._servers.append(server)
-        self.unix_address = UnixAddress(str(path))
+        address = UnixAddress(str(path))
+        sock = address.new_socket()
+        sock.bind(address.target())
+        self._listen(sock)
+        self.unix_address = address
         return self.unix_address
 
     async def listen_tcp(self, ports: range | None = None) -> TcpAddress:
@@ -108,22 +124,62 @@ class LaneServer:
         Raises OSError when no port of the range is free.
         """
         if self.tcp_address is None:
-            server, port = await self._create_tcp_server(ports or range(1))
-            self._servers.append(server)
-            self.tcp_address = TcpAddress(self._node_address, port)
+            sock = self._bound_socket(ports or range(1))
+            self._listen(sock)
+            self.tcp_address = TcpAddress(self._node_address, sock.getsockname()[1])
         return self.tcp_address
 
-    async def _create_tcp_server(self, ports: range) -> tuple[asyncio.AbstractServer, int]:
+    def _bound_socket(self, ports: range) -> socket.socket:
         for port in ports:
             sock = TcpAddress(self._node_address, port).new_socket()
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if _is_bound(sock, self._node_address, port):
-                server = await self.loop.create_server(
-                    lambda: ServerLane(self, self._handler, "tcp"), sock=sock, backlog=_BACKLOG
-                )
-                return server, sock.getsockname()[1]
+                return sock
             sock.close()
         raise OSError(errno.EADDRINUSE, f"no free port in {ports}")
+
+    def _listen(self, sock: socket.socket) -> None:
+        sock.listen(_BACKLOG)
+        self._listeners.append(Listener(self.loop, sock, self._accepted))
+
+    def _accepted(self, sock: socket.socket) -> None:
+        task = self.loop.create_task(self._welcome(sock))
+        self._welcoming.add(task)
+        task.add_done_callback(self._welcoming.discard)
+
+    async def _welcome(self, sock: socket.socket) -> None:
+        """Make a lane of a new connection; the hello comes later."""
+        try:
+            configure_socket(sock)
+            peer = self._credentials(sock)
+            if self.is_closing or (peer is not None and peer.uid != self._allowed_uid):
+                self._refuse(sock, peer)
+                return
+            lane = ServerLane(self, self._handler, "tcp" if peer is None else "socket", peer)
+            self._make_room(lane, sock.getpeername()[0] if peer is None else peer.pid)
+            await self.loop.connect_accepted_socket(lambda: lane, sock)
+        except OSError as error:
+            # It is gone already, or this process is short of something: it connects again.
+            logger.debug("a connection could not be taken: %s", error)
+            sock.close()
+
+    def _refuse(self, sock: socket.socket, peer: PeerCredentials | None) -> None:
+        if peer is not None and not self.is_closing:
+            text = f"lanes of uid {self._allowed_uid} are closed to uid {peer.uid}"
+            with contextlib.suppress(OSError):
+                sock.send(b"".join(encode_error(AuthorizationError(text))))
+        sock.close()
+
+    def _make_room(self, lane: ServerLane, peer: Hashable) -> None:
+        oldest = self._unproven.add(lane, peer)
+        if oldest is not None:
+            oldest.close(
+                TooManyConnections(
+                    f"more than {self.room.unproven} connections, or {self.room.unproven_of_peer} of one "
+                    "peer, have not said who they are, and the oldest is closed: the limit on open files "
+                    "(ulimit -Hn, where Ray is started) leaves room for so many"
+                )
+            )
 
     async def close(self, error: PulsarException | None = None) -> None:
         """Stop listening, remove the socket and close every lane with `error`; returns when they are gone.
@@ -131,13 +187,15 @@ class LaneServer:
         `on_closed` was called for each by then.
         """
         self.is_closing = True
-        for server in self._servers:
-            server.close()
+        for listener in self._listeners:
+            listener.close()
         if self.unix_address is not None:
             _remove(self.unix_address.path)
+        if self._welcoming:
+            await asyncio.wait(self._welcoming)
         for lane in list(self._lanes):
             lane.close(error)
-        self._servers.clear()
+        self._listeners.clear()
         if self._lanes:
             self._all_gone = self.loop.create_future()
             await self._all_gone
@@ -152,9 +210,14 @@ class LaneServer:
         self._lanes.add(lane)
         self.watch_deadlines()
 
+    def lane_proven(self, lane: ServerLane) -> None:
+        """Called by a lane whose client has shown its token."""
+        self._unproven.remove(lane)
+
     def lane_ended(self, lane: ServerLane) -> None:
         """Called by a lane when its connection is gone and so is the question what became of its peer."""
         self._lanes.discard(lane)
+        self._unproven.remove(lane)
         if self._all_gone is not None and not self._lanes and not self._all_gone.done():
             self._all_gone.set_result(None)
 

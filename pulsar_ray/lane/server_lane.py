@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from pulsar_ray.errors import AuthorizationError, ProtocolError, PulsarException, Timeout
-from pulsar_ray.lane.address import configure_socket
+from pulsar_ray.errors import ProtocolError, PulsarException, Timeout
 from pulsar_ray.lane.hello import HelloFields, encode_error, encode_welcome, parse_hello
-from pulsar_ray.lane.peer import PeerWatch
+from pulsar_ray.lane.peer import PeerCredentials, PeerWatch
 from pulsar_ray.lane.shared_memory import BorrowedMemory
 from pulsar_ray.session.packet import Buffer, Packet, PacketParser, total_bytes
 
@@ -44,12 +42,14 @@ class LaneHandler(Protocol):
 
 
 class ServerLane(asyncio.BufferedProtocol):
-    """A client's lane at the actor.
+    """A client's lane at the actor; `peer` is known of a Unix socket.
 
     All of it runs on the owner loop; nothing blocks or raises after the end.
     """
 
-    def __init__(self, server: LaneServer, handler: LaneHandler, kind: str) -> None:
+    def __init__(
+        self, server: LaneServer, handler: LaneHandler, kind: str, peer: PeerCredentials | None
+    ) -> None:
         self.kind = kind
         """'socket' or 'tcp'."""
         self.session: Any = None
@@ -58,6 +58,7 @@ class ServerLane(asyncio.BufferedProtocol):
         self.on_drained: Callable[[], None] | None = None
         """Called when a lane that had more than the high mark unsent has come down to the low one."""
         self._server = server
+        self._peer = peer
         self._budget = server.budget
         self._handler = handler
         self._limits = server.limits
@@ -120,6 +121,9 @@ class ServerLane(asyncio.BufferedProtocol):
         if self._end_timer is not None:
             # Only what became of the peer is still waited for.
             self._end()
+        if self._transport is None and not self._is_closing:
+            # Its connection is not made yet, and will find it closed.
+            self._is_closing = True
         if self._transport is None or self._is_closing:
             return
         if error is not None:
@@ -133,23 +137,10 @@ class ServerLane(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(self._limits.unsent_high_bytes, self._limits.unsent_low_bytes)
-        self._server.lane_opened(self)
         self._incomplete_since = self._loop.time()
-        sock: socket.socket = transport.get_extra_info("socket")
-        with socket.socket(fileno=sock.dup().detach()) as raw:
-            configure_socket(raw)
-            peer = self._server.peer_credentials(raw)
-        if peer is None:
-            return
-        if peer.uid != self._server.allowed_uid:
-            self.close(
-                AuthorizationError(f"lanes of uid {self._server.allowed_uid} are closed to uid {peer.uid}")
-            )
-            return
-        self._watch = PeerWatch(self._loop, peer.pid, self._on_peer_death)
-        self.peer_pid = peer.pid if self._watch.is_watching else None
-        if self.peer_pid is not None:
-            self._borrowed = BorrowedMemory(peer.pid, peer.uid, self._server.memory)
+        self._server.lane_opened(self)
+        if self._is_closing:  # newer ones took its place meanwhile
+            self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._parser.get_buffer()
@@ -235,11 +226,23 @@ class ServerLane(asyncio.BufferedProtocol):
             raise ProtocolError("packets after the hello before it was answered")
         hello = parse_hello(packets[0])
         decision = self._server.token_check(hello)
+        self._server.lane_proven(self)
+        self._know_peer()
         self.session = decision.session
         self._parser.max_packet_bytes = self._limits.packet_bytes
         self._is_open = True
         self.send(encode_welcome(decision.welcome))
         self._handler.on_open(self, hello)
+
+    def _know_peer(self) -> None:
+        """Nothing is opened for a connection that has not shown its token."""
+        peer = self._peer
+        if peer is None:
+            return
+        self._watch = PeerWatch(self._loop, peer.pid, self._on_peer_death)
+        if self._watch.is_watching:
+            self.peer_pid = peer.pid
+            self._borrowed = BorrowedMemory(peer.pid, peer.uid, self._server.memory)
 
     def _after_read(self, buffered: int, has_progressed: bool) -> None:
         self._budget.set_buffered(self, buffered if self._parser.receives_large else 0)

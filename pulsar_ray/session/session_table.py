@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from pulsar_ray.errors import PulsarException, SessionLost
+from pulsar_ray.errors import PulsarException, SessionLost, TooManyConnections
 
 TOKEN_BYTES = 32
 
@@ -84,7 +84,13 @@ class SessionTable:
     """Sessions of one actor. `on_ended(session, crashed)` is called once for each that will not come back."""
 
     def __init__(
-        self, on_ended: Callable[[Session, bool], None], *, grace_ms: int, lease_ms: int, first_id: int = 1
+        self,
+        on_ended: Callable[[Session, bool], None],
+        *,
+        grace_ms: int,
+        lease_ms: int,
+        first_id: int = 1,
+        most: int = 1 << 31,
     ) -> None:
         self._sessions: dict[int, Session] = {}
         self._by_client: dict[str, Session] = {}
@@ -92,6 +98,7 @@ class SessionTable:
         self._grace_ms = grace_ms
         self._lease_ms = lease_ms
         self._next_id = first_id
+        self._most = most
 
     def __iter__(self) -> Iterator[Session]:
         return iter(list(self._sessions.values()))
@@ -104,12 +111,14 @@ class SessionTable:
         is closed.
 
         `attempt` rises with each of the client's. Raises SessionLost for one that comes after a later one:
-        its client waits for it no more, and has got its token from that.
+        its client waits for it no more, and has got its token from that; TooManyConnections for one session
+        too many.
         """
         session = self._by_client.get(client_id)
         if session is not None and attempt < session.attempt:
             raise SessionLost("a later attempt of the same client to attach has been answered")
         if session is None:
+            self._check_room()
             session = Session(self._next_id, client_id, now_ms)
             self._next_id += 1
             self._sessions[session.id] = session
@@ -123,6 +132,14 @@ class SessionTable:
         if carrier is not None:
             carrier.close(SessionLost("a newer attachment of the same client took over"))
         return session
+
+    def _check_room(self) -> None:
+        if len(self._sessions) >= self._most:
+            raise TooManyConnections(
+                f"{self._most} processes are connected to this partition or subscription, whose process may not "
+                "open files for more: use fewer processes or more partitions, or raise the hard limit "
+                "(ulimit -Hn) where Ray is started"
+            )
 
     def admit(self, session_id: int, token: bytes, attachment: int) -> Session:
         """The session a hello belongs to.

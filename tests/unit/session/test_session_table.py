@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.errors import PulsarException, SessionLost
+from pulsar_ray.errors import PulsarException, SessionLost, TooManyConnections
 from pulsar_ray.session.session_table import Session, SessionTable
 
 GRACE_MS = 5_000
@@ -133,3 +133,14 @@ def test_a_dead_client_ends_its_session_at_once(table: SessionTable, ended: Ende
     assert ended.sessions == [(session, True)]
     assert len(table) == 0
     assert table.attach("client", 20) is not session
+
+
+def test_no_more_sessions_than_there_is_room_for(ended: Ended) -> None:
+    table = SessionTable(ended, grace_ms=GRACE_MS, lease_ms=LEASE_MS, most=2)
+    first = table.attach("a", 0)
+    table.attach("b", 0)
+    with pytest.raises(TooManyConnections, match=r"2 processes are connected .* ulimit -Hn"):
+        table.attach("c", 0)
+    assert table.attach("a", 0) is first
+    table.end(first)
+    table.attach("c", 0)
