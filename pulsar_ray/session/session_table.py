@@ -136,7 +136,7 @@ class SessionTable:
     def _check_room(self) -> None:
         if len(self._sessions) >= self._most:
             raise TooManyConnections(
-                f"{self._most} processes are connected to this partition or subscription, whose own process "
+                f"{self._most} processes are connected to this partition or subscription, and its process "
                 "may not open files for more: use fewer processes or more partitions, or raise the hard limit "
                 "(ulimit -Hn) where Ray is started"
             )
