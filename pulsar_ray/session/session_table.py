@@ -137,7 +137,7 @@ class SessionTable:
         if len(self._sessions) >= self._most:
             raise TooManyConnections(
                 f"{self._most} processes are connected to this partition or subscription, and its process "
-                "may not open files for more: use fewer processes or more partitions, or raise the hard limit "
+                "may not open files for more: use fewer processes or more partitions, or raise the limit "
                 "(ulimit -Hn) where Ray is started"
             )
 
