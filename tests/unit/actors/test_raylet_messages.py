@@ -21,7 +21,9 @@ KILLED = "1 Workers (tasks / actors) killed due to memory pressure (OOM)"
 def said(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Ray's own way for an error of its node's process, of the Ray that is installed."""
     worker: Any = ray._private.worker
-    monkeypatch.setattr(worker, "print_to_stdstream", worker.print_to_stdstream)
+    # Another test of this process may have joined a Ray.
+    rays_own = getattr(worker.print_to_stdstream, "_printer", worker.print_to_stdstream)
+    monkeypatch.setattr(worker, "print_to_stdstream", rays_own)
     monkeypatch.setattr(raylet_messages, "_joined", set())
 
     def say(*lines: str, pid: str = "raylet") -> None:
