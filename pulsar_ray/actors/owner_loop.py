@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from pulsar_ray.actors.broker_log import begin_broker_log
 from pulsar_ray.lane.room import raise_file_limit
 
 logger = logging.getLogger(__name__)
@@ -162,6 +163,7 @@ def _outcome(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
 
 def prepare_broker_process() -> None:
     """What every broker actor's process sets before it serves."""
+    begin_broker_log()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     # Whatever it makes is closed to other users.
     os.umask(0o077)
