@@ -19,6 +19,7 @@ import psutil
 
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import BrokerPersistenceError, ConnectError, Timeout, error_from
+from pulsar_ray.ledger.owner_lock import start_time
 from pulsar_ray.managed_ledger.store_directory import check_store_directory
 
 RECORD = "standalone.json"
@@ -36,16 +37,16 @@ class EmbeddedRecord:
 
     address: str
     pid: int
-    started: float
+    started: int | None
+    """As `owner_lock.start_time` tells: the time of day may be set while the broker runs."""
     dashboard_url: str
     auth_mode: str
 
     def is_alive(self) -> bool:
         """Whether the process that wrote it still runs; one that only waits for its parent does not."""
         try:
-            process = psutil.Process(self.pid)
-            is_same = abs(process.create_time() - self.started) < 1.0
-            return is_same and process.status() != psutil.STATUS_ZOMBIE
+            is_same = start_time(self.pid) == self.started
+            return is_same and psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
             return False
 
@@ -66,7 +67,7 @@ def read_record(data_dir: Path) -> EmbeddedRecord | None:
 
 def write_record(data_dir: Path, address: str, dashboard_url: str) -> None:
     """Say where this process's broker is reached; appears whole or not at all."""
-    started = psutil.Process().create_time()
+    started = start_time(os.getpid())
     auth_mode = os.environ.get("RAY_AUTH_MODE", "")
     record = EmbeddedRecord(address, os.getpid(), started, dashboard_url, auth_mode)
     staged = _run(data_dir) / f"{RECORD}.new"

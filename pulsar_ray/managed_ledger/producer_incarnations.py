@@ -21,6 +21,8 @@ from pulsar_ray.model.position import Position
 
 WINDOW_BLOCKS = 4096
 FORGET_AFTER_MS = 3_600_000
+LONGEST_LOOK_MS = 60_000
+"""Between two looks for idle ones, of which there is one a second: beyond that somebody has set the clock."""
 
 
 class New(NamedTuple):
@@ -156,6 +158,7 @@ class ProducerIncarnations:
         self._retired: set[int] = set()
         self._touched: set[int] = set()
         self._in_flight: dict[int, int] = {}  # first entry_seq being written
+        self._looked_ms: int | None = None
 
     def __len__(self) -> int:
         return len(self._known)
@@ -223,7 +226,12 @@ class ProducerIncarnations:
             known.idle_since_ms = now_ms
 
     def forget_idle(self, now_ms: int) -> list[int]:
-        """Forget those without a session for an hour; returns them."""
+        """Forget those without a session for an hour; returns them. To be called often.
+
+        An hour by which the clock is set, or for which the machine sleeps, is none for a producer that
+        will come back.
+        """
+        self._follow_clock(now_ms)
         idle = [
             incarnation
             for incarnation, known in self._known.items()
@@ -234,6 +242,14 @@ class ProducerIncarnations:
             self._retired.discard(incarnation)
             self._touched.discard(incarnation)
         return idle
+
+    def _follow_clock(self, now_ms: int) -> None:
+        jump_ms = 0 if self._looked_ms is None else now_ms - self._looked_ms
+        self._looked_ms = now_ms
+        if 0 <= jump_ms <= LONGEST_LOOK_MS:
+            return
+        for known in self._known.values():
+            known.idle_since_ms = min(known.idle_since_ms + max(jump_ms, 0), now_ms)
 
     def take_touched(self) -> list[IncarnationRecord]:
         """Those that wrote since the last call with their blocks since then, for a checkpoint; nothing is in

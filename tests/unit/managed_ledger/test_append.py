@@ -91,6 +91,9 @@ def test_policy_is_pulsars() -> None:
     assert policy.is_full(entries=1, size_bytes=100, age_ms=50)
     assert not policy.is_full(entries=9, size_bytes=99, age_ms=499)
     assert policy.is_full(entries=1, size_bytes=1, age_ms=500)
+    # The clock was set back since the ledger was begun: it ends all the same.
+    assert policy.is_full(entries=10, size_bytes=1, age_ms=-1_000_000)
+    assert not policy.is_full(entries=9, size_bytes=99, age_ms=-1_000_000)
     from_settings = RolloverPolicy.from_settings(settings(managed_ledger_max_size_per_ledger_mbytes=3))
     assert from_settings.max_bytes == 3 * MIB
 

@@ -121,6 +121,23 @@ def test_a_retired_incarnation_is_refused_also_after_a_restart(tmp_path: Path) -
     assert open_log(tmp_path).incarnations.classify(5, 1, 1) == Refused()
 
 
+@pytest.mark.parametrize("jump_ms", [10 * FORGET_AFTER_MS, -10 * FORGET_AFTER_MS])
+def test_setting_the_clock_neither_forgets_a_producer_nor_keeps_it(jump_ms: int) -> None:
+    known = ProducerIncarnations()
+    now_ms = 100 * FORGET_AFTER_MS
+    known.forget_idle(now_ms)
+    known.open_session(1, now_ms)
+    known.close_session(1, now_ms)
+    for second in range(FORGET_AFTER_MS // 1000):
+        if second == 1000:
+            now_ms += jump_ms
+        assert known.forget_idle(now_ms + second * 1000) == []
+    forgotten: list[int] = []
+    for second in range(FORGET_AFTER_MS // 1000, 3 * FORGET_AFTER_MS // 1000):
+        forgotten += known.forget_idle(now_ms + second * 1000)
+    assert forgotten == [1]
+
+
 def test_an_incarnation_is_forgotten_an_hour_after_its_last_session() -> None:
     known = ProducerIncarnations()
     known.open_session(1, 0)

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pulsar_ray.actors.embedded import EmbeddedRecord, read_record, write_record
+from pulsar_ray.ledger.owner_lock import start_time
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    (tmp_path / "run").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize("step_s", [3600.0, -3600.0])
+def test_a_broker_is_found_after_the_clock_was_set(
+    data_dir: Path, step_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_record(data_dir, "192.0.2.1:6379", "http://127.0.0.1:8265")
+    # The time at which a process started, as the kernel's boot time gives it, moves with the time of day.
+    created = psutil.Process.create_time
+    monkeypatch.setattr(psutil.Process, "create_time", lambda self: created(self) + step_s)
+    found = read_record(data_dir)
+    assert found is not None
+    assert found.address == "192.0.2.1:6379"
+
+
+def test_another_process_with_the_number_of_a_broker_that_is_gone_is_none() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        started = start_time(process.pid)
+        assert started is not None
+        assert EmbeddedRecord("", process.pid, started, "", "").is_alive()
+        assert not EmbeddedRecord("", process.pid, started - 1, "", "").is_alive()
+        process.communicate(b"\n")
+    assert not EmbeddedRecord("", process.pid, started, "", "").is_alive()
