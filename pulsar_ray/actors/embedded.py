@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -78,8 +78,15 @@ def write_record(data_dir: Path, address: str, dashboard_url: str) -> None:
 def prepare_run_directory(data_dir: Path) -> None:
     """Make the place of these files. Raises what is wrong with the data directory, with nothing written."""
     check_store_directory(data_dir)
-    try:
+    with _writing(data_dir):
         _run(data_dir).mkdir(0o700, exist_ok=True)
+
+
+@contextlib.contextmanager
+def _writing(data_dir: Path) -> Iterator[None]:
+    """Raise BrokerPersistenceError where the disk takes nothing: read-only, full, or somebody else's."""
+    try:
+        yield
     except OSError as error:
         raise BrokerPersistenceError(f"{data_dir} cannot be used as data directory: {error}") from None
 
@@ -98,7 +105,7 @@ def ensure_embedded(settings: Settings) -> EmbeddedRecord:
     if (record := read_record(data_dir)) is not None:
         return record
     prepare_run_directory(data_dir)
-    with StartLock(data_dir):
+    with _writing(data_dir), StartLock(data_dir):
         if (record := read_record(data_dir)) is not None:
             return record
         return _start(data_dir, settings)
@@ -254,7 +261,8 @@ def join_embedded(settings: Settings) -> tuple[EmbeddedRecord, ClientMark]:
     data_dir = Path(settings.data_dir)
     while True:
         ensure_embedded(settings)
-        mark = ClientMark(data_dir)
+        with _writing(data_dir):
+            mark = ClientMark(data_dir)
         # It may have ended of idleness just before; once marked, it stays.
         if (record := read_record(data_dir)) is not None:
             return record, mark

@@ -7,7 +7,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pulsar_ray.actors.embedded import EmbeddedRecord, read_record, write_record
+from pulsar_ray.actors.embedded import EmbeddedRecord, join_embedded, read_record, write_record
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import BrokerPersistenceError
 from pulsar_ray.ledger.owner_lock import start_time
 
 
@@ -38,3 +40,14 @@ def test_another_process_with_the_number_of_a_broker_that_is_gone_is_none() -> N
         assert not EmbeddedRecord("", process.pid, started - 1, "", "").is_alive()
         process.communicate(b"\n")
     assert not EmbeddedRecord("", process.pid, started, "", "").is_alive()
+
+
+@pytest.mark.parametrize("file", ["standalone.start", "standalone.settings", "clients.lock"])
+def test_a_directory_in_which_nothing_can_be_written_is_a_typed_error(data_dir: Path, file: str) -> None:
+    (data_dir / "store.json").write_text("{}")
+    # As on a file system that became read-only: the directory of these files is there, they cannot be opened.
+    (data_dir / "run" / file).mkdir()
+    if file == "clients.lock":
+        write_record(data_dir, "192.0.2.1:6379", "http://127.0.0.1:8265")
+    with pytest.raises(BrokerPersistenceError, match=f"{data_dir} cannot be used as data directory"):
+        join_embedded(Settings(data_dir=str(data_dir)))
