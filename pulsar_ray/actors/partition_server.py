@@ -177,6 +177,7 @@ class PartitionServer:
             self._on_fatal(error)
             return
         self._disk.submit(self._space.probe, lambda *_: None)
+        self._disk.submit(self.ledger.check_present, self._looked)
         self.intake.sample_rates()
         self.followers.catch_up()
         now_ms = self._clock.now_ms()
@@ -184,6 +185,10 @@ class PartitionServer:
         if self._loop.time() - self._trimmed_at >= self._trim_interval():
             self._trimmed_at = self._loop.time()
             self._submit_change(self.ledger.begin_trim(now_ms))
+
+    def _looked(self, _: None, error: BaseException | None) -> None:
+        if isinstance(error, PulsarException):
+            self._on_fatal(error)
 
     def _trim_interval(self) -> float:
         # Whoever waits for space does not wait for the next regular check.

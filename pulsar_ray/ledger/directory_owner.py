@@ -35,10 +35,17 @@ class DirectoryOwner:
     """The right to write in one directory, held until `close`, a kill, or a successor's `open`."""
 
     def __init__(
-        self, path: Path, lock: HeldLock, epoch: int, epoch_map: mmap.mmap, watched_offset: int
+        self,
+        path: Path,
+        lock: HeldLock,
+        epoch: int,
+        epoch_map: mmap.mmap,
+        watched_offset: int,
+        epoch_file: os.stat_result,
     ) -> None:
         self.path = path
         self.epoch = epoch
+        self._epoch_file = epoch_file
         self._lock = lock
         self._map = epoch_map
         self._watched = slice(watched_offset, watched_offset + _SLOT_SIZE)
@@ -76,12 +83,28 @@ class DirectoryOwner:
             try:
                 epoch, watched_offset = _raise_epoch(path, epoch_path, fd, disk)
                 epoch_map = mmap.mmap(fd, _FILE_SIZE, prot=mmap.PROT_READ)
+                epoch_file = os.fstat(fd)
             finally:
                 disk.close(fd)
-            return cls(path, lock, epoch, epoch_map, watched_offset)
+            return cls(path, lock, epoch, epoch_map, watched_offset, epoch_file)
         except BaseException:
             lock.release()
             raise
+
+    def check_present(self) -> None:
+        """Raise WrongNode if the directory was deleted, or another put in its place; looks at the disk.
+
+        What is written to a deleted file is durable for nobody, and no write tells.
+        """
+        try:
+            found = os.stat(self.path / "epoch")
+        except FileNotFoundError:
+            found = None
+        if found is None or not os.path.samestat(found, self._epoch_file):
+            raise WrongNode(
+                f"{self.path} was deleted or replaced while its partition ran: restore it from a backup, "
+                "or delete the topic (force=True); what was sent in the last second or so may be lost"
+            )
 
     def check(self) -> None:
         """Raise Fenced if anybody opened the directory after us; call after the sync, before the answer."""

@@ -95,6 +95,10 @@ class ManagedLedger:
         """Raise Fenced if the log has a newer owner."""
         self._files.owner.check()
 
+    def check_present(self) -> None:
+        """Raise WrongNode if the directory was deleted under the log; looks at the disk."""
+        self._files.owner.check_present()
+
     def close(self) -> None:
         """End the open ledger cleanly and give the log up; touches the disk, nothing may be under way.
 

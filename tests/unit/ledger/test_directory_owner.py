@@ -184,3 +184,15 @@ def test_file_systems_are_recognised(tmp_path: Path) -> None:
     assert mount_type(Path("/proc/self")) == "proc"
     with pytest.raises(FileNotFoundError):
         file_system_type(tmp_path / "missing")
+
+
+def test_a_directory_that_is_deleted_or_replaced_is_noticed(tmp_path: Path) -> None:
+    owner = DirectoryOwner.open(tmp_path / "1", create=True)
+    owner.check_present()
+    (tmp_path / "1").rename(tmp_path / "moved")
+    with pytest.raises(WrongNode, match="was deleted or replaced"):
+        owner.check_present()
+    DirectoryOwner.open(tmp_path / "1", create=True).close()
+    with pytest.raises(WrongNode, match="was deleted or replaced"):
+        owner.check_present()
+    owner.close()
