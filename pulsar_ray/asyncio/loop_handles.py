@@ -88,9 +88,10 @@ class LoopProducer(Producer):
         event_timestamp: Any,
         deliver_at: Any,
         deliver_after: Any,
-    ) -> tuple[PartitionProducer, bytes | None, tuple[Any, ...] | None]:
-        """What `PartitionProducer.enqueue` takes, and of which partition. Raises what `Producer.send` raises
-        for wrong arguments.
+    ) -> tuple[PartitionProducer | None, bytes | None, tuple[Any, ...] | None]:
+        """What `PartitionProducer.enqueue` takes, and of which partition: None for the one whose turn it is.
+
+        Raises what `Producer.send` raises for wrong arguments.
         """
         fields = self._fields(
             properties,
@@ -108,6 +109,12 @@ class LoopProducer(Producer):
             value, partition_key, ordering_key, properties, event_timestamp
         )
         return partition, value, fields
+
+    @property
+    def next_in_turn(self) -> PartitionProducer:
+        """The partition whose turn it is, if messages go by turns."""
+        assert self._turns is not None
+        return self._partitions[self._turns.current]
 
     @property
     def is_closed(self) -> bool:

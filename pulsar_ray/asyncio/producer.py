@@ -15,27 +15,13 @@ from pulsar_ray.asyncio.control_threads import in_thread
 from pulsar_ray.asyncio.loop_handles import LoopProducer
 from pulsar_ray.asyncio.opened_first import OpenedFirst
 from pulsar_ray.asyncio.room_queue import RoomQueue
-from pulsar_ray.client.partition_producer import PartitionProducer
+from pulsar_ray.asyncio.sent_message import SentMessage
 from pulsar_ray.client.producer_options import ProducerOptions
-from pulsar_ray.client.send_callbacks import ErrorCallback
-from pulsar_ray.errors import PulsarException, Timeout, error_from
+from pulsar_ray.errors import Timeout
 from pulsar_ray.model.message_id import MessageId
 
 if TYPE_CHECKING:
     from pulsar_ray.asyncio.client import Client
-
-
-class _SentMessage(asyncio.Future[MessageId], ErrorCallback):
-    """One message's receipt; completed on the loop it belongs to."""
-
-    def __call__(self, result: Any, message_id: MessageId) -> None:
-        if not self.done():
-            self.set_result(message_id)
-
-    def failed(self, error: PulsarException) -> None:
-        if not self.done():
-            # Tracebacks of different tasks must not pile up in one error.
-            self.set_exception(error_from(type(error).__name__, error.text, error.details))
 
 
 class Producer(OpenedFirst[LoopProducer]):
@@ -50,19 +36,20 @@ class Producer(OpenedFirst[LoopProducer]):
         super().__init__(client)
         self._options = options
         self._blocks = options.block_if_queue_full
-        self._rooms: dict[PartitionProducer, RoomQueue] = {}
+        self._room_queue: RoomQueue | None = None
         if inner is not None:
             self._opened(inner)
 
     async def _open(self) -> LoopProducer:
         return await self._client.open_producer(self._options)
 
-    def _room_of(self, partition: PartitionProducer) -> RoomQueue:
-        room = self._rooms.get(partition)
-        if room is None:
+    @property
+    def _rooms(self) -> RoomQueue:
+        if self._room_queue is None:
             timeout_s = self._options.send_timeout_millis / 1000
-            room = self._rooms[partition] = RoomQueue(partition, self._client.loop(), timeout_s)
-        return room
+            inner = self._open_already()
+            self._room_queue = RoomQueue(self._client.loop(), timeout_s, lambda: inner.next_in_turn)
+        return self._room_queue
 
     async def send(
         self,
@@ -101,16 +88,14 @@ class Producer(OpenedFirst[LoopProducer]):
             deliver_at,
             deliver_after,
         )
-        sent = _SentMessage(loop=loop)
-        partition.gather()
+        sent = SentMessage(loop=loop)
         if self._blocks:
-            room = self._room_of(partition)
-            await room.enter()
-            try:
-                partition.enqueue(value, sent, fields)
-            finally:
-                room.entered()
+            self._rooms.put(sent, value, fields, partition)
+        elif partition is None:
+            while not inner.next_in_turn.enqueue(value, sent, fields, in_turn=True):
+                pass  # its batch was full: the next partition's turn
         else:
+            partition.gather()
             partition.enqueue(value, sent, fields)
         return await sent
 

@@ -1,63 +1,115 @@
-"""Senders that wait for room in a producer's queue: in order, and as many at once as there is room for."""
+"""Messages that wait for room in a producer's queues: in order, and as many at once as there is room for."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import itertools
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
+from pulsar_ray.asyncio.sent_message import SentMessage
 from pulsar_ray.client.partition_producer import PartitionProducer
-from pulsar_ray.errors import Timeout
+from pulsar_ray.errors import PulsarException, Timeout
 from pulsar_ray.lane.timers import LoopTimers
 
 
+@dataclass
+class _Waiting:
+    number: int
+    sent: SentMessage
+    value: bytes | None
+    fields: tuple[Any, ...] | None
+    is_in_turn: bool
+    expiry: asyncio.TimerHandle | None = None
+    is_waiting: bool = field(default=True)
+
+
 class RoomQueue:
-    """Of one partition. A sender that was let in has its place until it calls `entered`."""
+    """Of one producer. Messages bound for a partition wait for that one; those in turn wait together for the
+    one that `next_in_turn` gives, which changes while they are added.
+    """
 
     def __init__(
-        self, partition: PartitionProducer, loop: asyncio.AbstractEventLoop, timeout_s: float
+        self,
+        loop: asyncio.AbstractEventLoop,
+        timeout_s: float,
+        next_in_turn: Callable[[], PartitionProducer],
     ) -> None:
-        self._partition = partition
         self._loop = loop
+        self._timers = LoopTimers(loop)
         self._timeout_s = timeout_s
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._let_in = 0
-        timers = LoopTimers(loop)
-        partition.on_room = lambda: timers.call_soon(self._admit) if self._waiting else None
+        self._next_in_turn = next_in_turn
+        self._numbers = itertools.count()
+        self._in_turn: deque[_Waiting] = deque()
+        self._bound: defaultdict[PartitionProducer, deque[_Waiting]] = defaultdict(deque)
 
-    async def enter(self) -> None:
-        """Wait for room for one message. Raises Timeout after the send timeout."""
-        if not self._waiting and not self._let_in and self._partition.room:
-            self._let_in += 1
-            return
-        waiter = self._loop.create_future()
-        self._waiting.append(waiter)
-        self._partition.seal()
-        self._admit()
-        expiry = self._loop.call_later(self._timeout_s, self._expire, waiter) if self._timeout_s else None
+    def put(
+        self,
+        sent: SentMessage,
+        value: bytes | None,
+        fields: tuple[Any, ...] | None,
+        partition: PartitionProducer | None,
+    ) -> None:
+        """Enqueue a message now, or once there is room; `sent` fails with Timeout after the send timeout.
+
+        No partition: the one whose turn it is then. Raises what `PartitionProducer.enqueue` raises; after a
+        wait `sent` fails with it.
+        """
+        target = partition or self._next_in_turn()
+        if not self._in_turn and not self._bound[target] and target.room:
+            target.gather()
+            if target.enqueue(value, sent, fields, in_turn=partition is None):
+                return
+        message = _Waiting(next(self._numbers), sent, value, fields, partition is None)
+        (self._in_turn if partition is None else self._bound[partition]).append(message)
+        self._admit(target)
+        if message.is_waiting and self._timeout_s:
+            message.expiry = self._loop.call_later(self._timeout_s, self._expire, message, target)
+
+    def _admit(self, partition: PartitionProducer) -> None:
+        """There may be room at the partition, and at those whose turn comes next."""
+        self._admit_to(partition)
+        while self._in_turn and (current := self._next_in_turn()) is not partition:
+            partition = current
+            self._admit_to(partition)
+
+    def _admit_to(self, partition: PartitionProducer) -> None:
+        if partition.on_room is None:
+            partition.on_room = partial(self._timers.call_soon, partial(self._admit, partition))
+        while (waiting := self._first_for(partition)) is not None:
+            message = waiting[0]
+            if not message.sent.done():
+                if not partition.room:
+                    # What is open would otherwise fill the queue until its delay is over.
+                    partition.seal()
+                    return
+                if not self._enqueue(message, partition):
+                    continue  # the turn has moved on
+            waiting.popleft()
+            message.is_waiting = False
+            if message.expiry is not None:
+                message.expiry.cancel()
+        if not self._bound[partition] and not self._in_turn:
+            partition.on_room = None
+
+    def _first_for(self, partition: PartitionProducer) -> deque[_Waiting] | None:
+        """The queue whose first message is the next one for the partition."""
+        queues = [queue for queue in (self._bound[partition], self._in_turn) if queue]
+        if self._in_turn and self._next_in_turn() is not partition:
+            queues.remove(self._in_turn)
+        return min(queues, key=lambda queue: queue[0].number, default=None)
+
+    def _enqueue(self, message: _Waiting, partition: PartitionProducer) -> bool:
+        partition.gather()
         try:
-            await waiter
-        except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self.entered()
-            raise
-        finally:
-            if expiry is not None:
-                expiry.cancel()
+            return partition.enqueue(message.value, message.sent, message.fields, in_turn=message.is_in_turn)
+        except PulsarException as error:
+            message.sent.failed(error)
+            return True
 
-    def entered(self) -> None:
-        """The message of a sender that was let in is in the queue, or will not come."""
-        self._let_in -= 1
-        self._admit()
-
-    def _admit(self) -> None:
-        waiting = self._waiting
-        while waiting and (waiting[0].done() or self._partition.room > self._let_in):
-            waiter = waiting.popleft()
-            if not waiter.done():
-                self._let_in += 1
-                waiter.set_result(None)
-
-    def _expire(self, waiter: asyncio.Future[None]) -> None:
-        if not waiter.done():
-            waiter.set_exception(Timeout(f"the producer's queue stayed full for {self._timeout_s} s"))
-            self._admit()
+    def _expire(self, message: _Waiting, partition: PartitionProducer) -> None:
+        message.sent.failed(Timeout(f"the producer's queue stayed full for {self._timeout_s} s"))
+        self._admit(partition)

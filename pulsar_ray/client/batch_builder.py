@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pulsar_ray.client.open_rows import OpenRows
@@ -26,6 +26,8 @@ OPENED = 1
 """The message is the first of a block: a timer for `deadline_ms`, or the next write, has to take it."""
 SEALED = 2
 """At least one block was finished; `take_sealed` gives it."""
+REFUSED = 4
+"""The message was not added: the batch it would have gone with is finished, and the next partition's turn."""
 
 METADATA_ALLOWANCE = MAX_BLOCK_SIZE - MAX_MESSAGE_SIZE
 _MAX_BLOCK_BYTES = 1024 * 1024
@@ -57,6 +59,9 @@ class BatchBuilder:
     With batching a block is finished by count, bytes (over all keys together if key-based), by `seal_due`
     or by `seal`. Without it messages gather for as long as the caller does not write: every message stays
     an entry.
+
+    Messages are added `in_turn` if they are here because it is the partition's turn. The turn is over when
+    the batch with such messages is finished, whatever finishes it: one in turn that does not fit is refused.
     """
 
     __slots__ = (
@@ -68,6 +73,7 @@ class BatchBuilder:
         "_deadline_ms",
         "_entry_limit",
         "_extra",
+        "_has_turn",
         "_is_batching",
         "_keyed",
         "_limit",
@@ -79,6 +85,7 @@ class BatchBuilder:
         "_next_id",
         "_rows",
         "is_open",
+        "on_turn_over",
         "sealed",
     )
 
@@ -107,6 +114,9 @@ class BatchBuilder:
         self._extra = 0  # keys, properties and the like of all open blocks
         self._count = 0  # messages added by `add_message`; `add` leaves it to the rows
         self._deadline_ms = 0
+        self._has_turn = False  # whether messages in turn are open
+        self.on_turn_over: Callable[[], None] = _nobody_waits
+        """Called when a batch with messages in turn was finished."""
         self.is_open = False
         """Whether a block is open, and `seal` has something to finish."""
         self.sealed: list[SealedBatch] = []
@@ -126,14 +136,14 @@ class BatchBuilder:
         self._alone_bytes = self._max_bytes if self._is_batching else _ALONE_BYTES
         self._limit = min(self._max_bytes, self._entry_limit - self._extra)
 
-    def add(self, value: bytes | None, callback: SendCallback | None) -> int:
+    def add(self, value: bytes | None, callback: SendCallback | None, in_turn: bool = False) -> int:
         """Add a message that is nothing but a value; as `add_message`, quicker."""
         if value is None or self._keyed is not None:
-            return self.add_message(value, callback)
+            return self.add_message(value, callback, in_turn=in_turn)
         size = len(value)
         total = self._bytes + size
         if total >= self._limit or size > self._alone_bytes:
-            return self.add_message(value, callback)
+            return self.add_message(value, callback, in_turn=in_turn)
         flags = 0
         rows = self._rows
         if rows is None:
@@ -143,6 +153,8 @@ class BatchBuilder:
         values = rows.values
         values.append(value)
         rows.callbacks.append(callback)
+        if in_turn:
+            self._has_turn = True
         if len(values) >= self._max_rows:
             self.seal()
             return SEALED
@@ -168,23 +180,30 @@ class BatchBuilder:
         properties: Mapping[str, str] | None = None,
         event_time: int | None = None,
         sequence_id: int | None = None,
+        *,
+        in_turn: bool = False,
     ) -> int:
         """Add a checked message; None is a tombstone. Without a sequence id it gets the highest so far + 1.
 
-        Returns OPENED and SEALED as they apply. Raises MessageTooBig, and then nothing was added, if the
-        message, compressed if there is a codec, is above what the partition takes.
+        Returns OPENED, SEALED and REFUSED as they apply. Raises MessageTooBig, and then nothing was added, if
+        the message, compressed if there is a codec, is above what the partition takes.
         """
         size = 0 if value is None else len(value)
         extra = _extra_bytes(key, ordering_key, properties, event_time)
         packed = self._checked(value, size, extra)
         fields = (value, callback, key, ordering_key, properties, event_time, sequence_id)
-        if size > self._alone_bytes or size + extra > self._entry_limit:
-            self._add_alone(fields, size, extra, packed)
-            return SEALED
         flags = 0
         total = self._bytes + size
-        if total > self._max_bytes or total + self._extra + extra > self._entry_limit:
+        is_alone = size > self._alone_bytes or size + extra > self._entry_limit
+        if is_alone or total > self._max_bytes or total + self._extra + extra > self._entry_limit:
+            is_refused = in_turn and self._has_turn
             flags = SEALED if self.seal() else 0
+            if is_refused:
+                return SEALED | REFUSED
+        self._has_turn = self._has_turn or in_turn
+        if is_alone:
+            self._add_alone(fields, size, extra, packed)
+            return SEALED
         flags |= self._append(fields)
         self._bytes += size
         self._extra += extra
@@ -211,7 +230,6 @@ class BatchBuilder:
         return packed
 
     def _add_alone(self, fields: _Fields, size: int, extra: int, packed: Buffer | None) -> None:
-        self.seal()
         rows = OpenRows(self._clock.now_ms(), self._next_id)
         rows.append(*fields)
         self._next_id = rows.next_sequence_id()
@@ -220,6 +238,7 @@ class BatchBuilder:
         sealed = rows.seal(size, is_batch=self._is_batching and fits and packed is None)
         sealed.packed = packed
         self.sealed.append(sealed)
+        self._end_turn()
 
     def _append(self, fields: _Fields) -> int:
         opened = 0 if self.is_open else OPENED
@@ -283,7 +302,18 @@ class BatchBuilder:
         self.is_open = False
         self._bytes = self._extra = self._count = 0
         self._limit = min(self._max_bytes, self._entry_limit)
+        self._end_turn()
         return True
+
+    @property
+    def has_turn(self) -> bool:
+        """Whether messages are open that came in turn."""
+        return self._has_turn
+
+    def _end_turn(self) -> None:
+        if self._has_turn:
+            self._has_turn = False
+            self.on_turn_over()
 
     def seal_due(self, now_ms: int) -> bool:
         """Finish the open batch if its first message has waited for the delay; `now_ms` is monotonic."""
@@ -328,6 +358,10 @@ _Fields = tuple[
     int | None,
     int | None,
 ]
+
+
+def _nobody_waits() -> None:
+    """There are no turns: one partition, or none is preferred."""
 
 
 def _extra_bytes(

@@ -15,7 +15,7 @@ from pulsar_ray.client.batching_keys import batching_keys, dictionary_codes
 from pulsar_ray.client.bulk_limits import BulkLimits
 from pulsar_ray.client.partition_producer import PartitionProducer
 from pulsar_ray.client.producer_options import ProducerOptions
-from pulsar_ray.client.routing import CustomRouter, Router
+from pulsar_ray.client.routing import BatchTurnsRouter, CustomRouter, Router
 from pulsar_ray.errors import OperationNotSupported, PulsarException, Result, Timeout
 from pulsar_ray.format.arrow_payload import encode_rows
 from pulsar_ray.format.columns import KEY_COLUMN, ORDERING_KEY_COLUMN
@@ -104,9 +104,13 @@ class BulkSend:
         if self._only is not None:
             return self._only
         if index is None:
-            with self._route_lock:
-                index = self._router.choose(None)
-                self._router.batch_sealed(index)
+            if isinstance(self._router, BatchTurnsRouter):
+                # A batch that is open there ends before this one, and its turn with it.
+                self._partitions[self._router.current].end_turn()
+                index = self._router.take_turn()
+            else:
+                with self._route_lock:
+                    index = self._router.choose(None)
         return self._partitions[index]
 
     def _add_batch(self, partition: PartitionProducer, batch: pa.RecordBatch) -> None:

@@ -17,8 +17,9 @@ from pulsar_ray.client.opened_later import OpenedLater
 from pulsar_ray.client.partition_producer import PartitionProducer
 from pulsar_ray.client.producer_options import ProducerOptions
 from pulsar_ray.client.received_block import ReceivedBlock
-from pulsar_ray.client.routing import Router, new_router
+from pulsar_ray.client.routing import BatchTurnsRouter, Router, new_router
 from pulsar_ray.client.schema import BytesSchema
+from pulsar_ray.client.sealed_batch import SendCallback
 from pulsar_ray.client.send_arguments import check_send_arguments, message_fields
 from pulsar_ray.client.send_callbacks import ErrorCallback
 from pulsar_ray.errors import AlreadyClosed, NotAllowedError, ProducerQueueIsFull, PulsarException, Timeout
@@ -73,14 +74,16 @@ class Producer(OpenedLater):
         self._schema = options.schema
         self._sent_as_given = bytes if type(options.schema) is BytesSchema else None
         self._router: Router = new_router(options, len(partitions))
+        self._turns = self._router if isinstance(self._router, BatchTurnsRouter) else None
         self._route_lock = threading.Lock()
         self._single = partitions[0] if len(partitions) == 1 and options.message_router is None else None
         self._closed = False
         self._io = IoThread.get()
         self.growth: Growth | None = None
         """What looks for more partitions while the producer is open."""
-        for partition in partitions:
-            partition.on_batch_sealed = self._router.batch_sealed
+        if self._turns is not None:
+            for partition in partitions:
+                partition.take_turns(self._turns)
 
     @property
     def partition_count(self) -> int:
@@ -94,7 +97,8 @@ class Producer(OpenedLater):
 
     def add_partition(self, partition: PartitionProducer) -> None:
         """The topic has grown, by the partition of the next index; from now on messages go there too."""
-        partition.on_batch_sealed = self._router.batch_sealed
+        if self._turns is not None:
+            partition.take_turns(self._turns)
         with self._route_lock:
             is_closed = self._closed
             if not is_closed:
@@ -151,7 +155,10 @@ class Producer(OpenedLater):
             value, partition_key, ordering_key, properties, event_timestamp
         )
         sent = _SyncSend()
-        partition.enqueue(value, sent, fields, seal=True)
+        if partition is None:
+            partition = self._enqueue_in_turn(value, sent, fields, seal=True)
+        else:
+            partition.enqueue(value, sent, fields, seal=True)
         timeout_s = self._options.send_timeout_millis / 1000 or FOREVER_S
         if not partition.link.wait(sent, time.monotonic() + timeout_s):
             partition.give_up()
@@ -203,7 +210,10 @@ class Producer(OpenedLater):
             partition = self._single or self._choose(
                 value, partition_key, ordering_key, properties, event_timestamp
             )
-            partition.enqueue(value, callback, fields)
+            if partition is None:
+                self._enqueue_in_turn(value, callback, fields)
+            else:
+                partition.enqueue(value, callback, fields)
         except (ProducerQueueIsFull, AlreadyClosed) as error:
             if callback is not None:
                 callback(error.result, MessageId())
@@ -253,7 +263,10 @@ class Producer(OpenedLater):
         ordering_key: str | None,
         properties: dict[str, str] | None,
         event_timestamp: int | None,
-    ) -> PartitionProducer:
+    ) -> PartitionProducer | None:
+        """None for a message that goes with its turn."""
+        if self._turns is not None and not key:
+            return None
         message = None
         if self._router.needs_message:
             outgoing = ReceivedBlock.outgoing(
@@ -267,6 +280,24 @@ class Producer(OpenedLater):
             message = Message(outgoing, 0)
         with self._route_lock:
             return self._partitions[self._router.choose(key, message)]
+
+    def _enqueue_in_turn(
+        self,
+        value: bytes | None,
+        callback: SendCallback | None,
+        fields: tuple[Any, ...] | None,
+        *,
+        seal: bool = False,
+    ) -> PartitionProducer:
+        """Add a keyless message to the batch whose turn it is; the partition that took it.
+
+        Whatever ends that batch meanwhile, this message or another thread, moves the turn on.
+        """
+        assert self._turns is not None
+        while True:
+            partition = self._partitions[self._turns.current]
+            if partition.enqueue(value, callback, fields, seal=seal, in_turn=True):
+                return partition
 
     # --- many at once -----------------------------------------------------------------------------
 

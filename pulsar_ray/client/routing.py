@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import random
 import struct
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -66,9 +67,6 @@ class Router(Protocol):
     def choose(self, key: str | None, message: Message | None = None) -> int:
         """The partition index of the next message."""
 
-    def batch_sealed(self, partition: int) -> None:
-        """The open batch of this partition was closed by count, bytes, delay or flush."""
-
     def set_partition_count(self, count: int) -> None:
         """The topic has grown; from now on all `count` partitions are used."""
 
@@ -86,41 +84,66 @@ class SinglePartitionRouter:
     def choose(self, key: str | None, message: Message | None = None) -> int:
         return self._key_hash(key) % self._count if key else self._single
 
-    def batch_sealed(self, partition: int) -> None:
-        """Nothing changes: the partition stays."""
-
     def set_partition_count(self, count: int) -> None:
         self._count = count
 
 
 class RoundRobinRouter:
-    """Keyless messages take turns over the partitions: per batch when batching, else per message. Keyed
-    ones go by hash.
-    """
+    """Keyless messages take turns over the partitions, one message each. Keyed ones go by hash."""
 
     needs_message = False
 
-    def __init__(self, count: int, start: int, key_hash: Callable[[str], int], *, is_batching: bool) -> None:
+    def __init__(self, count: int, start: int, key_hash: Callable[[str], int]) -> None:
         self._count = count
         self._current = start % count
         self._key_hash = key_hash
-        self._is_batching = is_batching
 
     def choose(self, key: str | None, message: Message | None = None) -> int:
         if key:
             return self._key_hash(key) % self._count
         current = self._current
-        if not self._is_batching:
-            self._current = (current + 1) % self._count
+        self._current = (current + 1) % self._count
         return current
-
-    def batch_sealed(self, partition: int) -> None:
-        # A batch of keyed messages that was sealed elsewhere must not move the keyless ones on.
-        if self._is_batching and partition == self._current:
-            self._current = (partition + 1) % self._count
 
     def set_partition_count(self, count: int) -> None:
         self._count = count
+
+
+class BatchTurnsRouter:
+    """Keyless messages take turns over the partitions, one batch each. Keyed ones go by hash.
+
+    The batches say when a turn is over: `batch_sealed` is called while the partition's own lock is held, so
+    whoever holds that lock and sees `current` at this partition knows that the turn stays.
+    """
+
+    needs_message = False
+
+    def __init__(self, count: int, start: int, key_hash: Callable[[str], int]) -> None:
+        self._count = count
+        self._key_hash = key_hash
+        self._lock = threading.Lock()
+        self.current = start % count
+        """The partition whose batch keyless messages go into. May be read without a lock."""
+
+    def choose(self, key: str | None, message: Message | None = None) -> int:
+        return self._key_hash(key) % self._count if key else self.current
+
+    def batch_sealed(self, partition: int) -> None:
+        """The partition's batch with keyless messages was finished, by whatever: the next one's turn."""
+        with self._lock:
+            if partition == self.current:
+                self.current = (partition + 1) % self._count
+
+    def take_turn(self) -> int:
+        """The partition index for a whole batch made elsewhere, whose turn is over with it."""
+        with self._lock:
+            current = self.current
+            self.current = (current + 1) % self._count
+        return current
+
+    def set_partition_count(self, count: int) -> None:
+        with self._lock:
+            self._count = count
 
 
 class CustomRouter:
@@ -146,9 +169,6 @@ class CustomRouter:
             )
         return index
 
-    def batch_sealed(self, partition: int) -> None:
-        """Nothing changes: the user's function alone decides."""
-
     def set_partition_count(self, count: int) -> None:
         self._count = count
 
@@ -164,4 +184,6 @@ def new_router(options: ProducerOptions, count: int, start: int | None = None) -
     key_hash = key_hash_function(options.hashing_scheme)
     if options.message_routing_mode == PartitionsRoutingMode.UseSinglePartition:
         return SinglePartitionRouter(count, start, key_hash)
-    return RoundRobinRouter(count, start, key_hash, is_batching=options.batching_enabled)
+    if options.batching_enabled:
+        return BatchTurnsRouter(count, start, key_hash)
+    return RoundRobinRouter(count, start, key_hash)

@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pulsar_ray.client.batch_builder import OPENED, SEALED, BatchBuilder, builder_for
+from pulsar_ray.client.batch_builder import OPENED, REFUSED, SEALED, BatchBuilder, builder_for
 from pulsar_ray.client.block_numbers import BlockNumbers
 from pulsar_ray.client.bulk_limits import BulkLimits
 from pulsar_ray.client.callback_queue import CallbackQueue
 from pulsar_ray.client.lone_blocks import LoneBlocks
 from pulsar_ray.client.pending_blocks import BlockDone, PendingBlock, PendingBlocks
 from pulsar_ray.client.producer_options import ProducerOptions
+from pulsar_ray.client.routing import BatchTurnsRouter
 from pulsar_ray.client.sealed_batch import SendCallback
 from pulsar_ray.client.send_callbacks import completion_of
 from pulsar_ray.errors import MessageTooBig, ProducerQueueIsFull, PulsarException, Timeout
@@ -65,7 +66,7 @@ class SendQueue:
         self.bulk_limits = BulkLimits(MAX_ROWS, MAX_BATCH_BYTES)
         self._batch_timer_armed = False
         self._send_timeout_s = options.send_timeout_millis / 1000
-        self.on_batch_sealed: Callable[[int], None] | None = None
+        self._turns: BatchTurnsRouter | None = None
         self.last_sequence_id = -1
 
     def _drop_all(self) -> None:
@@ -90,6 +91,13 @@ class SendQueue:
             self._lone = LoneBlocks(opened.name, self.route.partition, self._stored)
         self.last_sequence_id = options.first_sequence_id - 1
 
+    def take_turns(self, turns: BatchTurnsRouter) -> None:
+        """Messages may be enqueued `in_turn`; called once, before any is."""
+        with self._state:
+            self._turns = turns
+            partition = self.route.partition
+            self._builder.on_turn_over = lambda: turns.batch_sealed(partition)  # type: ignore[union-attr]
+
     # --- enqueueing -------------------------------------------------------------------------------
 
     def enqueue(
@@ -99,45 +107,61 @@ class SendQueue:
         fields: tuple[Any, ...] | None = None,
         *,
         seal: bool = False,
-    ) -> None:
+        in_turn: bool = False,
+    ) -> bool:
         """Add one message; `fields` are key, ordering key, properties, event time, sequence id.
 
-        `seal`: somebody waits for it, so its batch does not wait for more.
+        `seal`: somebody waits for it, so its batch does not wait for more. `in_turn`: it is here because this
+        is the partition whose turn it is. False if the turn has moved on, so that it was not added.
         Raises ProducerQueueIsFull, MessageTooBig, AlreadyClosed; then nothing was added.
         """
         with self._state:
             if self._error is not None:
                 raise self._error
-            if self._sure_room:
-                self._sure_room -= 1
-            else:
-                self._find_room()
+            if not self._sure_room:
+                self._find_room(in_turn)
+            if in_turn and self._is_turn_elsewhere():
+                return False
+            self._sure_room -= 1
+            is_refused = False
             if self._pending.messages or fields is not None or not self._add_lone(value, callback):
                 builder: BatchBuilder = self._builder  # type: ignore[assignment]
                 flags = (
-                    builder.add(value, callback)
+                    builder.add(value, callback, in_turn)
                     if fields is None
-                    else builder.add_message(value, callback, *fields)
+                    else builder.add_message(value, callback, *fields, in_turn=in_turn)
                 )
+                is_refused = bool(flags & REFUSED)
                 if not flags and self._batching and not seal:
-                    return
+                    return True
                 if flags & SEALED and not self._is_open:
                     # Nobody takes it before the producer is open again, and it fills the queue from now on.
                     self._take_sealed(seal=False)
-                if seal and self._batching:
+                if seal and self._batching and not is_refused:
                     self._take_sealed(seal=True)
                 elif self._batching:
                     if flags & OPENED and not self._batch_timer_armed:
                         self._arm_batch_timer()
                     if not flags & SEALED:
-                        return
+                        return True
                 elif (
                     self._callbacks.is_running
                     or self._is_gathering
                     or (self._pending.sent >= IN_FLIGHT_UNBATCHED and not flags & SEALED)
                 ):
-                    return
-        self._write(waits=seal)
+                    return True
+        self._write(waits=seal and not is_refused)
+        return not is_refused
+
+    def end_turn(self) -> None:
+        """Finish a batch with messages in turn, if one is open: a whole batch from elsewhere comes next."""
+        with self._state:
+            if self._builder is not None and self._builder.has_turn:
+                self._take_sealed(seal=True)
+        self._pump()
+
+    def _is_turn_elsewhere(self) -> bool:
+        return self._turns is not None and self._turns.current != self.route.partition
 
     def _add_lone(self, value: bytes | None, callback: SendCallback | None) -> bool:
         """Called with the state lock held: make a message a block at once if it would not gather with others.
@@ -181,11 +205,20 @@ class SendQueue:
         if self.on_room is not None:
             self.on_room()
 
-    def _find_room(self) -> None:
-        """Called with the state lock held: wait until a message fits, and see how many more do for sure."""
+    def _find_room(self, in_turn: bool) -> None:
+        """Called with the state lock held: wait until a message fits, and see how many more do for sure.
+
+        A message in turn does not wait once the turn is elsewhere, which the end of an open batch makes it.
+        """
         if self._is_full(1, 0):
-            self._wait_for_room(1, 0)
-        self._sure_room = max(0, self.room - 1)
+            if in_turn:
+                self._seal_for_room()
+            if not (in_turn and self._is_turn_elsewhere()):
+                self._wait_for_room(1, 0, in_turn)
+            if in_turn and self._is_turn_elsewhere():
+                return
+        # One at least, for the message itself: a queue may be full of less than a message.
+        self._sure_room = max(1, self.room)
 
     def _is_full(self, messages: int, size: int) -> bool:
         pending = self._pending
@@ -196,7 +229,7 @@ class SendQueue:
             return False
         return pending.messages + self._builder.message_count + messages > limit  # type: ignore[union-attr]
 
-    def _wait_for_room(self, messages: int, size: int) -> None:
+    def _wait_for_room(self, messages: int, size: int, in_turn: bool = False) -> None:
         """Called with the state lock held."""
         if not self._options.block_if_queue_full and messages:
             raise ProducerQueueIsFull(
@@ -217,6 +250,8 @@ class SendQueue:
                 raise Timeout(f"the producer's queue stayed full for {self._send_timeout_s} s")
             if self._error is not None:
                 raise self._error
+            if in_turn and self._is_turn_elsewhere():
+                return
 
     def _seal_for_room(self) -> None:
         """What is still open would otherwise fill the queue until its delay is over."""
@@ -341,8 +376,6 @@ class SendQueue:
             self._pending.add(block)
             if self._pending.size > MAX_PENDING_BYTES:
                 self._sure_room = 0
-            if self._batching and self.on_batch_sealed is not None:
-                self.on_batch_sealed(self.route.partition)
 
     def _next_block(self) -> tuple[PendingBlock, Connection] | None:
         """The next block to write and the carrier on which it is next."""

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.client.batch_builder import METADATA_ALLOWANCE, OPENED, SEALED, BatchBuilder, BatchLimits
+from pulsar_ray.client.batch_builder import (
+    METADATA_ALLOWANCE,
+    OPENED,
+    REFUSED,
+    SEALED,
+    BatchBuilder,
+    BatchLimits,
+)
 from pulsar_ray.client.sealed_batch import SealedBatch
 from pulsar_ray.errors import MessageTooBig
 from pulsar_ray.format.block import MAX_ROWS, check_block_size
@@ -367,3 +374,80 @@ def test_batches_of_six_large_messages_are_cut_instead_of_refused() -> None:
     for _ in range(6):
         batches.add(bytes(1_000_000), None)
     assert [batch.message_count for batch in finish(batches)] == [1] * 6
+
+
+# --- turns -----------------------------------------------------------------------------------------
+
+
+class Turns:
+    """A builder whose turns are counted as they end."""
+
+    def __init__(self, **arguments: Any) -> None:
+        self.clock = ManualClock()
+        self.builder = builder(self.clock, **arguments)
+        self.builder.on_turn_over = self._over
+        self.over = 0
+
+    def _over(self) -> None:
+        self.over += 1
+
+    def add(self, value: bytes, **fields: Any) -> int:
+        return self.builder.add_message(value, None, **fields) if fields else self.builder.add(value, None)
+
+    def add_in_turn(self, value: bytes) -> int:
+        return self.builder.add(value, None, in_turn=True)
+
+
+@pytest.mark.parametrize("key_based", [False, True])
+def test_a_message_in_turn_that_does_not_fit_ends_the_turn_and_is_not_added(key_based: bool) -> None:
+    turns = Turns(max_bytes=1000, is_key_based=key_based)
+    assert [turns.add_in_turn(bytes(300)) for _ in range(3)] == [OPENED, 0, 0]
+    assert turns.add_in_turn(bytes(300)) == SEALED | REFUSED
+    assert (turns.over, turns.builder.message_count) == (1, 0)
+    assert [batch.message_count for batch in turns.builder.take_sealed()] == [3]
+    assert turns.builder.next_sequence_id == 3
+    assert turns.add_in_turn(bytes(300)) == OPENED
+
+
+def test_whatever_finishes_a_batch_with_messages_in_turn_ends_the_turn_once() -> None:
+    turns = Turns(max_bytes=1000, max_messages=3, max_delay_ms=10)
+    for _ in range(3):  # by count
+        turns.add_in_turn(b"1")
+    assert turns.over == 1
+    turns.add_in_turn(b"1")  # by a flush
+    turns.builder.seal()
+    turns.builder.seal()
+    assert turns.over == 2
+    turns.add_in_turn(b"1")  # by its delay
+    turns.clock.advance(10)
+    assert turns.builder.seal_due(turns.clock.monotonic_ms())
+    assert turns.over == 3
+    turns.add_in_turn(b"1")  # by another message, which then opens a batch
+    assert turns.add(bytes(1000), key="k") & SEALED
+    assert turns.over == 4
+    turns.builder.seal()
+    assert turns.over == 4
+
+
+def test_a_message_in_turn_too_large_for_any_batch_goes_to_the_next_turn() -> None:
+    turns = Turns(max_bytes=1000)
+    turns.add_in_turn(b"1")
+    assert turns.add_in_turn(bytes(2000)) == SEALED | REFUSED
+    assert turns.add_in_turn(bytes(2000)) == SEALED  # where nothing is open it is a batch of its own
+    assert turns.over == 2
+    turns.add_in_turn(b"1")
+    with pytest.raises(MessageTooBig):
+        turns.add_in_turn(bytes(LIMIT + 1))
+    assert (turns.over, turns.builder.message_count) == (2, 1)
+
+
+def test_batches_without_messages_in_turn_end_no_turn() -> None:
+    turns = Turns(max_bytes=1000)
+    turns.add(bytes(900), key="k")
+    assert turns.add_in_turn(bytes(300)) == SEALED | OPENED
+    assert (turns.over, turns.builder.message_count) == (0, 1)
+    turns.add(bytes(600), key="k")
+    assert turns.add(bytes(600), key="k") == SEALED | OPENED
+    assert turns.over == 1
+    turns.builder.seal()
+    assert turns.over == 1

@@ -7,7 +7,7 @@ import pytest
 from pulsar_ray.client.message import Message
 from pulsar_ray.client.producer_options import ProducerOptions
 from pulsar_ray.client.received_block import ReceivedBlock
-from pulsar_ray.client.routing import Router, java_string_hash, murmur3_32_hash, new_router
+from pulsar_ray.client.routing import BatchTurnsRouter, Router, java_string_hash, murmur3_32_hash, new_router
 from pulsar_ray.model.enums import HashingScheme, PartitionsRoutingMode
 
 # key, masked Murmur3_32, masked Java hash: computed for the reference's notes on Pulsar's hash primitives
@@ -88,20 +88,38 @@ def test_keyed_messages_do_not_take_a_turn() -> None:
 
 def test_batched_keyless_messages_move_on_when_their_batch_is_sealed() -> None:
     turns = router(3, batching_enabled=True)
+    assert isinstance(turns, BatchTurnsRouter)
     assert [turns.choose(None) for _ in range(3)] == [0, 0, 0]
-    turns.batch_sealed(2)  # keyed messages elsewhere
+    turns.batch_sealed(2)  # not the one whose turn it is
     assert turns.choose(None) == 0
     turns.batch_sealed(0)
-    assert [turns.choose(None), turns.choose(None)] == [1, 1]
+    turns.batch_sealed(0)  # once is enough
+    assert [turns.choose(None), turns.current] == [1, 1]
     turns.batch_sealed(1)
     turns.batch_sealed(2)
     assert turns.choose(None) == 0
+    assert [turns.choose(key) for key in ("hello", "a", "hello")] == [1, 1, 1]
+
+
+def test_a_whole_batch_made_elsewhere_takes_one_turn() -> None:
+    turns = router(3, start=1, batching_enabled=True)
+    assert isinstance(turns, BatchTurnsRouter)
+    assert [turns.take_turn() for _ in range(4)] == [1, 2, 0, 1]
+    turns.set_partition_count(5)
+    turns.batch_sealed(2)
+    assert turns.current == 3
 
 
 def test_single_partition_keeps_keyless_messages_together() -> None:
-    single = router(4, start=6, message_routing_mode=PartitionsRoutingMode.UseSinglePartition)
-    single.batch_sealed(2)
-    assert [single.choose(None) for _ in range(3)] == [2, 2, 2]
+    for batching in (False, True):
+        single = router(
+            4,
+            start=6,
+            message_routing_mode=PartitionsRoutingMode.UseSinglePartition,
+            batching_enabled=batching,
+        )
+        assert not isinstance(single, BatchTurnsRouter)
+        assert [single.choose(None) for _ in range(3)] == [2, 2, 2]
 
 
 def test_growing_topics_are_used_wholly() -> None:
