@@ -422,15 +422,14 @@ class Catalog:
         return rows
 
     def topics(self, namespace: str) -> list[tuple[str, int]]:
-        """(full name, number of partitions or 0) of a namespace, by name."""
-        rows = self._db.execute("SELECT name, partitions FROM topic ORDER BY name")
-        return [(n, p) for n, p in rows if n.split("://", 1)[1].startswith(namespace + "/")]
+        """(full name, number of partitions or 0) of a namespace, by name.
 
-    def topics_of(self, namespace: str) -> list[tuple[str, int]]:
-        """As `topics`. Raises TopicNotFound if the namespace does not exist."""
+        Raises TopicNotFound if the namespace does not exist.
+        """
         if not self._db.execute("SELECT 1 FROM namespace WHERE name = ?", (namespace,)):
             raise TopicNotFound(f"namespace {namespace!r} does not exist; use public/default")
-        return self.topics(namespace)
+        rows = self._db.execute("SELECT name, partitions FROM topic ORDER BY name")
+        return [(n, p) for n, p in rows if n.split("://", 1)[1].startswith(namespace + "/")]
 
     def partitions_per_store(self) -> dict[str, int]:
         """How many partitions each store holds."""

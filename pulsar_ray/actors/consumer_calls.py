@@ -55,11 +55,11 @@ class ConsumerCalls:
         return sought
 
     async def check_unsubscribe(self, host: SubscriptionHost, endpoint: ConsumerEndpoint) -> None:
-        """Raise ConsumerBusy if it has others."""
+        """Raise BrokerMetadataError if it has others."""
         host.check_sole(endpoint)
 
     async def unsubscribe(self, host: SubscriptionHost, endpoint: ConsumerEndpoint) -> None:
-        """Delete the subscription. Raises ConsumerBusy if it has other consumers."""
+        """Delete the subscription. Raises BrokerMetadataError if it has other consumers."""
         host.check_sole(endpoint)
         await self._unsubscribe(host, endpoint)
 

@@ -292,12 +292,8 @@ class Controller:
                     await getattr(self._store_of(row)["handle"], method).remote([row.number])
 
     async def list_topics(self, namespace: str) -> list[tuple[str, int]]:
-        """(full name, partitions or 0)."""
+        """(full name, partitions or 0). Raises TopicNotFound if the namespace does not exist."""
         return (await self._serving()).topics(namespace)
-
-    async def topics_of(self, namespace: str) -> list[tuple[str, int]]:
-        """As `list_topics`, for clients. Raises TopicNotFound if the namespace does not exist."""
-        return (await self._serving()).topics_of(namespace)
 
     async def delete_topic(self, topic: str, force: bool) -> None:
         """Delete a topic with its data.

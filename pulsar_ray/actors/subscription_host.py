@@ -25,7 +25,7 @@ from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue
 from pulsar_ray.dispatch.redelivery import ConsumerQueue
 from pulsar_ray.dispatch.watchdog import Watchdog
-from pulsar_ray.errors import ConsumerBusy, PulsarException, SessionLost
+from pulsar_ray.errors import BrokerMetadataError, PulsarException, SessionLost
 from pulsar_ray.managed_ledger.cursor_store import CursorStore
 from pulsar_ray.model.position import Position
 from pulsar_ray.session.requests import (
@@ -339,9 +339,9 @@ class SubscriptionHost:
         return self._clock.monotonic_ms()
 
     def check_sole(self, endpoint: ConsumerEndpoint) -> None:
-        """Raise ConsumerBusy unless this is the only connected consumer."""
+        """Raise BrokerMetadataError, as Pulsar does, unless this is the only connected consumer."""
         if len(self.endpoints) > 1:
-            raise ConsumerBusy(
+            raise BrokerMetadataError(
                 "unsubscribe: other consumers are connected to the subscription; close them first"
             )
 

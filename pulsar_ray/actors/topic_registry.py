@@ -132,12 +132,6 @@ class TopicRegistry:
             self.catalog.delete(name.full)
 
     def topics(self, namespace: str) -> list[tuple[str, int]]:
-        """(full name, partitions or 0) of a namespace, by name; none of a missing namespace."""
-        return self._with_unstored(self.catalog.topics(namespace), namespace)
-
-    def topics_of(self, namespace: str) -> list[tuple[str, int]]:
-        """As `topics`. Raises TopicNotFound if the namespace does not exist."""
-        return self._with_unstored(self.catalog.topics_of(namespace), namespace)
-
-    def _with_unstored(self, stored: list[tuple[str, int]], namespace: str) -> list[tuple[str, int]]:
+        """(full name, partitions or 0) of a namespace, by name. Raises TopicNotFound if there is none such."""
+        stored = self.catalog.topics(namespace)
         return sorted([*stored, *((name, 0) for name in self.unstored.names(namespace))])

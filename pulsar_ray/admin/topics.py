@@ -45,11 +45,17 @@ class Topics(TopicGrowth, TopicInspection, TopicKeys, TopicSubscriptions):
         )
 
     def list(self, namespace: str = "public/default") -> list[str]:
-        """Full names of the topics of a namespace, sorted; a partitioned topic counts once."""
+        """Full names of the topics of a namespace, sorted; a partitioned topic counts once.
+
+        Raises TopicNotFound if the namespace does not exist.
+        """
         return sorted(self.partitions(namespace))
 
     def partitions(self, namespace: str = "public/default") -> dict[str, int]:
-        """How many partitions each topic of a namespace has; 0 for one that is not partitioned."""
+        """How many partitions each topic of a namespace has; 0 for one that is not partitioned.
+
+        Raises TopicNotFound if the namespace does not exist.
+        """
         tenant, _, name = namespace.partition("/")
         # Checks the namespace's name with the rules, and the error, of topic names.
         if TopicName.parse(f"persistent://{tenant}/{name}/any").local_name != "any":

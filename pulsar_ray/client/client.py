@@ -285,10 +285,16 @@ class Client:
         options = ReaderOptions.from_arguments(**arguments)
         prefix = f"{options.subscription_role_prefix}-" if options.subscription_role_prefix else ""
         subscription = f"{prefix}reader-{secrets.token_hex(5)}"
-        start = StartPosition.at(options.start_message_id, options.start_message_id_inclusive)
+        is_at_last = options.start_message_id_inclusive and options.start_message_id == MessageId.latest
+        start = StartPosition.at(
+            options.start_message_id, options.start_message_id_inclusive and not is_at_last
+        )
         consumer_options = options.consumer_options(subscription)
         topic, core = self._consumers.open(consumer_options, subscription, start)
-        return Consumer(self, topic, core), core
+        consumer = Consumer(self, topic, core)
+        if is_at_last and TopicName.parse(topic).is_persistent:
+            consumer.seek_last()
+        return consumer, core
 
     def create_table_view(
         self,

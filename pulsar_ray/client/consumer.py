@@ -31,6 +31,7 @@ from pulsar_ray.errors import (
     Timeout,
     TopicNotFound,
 )
+from pulsar_ray.managed_ledger.manifest import LEDGER_COUNTER_BITS
 from pulsar_ray.model.enums import SubscriptionMode
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.transport.cluster import PartitionRoute
@@ -125,7 +126,9 @@ class Consumer(AcknowledgingConsumer):
         """Whether a message that is stored by now is waiting here, or will come to this subscription.
 
         What other consumers of a shared subscription hold does not count. Not part of the official client.
+        Raises what ended the consumer (TopicNotFound, SubscriptionNotFound, AlreadyClosed), as `receive` does.
         """
+        self._core.check()
         if self._core.has_received():
             return True
         for partition in self._core.partitions:
@@ -157,14 +160,24 @@ class Consumer(AcknowledgingConsumer):
         """Go on behind this message (at it with `start_message_id_inclusive`), or at the first one published
         at this time (ms).
 
-        `MessageId.earliest` and `latest` work for all partitions, other ids for their own. Everything not
-        acknowledged before the new position counts as acknowledged; what is behind it comes (again).
+        `MessageId.earliest` and `latest` (behind it there is nothing yet) work for all partitions, other ids
+        for their own. Everything not acknowledged before the new position counts as acknowledged; what is
+        behind it comes (again). Raises OperationNotSupported if it cannot tell the partition of an id.
         """
         partitions = self._seek_partitions(messageid)
-        start = StartPosition.at(messageid, self._options.start_message_id_inclusive)
+        is_inclusive = self._options.start_message_id_inclusive and messageid != MessageId.latest
+        start = StartPosition.at(messageid, is_inclusive)
         for partition in partitions:
             with self._unless_deleted():
                 partition.seek(start, self._deadline())
+
+    def seek_last(self) -> None:
+        """Go on at the newest message that is stored, or at the next where none is stored yet."""
+        for partition, last in self._ask("last_message"):
+            newest = _last_id(partition.route, last)
+            if newest.entry_id() >= 0:
+                with self._unless_deleted():
+                    partition.seek(StartPosition.at(newest, inclusive=True), self._deadline())
 
     def _seek_partitions(self, messageid: MessageId | int) -> list[PartitionConsumer]:
         if isinstance(messageid, bool) or not isinstance(messageid, (MessageId, int)):
@@ -176,7 +189,22 @@ class Consumer(AcknowledgingConsumer):
             return self._core.partitions
         if messageid in (MessageId.earliest, MessageId.latest):
             return self._core.partitions
-        return [self._partition_of(messageid.topic_name, messageid.partition())]
+        partition = self._partition_of(messageid.topic_name, messageid.partition())
+        if not messageid.topic_name and self._core.single is None:
+            self._check_names(partition, messageid)
+        return [partition]
+
+    def _check_names(self, partition: PartitionConsumer, messageid: MessageId) -> None:
+        """Raise OperationNotSupported unless an id without a topic is one of the partition all the same.
+
+        Its ledger tells: a ledger's id has the number of its partition in it, which no other partition gets.
+        """
+        last = partition.call("last_message", self._deadline())
+        if messageid.ledger_id() >> LEDGER_COUNTER_BITS != last["position"][0] >> LEDGER_COUNTER_BITS:
+            raise OperationNotSupported(
+                f"seek: the id {messageid} names no topic, and no ledger of {partition.route.topic}: use "
+                "a received message's id, or MessageId.deserialize(..., topic=message.topic_name())"
+            )
 
     def pause_message_listener(self) -> None:
         """The listener gets nothing more until `resume_message_listener`.

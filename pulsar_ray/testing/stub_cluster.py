@@ -103,9 +103,9 @@ class StubCluster:
         return [PartitionRoute(row.name, row.partition_index, partition_name(row.name)) for row in rows]
 
     def topics(self, namespace: str, timeout_s: float) -> list[tuple[str, int]]:
-        """As Controller.topics_of."""
+        """As Controller.list_topics."""
         self._check_runs()
-        return self._topics.topics_of(namespace)
+        return self._topics.topics(namespace)
 
     def controller(
         self, method: str, *arguments: Any, timeout_s: float, was_done: Callable[[PulsarException], bool]

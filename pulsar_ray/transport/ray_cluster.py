@@ -90,7 +90,7 @@ class RayCluster:
 
     def topics(self, namespace: str, timeout_s: float) -> list[tuple[str, int]]:
         """(full name, partitions or 0) of a namespace's topics. Raises TopicNotFound for a missing one."""
-        rows = self.controller("topics_of", namespace, timeout_s=timeout_s)
+        rows = self.controller("list_topics", namespace, timeout_s=timeout_s)
         return [(name, partitions) for name, partitions in rows]
 
     def dispatcher(self, request: SubscriptionRequest, timeout_s: float) -> str:

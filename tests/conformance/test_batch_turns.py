@@ -41,6 +41,10 @@ def in_turns(stored: list[list[list[bytes | None]]]) -> list[list[bytes | None]]
     return [own[turn] for turn in range(longest) for own in ordered if turn < len(own)]
 
 
+def tell(stored: threading.Event) -> Any:
+    return lambda _result, _id: stored.set()
+
+
 def sized(count: int, size: int, first: int = 0) -> list[bytes]:
     return [(b"%d " % number).ljust(size, b".") for number in range(first, first + count)]
 
@@ -79,7 +83,7 @@ def test_a_batch_that_is_due_ends_its_turn(broker: Broker, client: Client) -> No
     producer = batching(client, topic, batching_max_publish_delay_ms=1)
     for value in numbers(0, 6):
         stored = threading.Event()
-        producer.send_async(value, lambda _result, _id, stored=stored: stored.set())
+        producer.send_async(value, tell(stored))
         assert stored.wait(20)
     assert [len(own) for own in batches(broker, topic, 2)] == [3, 3]
 
@@ -178,16 +182,18 @@ def test_blocked_producers_take_turns(broker: Broker, client: Client) -> None:
     for own in stored:
         for first in (1000, 2000, 3000):
             of_thread = [v for batch in own for v in batch if v in set(numbers(first, first + 200))]
-            assert of_thread == sorted(of_thread)  # type: ignore[type-var]
+            assert of_thread == sorted(of_thread)
 
 
 def test_threads_strand_no_message(broker: Broker, client: Client) -> None:
     topic = broker.topic(partitions=2)
     producer = batching(client, topic, batching_max_messages=10)
-    threads = [
-        threading.Thread(target=lambda: [producer.send_async(b"v", None) for _ in range(500)])
-        for _ in range(4)
-    ]
+
+    def sender() -> None:
+        for _ in range(500):
+            producer.send_async(b"v", None)
+
+    threads = [threading.Thread(target=sender) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -12,7 +12,15 @@ import pytest
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer import Consumer
 from pulsar_ray.client.reader import Reader
-from pulsar_ray.errors import OperationNotSupported, SessionLost, Timeout
+from pulsar_ray.errors import (
+    AlreadyClosed,
+    BrokerMetadataError,
+    OperationNotSupported,
+    SessionLost,
+    SubscriptionNotFound,
+    Timeout,
+    TopicNotFound,
+)
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
@@ -366,3 +374,108 @@ def test_an_old_subscription_keeps_what_a_reader_skips(broker: Broker, client: C
     client.create_producer(topic).send_many(numbers(0, 5))
     assert read(client.create_reader(topic, MessageId.earliest), 5) == numbers(0, 5)
     assert values(kept, 5) == numbers(0, 5)
+
+
+def test_behind_latest_there_is_nothing_inclusive_or_not(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    send_batch(client, topic, numbers(0, 5))
+    for inclusive in (False, True):
+        consumer = client.subscribe(
+            topic, f"s{inclusive}", initial_position=EARLIEST, start_message_id_inclusive=inclusive
+        )
+        consumer.seek(MessageId.latest)
+        assert not consumer.has_message_available()
+        with pytest.raises(Timeout):
+            consumer.receive(QUIET_MS)
+    reader = client.create_reader(topic, MessageId.earliest, start_message_id_inclusive=True)
+    reader.seek(MessageId.latest)
+    assert not reader.has_message_available()
+    send_batch(client, topic, [b"new"])
+    assert reader.read_next(WAIT_MS).data() == b"new"
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_an_inclusive_reader_at_latest_gets_the_last_message_of_a_batch(
+    broker: Broker, client: Client, partitions: int
+) -> None:
+    topic = broker.topic(partitions)
+    name = f"{topic}-partition-1" if partitions else topic
+    send_batch(client, name, numbers(0, 5))
+    ids = send_batch(client, name, numbers(5, 10))
+    for start in (MessageId.latest, ids[-1]):
+        reader = client.create_reader(
+            topic if start == MessageId.latest else name, start, start_message_id_inclusive=True
+        )
+        assert reader.has_message_available()
+        assert reader.read_next(WAIT_MS).data() == numbers(9, 10)[0]
+        assert not reader.has_message_available()
+    empty = client.create_reader(broker.topic(), MessageId.latest, start_message_id_inclusive=True)
+    assert not empty.has_message_available()
+    sent = send_batch(client, empty.topic(), numbers(0, 3))
+    assert [empty.read_next(WAIT_MS).message_id() for _ in range(3)] == sent
+
+
+def test_an_id_that_names_no_topic_moves_no_partition(broker: Broker, client: Client) -> None:
+    topic = broker.topic(partitions=2)
+    consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
+    producer = client.create_producer(topic, message_router=lambda _message, _count: 1)
+    ids = [producer.send(value) for value in numbers(0, 4)]
+    foreign = client.create_producer(broker.topic()).send(b"elsewhere")
+    refused = (
+        MessageId(partition=1, ledger_id=3, entry_id=1),
+        MessageId(1, foreign.ledger_id(), foreign.entry_id()),
+        MessageId(-1, ids[1].ledger_id(), ids[1].entry_id()),
+        MessageId(0, ids[1].ledger_id(), ids[1].entry_id()),
+    )
+    for wrong in refused:
+        with pytest.raises(OperationNotSupported):
+            consumer.seek(wrong)
+    assert [consumer.receive(WAIT_MS).data() for _ in range(4)] == numbers(0, 4)
+    consumer.seek(ids[1])  # as send returned it
+    received = [consumer.receive(WAIT_MS) for _ in range(2)]
+    assert [message.data() for message in received] == numbers(2, 4)
+    consumer.seek(received[0].message_id())
+    assert consumer.receive(WAIT_MS).data() == numbers(3, 4)[0]
+
+
+@pytest.mark.parametrize("of_subscription", [False, True])
+def test_a_loop_over_what_is_available_ends_when_its_topic_is_deleted(
+    broker: Broker, client: Client, of_subscription: bool
+) -> None:
+    topic = broker.topic()
+    consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
+    send_batch(client, topic, numbers(0, 3))
+    assert consumer.receive(WAIT_MS).data() == numbers(0, 1)[0]
+    admin = broker.admin()
+    if of_subscription:
+        admin.topics.unsubscribe(topic, "s", force=True)
+    else:
+        admin.topics.delete(topic, force=True)
+    wait_until(lambda: consumer._core.has_failed, what="the consumer's end")
+    with pytest.raises(SubscriptionNotFound if of_subscription else TopicNotFound):
+        list(iter(lambda: consumer.has_message_available() and consumer.receive(WAIT_MS), False))
+
+
+def test_a_closed_consumer_has_nothing_available(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
+    send_batch(client, topic, numbers(0, 3))
+    assert consumer.has_message_available()
+    consumer.close()
+    with pytest.raises(AlreadyClosed):
+        consumer.has_message_available()
+
+
+def test_unsubscribing_is_refused_while_others_are_connected(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    first, second = (client.subscribe(topic, "s", ConsumerType.Shared) for _ in range(2))
+    with pytest.raises(BrokerMetadataError, match="other consumers"):
+        first.unsubscribe()
+    assert first.is_connected()
+    second.close()
+    first.unsubscribe()
+
+
+def test_topics_of_a_missing_namespace_cannot_be_listed(broker: Broker) -> None:
+    with pytest.raises(TopicNotFound, match="public/nope"):
+        broker.admin().topics.list("public/nope")

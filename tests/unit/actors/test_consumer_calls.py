@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pulsar_ray.actors.consumer_calls import ConsumerCalls
-from pulsar_ray.errors import ConsumerBusy
+from pulsar_ray.errors import BrokerMetadataError
 from pulsar_ray.model.position import Position
 
 FIRST, LAST = Position(1, 0), Position(1, 9)
@@ -45,7 +45,7 @@ class Subscription:
 
     def check_sole(self, _endpoint: Any) -> None:
         if self.has_others:
-            raise ConsumerBusy("others are connected")
+            raise BrokerMetadataError("others are connected")
 
     def has_more(self, last: Position) -> bool | None:
         assert last == LAST
@@ -83,7 +83,7 @@ def test_only_the_last_consumer_unsubscribes() -> None:
     subscription = Subscription()
     subscription.has_others = True
     for method in ("check_unsubscribe", "unsubscribe"):
-        with pytest.raises(ConsumerBusy):
+        with pytest.raises(BrokerMetadataError):
             subscription.ask(method)
     subscription.has_others = False
     subscription.ask("check_unsubscribe")
