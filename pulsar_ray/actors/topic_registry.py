@@ -132,6 +132,6 @@ class TopicRegistry:
             self.catalog.delete(name.full)
 
     def topics(self, namespace: str) -> list[tuple[str, int]]:
-        """(full name, partitions or 0) of a namespace, by name. Raises TopicNotFound if there is none such."""
+        """(full name, partitions or 0) of a namespace, by name. TopicNotFound if it does not exist."""
         stored = self.catalog.topics(namespace)
         return sorted([*stored, *((name, 0) for name in self.unstored.names(namespace))])

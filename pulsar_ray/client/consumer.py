@@ -126,7 +126,7 @@ class Consumer(AcknowledgingConsumer):
         """Whether a message that is stored by now is waiting here, or will come to this subscription.
 
         What other consumers of a shared subscription hold does not count. Not part of the official client.
-        Raises what ended the consumer (TopicNotFound, SubscriptionNotFound, AlreadyClosed), as `receive` does.
+        Raises what ended the consumer: TopicNotFound, SubscriptionNotFound, AlreadyClosed.
         """
         self._core.check()
         if self._core.has_received():
