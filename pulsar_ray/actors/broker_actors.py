@@ -13,6 +13,7 @@ from pulsar_ray.actors.local_ray import is_running
 from pulsar_ray.actors.options import create
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import TooManyActiveActors
+from pulsar_ray.lane.within import within
 from pulsar_ray.transport.names import NAMESPACE
 
 logger = logging.getLogger(__name__)
@@ -89,7 +90,7 @@ class BrokerActors:
         if handle is None:
             return False
         try:
-            serves: bool = await asyncio.wait_for(handle.serves.remote(), SERVES_DEADLINE_S)
+            serves: bool = await within(handle.serves.remote(), SERVES_DEADLINE_S)
         except (ray.exceptions.RayError, asyncio.TimeoutError):
             return False
         return serves and self.handles.get(name) is handle
@@ -106,7 +107,7 @@ class BrokerActors:
             # A process that is still coming up, on a busy machine, must not be taken for a frozen one.
             return False
         try:
-            await asyncio.wait_for(handle.probe.remote(), PROBE_DEADLINE_S)
+            await within(handle.probe.remote(), PROBE_DEADLINE_S)
         except asyncio.TimeoutError:
             logger.warning("%s does not answer: killing it", name)
             await asyncio.to_thread(ray.kill, handle, no_restart=False)

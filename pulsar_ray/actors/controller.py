@@ -35,6 +35,7 @@ from pulsar_ray.errors import (
     TopicNotFound,
     WrongNode,
 )
+from pulsar_ray.lane.within import within
 from pulsar_ray.managed_ledger.identity import TopicIdentity
 from pulsar_ray.managed_ledger.store_identity import CATALOG_FILE, StoreIdentity
 from pulsar_ray.model.topic_name import TopicName
@@ -332,7 +333,7 @@ class Controller:
                 with contextlib.suppress(
                     ray.exceptions.ActorDiedError, ray.exceptions.ActorUnschedulableError
                 ):
-                    stats = await asyncio.wait_for(handle.stats.remote(), CALL_DEADLINE_S)
+                    stats = await within(handle.stats.remote(), CALL_DEADLINE_S)
                     total += len(stats.get("producers", ())) + len(stats.get("consumers", ()))
         return total
 
@@ -446,7 +447,7 @@ class Controller:
         }
         for name, handle in list(self._actors.handles.items()):
             try:
-                result[name] = await asyncio.wait_for(handle.stats.remote(), CALL_DEADLINE_S)
+                result[name] = await within(handle.stats.remote(), CALL_DEADLINE_S)
             except (ray.exceptions.RayError, asyncio.TimeoutError) as error:
                 result[name] = {"error": type(error).__name__}
         return result
@@ -473,6 +474,6 @@ class Controller:
 async def _stopped(name: str, handle: Any) -> None:
     """It has written what was pending."""
     try:
-        await asyncio.wait_for(handle.shutdown.remote(), CALL_DEADLINE_S)
+        await within(handle.shutdown.remote(), CALL_DEADLINE_S)
     except (ray.exceptions.RayError, asyncio.TimeoutError) as error:
         logger.warning("%s did not stop by itself: %s", name, error)

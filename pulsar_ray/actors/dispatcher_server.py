@@ -28,6 +28,7 @@ from pulsar_ray.config import Settings
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.errors import InvalidConfiguration, Moved, PulsarException, SessionLost, SubscriptionNotFound
+from pulsar_ray.lane.within import within
 from pulsar_ray.managed_ledger.cursor_directories import cursor_directory, remove_cursor
 from pulsar_ray.managed_ledger.cursor_store import CursorStore
 from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor, Subscription
@@ -372,7 +373,7 @@ class DispatcherServer:
             self._follower.follow(self._number, armed=False)
         # Its answer comes behind what following is answered with, and what was held back.
         with contextlib.suppress(PulsarException, asyncio.TimeoutError):
-            await asyncio.wait_for(self._follower.call("last_message"), LOOK_DEADLINE_S)
+            await within(self._follower.call("last_message"), LOOK_DEADLINE_S)
         for host in self._subscriptions.values():
             host.core.cursor.set_ledgers(self._feed.ledgers)
 

@@ -17,6 +17,7 @@ from pulsar_ray.actors.local_ray import node_address, node_memory_bytes, session
 from pulsar_ray.actors.owner_loop import prepare_broker_process
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException, WrongNode
+from pulsar_ray.lane.within import within
 from pulsar_ray.ledger.disk import SystemDisk
 from pulsar_ray.managed_ledger.identity import PartitionDirectory, partition_numbers, read_identities
 from pulsar_ray.managed_ledger.prepared import mark_added, mark_prepared, prepared_numbers
@@ -166,7 +167,7 @@ async def _is_silent(handle: Any) -> bool:
     """
     for deadline in (CONTROLLER_DEADLINE_S, PROBE_DEADLINE_S):
         try:
-            await asyncio.wait_for(handle.probe.remote(), deadline)
+            await within(handle.probe.remote(), deadline)
         except (asyncio.TimeoutError, TimeoutError):
             continue
         except ray.exceptions.RayError:

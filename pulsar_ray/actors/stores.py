@@ -15,6 +15,7 @@ from pulsar_ray.actors.options import create
 from pulsar_ray.actors.store import StoreActor
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import NotConnected, PulsarException, Timeout
+from pulsar_ray.lane.within import within
 from pulsar_ray.managed_ledger.store_identity import StoreIdentity
 from pulsar_ray.transport.names import store_name
 from pulsar_ray.transport.ray_errors import translated
@@ -61,7 +62,7 @@ class Stores:
             raise NotConnected(f"the store on node {node_id[:8]} is replaced")
         if described["identity"] is None and make:
             with translated("making a store"):
-                described = await asyncio.wait_for(handle.make.remote(), TELL_DEADLINE_S)
+                described = await within(handle.make.remote(), TELL_DEADLINE_S)
         return {**described, "handle": handle}
 
     def _handle(self, node_id: str) -> Any:
@@ -132,7 +133,7 @@ class Stores:
         identity: StoreIdentity = membership.told(store["identity"], below)
         try:
             with translated("writing store.json"):
-                await asyncio.wait_for(store["handle"].tell.remote(identity), TELL_DEADLINE_S)
+                await within(store["handle"].tell.remote(identity), TELL_DEADLINE_S)
         except asyncio.TimeoutError:
             raise Timeout(f"the store on {store['host']} does not write its store.json") from None
         store["identity"] = identity
@@ -206,7 +207,7 @@ async def _described(handle: Any, what: str) -> dict[str, Any]:
     while True:
         try:
             with translated(what):
-                described: dict[str, Any] = await asyncio.wait_for(handle.describe.remote(), PROBE_DEADLINE_S)
+                described: dict[str, Any] = await within(handle.describe.remote(), PROBE_DEADLINE_S)
                 return described
         except asyncio.TimeoutError:
             if is_running(handle):
@@ -222,7 +223,7 @@ async def _probe(store: dict[str, Any]) -> bool:
     """False if the store is dead for good, or its directory is not there any more."""
     try:
         with translated(f"store {store['store_id']}"):
-            await asyncio.wait_for(store["handle"].probe.remote(), PROBE_DEADLINE_S)
+            await within(store["handle"].probe.remote(), PROBE_DEADLINE_S)
     except asyncio.TimeoutError:
         if is_running(store["handle"]):
             logger.warning("store %s does not answer: killing it", store["store_id"])

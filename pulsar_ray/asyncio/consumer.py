@@ -23,6 +23,7 @@ from pulsar_ray.client.not_yet import reconsume_later_not_yet
 from pulsar_ray.client.partition_consumer import PartitionConsumer
 from pulsar_ray.client.taken_rows import FOREVER_S, TakenRows, batch_limits, receive_timeout_s
 from pulsar_ray.errors import InvalidConfiguration, Timeout
+from pulsar_ray.lane.within import retrieved
 from pulsar_ray.model.message_id import MessageId
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ class Consumer(OpenedFirst[LoopConsumer]):
         confirming = self._confirming.get(partition)
         if confirming is None:
             confirming = asyncio.ensure_future(self._say(partition))
-            confirming.add_done_callback(_retrieved)
+            confirming.add_done_callback(retrieved)
             self._confirming[partition] = confirming
         return confirming
 
@@ -212,9 +213,3 @@ class Consumer(OpenedFirst[LoopConsumer]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(Consumer, self._client, self._options), ()
-
-
-def _retrieved(future: asyncio.Future[None]) -> None:
-    """Nobody may wait for it any more; its error is then no news."""
-    if not future.cancelled():
-        future.exception()

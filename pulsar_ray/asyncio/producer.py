@@ -18,6 +18,7 @@ from pulsar_ray.asyncio.room_queue import RoomQueue
 from pulsar_ray.asyncio.sent_message import SentMessage
 from pulsar_ray.client.producer_options import ProducerOptions
 from pulsar_ray.errors import Timeout
+from pulsar_ray.lane.within import within
 from pulsar_ray.model.message_id import MessageId
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ class Producer(OpenedFirst[LoopProducer]):
         for future in settled:
             left = max(0.0, deadline - time.monotonic()) if timeout_s else None
             try:
-                await asyncio.wait_for(future, left)
+                await within(future, left)
             except asyncio.TimeoutError:
                 raise Timeout("flush: messages are still unconfirmed") from None
 

@@ -14,6 +14,7 @@ from pulsar_ray.client.receivers import Origin
 from pulsar_ray.client.taken_rows import FOREVER_S, TakenRows
 from pulsar_ray.errors import PulsarException, SubscriptionNotFound, Timeout, TopicNotFound
 from pulsar_ray.lane.timers import LoopTimers
+from pulsar_ray.lane.within import within
 
 
 class _Received(asyncio.Future[Message]):
@@ -68,6 +69,7 @@ async def receive_into(core: ConsumerCore, taken: TakenRows, timeout_s: float = 
     """
     deadline = time.monotonic() + timeout_s
     timers = LoopTimers(asyncio.get_running_loop())
+    # What arrived stays in the queue and is taken behind the wait, so that a cancelled one loses nothing.
     arrived = asyncio.Event()
 
     def tell() -> None:
@@ -83,7 +85,7 @@ async def receive_into(core: ConsumerCore, taken: TakenRows, timeout_s: float = 
                 return
             core.check()
             try:
-                await asyncio.wait_for(arrived.wait(), min(left, 3600.0))
+                await within(arrived.wait(), min(left, 3600.0))
             except asyncio.TimeoutError:
                 continue
     except BaseException:

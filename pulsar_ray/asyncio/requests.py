@@ -12,6 +12,7 @@ from pulsar_ray.client.partition_consumer import PartitionConsumer
 from pulsar_ray.client.statements import Statement
 from pulsar_ray.errors import NotConnected, PulsarException, SessionLost, Timeout, error_from
 from pulsar_ray.lane.timers import LoopTimers
+from pulsar_ray.lane.within import within
 from pulsar_ray.session.requests import Request
 from pulsar_ray.transport.link import FIRST_BACKOFF_S, ActorLink
 
@@ -78,6 +79,6 @@ async def all_answered(statements: Sequence[Statement], deadline: float) -> None
 
 async def _until(future: asyncio.Future[Any], deadline: float, text: str) -> Any:
     try:
-        return await asyncio.wait_for(future, max(0.0, deadline - time.monotonic()))
+        return await within(future, max(0.0, deadline - time.monotonic()))
     except asyncio.TimeoutError:
         raise Timeout(text) from None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -113,6 +115,50 @@ async def test_a_message_handed_to_a_task_that_is_cancelled_comes_to_the_next(br
                 assert await values(consumer, 1) == [b"%06d" % number]
             else:
                 assert receiving.result().data() == b"%06d" % number
+
+
+@on_a_loop
+async def test_tasks_that_receive_for_ever_end_when_they_are_cancelled(broker: Broker) -> None:
+    topic = broker.topic()
+    async with broker.asyncio_client() as client:
+        consumer = await client.subscribe(topic, "s", ConsumerType.Shared)
+        producer = await client.create_producer(topic, batching_enabled=False)
+        got: list[bytes] = []
+
+        async def by_one() -> None:
+            got.append((await consumer.receive()).data())
+
+        async def by_batch() -> None:
+            got.extend(message.data() for message in await consumer.batch_receive())
+
+        async def by_table() -> None:
+            got.extend((await consumer.receive_arrow()).column("value").to_pylist())
+
+        async def for_ever(receive_some: Callable[[], Coroutine[Any, Any, None]]) -> None:
+            while True:
+                await receive_some()
+
+        sent = 0
+        for receive_some in (by_one, by_batch, by_table):
+            for later in range(6):
+                receiving = asyncio.create_task(for_ever(receive_some))
+                await turns(5)
+                # Cancelled so many turns after the message arrived.
+                arrived = asyncio.Event()
+                core = consumer._open_already().core
+                core.add_listener(arrived.set)
+                sending = asyncio.create_task(producer.send(b"%06d" % sent))
+                sent += 1
+                while not arrived.is_set():
+                    await asyncio.sleep(0)
+                await turns(later)
+                receiving.cancel()
+                core.remove_listener(arrived.set)
+                await asyncio.wait({receiving}, timeout=10)
+                assert receiving.cancelled(), (receive_some.__name__, later)
+                await sending
+        got += await values(consumer, sent - len(got))
+    assert sorted(got) == numbers(0, sent)
 
 
 @on_a_loop
