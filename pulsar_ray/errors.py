@@ -7,11 +7,12 @@ and fields.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import IntEnum
 from typing import Any, ClassVar
 
+from pulsar_ray.api_enum import ApiEnum
 
-class Result(IntEnum):
+
+class Result(ApiEnum):
     """Pulsar's result codes: what an asynchronous callback gets, one per official exception."""
 
     Ok = 0

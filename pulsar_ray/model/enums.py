@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from enum import Enum, IntEnum
+from pulsar_ray.api_enum import ApiEnum
 
 
-class _ApiEnum(IntEnum):
-    """An int that prints as its name, as the official client's enums do."""
-
-    __str__ = Enum.__str__
-
-    def __format__(self, format_spec: str) -> str:
-        return format(str(self), format_spec)
-
-
-class CompressionType(_ApiEnum):
+class CompressionType(ApiEnum):
     """Codec of an entry's payload."""
 
     NONE = 0
@@ -24,7 +15,7 @@ class CompressionType(_ApiEnum):
     SNAPPY = 4
 
 
-class ConsumerType(_ApiEnum):
+class ConsumerType(ApiEnum):
     """How a subscription shares its messages among consumers."""
 
     Exclusive = 0
@@ -33,14 +24,14 @@ class ConsumerType(_ApiEnum):
     KeyShared = 3
 
 
-class KeySharedMode(_ApiEnum):
+class KeySharedMode(ApiEnum):
     """Whether hash ranges are assigned by the dispatcher or declared by the consumer."""
 
     AutoSplit = 0
     Sticky = 1
 
 
-class PartitionsRoutingMode(_ApiEnum):
+class PartitionsRoutingMode(ApiEnum):
     """How a producer picks the partition of a message without key."""
 
     UseSinglePartition = 0
@@ -48,14 +39,14 @@ class PartitionsRoutingMode(_ApiEnum):
     CustomPartition = 2
 
 
-class InitialPosition(_ApiEnum):
+class InitialPosition(ApiEnum):
     """Where a new subscription starts."""
 
     Latest = 0
     Earliest = 1
 
 
-class RegexSubscriptionMode(_ApiEnum):
+class RegexSubscriptionMode(ApiEnum):
     """Which topics a pattern may match."""
 
     PersistentOnly = 0
@@ -63,14 +54,14 @@ class RegexSubscriptionMode(_ApiEnum):
     AllTopics = 2
 
 
-class BatchingType(_ApiEnum):
+class BatchingType(ApiEnum):
     """Whether a batch mixes keys."""
 
     Default = 0
     KeyBased = 1
 
 
-class ProducerAccessMode(_ApiEnum):
+class ProducerAccessMode(ApiEnum):
     """Who else may write to the topic."""
 
     Shared = 0
@@ -79,7 +70,7 @@ class ProducerAccessMode(_ApiEnum):
     ExclusiveWithFencing = 3
 
 
-class LoggerLevel(_ApiEnum):
+class LoggerLevel(ApiEnum):
     """Levels of the client's console and file loggers."""
 
     Debug = 0
@@ -88,7 +79,7 @@ class LoggerLevel(_ApiEnum):
     Error = 3
 
 
-class ConsumerCryptoFailureAction(_ApiEnum):
+class ConsumerCryptoFailureAction(ApiEnum):
     """What happens to a message that cannot be decrypted."""
 
     FAIL = 0
@@ -96,7 +87,7 @@ class ConsumerCryptoFailureAction(_ApiEnum):
     CONSUME = 2
 
 
-class SchemaType(_ApiEnum):
+class SchemaType(ApiEnum):
     """Kind of a schema."""
 
     NONE = 0
@@ -117,14 +108,14 @@ class SchemaType(_ApiEnum):
     AUTO_PUBLISH = -4
 
 
-class SubscriptionMode(_ApiEnum):
+class SubscriptionMode(ApiEnum):
     """Whether a subscription survives its consumers."""
 
     Durable = 0
     NonDurable = 1
 
 
-class HashingScheme(_ApiEnum):
+class HashingScheme(ApiEnum):
     """Hash that maps a key to a partition."""
 
     JavaStringHash = 0

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import itertools
+import pickle
 import subprocess
 import sys
+from enum import EnumMeta
 from pathlib import Path
 
 import pytest
 
 import pulsar_ray
 from pulsar_ray import errors
+from pulsar_ray.errors import Result
 
 NAMES = """
 Authentication AuthenticationAthenz AuthenticationBasic AuthenticationOauth2 AuthenticationTLS
@@ -53,6 +57,18 @@ def test_it_is_there(name: str) -> None:
 def test_its_classes_have_all_methods(kind: str, methods: str) -> None:
     missing = [name for name in methods.split() if not hasattr(getattr(pulsar_ray, kind), name)]
     assert missing == []
+
+
+def test_every_enum_prints_as_its_name() -> None:
+    enums = [kind for name in dir(pulsar_ray) if isinstance(kind := getattr(pulsar_ray, name), EnumMeta)]
+    assert len(enums) == 14
+    for member in itertools.chain.from_iterable(enums):
+        text = f"{type(member).__name__}.{member.name}"
+        assert str(member) == f"{member}" == f"{member!s}" == "%s" % member == "{}".format(member) == text  # noqa: UP031, UP032
+        assert f"{member:>60}" == text.rjust(60)
+        assert repr(member) == f"<{text}: {int(member)}>"
+        assert pickle.loads(pickle.dumps(member)) is member
+    assert str(Result.Ok) == "Result.Ok"
 
 
 def test_what_is_left_out_is_said() -> None:
