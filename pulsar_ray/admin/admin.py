@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from pulsar_ray.actors.connect import Connected, connect
 from pulsar_ray.admin.topics import Topics
 from pulsar_ray.client.client_options import check_service_url
+from pulsar_ray.client.ending import Ending
 from pulsar_ray.config import check_settings
 from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException
 
@@ -39,7 +41,7 @@ class Admin:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._connected: Connected | None = None
-        self._closed = False
+        self._ending = Ending("admin")
         self.topics = Topics(self)
 
     @classmethod
@@ -52,8 +54,7 @@ class Admin:
     @property
     def cluster(self) -> Any:
         """The cluster it talks to; connects at the first use. Raises AlreadyClosed, ForkedClient."""
-        if self._closed:
-            raise AlreadyClosed("the admin is closed")
+        self._ending.check()
         if os.getpid() != self._pid:
             raise ForkedClient("this Admin belongs to the parent process: make a new one after the fork")
         with self._lock:
@@ -87,9 +88,9 @@ class Admin:
 
     def close(self) -> None:
         """Leave; the broker goes on. A second call raises AlreadyClosed."""
-        if self._closed:
-            raise AlreadyClosed("the admin is closed already")
-        self._closed = True
+        self._ending.close(self._close)
+
+    def _close(self) -> None:
         with self._lock:
             connected, self._connected = self._connected, None
         if connected is not None:
@@ -99,5 +100,5 @@ class Admin:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self._closed:
+        with suppress(AlreadyClosed):
             self.close()

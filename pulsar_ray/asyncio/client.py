@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -28,6 +29,7 @@ from pulsar_ray.client.policies import (
 from pulsar_ray.client.producer_options import ProducerOptions
 from pulsar_ray.client.routing import MessageRouter
 from pulsar_ray.client.schema import BytesSchema, Schema
+from pulsar_ray.errors import AlreadyClosed
 from pulsar_ray.model.enums import (
     BatchingType,
     CompressionType,
@@ -59,7 +61,6 @@ class Client:
     def _use(self, client: LoopClient) -> None:
         self._inner = client
         self._home = HomeLoop(client.live_on)
-        self._was_shut_down = False
 
     @classmethod
     def _on(cls, cluster: Cluster, **arguments: Any) -> Client:
@@ -243,16 +244,11 @@ class Client:
         A second call raises AlreadyClosed; one after `shutdown` does not.
         """
         self.loop()
-        if self._was_shut_down:
-            self._was_shut_down = False
-            return
         await in_thread(self._inner.close)
 
     def shutdown(self) -> None:
         """End at once: pending messages fail with AlreadyClosed, nothing is waited for."""
-        if not self._inner.is_closed:
-            self._inner.shutdown()
-            self._was_shut_down = True
+        self._inner.shutdown()
 
     async def __aenter__(self) -> Client:
         return self
@@ -260,7 +256,7 @@ class Client:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        if not self._inner.is_closed:
+        with suppress(AlreadyClosed):
             await self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:

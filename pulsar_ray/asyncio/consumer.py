@@ -38,6 +38,8 @@ class Consumer(OpenedFirst[LoopConsumer]):
     receiving call that is cancelled, or runs into `asyncio.wait_for`'s timeout, loses no message.
     """
 
+    _what = "consumer"
+
     def __init__(self, client: Client, options: ConsumerOptions, inner: LoopConsumer | None = None) -> None:
         super().__init__(client)
         self._options = options
@@ -189,7 +191,7 @@ class Consumer(OpenedFirst[LoopConsumer]):
         await in_thread((await self._open_first()).seek, messageid)
 
     async def unsubscribe(self) -> None:
-        """Delete the subscription and close. Raises while other consumers are connected to it."""
+        """Delete the subscription and leave. Raises while other consumers are connected to it."""
         await in_thread((await self._open_first()).unsubscribe)
 
     async def get_last_message_id(self) -> MessageId:
@@ -201,8 +203,10 @@ class Consumer(OpenedFirst[LoopConsumer]):
         return await in_thread((await self._open_first()).get_last_message_ids)
 
     async def close(self) -> None:
-        """Make acknowledgments durable and leave. A second call raises AlreadyClosed."""
-        await in_thread((await self._open_first()).close)
+        """Make acknowledgments durable and leave. A second call raises AlreadyClosed, one after
+        `unsubscribe` or `Client.shutdown` does not.
+        """
+        await super().close()
 
     def subscription_name(self) -> str:
         return self._options.subscription_name

@@ -48,10 +48,6 @@ class LoopClient(Client):
         """What finds the same cluster from another process."""
         return self._connection.address
 
-    @property
-    def is_closed(self) -> bool:
-        return self._connection.is_closed
-
     def consumer_from(self, options: ConsumerOptions, consumer: Consumer | None = None) -> Consumer:
         """See Client; in a thread."""
         _load_conversion()
@@ -116,10 +112,6 @@ class LoopProducer(Producer):
         assert self._turns is not None
         return self._partitions[self._turns.current]
 
-    @property
-    def is_closed(self) -> bool:
-        return self._closed
-
 
 class LoopConsumer(Consumer):
     """`Consumer` whose acknowledging calls do not wait: `take_added` says what is to be confirmed."""
@@ -130,10 +122,6 @@ class LoopConsumer(Consumer):
     def tell_activity_by(self, teller: Teller) -> None:
         """It is stopped when the consumer closes."""
         self._activity = teller
-
-    @property
-    def is_closed(self) -> bool:
-        return self._closed
 
     def _added(self, partition: PartitionConsumer) -> None:
         self._core.check()
@@ -160,7 +148,3 @@ class LoopReader(Reader):
     @property
     def core(self) -> ConsumerCore:
         return self._consumer.core
-
-    @property
-    def is_closed(self) -> bool:
-        return self.core.has_failed

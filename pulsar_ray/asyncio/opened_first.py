@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
-from pulsar_ray.errors import NotConnected
+from pulsar_ray.asyncio.control_threads import in_thread
+from pulsar_ray.client.ending import Ending
+from pulsar_ray.errors import AlreadyClosed, NotConnected
 
 if TYPE_CHECKING:
     from pulsar_ray.asyncio.client import Client
 
 
 class _Handle(Protocol):
-    @property
-    def is_closed(self) -> bool: ...
-
     def topic(self) -> str: ...
 
     def is_connected(self) -> bool: ...
+
+    def close(self) -> None: ...
 
 
 T = TypeVar("T", bound=_Handle)
@@ -26,18 +28,29 @@ S = TypeVar("S", bound="OpenedFirst[Any]")
 
 
 class OpenedFirst(Generic[T]):
-    """`_inner` is the synchronous client's object, once it is open."""
+    """`_inner` is the synchronous client's object, once it is open; `_what` it is, for errors."""
+
+    _what: ClassVar[str]
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._inner: T | None = None
+        self._unopened = Ending(self._what)
         self._opening: asyncio.Lock | None = None
 
     async def _open(self) -> T:
         raise NotImplementedError
 
     async def close(self) -> None:
-        raise NotImplementedError
+        """A second call raises AlreadyClosed."""
+        self._client.loop()
+        self._opening = self._opening or asyncio.Lock()
+        async with self._opening:
+            if (inner := self._inner) is None:
+                # There is nothing to end, and never will be.
+                self._unopened.close(lambda: None)
+                return
+        await in_thread(inner.close)
 
     def _opened(self, inner: T) -> None:
         self._inner = inner
@@ -48,6 +61,7 @@ class OpenedFirst(Generic[T]):
             self._opening = self._opening or asyncio.Lock()
             async with self._opening:
                 if self._inner is None:
+                    self._unopened.check()
                     self._opened(await self._open())
         assert self._inner is not None
         return self._inner
@@ -71,5 +85,5 @@ class OpenedFirst(Generic[T]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        if self._inner is not None and not self._inner.is_closed:
+        with suppress(AlreadyClosed):
             await self.close()

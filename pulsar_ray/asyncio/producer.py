@@ -33,6 +33,8 @@ class Producer(OpenedFirst[LoopProducer]):
     is unknown. Messages of one partition are stored in the order in which their sends began.
     """
 
+    _what = "producer"
+
     def __init__(self, client: Client, options: ProducerOptions, inner: LoopProducer | None = None) -> None:
         super().__init__(client)
         self._options = options
@@ -160,10 +162,10 @@ class Producer(OpenedFirst[LoopProducer]):
                 raise Timeout("flush: messages are still unconfirmed") from None
 
     async def close(self) -> None:
-        """Store what is pending, then disconnect. A second call raises AlreadyClosed."""
-        self._client.loop()
-        inner = await self._open_first()
-        await in_thread(inner.close)
+        """Store what is pending, then disconnect. A second call raises AlreadyClosed, one after
+        `Client.shutdown` does not.
+        """
+        await super().close()
 
     def producer_name(self) -> str:
         """The given name, or the one made up by the broker."""

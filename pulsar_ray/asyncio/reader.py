@@ -22,6 +22,8 @@ class Reader(OpenedFirst[LoopReader]):
     `Client.create_reader`; pickled, it starts anew at its first awaited call.
     """
 
+    _what = "reader"
+
     def __init__(self, client: Client, arguments: dict[str, Any], inner: LoopReader | None = None) -> None:
         super().__init__(client)
         self._arguments = arguments
@@ -50,8 +52,8 @@ class Reader(OpenedFirst[LoopReader]):
         await in_thread((await self._open_first()).seek, messageid)
 
     async def close(self) -> None:
-        """Leave. A second call raises AlreadyClosed."""
-        await in_thread((await self._open_first()).close)
+        """Leave. A second call raises AlreadyClosed, one after `Client.shutdown` does not."""
+        await super().close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(Reader, self._client, self._arguments), ()

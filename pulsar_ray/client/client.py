@@ -8,6 +8,7 @@ import re
 import secrets
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from pulsar_ray.actors.connect import Connected
@@ -18,6 +19,7 @@ from pulsar_ray.client.cluster_connection import ClusterConnection
 from pulsar_ray.client.consumer import Consumer
 from pulsar_ray.client.consumer_core import ConsumerCore
 from pulsar_ray.client.consumer_options import ConsumerOptions, ReaderOptions
+from pulsar_ray.client.ending import Ending
 from pulsar_ray.client.forking import watch
 from pulsar_ray.client.non_persistent import refuse_view_of_unstored
 from pulsar_ray.client.opening_consumers import ConsumerOpening
@@ -100,6 +102,7 @@ class Client:
         self.operation_timeout_s = float(operation_timeout_seconds)
         self._lock = threading.Lock()
         self._open: list[Producer | Consumer | Reader] = []
+        self._ending = Ending("client")
         self._connect_through(ClusterConnection(self._options))
         watch(self)
 
@@ -275,13 +278,13 @@ class Client:
         """A reader with the arguments of `create_reader`; `reader` is one that was unpickled and is opened
         now.
         """
-        consumer, _ = self._reading_consumer(arguments)
         reader = Reader.__new__(Reader) if reader is None else reader
+        consumer, _ = self._reading_consumer(arguments, reader.known_ending("reader"))
         Reader.__init__(reader, self, consumer, arguments)
         self._remember(reader)
         return reader
 
-    def _reading_consumer(self, arguments: dict[str, Any]) -> tuple[Consumer, ConsumerCore]:
+    def _reading_consumer(self, arguments: dict[str, Any], ending: Ending) -> tuple[Consumer, ConsumerCore]:
         options = ReaderOptions.from_arguments(**arguments)
         prefix = f"{options.subscription_role_prefix}-" if options.subscription_role_prefix else ""
         subscription = f"{prefix}reader-{secrets.token_hex(5)}"
@@ -291,7 +294,7 @@ class Client:
         )
         consumer_options = options.consumer_options(subscription)
         topic, core = self._consumers.open(consumer_options, subscription, start)
-        consumer = Consumer(self, topic, core)
+        consumer = Consumer(self, topic, core, ending)
         if is_at_last and TopicName.parse(topic).is_persistent:
             consumer.seek_last()
         return consumer, core
@@ -318,7 +321,8 @@ class Client:
             "auto_update_partitions": auto_update_partitions,
             "auto_update_partitions_interval_seconds": auto_update_partitions_interval_seconds,
         }
-        consumer, core = self._reading_consumer({**arguments, "subscription_role_prefix": subscription_name})
+        reading = {**arguments, "subscription_role_prefix": subscription_name}
+        consumer, core = self._reading_consumer(reading, Ending("table view"))
         reader = Reader(self, consumer, arguments)
         self._remember(reader)
         view = TableView(consumer.topic(), subscription_name, schema, reader, consumer, core)
@@ -358,16 +362,19 @@ class Client:
         """Close all producers, consumers and readers, then the connection.
 
         None of its threads calls Ray any more when it returns, so that the program may call `ray.shutdown()`;
-        one that does not come back from Ray is waited for 5 s. A second call raises AlreadyClosed.
+        one that does not come back from Ray is waited for 5 s. A second call raises AlreadyClosed, one after
+        `shutdown` does not.
         """
-        if self._connection.is_closed:
-            raise AlreadyClosed("the client is closed already")
+        self._ending.close(self._close)
+
+    def _close(self) -> None:
         first_error: PulsarException | None = None
         for opened in list(self._open):
             try:
-                opened.close()
+                if not opened.ending.has_come(self.operation_timeout_s):
+                    opened.close()
             except AlreadyClosed:
-                continue
+                opened.ending.has_come(self.operation_timeout_s)
             except PulsarException as error:
                 first_error = first_error or error
         self._end(LEAVE_RAY_S)
@@ -376,6 +383,7 @@ class Client:
 
     def shutdown(self) -> None:
         """End at once: pending messages fail, nothing is waited for."""
+        self._ending.leave()
         for opened in list(self._open):
             opened.shut_down()
         self._end()
@@ -388,11 +396,16 @@ class Client:
         self._consumers.close()
         self._connection.release(wait_s)
 
+    @property
+    def ending(self) -> Ending:
+        """Whether and how it was closed; not part of the official client."""
+        return self._ending
+
     def __enter__(self) -> Client:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self._connection.is_closed:
+        with suppress(AlreadyClosed):
             self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -16,6 +15,7 @@ from pulsar_ray.client.activity import ActivityThread, Teller
 from pulsar_ray.client.checks import check_number
 from pulsar_ray.client.close_each import close_each
 from pulsar_ray.client.consumer_core import ConsumerCore
+from pulsar_ray.client.ending import Ending
 from pulsar_ray.client.listener import ListenerThread
 from pulsar_ray.client.message import Message, MessageBatchView
 from pulsar_ray.client.partition_consumer import PartitionConsumer
@@ -24,7 +24,6 @@ from pulsar_ray.client.receivers import FutureReceiver
 from pulsar_ray.client.start_position import StartPosition
 from pulsar_ray.client.taken_rows import FOREVER_S, TakenRows, batch_limits, receive_timeout_s
 from pulsar_ray.errors import (
-    AlreadyClosed,
     InvalidConfiguration,
     OperationNotSupported,
     SubscriptionNotFound,
@@ -47,10 +46,10 @@ class Consumer(AcknowledgingConsumer):
     Delivery is at least once: what was not acknowledged durably when something crashed comes again.
     """
 
-    def __init__(self, client: Client, topic: str, core: ConsumerCore) -> None:
+    def __init__(self, client: Client, topic: str, core: ConsumerCore, ending: Ending | None = None) -> None:
         super().__init__(topic, core, client.operation_timeout_s)
         self._client = client
-        self._closed = False
+        self._ending = ending or self.known_ending("consumer")
         self._listener: ListenerThread | None = None
         if (listener := self._options.message_listener) is not None:
             self.start_listening(lambda message: listener(self, message))
@@ -223,8 +222,10 @@ class Consumer(AcknowledgingConsumer):
         return self._listener
 
     def unsubscribe(self) -> None:
-        """Delete the subscription and close. Raises while other consumers are connected to it."""
-        self._check_open()
+        """Delete the subscription and leave. Raises while other consumers are connected to it; `close` is
+        not needed behind it, and does no harm.
+        """
+        self._ending.check()
         self._core.check()
         if self._core.discovery is not None:
             # Partitions that it has not found yet have the subscription as well.
@@ -237,7 +238,7 @@ class Consumer(AcknowledgingConsumer):
             with contextlib.suppress(SubscriptionNotFound, TopicNotFound):
                 partition.unsubscribe(self._deadline())
             partition.forget_acknowledgments()
-        self._leave(quietly=True)
+        self._ending.leave(lambda: self._leave(quietly=True))
         if self._options.subscription_mode == SubscriptionMode.Durable:
             # The dispatcher of others serves all of their partition.
             self._client.forget_dispatchers([partition.link for partition in partitions])
@@ -254,24 +255,25 @@ class Consumer(AcknowledgingConsumer):
         return [_last_id(partition.route, last) for partition, last in answers]
 
     def close(self) -> None:
-        """Make acknowledgments durable and leave. A second call raises AlreadyClosed."""
-        self._check_open()
-        self._leave(quietly=False)
+        """Make acknowledgments durable and leave. A second call raises AlreadyClosed, one after
+        `unsubscribe` or `Client.shutdown` does not.
+        """
+        self._ending.close(self.leave)
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise AlreadyClosed("the consumer is closed already")
+    def leave(self) -> None:
+        """What `close` does; not part of the official client."""
+        if not self._never_opened():
+            self._leave(quietly=False)
 
     def _leave(self, *, quietly: bool) -> None:
-        self._closed = True
         self._core.stop_discovery()
-        self._client.forget(self)
         self._stop_threads()
         deadline = self._deadline()
         try:
             error = close_each(self._core.partitions, deadline)
         finally:
-            self._core.close()
+            self._core.close(self._ending.what)
+            self._client.forget(self)
         if error is not None and not quietly:
             raise error
 
@@ -279,11 +281,11 @@ class Consumer(AcknowledgingConsumer):
         """End at once (part of `Client.shutdown`): grouped acknowledgments may be lost, messages then come
         again.
         """
-        self._closed = True
+        self._ending.leave()
         self._stop_threads()
         for partition in self._core.partitions:
             partition.link.remove_endpoint(partition.consumer_id)
-        self._core.close()
+        self._core.close(self._ending.what)
 
     def _stop_threads(self) -> None:
         for thread in (self._listener, self._activity):
@@ -303,7 +305,7 @@ class Consumer(AcknowledgingConsumer):
 
     def is_connected(self) -> bool:
         """True while every partition's connection stands."""
-        return not self._closed and all(partition.is_connected for partition in self._core.partitions)
+        return not self._ending.is_over and all(partition.is_connected for partition in self._core.partitions)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _resubscribe, (self._client, self._options)
@@ -320,9 +322,12 @@ def _last_id(route: PartitionRoute, last: dict[str, Any]) -> MessageId:
 def _resubscribe(client: Client, options: ConsumerOptions) -> Consumer:
     consumer = Consumer.__new__(Consumer)
     opening = consumer.open_later(
-        lambda: client.consumer_from(options, consumer), _client=client, _options=options
+        lambda: client.consumer_from(options, consumer),
+        _client=client,
+        _options=options,
+        _ending=Ending("consumer"),
     )
     if options.message_listener is not None:
         # Nobody needs to call a consumer that has a listener.
-        threading.Thread(target=opening.run, name="pulsar-ray-resubscribe", daemon=True).start()
+        opening.start("pulsar-ray-resubscribe")
     return consumer

@@ -380,7 +380,7 @@ class ConsumerCore(ConsumerPartitions):
             self.queue.put_back(BlockRows(message.block, [message.row]), partition)
         return False
 
-    def close(self) -> None:
-        """Nothing can be received any more."""
+    def close(self, what: str) -> None:
+        """Nothing can be received any more: the consumer, or `what` it serves, is closed."""
         self.stop_discovery()
-        self.fail(AlreadyClosed("the consumer is closed"))
+        self.fail(AlreadyClosed(f"the {what} is closed"))

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from pulsar_ray.client.bulk_send import BulkSend
 from pulsar_ray.client.close_each import close_each
+from pulsar_ray.client.ending import Ending
 from pulsar_ray.client.message import Message
 from pulsar_ray.client.opened_later import OpenedLater
 from pulsar_ray.client.partition_producer import PartitionProducer
@@ -77,7 +78,7 @@ class Producer(OpenedLater):
         self._turns = self._router if isinstance(self._router, BatchTurnsRouter) else None
         self._route_lock = threading.Lock()
         self._single = partitions[0] if len(partitions) == 1 and options.message_router is None else None
-        self._closed = False
+        self._ending = self.known_ending("producer")
         self._io = IoThread.get()
         self.growth: Growth | None = None
         """What looks for more partitions while the producer is open."""
@@ -100,7 +101,7 @@ class Producer(OpenedLater):
         if self._turns is not None:
             partition.take_turns(self._turns)
         with self._route_lock:
-            is_closed = self._closed
+            is_closed = self._ending.is_over
             if not is_closed:
                 # Whoever chooses by the new count finds the partition there.
                 self._partitions.append(partition)
@@ -364,16 +365,14 @@ class Producer(OpenedLater):
         bulk.send_table(data, deliver_at)
 
     def _bulk(self) -> BulkSend:
-        if self._closed:
-            raise AlreadyClosed("the producer is closed")
+        self._ending.check()
         return BulkSend(self._options, self._partitions, self._router, self._route_lock)
 
     # --- the rest ---------------------------------------------------------------------------------
 
     def flush(self) -> None:
         """Wait until everything sent before is stored or has failed. Raises Timeout, AlreadyClosed."""
-        if self._closed:
-            raise AlreadyClosed("the producer is closed")
+        self._ending.check()
         timeout_s = self._options.send_timeout_millis / 1000 or FOREVER_S
         deadline = time.monotonic() + timeout_s
         for partition in self._partitions:
@@ -382,28 +381,37 @@ class Producer(OpenedLater):
             partition.flush(deadline)
 
     def close(self) -> None:
-        """Store what is pending, then disconnect. A second call raises AlreadyClosed."""
-        if self._closed:
-            raise AlreadyClosed("the producer is closed already")
-        self._end()
-        self._client.forget(self)
+        """Store what is pending, then disconnect. A second call raises AlreadyClosed, one after
+        `Client.shutdown` does not.
+        """
+        self._ending.close(self._close)
+
+    def _close(self) -> None:
+        if self._never_opened():
+            return
+        partitions = self._end()
         deadline = time.monotonic() + self._client.operation_timeout_s
-        for partition in self._partitions:
-            partition.seal()
-        if (error := close_each(self._partitions, deadline)) is not None:
+        try:
+            for partition in partitions:
+                partition.seal()
+            error = close_each(partitions, deadline)
+        finally:
+            self._client.forget(self)
+        if error is not None:
             raise error
 
     def shut_down(self) -> None:
         """End at once: pending messages fail with AlreadyClosed (part of `Client.shutdown`)."""
-        self._end()
-        for partition in self._partitions:
+        self._ending.leave()
+        for partition in self._end():
             partition.fail(AlreadyClosed("the client was shut down"))
 
-    def _end(self) -> None:
-        with self._route_lock:
-            self._closed = True
+    def _end(self) -> list[PartitionProducer]:
+        """All partitions that it has; one that is added behind this is closed by who adds it."""
         if self.growth is not None:
             self.growth.stop()
+        with self._route_lock:
+            return list(self._partitions)
 
     def topic(self) -> str:
         """The full name of the topic."""
@@ -419,7 +427,7 @@ class Producer(OpenedLater):
 
     def is_connected(self) -> bool:
         """True while every partition's connection stands."""
-        return not self._closed and all(partition.is_connected for partition in self._partitions)
+        return not self._ending.is_over and all(partition.is_connected for partition in self._partitions)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _recreate, (self._client, self._options)
@@ -427,5 +435,10 @@ class Producer(OpenedLater):
 
 def _recreate(client: Client, options: ProducerOptions) -> Producer:
     producer = Producer.__new__(Producer)
-    producer.open_later(lambda: client.producer_from(options, producer), _client=client, _options=options)
+    producer.open_later(
+        lambda: client.producer_from(options, producer),
+        _client=client,
+        _options=options,
+        _ending=Ending("producer"),
+    )
     return producer

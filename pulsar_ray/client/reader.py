@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pulsar_ray.client.consumer import Consumer
+from pulsar_ray.client.ending import Ending
 from pulsar_ray.client.message import Message
 from pulsar_ray.client.opened_later import OpenedLater
 from pulsar_ray.errors import InvalidConfiguration
@@ -25,6 +25,7 @@ class Reader(OpenedLater):
 
     def __init__(self, client: Client, consumer: Consumer, arguments: dict[str, Any]) -> None:
         self._client = client
+        self._ending = consumer.ending
         self._consumer = consumer
         self._arguments = arguments
         self._listener: Callable[[Reader, Message], Any] | None = arguments.get("reader_listener")
@@ -60,9 +61,16 @@ class Reader(OpenedLater):
         self._consumer.seek(messageid)
 
     def close(self) -> None:
-        """Leave. A second call raises AlreadyClosed."""
-        self._client.forget(self)
-        self._consumer.close()
+        """Leave. A second call raises AlreadyClosed, one after `Client.shutdown` does not."""
+        self._ending.close(self._close)
+
+    def _close(self) -> None:
+        if self._never_opened():
+            return
+        try:
+            self._consumer.leave()
+        finally:
+            self._client.forget(self)
 
     def shut_down(self) -> None:
         """End at once."""
@@ -70,7 +78,7 @@ class Reader(OpenedLater):
 
     def is_connected(self) -> bool:
         """True while every partition's connection stands."""
-        return self._consumer.is_connected()
+        return not self._ending.is_over and self._consumer.is_connected()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _recreate, (self._client, self._arguments)
@@ -79,9 +87,12 @@ class Reader(OpenedLater):
 def _recreate(client: Client, arguments: dict[str, Any]) -> Reader:
     reader = Reader.__new__(Reader)
     opening = reader.open_later(
-        lambda: client.reader_from(arguments, reader), _client=client, _arguments=arguments
+        lambda: client.reader_from(arguments, reader),
+        _client=client,
+        _arguments=arguments,
+        _ending=Ending("reader"),
     )
     if arguments.get("reader_listener") is not None:
         # Nobody needs to call a reader that has a listener.
-        threading.Thread(target=opening.run, name="pulsar-ray-reopen", daemon=True).start()
+        opening.start("pulsar-ray-reopen")
     return reader

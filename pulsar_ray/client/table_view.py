@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from pulsar_ray.client.consumer import Consumer
@@ -14,7 +15,7 @@ from pulsar_ray.client.message import MessageBatchView
 from pulsar_ray.client.reader import Reader
 from pulsar_ray.client.schema import Schema
 from pulsar_ray.client.taken_rows import TakenRows
-from pulsar_ray.errors import PulsarException
+from pulsar_ray.errors import AlreadyClosed, PulsarException
 from pulsar_ray.model.message_id import MessageId
 
 logger = logging.getLogger(__name__)
@@ -127,8 +128,15 @@ class TableView:
             self._listeners.append(callback)
 
     def close(self) -> None:
-        """Stop following. A second call raises AlreadyClosed."""
+        """Stop following. A second call raises AlreadyClosed, one after `Client.shutdown` does not."""
         self._reader.close()
+
+    def __enter__(self) -> TableView:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(AlreadyClosed):
+            self.close()
 
     def __len__(self) -> int:
         return len(self._values)

@@ -222,6 +222,40 @@ async def test_everything_refuses_after_its_close(broker: Broker) -> None:
 
 
 @on_a_loop
+async def test_leaving_and_closing_behind_other_ends_never_raise(broker: Broker) -> None:
+    topic = broker.topic()
+    client = broker.asyncio_client()
+    opened: list[Callable[[], Any]] = [
+        lambda: client.create_producer(topic),
+        lambda: client.subscribe(topic, "s"),
+        lambda: client.create_reader(topic, MessageId.earliest),
+    ]
+    for open_it in opened:
+        async with await open_it() as thing:
+            pass
+        with pytest.raises(AlreadyClosed, match=f"the {type(thing).__name__.lower()} is closed"):
+            await thing.close()
+        async with await open_it() as thing:
+            await thing.close()
+        unused = pickle.loads(pickle.dumps(thing))
+        async with unused:
+            pass
+        for call in (unused.close, unused._open_first):
+            with pytest.raises(AlreadyClosed):
+                await call()
+    consumer = await client.subscribe(topic, "s")
+    await consumer.unsubscribe()
+    shut_down = [await open_it() for open_it in opened]
+    client.shutdown()
+    for thing in (consumer, *shut_down, client):
+        await thing.close()
+        with pytest.raises(AlreadyClosed):
+            await thing.close()
+        async with thing:
+            pass
+
+
+@on_a_loop
 async def test_a_shut_down_client_fails_what_is_pending(broker: Broker) -> None:
     topic = broker.topic()
     client = broker.asyncio_client()

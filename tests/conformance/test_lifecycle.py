@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from pulsar_ray.errors import (
     NotAllowedError,
     ProducerBusy,
     PulsarException,
+    Result,
     SubscriptionNotFound,
     Timeout,
     TopicNotFound,
@@ -77,6 +79,124 @@ def test_everything_refuses_after_its_close(broker: Broker, client: Client) -> N
         client.create_producer(topic)
 
 
+def test_what_left_by_other_means_may_be_closed_once_in_silence(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    consumer = client.subscribe(topic, "s")
+    consumer.unsubscribe()
+    other = broker.client()
+    with other.create_producer(topic) as producer:
+        producer.send(b"x", partition_key="k")
+    closable: list[Any] = [
+        other.create_producer(topic),
+        other.subscribe(topic, "other"),
+        other.create_reader(topic, MessageId.earliest),
+        other.create_table_view(topic),
+        other,
+    ]
+    other.shutdown()
+    for thing in (consumer, *closable):
+        thing.close()
+        with pytest.raises(AlreadyClosed):
+            thing.close()
+        with thing:
+            pass
+
+
+def test_leaving_a_block_closes_and_never_says_that_it_is_closed(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    opened: list[Callable[[], Any]] = [
+        lambda: client.create_producer(topic),
+        lambda: client.subscribe(topic, "s"),
+        lambda: client.create_reader(topic, MessageId.earliest),
+        lambda: client.create_table_view(topic),
+        broker.client,
+        broker.admin,
+    ]
+    for open_it in opened:
+        with open_it() as thing:
+            assert thing is not None
+        with pytest.raises(AlreadyClosed):
+            thing.close()
+        with open_it() as thing:
+            thing.close()
+        with pytest.raises(KeyError), open_it() as thing:
+            raise KeyError
+        with pytest.raises(AlreadyClosed):
+            thing.close()
+    with client.subscribe(topic, "s") as consumer:
+        consumer.unsubscribe()
+    with broker.client() as other, other.create_producer(topic) as producer:
+        other.shutdown()
+    with pytest.raises(AlreadyClosed):
+        producer.close()
+    with broker.client() as other, other.create_producer(topic, batching_enabled=True) as producer:
+        producer.send_async(b"pending", None)
+        other.close()
+    assert broker.stored(topic) == [b"pending"]
+
+
+def test_errors_of_closing_name_what_was_closed(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    named: list[tuple[Any, str, Callable[[Any], object]]] = [
+        (client.create_producer(topic), "producer", lambda thing: thing.send(b"x")),
+        (client.subscribe(topic, "s"), "consumer", lambda thing: thing.receive()),
+        (client.create_reader(topic, MessageId.latest), "reader", lambda thing: thing.read_next()),
+        (client.create_table_view(topic), "table view", lambda thing: thing.close()),
+        (broker.client(), "client", lambda thing: thing.subscribe(topic, "s")),
+        (broker.admin(), "admin", lambda thing: thing.topics.list()),
+    ]
+    for thing, name, use in named:
+        thing.close()
+        for call in (thing.close, lambda: use(thing)):  # noqa: B023
+            with pytest.raises(AlreadyClosed, match=f"the {name} is closed"):
+                call()
+
+
+def test_what_was_pickled_and_never_used_is_closed_without_being_opened(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.topic()
+    # Exclusive: opening another one would raise.
+    handles = [client.subscribe(topic, "s"), client.create_producer(topic, producer_name="only")]
+    reader = client.create_reader(topic, MessageId.earliest)
+    for handle in (*handles, reader):
+        for by_leaving in (True, False):
+            unused: Any = pickled(client, handle, monkeypatch)
+            if by_leaving:
+                with unused:
+                    pass
+            else:
+                unused.close()
+            assert not unused.is_connected()
+            with pytest.raises(AlreadyClosed):
+                unused.close()
+            with unused, pytest.raises(AlreadyClosed):
+                unused.send(b"x") if hasattr(unused, "send") else unused.seek(MessageId.earliest)
+    reader.close()
+    with pickled(client, reader, monkeypatch) as used:  # type: ignore[attr-defined]
+        assert used.has_message_available() is False
+    with pytest.raises(AlreadyClosed):
+        used.read_next()
+
+
+def test_a_client_waits_for_what_another_thread_is_closing(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=60_000)
+    results: list[Any] = []
+    broker.cluster.kill(topic, keep_down=True)
+    producer.send_async(b"pending", lambda result, _: results.append(result))
+    closing = [threading.Thread(target=thing.close) for thing in (producer, client)]
+    closing[0].start()
+    wait_until(lambda: producer.ending.is_over, what="the producer is being closed")
+    closing[1].start()
+    wait_until(lambda: client.ending.is_over, what="the client is being closed")
+    broker.cluster.allow(topic)
+    for thread in closing:
+        thread.join(30)
+    assert results == [Result.Ok]
+    assert broker.stored(topic) == [b"pending"]
+
+
 def test_closing_a_client_closes_what_it_opened(broker: Broker) -> None:
     client, topic = broker.client(), broker.topic()
     producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=60_000)
@@ -114,8 +234,9 @@ def test_unsubscribe_deletes_and_a_new_one_starts_afresh(
     producer.send(b"old")
     values(consumer, 1)
     consumer.unsubscribe()
-    with pytest.raises(AlreadyClosed):
-        consumer.close()
+    for call in (consumer.unsubscribe, consumer.receive):
+        with pytest.raises(AlreadyClosed):
+            call()
     partition = broker.cluster.partition(topic).server
     assert partition is not None
     assert partition.stats()["subscriptions"] == []
