@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -159,7 +160,10 @@ def _start(data_dir: Path, settings: Settings) -> EmbeddedRecord:
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
     try:
-        return _await_record(process, data_dir, failure)
+        record = _await_record(process, data_dir, failure)
+        # It may end before this process does: unreaped it would stay a zombie, which looks alive.
+        threading.Thread(target=process.wait, name="pulsar-ray-reap", daemon=True).start()
+        return record
     except BaseException:
         # Also Ctrl-C: nobody would know of a broker that comes up later.
         process.terminate()

@@ -6,6 +6,7 @@ from pulsar_ray.admin.topic_growth import TopicGrowth, check_partitions
 from pulsar_ray.admin.topic_inspection import TopicInspection
 from pulsar_ray.admin.topic_keys import TopicKeys
 from pulsar_ray.admin.topic_subscriptions import TopicSubscriptions
+from pulsar_ray.client.checks import check_flag, check_text
 from pulsar_ray.errors import InvalidTopicName, NotAllowedError, PulsarException, TopicNotFound
 from pulsar_ray.model.topic_name import TopicName
 
@@ -39,6 +40,7 @@ class Topics(TopicGrowth, TopicInspection, TopicKeys, TopicSubscriptions):
 
         Raises TopicNotFound, and NotAllowedError while producers or consumers are connected, unless forced.
         """
+        check_flag("force", force)
         full = TopicName.parse(topic).full
         self._admin.ask(
             "delete_topic", full, force, was_done=lambda refused: isinstance(refused, TopicNotFound)
@@ -56,6 +58,7 @@ class Topics(TopicGrowth, TopicInspection, TopicKeys, TopicSubscriptions):
 
         Raises TopicNotFound if the namespace does not exist.
         """
+        check_text("namespace", namespace)
         tenant, _, name = namespace.partition("/")
         # Checks the namespace's name with the rules, and the error, of topic names.
         if TopicName.parse(f"persistent://{tenant}/{name}/any").local_name != "any":

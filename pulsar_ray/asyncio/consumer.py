@@ -17,6 +17,7 @@ from pulsar_ray.asyncio.loop_handles import LoopConsumer
 from pulsar_ray.asyncio.opened_first import OpenedFirst
 from pulsar_ray.asyncio.receiving import has_message_available, receive_into, receive_one
 from pulsar_ray.asyncio.requests import all_answered
+from pulsar_ray.client.checks import check_number
 from pulsar_ray.client.consumer_options import ConsumerOptions
 from pulsar_ray.client.message import Message, MessageBatchView
 from pulsar_ray.client.not_yet import reconsume_later_not_yet
@@ -90,8 +91,7 @@ class Consumer(OpenedFirst[LoopConsumer]):
         Raises Timeout when nothing came in time, else what `receive` raises.
         """
         inner = await self._open_first()
-        if max_messages < 1:
-            raise ValueError(f"max_messages={max_messages!r}: give an int of at least 1")
+        check_number("max_messages", max_messages, 1)
         timeout_s = FOREVER_S if timeout_millis is None else receive_timeout_s(timeout_millis)
         inner.core.widen(2 * max_messages)
         taken = TakenRows(max_messages, 2**62, fills=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -104,19 +104,19 @@ class Producer(OpenedFirst[LoopProducer]):
 
     async def send_many(
         self,
-        values: Sequence[bytes | None],
+        values: Iterable[bytes | None],
         *,
-        partition_keys: Sequence[str | None] | None = None,
-        ordering_keys: Sequence[str | None] | None = None,
-        properties: Sequence[dict[str, str] | None] | None = None,
-        event_timestamps: Sequence[int | None] | None = None,
+        partition_keys: Iterable[str | None] | None = None,
+        ordering_keys: Iterable[str | None] | None = None,
+        properties: Iterable[dict[str, str] | None] | None = None,
+        event_timestamps: Iterable[int | None] | None = None,
     ) -> list[MessageId]:
         """Publish a list and wait until all of it is durable; the last message's id per partition that got
         any.
 
         It is encoded at once and on another thread, so its place among single sends is open until this
-        returns. Other sequences are as long as `values`. Raises what `send` raises; after an error a part may
-        be stored, after a cancellation all.
+        returns. Of other iterables lists are made first; the others are as long as `values`. Raises what
+        `send` raises; after an error a part may be stored, after a cancellation all.
         """
         inner = await self._open_first()
         return await in_thread(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
@@ -21,6 +22,8 @@ from pulsar_ray.client.partition_consumer import PartitionConsumer
 from pulsar_ray.errors import CumulativeAcknowledgementNotAllowedError, OperationNotSupported
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import MessageId
+
+logger = logging.getLogger(__name__)
 
 
 def _may_exist(message_id: MessageId) -> bool:
@@ -120,7 +123,9 @@ class AcknowledgingConsumer(OpenedLater):
     def acknowledge_cumulative(self, message: Message | MessageId) -> None:
         """Acknowledge everything up to and including this message, within its partition.
 
-        Raises CumulativeAcknowledgementNotAllowedError on Shared and KeyShared subscriptions.
+        `MessageId.earliest` and `latest` name no message and have no effect, which is logged as a warning;
+        `seek(MessageId.latest)` passes everything stored by now. Raises
+        CumulativeAcknowledgementNotAllowedError on Shared and KeyShared subscriptions.
         """
         if self._options.consumer_type in (ConsumerType.Shared, ConsumerType.KeyShared):
             raise CumulativeAcknowledgementNotAllowedError(
@@ -136,6 +141,11 @@ class AcknowledgingConsumer(OpenedLater):
         partition = self._partition_of(message_id.topic_name, message_id.partition())
         ledger_id, entry_id, row = message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()
         if ledger_id < 0 or message_id == MessageId.latest:
+            logger.warning(
+                "acknowledge_cumulative(%s) has no effect, as in Pulsar: it names no message; to pass "
+                "everything stored by now use seek(MessageId.latest)",
+                message_id,
+            )
             return
         with self._core.lock:
             size = message_id.batch_size() or partition.held.batch_size(ledger_id, entry_id)

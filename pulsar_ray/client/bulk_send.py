@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from pulsar_ray.client.batching_keys import batching_keys, dictionary_codes
+from pulsar_ray.client.bulk_columns import as_list, key_column, property_column, time_column
 from pulsar_ray.client.bulk_limits import BulkLimits
 from pulsar_ray.client.partition_producer import PartitionProducer
 from pulsar_ray.client.producer_options import ProducerOptions
@@ -121,13 +122,16 @@ class BulkSend:
 
     def send_many(
         self,
-        values: Sequence[bytes | None],
-        keys: Sequence[str | None] | None,
-        ordering_keys: Sequence[str | None] | None,
-        properties: Sequence[dict[str, str] | None] | None,
-        event_times: Sequence[int | None] | None,
+        values: Iterable[bytes | None],
+        keys: Iterable[str | None] | None,
+        ordering_keys: Iterable[str | None] | None,
+        properties: Iterable[dict[str, str] | None] | None,
+        event_times: Iterable[int | None] | None,
     ) -> BulkSend:
-        """Encode and write a list."""
+        """Encode and write a list, or what a list can be made of."""
+        values = as_list("values", values)
+        keys, ordering_keys = key_column("partition_keys", keys), key_column("ordering_keys", ordering_keys)
+        properties, event_times = property_column(properties), time_column(event_times)
         encode = self._options.schema.encode
         if not _is_plain(values):
             values = [None if value is None else encode(value) for value in values]

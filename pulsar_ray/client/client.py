@@ -14,6 +14,7 @@ from typing import Any
 from pulsar_ray.actors.connect import Connected
 from pulsar_ray.client.actor_links import ActorLinks
 from pulsar_ray.client.authentication import Authentication
+from pulsar_ray.client.checks import check_optional_text
 from pulsar_ray.client.client_options import ClientOptions, Logger
 from pulsar_ray.client.cluster_connection import ClusterConnection
 from pulsar_ray.client.consumer import Consumer
@@ -313,6 +314,7 @@ class Client:
         Raises what `create_reader` raises, OperationNotSupported for a schema that is not there yet, and
         NotAllowedError for a non-persistent topic.
         """
+        check_optional_text("subscription_name", subscription_name)
         refuse_view_of_unstored(topic)
         arguments = {
             "topic": topic,

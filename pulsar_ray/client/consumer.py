@@ -111,8 +111,7 @@ class Consumer(AcknowledgingConsumer):
         """
         if self._listener is not None:
             raise InvalidConfiguration("this consumer has a message_listener: receive_arrow() cannot be used")
-        if max_messages < 1:
-            raise ValueError(f"max_messages={max_messages!r}: give an int of at least 1")
+        check_number("max_messages", max_messages, 1)
         wait_s = FOREVER_S if timeout_millis is None else receive_timeout_s(timeout_millis)
         self._core.widen(2 * max_messages)
         taken = TakenRows(max_messages, 2**62, fills=False)
@@ -184,7 +183,10 @@ class Consumer(AcknowledgingConsumer):
                 f"seek takes a MessageId or a publish time in ms, not {type(messageid).__name__}"
             )
         if isinstance(messageid, int):
-            check_number("messageid", messageid, 0, 2**63 - 1)
+            if not 0 <= messageid < 2**63:
+                raise ValueError(
+                    f"seek({messageid}): a publish time is in ms since 1970, from 0; give that or a MessageId"
+                )
             return self._core.partitions
         if messageid in (MessageId.earliest, MessageId.latest):
             return self._core.partitions

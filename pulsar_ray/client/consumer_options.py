@@ -134,6 +134,8 @@ def _check_subscription(options: ConsumerOptions) -> None:
     topic = options.topic
     if not (isinstance(topic, (str, re.Pattern)) or _is_list_of_text(topic)):
         raise refuse("topic", topic, "a str, a list of str or a compiled regular expression")
+    if topic == []:
+        raise refuse("topic", topic, "a list of at least one topic")
     check_text("subscription_name", options.subscription_name)
     if not options.subscription_name:
         raise InvalidConfiguration("subscription_name is empty; give the subscription a name")

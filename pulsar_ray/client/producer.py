@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
 from pulsar_ray.client.bulk_send import BulkSend
+from pulsar_ray.client.checks import check_callable, refuse
 from pulsar_ray.client.close_each import close_each
 from pulsar_ray.client.ending import Ending
 from pulsar_ray.client.message import Message
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pulsar_ray.client.client import Client
 
 FOREVER_S = 1e9
+_ONE_RECEIPT = "a function (Result, MessageId) or None"
 _NOTHING_BESIDE = (None, None, None, None, None, False, None, None, None)
 
 
@@ -202,6 +204,8 @@ class Producer(OpenedLater):
             deliver_after,
         )
         fields = None if given == _NOTHING_BESIDE else self._fields(*given)
+        if callback is not None and not callable(callback):
+            raise refuse("callback", callback, _ONE_RECEIPT)
         value = (
             content
             if content is None or type(content) is self._sent_as_given
@@ -232,16 +236,16 @@ class Producer(OpenedLater):
         deliver_after: Any,
     ) -> tuple[Any, ...] | None:
         """What was given beside the content, checked; None for nothing."""
-        if not (
-            properties
-            or partition_key
-            or ordering_key
-            or sequence_id is not None
-            or event_timestamp is not None
-            or clusters
-            or disable_replication
-            or deliver_at is not None
-            or deliver_after is not None
+        if (
+            properties is None
+            and partition_key is None
+            and ordering_key is None
+            and sequence_id is None
+            and event_timestamp is None
+            and clusters is None
+            and disable_replication is False
+            and deliver_at is None
+            and deliver_after is None
         ):
             return None
         check_send_arguments(
@@ -304,17 +308,18 @@ class Producer(OpenedLater):
 
     def send_many(
         self,
-        values: Sequence[bytes | None],
+        values: Iterable[bytes | None],
         *,
-        partition_keys: Sequence[str | None] | None = None,
-        ordering_keys: Sequence[str | None] | None = None,
-        properties: Sequence[dict[str, str] | None] | None = None,
-        event_timestamps: Sequence[int | None] | None = None,
+        partition_keys: Iterable[str | None] | None = None,
+        ordering_keys: Iterable[str | None] | None = None,
+        properties: Iterable[dict[str, str] | None] | None = None,
+        event_timestamps: Iterable[int | None] | None = None,
     ) -> list[MessageId]:
         """Publish a list and wait until all of it is durable; the last message's id per partition that got
         any.
 
-        The list is encoded at once, no object is made per message. Other sequences are as long as `values`.
+        The list is encoded at once, no object is made per message; of another iterable a list is made first.
+        The others are as long as `values`.
         Raises what `send` raises; after an error a part may be stored.
         """
         return (
@@ -323,17 +328,18 @@ class Producer(OpenedLater):
 
     def send_many_async(
         self,
-        values: Sequence[bytes | None],
+        values: Iterable[bytes | None],
         callback: Callable[[Any, list[MessageId]], None] | None,
         *,
-        partition_keys: Sequence[str | None] | None = None,
-        ordering_keys: Sequence[str | None] | None = None,
-        properties: Sequence[dict[str, str] | None] | None = None,
-        event_timestamps: Sequence[int | None] | None = None,
+        partition_keys: Iterable[str | None] | None = None,
+        ordering_keys: Iterable[str | None] | None = None,
+        properties: Iterable[dict[str, str] | None] | None = None,
+        event_timestamps: Iterable[int | None] | None = None,
     ) -> None:
         """As `send_many`, without waiting: `callback(Result, [MessageId])` once all is durable. Waits for
         room by bytes.
         """
+        check_callable("callback", callback, "a function (Result, list of MessageId)")
         bulk = self._bulk()
         bulk.callback = callback
         bulk.send_many(values, partition_keys, ordering_keys, properties, event_timestamps)
@@ -360,6 +366,7 @@ class Producer(OpenedLater):
         """As `send_arrow`, without waiting for receipts: `callback(Result, [MessageId])`. Blocks while 64
         MiB are pending.
         """
+        check_callable("callback", callback, "a function (Result, list of MessageId)")
         bulk = self._bulk()
         bulk.callback = callback
         bulk.send_table(data, deliver_at)

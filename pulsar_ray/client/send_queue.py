@@ -232,9 +232,10 @@ class SendQueue:
     def _wait_for_room(self, messages: int, size: int, in_turn: bool = False) -> None:
         """Called with the state lock held."""
         if not self._options.block_if_queue_full and messages:
+            pending, still_open = self._pending, self._builder.message_count  # type: ignore[union-attr]
             raise ProducerQueueIsFull(
-                f"{self._pending.messages} messages wait for their receipts; wait for callbacks, raise "
-                "max_pending_messages, or set block_if_queue_full=True"
+                f"{pending.messages + still_open} messages wait to be stored and confirmed; wait for "
+                f"callbacks, raise max_pending_messages={self._max_pending}, or set block_if_queue_full=True"
             )
         if self._io.is_current or (self._callbacks.is_running and self._write_role.locked()):
             raise ProducerQueueIsFull("the queue is full, and a callback must not wait for it")

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from pulsar_ray.client.checks import check_text, check_type
 from pulsar_ray.client.consumer import Consumer
 from pulsar_ray.client.consumer_core import ConsumerCore
 from pulsar_ray.client.message import MessageBatchView
@@ -106,12 +107,14 @@ class TableView:
 
     def get(self, key: str) -> Any:
         """The latest value of a key, decoded by the schema; None if it has none."""
+        check_text("key", key)
         with self._lock:
             data = self._values.get(key)
         return None if data is None else self._schema.decode(data)
 
     def for_each(self, callback: Listener) -> None:
         """Call `callback(key, value)` for every key that has a value now."""
+        _check_callback(callback)
         with self._lock:
             items = list(self._values.items())
         for key, data in items:
@@ -123,6 +126,7 @@ class TableView:
         No update is left out in between. A removed key comes with an empty value. What it raises on an update
         is logged.
         """
+        _check_callback(callback)
         with self._lock:
             self.for_each(callback)
             self._listeners.append(callback)
@@ -144,6 +148,10 @@ class TableView:
     def __str__(self) -> str:
         subscription = "" if self._subscription_name is None else f", subscription={self._subscription_name}"
         return f"TableView(topic={self._topic}{subscription})"
+
+
+def _check_callback(callback: Any) -> None:
+    check_type("callback", callback, Callable, "a function (key, value)")  # type: ignore[arg-type]
 
 
 def _place(message_id: MessageId) -> tuple[int, int, int]:

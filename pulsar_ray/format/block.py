@@ -314,7 +314,7 @@ def check_block_size(
     if payload_length > max_message_size:
         raise MessageTooBig(
             f"payload has {payload_length} bytes, max_message_size is {max_message_size}: "
-            "enable chunking or raise max_message_size"
+            "split it, store it elsewhere and send a reference, or raise max_message_size"
         )
     if total_length > max_block_size:
         raise MessageTooBig(

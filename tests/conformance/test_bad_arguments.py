@@ -1,0 +1,152 @@
+"""Arguments of wrong types and values: each is refused by an error that names the argument."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pulsar_ray.client.client import Client
+from pulsar_ray.errors import MessageTooBig, ProducerQueueIsFull
+from pulsar_ray.model.message_id import MessageId
+from tests.conformance.broker import EARLIEST, Broker, numbers, values
+from tests.conformance.event_loop import on_a_loop
+
+pytestmark = pytest.mark.parametrize("transport", ["socket"], indirect=True)
+NO_FUNCTIONS: list[Any] = [5, "x", b"x", [], {}, object()]
+NO_LISTS: list[Any] = [5, None, 1.5, "ab", b"ab", {"a": b"x"}, object(), len]
+
+
+def refused(call: Callable[..., object], name: str, *arguments: Any, **named: Any) -> str:
+    """The text of the error, which names the argument."""
+    with pytest.raises((ValueError, TypeError)) as raised:
+        call(*arguments, **named)
+    assert type(raised.value) in (ValueError, TypeError)
+    assert name in str(raised.value)
+    return str(raised.value)
+
+
+def test_what_cannot_be_called_is_no_callback(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    producer = client.create_producer(topic)
+    view = client.create_table_view(topic)
+    for wrong in NO_FUNCTIONS:
+        refused(producer.send_async, "callback", b"x", wrong)
+        refused(producer.send_many_async, "callback", [b"x"], wrong)
+        refused(producer.send_arrow_async, "callback", None, wrong)
+        refused(view.for_each, "callback", wrong)
+        refused(view.for_each_and_listen, "callback", wrong)
+        refused(client.subscribe, "message_listener", topic, "s", message_listener=wrong)
+        refused(client.create_reader, "reader_listener", topic, MessageId.earliest, reader_listener=wrong)
+        refused(client.create_producer, "message_router", topic, message_router=wrong)
+    for missing in (view.for_each, view.for_each_and_listen):
+        refused(missing, "callback", None)
+    assert broker.stored(topic) == []
+
+
+def test_many_are_sent_from_any_iterable_and_from_nothing_else(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    producer = client.create_producer(topic)
+    producer.send_many(value for value in numbers(0, 3))
+    producer.send_many(dict.fromkeys(numbers(3, 5)).keys(), partition_keys=(key for key in ("a", None)))
+    producer.send_many(
+        tuple(numbers(5, 7)), properties=iter([None, {"a": "b"}]), event_timestamps={1: 1, 2: 2}.values()
+    )
+    producer.send_many(())
+    producer.send_many(iter(()))
+    assert broker.stored(topic) == numbers(0, 7)
+    consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
+    got = [consumer.receive(20_000) for _ in range(7)]
+    assert [message.partition_key() for message in got[3:5]] == ["a", ""]
+    assert (got[6].properties(), got[5].event_timestamp(), got[6].event_timestamp()) == ({"a": "b"}, 1, 2)
+    for wrong in NO_LISTS:
+        refused(producer.send_many, "values", wrong)
+        for name in ("partition_keys", "ordering_keys", "properties", "event_timestamps"):
+            if wrong is not None:
+                refused(producer.send_many, name, [b"x", b"y"], **{name: wrong})
+    items: dict[str, list[Any]] = {
+        "partition_keys": [5, b"k"],
+        "ordering_keys": [5, b"k"],
+        "properties": [5, "x", {"a": 5}, {5: "a"}],
+        "event_timestamps": ["x", 1.5, -5, 2**63],
+    }
+    for name, wrong_items in items.items():
+        for item in wrong_items:
+            refused(producer.send_many, name, [b"x", b"y"], **{name: [None, item]})
+        refused(producer.send_many, name, [b"x"], **{name: []})
+    assert broker.stored(topic) == numbers(0, 7)
+
+
+@on_a_loop
+async def test_asyncio_sends_many_from_any_iterable(broker: Broker) -> None:
+    topic = broker.topic()
+    async with broker.asyncio_client() as client:
+        producer = await client.create_producer(topic)
+        await producer.send_many(value for value in numbers(0, 3))
+        with pytest.raises(ValueError, match="values=None must be a list or another iterable"):
+            await producer.send_many(None)  # type: ignore[arg-type]
+        consumer = await client.subscribe(topic, "s")
+        with pytest.raises(ValueError, match="max_messages='5' must be an int from 1"):
+            await consumer.receive_arrow("5")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"topic=\[\] must be a list of at least one topic"):
+            await client.subscribe([], "s")
+    assert broker.stored(topic) == numbers(0, 3)
+
+
+def test_other_arguments_of_wrong_types_are_named(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    producer, consumer = client.create_producer(topic), client.subscribe(topic, "s")
+    view, admin = client.create_table_view(topic), broker.admin()
+    for wrong in (5, None, 1.5, b"x", [], {}, object()):
+        refused(admin.topics.list, "namespace", wrong)
+        refused(view.get, "key", wrong)
+        if wrong != 5:
+            refused(consumer.receive_arrow, "max_messages", wrong)
+        if wrong is not None:
+            refused(client.create_table_view, "subscription_name", topic, wrong)
+            refused(producer.send, "partition_key", b"x", partition_key=wrong)
+            refused(producer.send, "ordering_key", b"x", ordering_key=wrong)
+            if wrong != {}:
+                refused(producer.send, "properties", b"x", properties=wrong)
+    for wrong in (5, "x", object(), len):
+        refused(admin.topics.delete, "force", topic, wrong)
+    producer.send(b"x", properties={}, partition_key="", ordering_key="")
+    assert broker.stored(topic) == [b"x"]
+
+
+def test_errors_say_what_can_be_done(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    producer = client.create_producer(
+        topic, max_pending_messages=3, batching_enabled=True, batching_max_publish_delay_ms=60_000
+    )
+    with pytest.raises(
+        MessageTooBig, match="split it, store it elsewhere and send a reference, or raise max_"
+    ):
+        producer.send(bytes(6_000_000))
+    for _ in range(3):
+        producer.send_async(b"x", None)
+    with pytest.raises(ProducerQueueIsFull, match="3 messages wait to be stored and confirmed"):
+        producer.send(b"y")
+    consumer = client.subscribe(topic, "s")
+    for call in (consumer.seek, client.create_reader(topic, MessageId.earliest).seek):
+        assert "a publish time is in ms since 1970" in refused(call, "seek(-5)", -5)
+
+
+def test_a_cumulative_acknowledgment_of_no_message_does_nothing_and_says_so(
+    broker: Broker, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = broker.topic()
+    client.create_producer(topic).send_many(numbers(0, 3))
+    consumer = client.subscribe(topic, "s", initial_position=EARLIEST, ack_receipt_enabled=True)
+    values(consumer, 3)
+    with caplog.at_level(logging.WARNING):
+        for nothing in (MessageId.latest, MessageId.earliest):
+            consumer.acknowledge_cumulative(nothing)
+    assert [record.message for record in caplog.records] == [
+        f"acknowledge_cumulative({nothing}) has no effect, as in Pulsar: it names no message; to pass "
+        "everything stored by now use seek(MessageId.latest)"
+        for nothing in (MessageId.latest, MessageId.earliest)
+    ]
+    assert broker.unacked(topic, "s") == [3]
