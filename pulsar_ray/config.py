@@ -115,7 +115,7 @@ class Settings:
         -1, "refuse messages with less free space; -1: max(1 GiB, 2% of the disk)", minimum=-1
     )
     embedded_idle_shutdown_seconds: float = setting(
-        60.0, "end an embedded broker this long after its last client; 0: never", minimum=0
+        60.0, "end an embedded broker this long after the last program on it; 0: never", minimum=0
     )
     session_lease_seconds: float = setting(60.0, "a client silent this long is taken for dead", minimum=1)
     reattach_grace_seconds: float = setting(
@@ -191,13 +191,22 @@ class Settings:
         file if `config_file` does not. Its keys may be Pulsar's. A keyword that is None is as if not given.
         Raises InvalidConfiguration for an unknown name, with the nearest known one, or a bad value.
         """
+        return cls(**cls.given(config_file, env, **overrides))
+
+    @staticmethod
+    def given(
+        config_file: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        **overrides: Any,
+    ) -> dict[str, Any]:
+        """What `load` takes from keywords, environment and file, without the defaults and not yet checked."""
         if env is None:
             env = os.environ
         path = config_file if config_file is not None else env.get(CONFIG_FILE_VARIABLE)
         values: dict[str, Any] = _from_file(os.fspath(path)) if path else {}
         values |= _from_environment(env)
         values |= _from_keywords(overrides)
-        return cls(**values)
+        return values
 
     def replace(self, **overrides: Any) -> Settings:
         """A copy with other values. Raises InvalidConfiguration as `load` does."""

@@ -377,6 +377,14 @@ class DiskSpaceLow(BrokerPersistenceError):
     retriable = True
 
 
+class BrokerGone(ConnectError):
+    """The embedded broker that a handle was made at has ended, or this process has left its Ray: make a new
+    Client.
+    """
+
+    retriable = False
+
+
 class CorruptData(ChecksumError):
     """A stored file is damaged at `offset`; nothing there is delivered as data."""
 
@@ -415,7 +423,14 @@ class ProtocolError(ReadError):
 
 
 class ForkedClient(AlreadyClosed):
-    """A client was used in a forked child: create a new Client there."""
+    """A forked child used a client of its parent, or made one although the parent is on Ray."""
+
+    def __init__(self, text: str = "this client belongs to the parent process") -> None:
+        super().__init__(
+            f"{text}, and Ray does not work in a forked child: start the child with spawn "
+            '(multiprocessing.get_context("spawn")), or make a Client in the child only, before '
+            "the parent uses one"
+        )
 
 
 _BY_NAME: dict[str, type[PulsarException]] = {

@@ -7,27 +7,49 @@ import ipaddress
 import logging
 import os
 import socket
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import ray
 
 from pulsar_ray.actors.embedded import ClientMark, EmbeddedRecord, join_embedded, read_record
-from pulsar_ray.actors.local_ray import has_auth_token, node_address, share_auth_mode
+from pulsar_ray.actors.local_ray import has_auth_token, is_driver, node_address, share_auth_mode
+from pulsar_ray.actors.ray_stay import STAYS
 from pulsar_ray.actors.raylet_messages import quiet_ray_output, ray_was_joined
 from pulsar_ray.actors.start import start_broker
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import ConnectError
+from pulsar_ray.errors import ConnectError, ForkedClient
 from pulsar_ray.transport.cluster import Cluster
 from pulsar_ray.transport.names import NAMESPACE
 from pulsar_ray.transport.ray_cluster import RayCluster
 
 PROBE_TIMEOUT_S = 5.0
+_OWN_CODE = str(Path(__file__).parents[1]) + os.sep
+PATIENCE_VARIABLE = "RAY_gcs_rpc_server_reconnect_timeout_s"
+PATIENCE_S = str(10**6)
 NO_REMOTE_CLIENT = (
     "Ray's remote client cannot carry lanes; run the program on a node of the cluster, or submit it with "
     "`ray job submit`"
 )
+
+
+_WORDS = ("allow_founding",)
+"""What a client is given as a word to it alone, whatever the broker was told."""
+
+_was_forked_on_ray = False
+
+
+def _after_fork() -> None:
+    global _was_forked_on_ray  # noqa: PLW0603 - a fact of the process
+    _was_forked_on_ray = ray.is_initialized()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 @dataclass(slots=True)
@@ -53,13 +75,47 @@ def connect(
 ) -> Connected:
     """Connect as `Client` describes.
 
-    Raises ConnectError, InvalidConfiguration, or what is wrong with the data directory.
+    Raises ConnectError, InvalidConfiguration, ForkedClient, or what is wrong with the data directory.
     """
-    given = dict(settings) if data_dir is None else {**settings, "data_dir": os.fspath(data_dir)}
-    loaded = Settings.load(config_file, **given)
+    if _was_forked_on_ray:
+        raise ForkedClient("the process that this one was forked from is on Ray")
+    keywords = dict(settings) if data_dir is None else {**settings, "data_dir": os.fspath(data_dir)}
+    given = Settings.given(config_file, **keywords)
+    loaded = Settings(**given)
     if service_url != "local" and join_ray(service_url):
-        return _on_this_ray(loaded)
-    return _join_embedded(loaded)
+        connected = _on_this_ray(loaded)
+    else:
+        STAYS.settle()
+        connected = _join_embedded(loaded)
+    if given and is_driver():
+        _warn_of_other_settings(loaded, given, RayCluster().describe_broker() or {})
+    return connected
+
+
+def _warn_of_other_settings(wanted: Settings, given: Iterable[str], described: dict[str, Any]) -> None:
+    """Settings count when a broker starts, so those of a client that finds one running do nothing."""
+    running = {**described.get("settings", {}), "data_dir": described.get("data_dir")}
+    other = [
+        f"{name} is {running[name]!r}, not {getattr(wanted, name)!r}"
+        for name in given
+        if name in running and name not in _WORDS and running[name] != getattr(wanted, name)
+    ]
+    if other:
+        warnings.warn(
+            f"the broker that runs has other settings: {'; '.join(other)}. Stop it (`pulsar-ray stop`) and "
+            "connect again to change them, or leave them out",
+            stacklevel=_levels_to_program(),
+        )
+
+
+def _levels_to_program() -> int:
+    """How far up the stack the program is, whose line is to be blamed."""
+    level = 1
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - as warnings itself does
+    while frame is not None and frame.f_code.co_filename.startswith(_OWN_CODE):
+        level += 1
+        frame = frame.f_back
+    return level
 
 
 def join_ray(service_url: str) -> bool:
@@ -69,6 +125,7 @@ def join_ray(service_url: str) -> bool:
     client.
     """
     _refuse_remote_client()
+    STAYS.settle()
     quiet_ray_output()
     if service_url == "auto" and ray.is_initialized():
         return True
@@ -102,8 +159,9 @@ def _on_this_ray(settings: Settings) -> Connected:
     record = read_record(Path(described["data_dir"]))
     mark = None
     if record is not None and record.address == address:
+        data_dir = Path(described["data_dir"])
         with contextlib.suppress(OSError):
-            mark = ClientMark(Path(described["data_dir"]))
+            mark = STAYS.begin(data_dir, record, ClientMark(data_dir), cluster)
     return Connected(cluster, address, mark)
 
 
@@ -122,7 +180,9 @@ def _join_embedded(settings: Settings) -> Connected:
     except BaseException:
         mark.release()
         raise
-    return Connected(RayCluster(), record.address, mark)
+    cluster = RayCluster()
+    kept = STAYS.begin(Path(settings.data_dir), record, mark, cluster)
+    return Connected(cluster, record.address, kept)
 
 
 def _join(record: EmbeddedRecord) -> None:
@@ -135,17 +195,34 @@ def _init(address: str) -> None:
     _check_answers(address)
     is_joined = ray.is_initialized()
     try:
-        ray.init(
-            address=address,
-            namespace=NAMESPACE,
-            ignore_reinit_error=True,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
+        with _outliving_its_cluster():
+            ray.init(
+                address=address,
+                namespace=NAMESPACE,
+                ignore_reinit_error=True,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ConnectError(f"no Ray cluster answers at {address}: {error}") from None
     if not is_joined:
         ray_was_joined()
+
+
+@contextlib.contextmanager
+def _outliving_its_cluster() -> Iterator[None]:
+    """Around `ray.init`: Ray does not end this process when it has lost its cluster for a minute.
+
+    Ray reads the variable when it connects, and children are to decide for themselves.
+    """
+    if PATIENCE_VARIABLE in os.environ:
+        yield
+        return
+    os.environ[PATIENCE_VARIABLE] = PATIENCE_S
+    try:
+        yield
+    finally:
+        os.environ.pop(PATIENCE_VARIABLE, None)
 
 
 def _check_answers(address: str) -> None:

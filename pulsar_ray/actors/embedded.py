@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,16 +21,18 @@ import psutil
 
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import BrokerPersistenceError, ConnectError, Timeout, error_from
-from pulsar_ray.ledger.owner_lock import start_time
+from pulsar_ray.ledger.owner_lock import FileLock, start_time
 from pulsar_ray.managed_ledger.store_directory import check_store_directory
 
 RECORD = "standalone.json"
 CLIENTS_LOCK = "clients.lock"
 START_LOCK = "standalone.start"
 LOG = "standalone.log"
+FORMER_LOG = "standalone.log.1"
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 90.0
 POLL_S = 0.02
+_TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,19 +124,18 @@ class StartLock:
 
     def __init__(self, data_dir: Path) -> None:
         self._path = _run(data_dir) / START_LOCK
-        self._fd = -1
+        self._held: FileLock | None = None
 
     def acquire(self) -> None:
         """Wait for it; nothing happens if it is held already."""
-        if self._fd < 0:
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
+        if self._held is None:
+            self._held = _locked(self._path, fcntl.LOCK_EX)
 
     def release(self) -> None:
         """Let others start a broker."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        held, self._held = self._held, None
+        if held is not None:
+            held.release()
 
     def __enter__(self) -> StartLock:
         self.acquire()
@@ -155,7 +157,10 @@ def _start(data_dir: Path, settings: Settings) -> EmbeddedRecord:
     with open(given, "w", opener=_open_closed) as file:
         json.dump(asdict(settings), file)
     command = [sys.executable, "-m", "pulsar_ray.cli.standalone", str(given)]
-    with open(_run(data_dir) / LOG, "ab", opener=_open_closed) as log:
+    _say(f"starting a broker in {data_dir} ...")
+    with contextlib.suppress(FileNotFoundError):
+        os.replace(_run(data_dir) / LOG, _run(data_dir) / FORMER_LOG)
+    with open(_run(data_dir) / LOG, "xb", opener=_open_closed) as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
@@ -171,13 +176,20 @@ def _start(data_dir: Path, settings: Settings) -> EmbeddedRecord:
         raise
 
 
+def _say(text: str) -> None:
+    """To somebody who sits before a terminal; it takes seconds, and nothing else is said meanwhile."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+
 def _await_record(process: subprocess.Popen[bytes], data_dir: Path, failure: Path) -> EmbeddedRecord:
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         if (record := read_record(data_dir)) is not None:
             return record
         if process.poll() is not None:
-            raise _failure(failure, data_dir)
+            raise _failure(failure, data_dir, process.returncode)
         time.sleep(POLL_S)
     raise ConnectError(
         f"the embedded broker did not start within {START_TIMEOUT_S:.0f} s; see {_run(data_dir) / LOG}"
@@ -192,28 +204,38 @@ def record_failure(data_dir: Path, error: Any) -> None:
     (_run(data_dir) / "standalone.failed").write_text(text)
 
 
-def _failure(path: Path, data_dir: Path) -> Exception:
+def _failure(path: Path, data_dir: Path, code: int) -> Exception:
     try:
         return error_from(*json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
-        lines = (_run(data_dir) / LOG).read_text(errors="replace").splitlines()[-5:]
-        return ConnectError(
-            f"the embedded broker ended at its start; {_run(data_dir) / LOG} says: " + " | ".join(lines)
-        )
+        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+        log = _run(data_dir) / LOG
+        text = _TERMINAL_CODES.sub("", log.read_text(errors="replace"))
+        lines = [line for line in text.splitlines() if line.strip()][-5:]
+        said = f"{log} says: {' | '.join(lines)}" if lines else f"{log} says nothing"
+        return ConnectError(f"the embedded broker ended at its start, {how}; {said}")
 
 
 class ClientMark:
     """Says that a client of the embedded broker is alive: a shared lock that goes with the process."""
 
     def __init__(self, data_dir: Path) -> None:
-        self._fd = os.open(_run(data_dir) / CLIENTS_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._fd, fcntl.LOCK_SH)
+        self._held = _locked(_run(data_dir) / CLIENTS_LOCK, fcntl.LOCK_SH)
 
     def release(self) -> None:
         """This client is gone."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        self._held.release()
+
+
+def _locked(path: Path, kind: int) -> FileLock:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = FileLock(fd)
+    try:
+        fcntl.flock(fd, kind)
+    except BaseException:
+        lock.release()
+        raise
+    return lock
 
 
 def stop_embedded(data_dir: Path) -> EmbeddedRecord | None:
@@ -245,16 +267,15 @@ def withdraw_record(data_dir: Path) -> bool:
 
 
 def _without_clients(data_dir: Path, act: Callable[[], None]) -> bool:
-    fd = os.open(_run(data_dir) / CLIENTS_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock = _locked(_run(data_dir) / CLIENTS_LOCK, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
-    else:
+    try:
         act()
-        return True
     finally:
-        os.close(fd)
+        lock.release()
+    return True
 
 
 def join_embedded(settings: Settings) -> tuple[EmbeddedRecord, ClientMark]:

@@ -7,19 +7,26 @@ import contextlib
 import logging
 import os
 import shutil
+import sys
 import threading
+import time
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import psutil
 import ray
 
+from pulsar_ray.actors.ray_sessions import clear_ended_sessions
 from pulsar_ray.actors.raylet_messages import quiet_ray_output, ray_was_joined
 from pulsar_ray.errors import ConnectError
 from pulsar_ray.transport.names import NAMESPACE
 from pulsar_ray.transport.ray_calls import RAY_CALLS
+
+_LOOK_S = 0.05
+_RAY_CODE = os.path.dirname(ray.__file__) + os.sep
 
 CONTAINER_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
@@ -35,6 +42,7 @@ def start_ray() -> tuple[str, str]:
     if Ray does not come up.
     """
     _offer_java()
+    clear_ended_sessions(Path(_ray_directory()))
     quiet_ray_output()
     # The broker is as urgent as its clients, also where the user may not raise a priority again.
     os.environ.setdefault("RAY_worker_niceness", "0")
@@ -103,10 +111,60 @@ def has_auth_token() -> bool:
     return loader is not None and bool(loader.instance().has_token(ignore_auth_mode=True))
 
 
+def is_driver() -> bool:
+    """Whether this process is a program that joined Ray, not one of Ray's own workers."""
+    return bool(ray._private.worker.global_worker.mode == ray.SCRIPT_MODE)
+
+
+def ray_connection() -> str:
+    """What names this process's connection to Ray, another one after each `ray.init`; "" if it has none."""
+    return ray.get_runtime_context().get_job_id() if ray.is_initialized() else ""
+
+
+def leave_ray(wait_s: float) -> bool:
+    """Leave a Ray that has gone, as soon as no thread is inside it; False if one stays there so long."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        left = max(0.0, deadline - time.monotonic())
+        with RAY_CALLS.kept_out(left) as is_empty:
+            if is_empty and not _is_program_inside():
+                ray.shutdown()
+                return True
+        if not left:
+            return False
+        time.sleep(_LOOK_S)
+
+
+def _is_program_inside() -> bool:
+    """Whether a thread that is not Ray's own runs Ray's code, under which it must not be shut down."""
+    mine = threading.get_ident()
+    return any(_entered_ray(frame) for thread, frame in sys._current_frames().items() if thread != mine)
+
+
+def _entered_ray(frame: FrameType | None) -> bool:
+    is_inside = False
+    began_inside = False
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name != threading.__file__:
+            began_inside = name.startswith(_RAY_CODE)
+            is_inside = is_inside or began_inside
+        frame = frame.f_back
+    return is_inside and not began_inside
+
+
+def ended_ray_process() -> str | None:
+    """The name of a process that the Ray started here cannot do without, if one has ended."""
+    node: Any = ray._private.worker._global_node
+    ended = [kind for kind, _ in node.dead_processes()]
+    return next((kind for kind in ended if kind in ("gcs_server", "raylet")), None)
+
+
 def stop_ray() -> None:
     """End it with everything on it."""
     with RAY_CALLS.kept_out():
         ray.shutdown()
+    clear_ended_sessions(Path(_ray_directory()))
 
 
 def node_address() -> str:

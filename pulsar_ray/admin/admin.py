@@ -56,7 +56,7 @@ class Admin:
         """The cluster it talks to; connects at the first use. Raises AlreadyClosed, ForkedClient."""
         self._ending.check()
         if os.getpid() != self._pid:
-            raise ForkedClient("this Admin belongs to the parent process: make a new one after the fork")
+            raise ForkedClient("this Admin belongs to the parent process")
         with self._lock:
             if self._connected is None:
                 service_url, data_dir, config_file, settings = self._arguments

@@ -208,8 +208,8 @@ def stop(target: Target, data_dir: str | None) -> None:
     """Make everything durable and end the broker; the Ray cluster goes on.
 
     Stops the broker of the Ray cluster that runs here, else the embedded one of the data directory. Clients
-    of the first wait, and go on when it is started again; the second takes its Ray along, and with it the
-    programs that use it.
+    of the first wait, and go on when it is started again; the second takes its Ray along, and
+    programs that use it start it again with their next Client().
     """
     if target.service_url != "local" and join_ray(target.service_url) and stop_broker():
         click.echo("the broker of this Ray cluster has ended")

@@ -22,7 +22,7 @@ Examples:
   pulsar-ray stats orders
 
 Without --service-url the commands use the broker of the Ray cluster that runs on this machine. If none runs
-they start an embedded broker in the background, which ends a minute after its last client. What is stored
+they start an embedded broker in the background, which ends a minute after the last program. What is stored
 stays in --data-dir (PULSAR_RAY_DATA_DIR, ~/.pulsar-ray).
 
 Exit codes: 0 done, 1 failed (one line says why and what to do), 2 wrong usage, 3 the broker runs and not all

@@ -25,10 +25,10 @@ from pulsar_ray.actors.embedded import (
     write_record,
 )
 from pulsar_ray.actors.founding import Word
-from pulsar_ray.actors.local_ray import start_ray, stop_ray
+from pulsar_ray.actors.local_ray import ended_ray_process, start_ray, stop_ray
 from pulsar_ray.actors.start import start_broker, stop_broker
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import PulsarException
+from pulsar_ray.errors import ConnectError, PulsarException
 
 LOOK_INTERVAL_S = 0.5
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -57,7 +57,8 @@ def serve(
     """Serve until a signal, whose number it returns, or (0) nobody has used the broker for `idle_seconds`.
 
     0 idle seconds stand for ever. `word` says what may be made, `on_ready(address, dashboard url)` is called
-    once it serves. Raises what is wrong with the data directory.
+    once it serves. Raises what is wrong with the data directory, and ConnectError when Ray has ended under
+    it.
     """
     _raise_at_signals()
     # What it makes is closed to other users, as its Ray's processes do too.
@@ -70,7 +71,7 @@ def serve(
         address, dashboard_url = start_ray()
         # Again: starting Ray puts in handlers of its own.
         _raise_at_signals()
-        undo.callback(stop_broker)
+        undo.callback(_stop_broker)
         start_broker(settings, word)
         starts = StartLock(data_dir)
         undo.callback(_withdraw, data_dir, starts)
@@ -87,6 +88,11 @@ def serve(
         undo.close()
 
 
+def _stop_broker() -> None:
+    if ended_ray_process() is None:
+        stop_broker()
+
+
 def _withdraw(data_dir: Path, starts: StartLock) -> None:
     starts.acquire()
     remove_record(data_dir)
@@ -96,6 +102,10 @@ def _wait_until_idle(data_dir: Path, idle_seconds: float, starts: StartLock) -> 
     used_at = time.monotonic()
     while True:
         time.sleep(LOOK_INTERVAL_S)
+        if (ended := ended_ray_process()) is not None:
+            raise ConnectError(
+                f"Ray's {ended} has ended, and the broker of {data_dir} with it: start it again"
+            )
         if has_clients(data_dir):
             used_at = time.monotonic()
         elif idle_seconds and time.monotonic() - used_at >= idle_seconds:

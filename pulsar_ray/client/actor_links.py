@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 from pulsar_ray.client.cluster_connection import ClusterConnection
 from pulsar_ray.client.consumer_options import ConsumerOptions
+from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.enums import InitialPosition, SubscriptionMode
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import PartitionRoute, SubscriptionRequest
@@ -32,6 +33,7 @@ class ActorLinks:
         self._by_address: dict[str, ActorLink] = {}
         self.loop: asyncio.AbstractEventLoop | None = None
         """Where the links that are made from now on live, if not on threads."""
+        connection.when_gone(self._end)
 
     def __iter__(self) -> Iterator[ActorLink]:
         return iter(list(self._by_address.values()))
@@ -126,6 +128,13 @@ class ActorLinks:
             links, self._by_address = self._by_address, {}
         for link in links.values():
             link.close()
+
+    def _end(self, error: PulsarException) -> None:
+        """The broker is gone for good."""
+        with self._lock:
+            links = list(self._by_address.values())
+        for link in links:
+            link.end(error)
 
 
 def _left(deadline: float) -> float:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from pulsar_ray.actors.connect import Connected, connect
 from pulsar_ray.client.client_options import ClientOptions
-from pulsar_ray.errors import AlreadyClosed, ForkedClient
+from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException
 
 
 class ClusterConnection:
@@ -19,6 +20,10 @@ class ClusterConnection:
         self._connected = connected
         self._lock = threading.Lock()
         self._pid = os.getpid()
+        self._told: list[Callable[[PulsarException], None]] = []
+        self._is_gone = False
+        if connected is not None:
+            connected.cluster.when_gone(self._gone)
         self.is_closed = False
 
     def forked(self) -> None:
@@ -27,8 +32,17 @@ class ClusterConnection:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it is open, and of this process."""
-        return not self.is_closed and self._pid == os.getpid()
+        """Whether it is open, of this process, and its broker there as far as anybody knows."""
+        return not (self.is_closed or self._is_gone) and self._pid == os.getpid()
+
+    def when_gone(self, tell: Callable[[PulsarException], None]) -> None:
+        """Call `tell` once the broker is gone for good."""
+        self._told.append(tell)
+
+    def _gone(self, error: PulsarException) -> None:
+        self._is_gone = True
+        for tell in self._told:
+            tell(error)
 
     @property
     def cluster(self) -> Any:
@@ -38,7 +52,7 @@ class ClusterConnection:
         if self.is_closed:
             raise AlreadyClosed("the client is closed")
         if os.getpid() != self._pid:
-            raise ForkedClient("this Client belongs to the parent process: make a new Client after the fork")
+            raise ForkedClient
         with self._lock:
             if self._connected is None:
                 options = self._options
@@ -48,6 +62,7 @@ class ClusterConnection:
                     config_file=options.config_file,
                     settings=options.settings,
                 )
+                self._connected.cluster.when_gone(self._gone)
             return self._connected.cluster
 
     @property
@@ -70,4 +85,5 @@ class ClusterConnection:
             return
         if self._pid == os.getpid():
             connected.cluster.end_calls(wait_s)
+        self._told.clear()
         connected.release()

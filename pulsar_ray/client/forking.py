@@ -30,9 +30,7 @@ def watch(handle: Forkable) -> None:
 
 def _after_fork() -> None:
     for handle in list(_live):
-        handle.forked(
-            ForkedClient("this client belongs to the parent process: make a new Client after the fork")
-        )
+        handle.forked(ForkedClient())
     _live.clear()
 
 

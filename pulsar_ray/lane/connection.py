@@ -274,9 +274,7 @@ class LaneConnection:
 
     def abandon(self) -> None:
         """Called in a forked child: the parent goes on with the socket, so nothing may be done to it here."""
-        self._lost = ForkedClient(
-            "this connection belongs to the parent process: make a new Client after the fork"
-        )
+        self._lost = ForkedClient("this connection belongs to the parent process")
         fd = self._sock.detach()
         if fd >= 0:
             os.close(fd)

@@ -21,6 +21,7 @@ from pulsar_ray.actors.catalog import Catalog, PartitionRow
 from pulsar_ray.actors.topic_registry import TopicRegistry
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import (
+    BrokerGone,
     Moved,
     NotConnected,
     PulsarException,
@@ -86,6 +87,8 @@ class StubCluster:
         self._actors: dict[str, StubActor] = {}
         self._kept_down: set[str] = set()
         self._ended = False
+        self._gone: BrokerGone | None = None
+        self._told: list[Callable[[PulsarException], None]] = []
 
     # --- the Cluster protocol ------------------------------------------------------------------------------
 
@@ -228,6 +231,17 @@ class StubCluster:
     def end_calls(self, wait_s: float) -> None:
         """There is no Ray to stay out of, and other clients go on with this object."""
 
+    def when_gone(self, tell: Callable[[PulsarException], None]) -> None:
+        """See Cluster.when_gone; `go` tells."""
+        self._told.append(tell)
+
+    def go(self) -> None:
+        """As an embedded broker whose process is killed: nothing serves any more, and clients are told."""
+        error = self._gone = BrokerGone("the embedded broker has ended")
+        self.close(kill=True)
+        for tell in self._told:
+            tell(error)
+
     # --- running actors ------------------------------------------------------------------------------------
 
     def _running(self, address: str) -> StubActor:
@@ -292,7 +306,7 @@ class StubCluster:
 
     def _check_runs(self) -> None:
         if self._ended:
-            raise NotConnected("the broker has ended")
+            raise self._gone or NotConnected("the broker has ended")
 
     def _check_may_start(self, address: str) -> None:
         self._check_runs()

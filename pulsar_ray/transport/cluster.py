@@ -8,9 +8,11 @@ process without Ray.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from pulsar_ray.errors import PulsarException
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,4 +94,8 @@ class Cluster(Protocol):
 
     def end_calls(self, wait_s: float) -> None:
         """Its client leaves: calls by threads of this process give up, and are waited for so long."""
+        ...
+
+    def when_gone(self, tell: Callable[[PulsarException], None]) -> None:
+        """Call `tell` once the broker is gone for good, with what every call raises from then on."""
         ...

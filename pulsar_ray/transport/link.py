@@ -80,6 +80,7 @@ class ActorLink:
         self._is_attaching = False
         self._is_losing = False
         self._closed = False
+        self._ended: PulsarException | None = None
         self.attached: AttachReply | None = None
         self.last_error: PulsarException | None = None
 
@@ -110,9 +111,11 @@ class ActorLink:
     def ensure_attached(self, deadline: float) -> AttachReply:
         """Wait until attached; raises what attaching met last once `deadline` (time.monotonic) has passed."""
         if os.getpid() != self._pid:
-            raise ForkedClient("this client belongs to the parent process: make a new Client after the fork")
+            raise ForkedClient
         with self._state:
             while self._connection is None:
+                if self._ended is not None:
+                    raise self._ended.with_traceback(None)
                 if self._closed:
                     raise AlreadyClosed("the client is closed")
                 self._start_attaching()
@@ -232,7 +235,7 @@ class ActorLink:
             send(reply)
             if not self.wait(answered, deadline):
                 if self._closed:
-                    raise AlreadyClosed("the client was closed meanwhile")
+                    raise self._ended or AlreadyClosed("the client was closed meanwhile")
                 raise self.last_error or Timeout("the actor did not answer in time")
             value, error = outcome
             if error is None:
@@ -376,6 +379,15 @@ class ActorLink:
             endpoint.reopen(attached)
         if connection.is_lost:
             self._lost(connection, SessionLost("lost while attaching"))
+
+    def end(self, error: PulsarException) -> None:
+        """The actor will not come back: its endpoints are refused, and whoever asks for it gets `error`."""
+        self._ended = error
+        self.close()
+        for endpoint in list(self._endpoints.values()):
+            endpoint.on_detached()
+            endpoint.on_refused(error)
+        self._replies.fail_all(error)
 
     def close(self) -> None:
         """Drop the carrier; the actor's session ends with it."""

@@ -18,10 +18,11 @@ from typing import Any
 import ray
 import ray.exceptions as ray_errors
 
-from pulsar_ray.errors import AlreadyClosed
+from pulsar_ray.errors import AlreadyClosed, PulsarException
 
 SLICE_S = 0.2
 EXIT_DEADLINE_S = 5.0
+LEAVE_DEADLINE_S = 60.0
 
 
 class RayCall:
@@ -43,6 +44,8 @@ class RayCalls:
         self._changed = threading.Condition()
         self._inside = 0
         self._is_ending = False
+        self._has_ended = False
+        self._one_leaves = threading.Lock()
         self._open: set[RayCall] = set()
 
     def __enter__(self) -> None:
@@ -63,14 +66,18 @@ class RayCalls:
         return call
 
     def result(
-        self, call: RayCall, timeout_s: float, *, is_given_up: Callable[[], bool] = lambda: False
+        self,
+        call: RayCall,
+        timeout_s: float,
+        *,
+        given_up: Callable[[], PulsarException | None] = lambda: None,
     ) -> Any:
-        """`ray.get` that gives up when the program ends, or when `is_given_up` says so.
+        """`ray.get` that gives up when the program ends, or with what `given_up` says.
 
         Raises what Ray raises, AlreadyClosed.
         """
         try:
-            return self._get(call.reference, timeout_s, is_given_up)
+            return self._get(call.reference, timeout_s, given_up)
         finally:
             if not self._is_ending:
                 self._open.discard(call)
@@ -82,7 +89,7 @@ class RayCalls:
             self._open.discard(call)
             call.reference = None
 
-    def _get(self, reference: Any, timeout_s: float, is_given_up: Callable[[], bool]) -> Any:
+    def _get(self, reference: Any, timeout_s: float, given_up: Callable[[], PulsarException | None]) -> Any:
         deadline = time.monotonic() + timeout_s
         while not self._is_ending:
             left = deadline - time.monotonic()
@@ -90,7 +97,8 @@ class RayCalls:
                 return ray.get(reference, timeout=max(0.0, min(left, SLICE_S)))
             except ray_errors.RayError as error:
                 is_early = isinstance(error, ray_errors.GetTimeoutError)
-                if is_early and left > SLICE_S and not is_given_up():
+                why = given_up() if is_early else None
+                if is_early and left > SLICE_S and why is None:
                     continue
                 if is_early:
                     # Somebody has to take a late answer: an error that nobody took, Ray prints into the
@@ -98,28 +106,40 @@ class RayCalls:
                     reference.future()
                 # The frames of its traceback would keep the reference for as long as somebody keeps them.
                 del reference
-                if is_early and is_given_up():
-                    raise AlreadyClosed("the client is closed") from None
+                if why is not None:
+                    raise why.with_traceback(None) from None
                 raise error.with_traceback(None) from None
-        raise AlreadyClosed("the program leaves Ray")
+        raise (given_up() or AlreadyClosed("the program leaves Ray")).with_traceback(None)
 
     @contextmanager
-    def kept_out(self) -> Iterator[None]:
-        """Around `ray.shutdown()`: calls under way are given up first, and nobody enters until it is over."""
-        self._empty()
-        try:
-            yield
-        finally:
-            self._is_ending = False
+    def kept_out(self, wait_s: float = EXIT_DEADLINE_S) -> Iterator[bool]:
+        """Around `ray.shutdown()`: calls under way are given up first, and nobody enters until it is over.
 
-    def _empty(self) -> None:
+        False if one of them has not come back within `wait_s`, or the program ends, which shuts Ray down.
+        """
+        with self._one_leaves:
+            is_empty = self._empty(wait_s) and not self._has_ended
+            try:
+                if is_empty:
+                    # Of no use to anybody on another Ray, which must not be told that they are let go of.
+                    for call in list(self._open):
+                        self._open.discard(call)
+                        call.reference = None
+                yield is_empty
+            finally:
+                self._is_ending = self._has_ended
+
+    def _empty(self, wait_s: float) -> bool:
         with self._changed:
             self._is_ending = True
-            self._changed.wait_for(lambda: not self._inside, EXIT_DEADLINE_S)
+            return self._changed.wait_for(lambda: not self._inside, wait_s)
 
     def end(self) -> None:
         """Called at exit, before Ray's own."""
-        self._empty()
+        self._has_ended = True
+        self._empty(EXIT_DEADLINE_S)
+        # Whoever is leaving Ray just now is let do so: two at once end the process with an error.
+        self._one_leaves.acquire(timeout=LEAVE_DEADLINE_S)
         # References in cycles that nobody uses any more are not found from now on, by any thread.
         gc.freeze()
 
@@ -131,16 +151,21 @@ class ClientCalls:
         self._all = all_calls
         self._changed = threading.Condition()
         self._inside = 0
-        self._is_closed = False
+        self._over: PulsarException | None = None
 
     def __enter__(self) -> None:
+        self._check()
         self._all.__enter__()
         with self._changed:
-            if not self._is_closed:
+            if is_open := self._over is None:
                 self._inside += 1
-                return
-        self._all.__exit__()
-        raise AlreadyClosed("the client is closed")
+        if not is_open:
+            self._all.__exit__()
+            self._check()
+
+    def _check(self) -> None:
+        if self._over is not None:
+            raise self._over.with_traceback(None)
 
     def __exit__(self, *_: object) -> None:
         with self._changed:
@@ -153,14 +178,19 @@ class ClientCalls:
         return self._all.made(reference)
 
     def result(self, call: RayCall, timeout_s: float) -> Any:
-        """See RayCalls.result; gives up soon after `close`."""
-        return self._all.result(call, timeout_s, is_given_up=lambda: self._is_closed)
+        """See RayCalls.result; gives up soon after `close` or `fail`."""
+        return self._all.result(call, timeout_s, given_up=lambda: self._over)
 
     def close(self, wait_s: float) -> None:
         """Nobody enters from now on; those inside give up, and are waited for so long."""
+        self.fail(AlreadyClosed("the client is closed"))
         with self._changed:
-            self._is_closed = True
             self._changed.wait_for(lambda: not self._inside, wait_s)
+
+    def fail(self, error: PulsarException) -> None:
+        """Nobody enters from now on; those inside give up, and all are told why."""
+        with self._changed:
+            self._over = error
 
 
 RAY_CALLS = RayCalls()

@@ -27,6 +27,7 @@ class RayCluster:
         self._handles: dict[str, Any] = {}
         self._lives: dict[str, RayCall] = {}
         self._calls = ClientCalls(RAY_CALLS)
+        self._told: list[Callable[[PulsarException], None]] = []
 
     def __del__(self) -> None:
         """The actors learn that this process needs them no more."""
@@ -162,6 +163,17 @@ class RayCluster:
     def end_calls(self, wait_s: float) -> None:
         """See Cluster.end_calls. `ray.shutdown()` ends a process of which a thread calls Ray just then."""
         self._calls.close(wait_s)
+
+    def when_gone(self, tell: Callable[[PulsarException], None]) -> None:
+        """See Cluster.when_gone."""
+        self._told.append(tell)
+
+    def gone(self, error: PulsarException) -> None:
+        """The broker is no more, or this process is not on its Ray any more: every call raises `error`."""
+        self._calls.fail(error)
+        self._handles.clear()
+        for tell in self._told:
+            tell(error)
 
     def stats(self, address: str) -> dict[str, Any]:
         """An actor's own counters."""

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from pulsar_ray import Client
-from pulsar_ray.actors.embedded import EmbeddedRecord, read_record, stop_embedded
+from pulsar_ray.actors.embedded import EmbeddedRecord, has_clients, read_record, stop_embedded
 from pulsar_ray.errors import (
     BrokerPersistenceError,
     DataDirectoryInUse,
@@ -127,6 +127,64 @@ client.close()
 """
     with client_process(data_dir, rest) as process:
         assert end(process).split("\n") == [*(f"{number} k" for number in range(5, 10)), "new", ""]
+
+
+def test_a_program_outlives_its_broker_and_keeps_it_as_long_as_it_is_on_its_ray(data_dir: Path) -> None:
+    use = """
+import os
+import ray
+from pulsar_ray.errors import BrokerGone, ForkedClient
+
+def wait():
+    print("ready", flush=True)
+    sys.stdin.readline()
+
+def raises(kind, use):
+    try:
+        use()
+    except kind:
+        return True
+    return False
+
+def new():
+    return pulsar_ray.Client("local", data_dir=sys.argv[1], embedded_idle_shutdown_seconds=1.0)
+
+producer = client.create_producer("t")
+producer.send(b"1")
+waiting = client.subscribe("t", "s")
+child = os.fork()
+if child == 0:
+    os._exit(0 if raises(ForkedClient, lambda: new().create_producer("t")) else 1)
+assert os.waitpid(child, 0)[1] == 0
+wait()
+assert raises(BrokerGone, waiting.receive)
+assert raises(BrokerGone, lambda: producer.send(b"2"))
+client.close()
+client = new()
+client.create_producer("t").send(b"3")
+reader = client.create_reader("t", pulsar_ray.MessageId.earliest)
+print([reader.read_next(60000).data().decode() for _ in range(2)], flush=True)
+client.close()
+wait()
+ray.shutdown()
+wait()
+"""
+    with client_process(data_dir, use) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        ready(process)
+        lost = psutil.Process(record_of(data_dir).pid)
+        lost.kill()
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "['1', '3']\n"
+        ready(process)
+        assert has_clients(data_dir)  # a broker that left now would take the program along
+        process.stdin.write("\n")
+        process.stdin.flush()
+        ready(process)
+        wait_until(lambda: not has_clients(data_dir), TIMEOUT_S, "the program is done with the broker")
+        end(process)
 
 
 def test_a_directory_in_use_is_refused_with_its_user(data_dir: Path) -> None:

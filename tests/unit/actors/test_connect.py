@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import dataclasses
+import os
 import socket
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import ray
 
 from pulsar_ray.actors import connect
 from pulsar_ray.actors.connect import join_ray
-from pulsar_ray.errors import ConnectError
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import ConnectError, ForkedClient
 
 
 @pytest.fixture(autouse=True)
@@ -119,3 +123,67 @@ def test_only_own_addresses_are_of_this_machine() -> None:
     assert connect._is_of_this_machine("127.0.0.1")
     assert not connect._is_of_this_machine("203.0.113.7")
     assert not connect._is_of_this_machine("no-such-host.invalid")
+
+
+SETTLED = """
+max_message_size: 2000
+tcp_port_range: "7000"
+"""
+
+
+class _RunningBroker:
+    """A cluster whose broker was started with settings of its own."""
+
+    def describe_broker(self) -> dict[str, object]:
+        settings = Settings(data_dir="/data", max_message_size=1000, max_block_rows=5)
+        return {"data_dir": "/data", "settings": dataclasses.asdict(settings)}
+
+
+@pytest.mark.parametrize("service_url", ["auto", "local"])
+def test_settings_that_differ_from_those_of_the_running_broker_are_named(
+    service_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined: Any = object()
+    monkeypatch.setattr(connect, "RayCluster", _RunningBroker)
+    monkeypatch.setattr(connect, "join_ray", lambda _: True)
+    monkeypatch.setattr(connect, "is_driver", lambda: True)
+    monkeypatch.setattr(connect, "_on_this_ray", lambda _: joined)
+    monkeypatch.setattr(connect, "_join_embedded", lambda _: joined)
+    file = tmp_path / "broker.yaml"
+    file.write_text(SETTLED)
+    monkeypatch.setenv("PULSAR_RAY_SEGMENT_SIZE_BYTES", "70000")
+    with pytest.warns(UserWarning, match="has other settings") as caught:
+        connect.connect(
+            service_url,
+            data_dir="/mine",
+            config_file=file,
+            settings={"max_block_rows": 5, "max_block_bytes": 2000},
+        )
+    (warning,) = caught
+    assert warning.filename == __file__
+    for said in (
+        "data_dir is '/data', not '/mine'",
+        "max_message_size is 1000, not 2000",
+        "tcp_port_range is '0', not '7000'",
+        "segment_size_bytes is 134217728, not 70000",
+        "max_block_bytes is 1048576, not 2000",
+    ):
+        assert said in str(warning.message)
+    assert "max_block_rows" not in str(warning.message)
+
+
+@pytest.mark.parametrize("service_url", ["auto", "local", "192.0.2.7:6379"])
+def test_a_child_forked_from_a_process_on_ray_is_told_to_be_spawned(
+    service_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connect, "ray", SimpleNamespace(is_initialized=lambda: True))
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            connect.connect(service_url, data_dir=None, config_file=None, settings={})
+        except ForkedClient as error:
+            code = 0 if 'get_context("spawn")' in str(error) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
