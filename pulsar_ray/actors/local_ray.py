@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -26,6 +27,7 @@ from pulsar_ray.transport.names import NAMESPACE
 from pulsar_ray.transport.ray_calls import RAY_CALLS
 
 _LOOK_S = 0.05
+_END_S = 5.0
 _RAY_CODE = os.path.dirname(ray.__file__) + os.sep
 
 CONTAINER_LIMITS = (
@@ -162,8 +164,13 @@ def ended_ray_process() -> str | None:
 
 def stop_ray() -> None:
     """End it with everything on it."""
+    node: Any = ray._private.worker._global_node
+    processes = [process for _, process in node.live_processes()] if node is not None else []
     with RAY_CALLS.kept_out():
         ray.shutdown()
+    for process in processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END_S)
     clear_ended_sessions(Path(_ray_directory()))
 
 
