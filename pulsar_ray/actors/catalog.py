@@ -73,9 +73,10 @@ class _Database:
     def __init__(self, path: Path) -> None:
         self._lock = threading.RLock()
         self._path = path
+        self._connection: sqlite3.Connection | None = None
         with self._storing():
             # Never one that is made by opening it.
-            self._connection: sqlite3.Connection | None = sqlite3.connect(
+            self._connection = sqlite3.connect(
                 f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None, check_same_thread=False
             )
 
@@ -120,6 +121,10 @@ class _Database:
             connection, self._connection = self._connection, None
             if connection is not None:
                 connection.close()
+
+    def __del__(self) -> None:
+        """Close a catalog that was refused. From Python 3.13 on `sqlite3` warns when it has to do that."""
+        self.close()
 
 
 class Catalog:
