@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
+from collections.abc import Iterable
 from typing import Any
 
 import ray
@@ -42,12 +44,16 @@ def bring_up(settings: Settings, word: Word) -> dict[str, Any]:
     return described
 
 
-def end_stores() -> bool:
+def end_stores() -> None:
     """End the stores that no controller cares for; one that was left would keep its data directory."""
-    names = [name for name in running_names() if is_store_name(name)]
+    end_actors(name for name in running_names() if is_store_name(name))
+
+
+def end_actors(names: Iterable[str]) -> bool:
+    """End actors of the broker for good, as a crash would; False if there are none."""
+    found = False
     for name in names:
-        try:
+        with contextlib.suppress(ValueError):  # it went just now
             ray.kill(ray.get_actor(name, namespace=NAMESPACE))
-        except ValueError:
-            continue
-    return bool(names)
+            found = True
+    return found

@@ -465,6 +465,8 @@ def read_catalog_identity(path: Path) -> CatalogIdentity | None:
                 return CatalogIdentity("", ())
             clusters = file.execute("SELECT cluster_id FROM cluster").fetchall()
             generations = file.execute("SELECT id FROM generation ORDER BY place").fetchall()
+    except sqlite3.OperationalError as error:
+        raise BrokerPersistenceError(f"{path} cannot be read ({error}): see to its disk and rights") from None
     except sqlite3.DatabaseError as error:
         raise CorruptData(
             str(path),

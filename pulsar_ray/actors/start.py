@@ -6,7 +6,8 @@ from typing import Any
 
 import ray
 
-from pulsar_ray.actors.bring_up import bring_up, end_stores
+from pulsar_ray.actors.bring_up import bring_up, end_actors
+from pulsar_ray.actors.broker_actors import running_names
 from pulsar_ray.actors.clean_start import start_from_clean_process
 from pulsar_ray.actors.founding import Word
 from pulsar_ray.actors.local_ray import has_runtime_env, is_own_ray
@@ -34,13 +35,16 @@ def start_broker(settings: Settings, word: Word | None = None) -> dict[str, Any]
 
 
 def stop_broker() -> bool:
-    """Let every actor write what is pending and end them; False if no broker runs here."""
+    """Let every actor write what is pending and end them; False if no broker runs here.
+
+    Without a controller, whose node may be gone, what is left of the broker ends as in a crash.
+    """
     try:
         controller = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
     except ValueError:
-        return end_stores()
+        return end_actors(running_names())
     with translated("stopping the broker"):
         ray.get(controller.shutdown.remote(), timeout=STOP_TIMEOUT_S)
     ray.kill(controller)
-    end_stores()
+    end_actors(name for name in running_names() if name != CONTROLLER)
     return True

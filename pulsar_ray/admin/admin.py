@@ -77,7 +77,11 @@ class Admin:
         )
 
     def broker(self) -> dict[str, Any]:
-        """What the controller says of itself: pid, data_dir, stores and settings."""
+        """What the controller says of itself: pid, data_dir, cluster_id, catalog_host, stores and settings.
+
+        `refused_stores` and `away_stores` do not work; `unknown_partitions` lie in stores, and the catalog
+        lacks them.
+        """
         described: dict[str, Any] = self.ask("ready")
         return described
 

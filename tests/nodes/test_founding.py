@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 from pulsar_ray.testing.waiting import wait_until
 from tests.nodes.ray_nodes import PORT, RayNodes
-from tests.nodes.world import DATA_DIR, Node
+from tests.nodes.world import DATA_DIR, SHARED, Node, World
 
 _SEND = """
 import sys, pulsar_ray
@@ -32,10 +34,10 @@ except BrokerNotFounded as error:
 STORES_AWAY = 3
 
 
-def start_ray(nodes: RayNodes, node: Node) -> None:
+def start_ray(nodes: RayNodes, node: Node, *more: str) -> None:
     """On a node that is up, without waiting for its store."""
     if node is nodes.head:
-        place = ["--head", f"--port={PORT}", "--include-dashboard=false"]
+        place = ["--head", f"--port={PORT}", *(more or ("--include-dashboard=false",))]
     else:
         place = [f"--address={nodes.head.address}:{PORT}"]
     options = ["--num-cpus=2", "--object-store-memory=80000000", "--disable-usage-stats"]
@@ -45,6 +47,49 @@ def start_ray(nodes: RayNodes, node: Node) -> None:
 def status(nodes: RayNodes) -> tuple[int, str]:
     done = nodes.head.run("pulsar-ray", "status", check=False)
     return done.returncode, done.stdout
+
+
+_JOB = """
+import importlib.util, os, pulsar_ray
+assert os.environ["OF_THE_JOB"] == "1" and importlib.util.find_spec("of_the_job")
+with pulsar_ray.Client() as client:
+    client.create_producer("jobs").send(b"x")
+    client.subscribe("jobs", "s")
+"""
+_COLOURS = """
+import pulsar_ray, ray
+from pulsar_ray.actors.broker_actors import running_names
+from pulsar_ray.actors.connect import join_ray
+from pulsar_ray.transport.names import NAMESPACE
+
+def seen(_actor):
+    import importlib.util, os
+    return os.environ.get("OF_THE_JOB"), importlib.util.find_spec("of_the_job") is not None
+
+join_ray("auto")
+handles = [ray.get_actor(name, namespace=NAMESPACE) for name in running_names()]
+answer(ray.get([handle.__ray_call__.remote(seen) for handle in handles]))
+"""
+
+
+def test_what_a_submitted_job_brings_does_not_reach_the_broker_that_it_brings_up(world: World) -> None:
+    nodes = RayNodes(world)
+    start_ray(nodes, nodes.head, "--include-dashboard=true", "--dashboard-port=8265")
+    nodes.head.run("pulsar-ray", "start")
+    nodes.head.run("pulsar-ray", "stop")
+    directory = world.shared / "job"
+    directory.mkdir()
+    (directory / "of_the_job.py").touch()
+    (directory / "job.py").write_text(_JOB)
+
+    nodes.head.run(
+        *("ray", "job", "submit", "--address=http://127.0.0.1:8265", f"--working-dir={SHARED}/job"),
+        *("--runtime-env-json", json.dumps({"env_vars": {"OF_THE_JOB": "1"}}), "--", "python", "job.py"),
+    )
+
+    colours = nodes.head.ask(_COLOURS)
+    assert len(colours) == 4
+    assert {tuple(colour) for colour in colours} == {(None, False)}
 
 
 def test_a_client_anywhere_brings_up_the_one_broker(ray_nodes: RayNodes) -> None:
