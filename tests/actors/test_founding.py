@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,17 @@ assert len(paths) > 10
 opened = [path for path in paths if path.stat().st_mode & 0o077]
 assert not opened, opened
 assert stop_broker()
+print("done")
+"""
+)
+_LOSING = (
+    _BEGIN
+    + """
+join_ray(address)
+start_broker(settings, Word(may_found=True))
+send("first", b"1")
+send("second", b"2")
+assert stop_broker()
 
 # A lost catalog is not made anew in silence, but on somebody's word; with other numbers.
 for lost in data_dir.glob("meta.sqlite*"):
@@ -171,7 +183,9 @@ def run(script: str, *arguments: str) -> None:
     assert done.stdout.endswith("done\n"), done.stderr
 
 
-def test_a_broker_is_begun_on_a_word_and_found_without(tmp_path: Path) -> None:
+@pytest.fixture
+def ray_elsewhere() -> Iterator[str]:
+    """The address of a Ray that the programs of a test do not start."""
     with subprocess.Popen(
         [sys.executable, "-c", _RAY],
         stdin=subprocess.PIPE,
@@ -181,9 +195,18 @@ def test_a_broker_is_begun_on_a_word_and_found_without(tmp_path: Path) -> None:
     ) as cluster:
         assert cluster.stdout is not None
         try:
-            run(_FOUNDING, cluster.stdout.readline().strip(), str(tmp_path / "data"))
+            yield cluster.stdout.readline().strip()
         finally:
             cluster.communicate(timeout=PROCESS_S)
+
+
+def test_a_broker_is_begun_on_a_word_and_found_without(ray_elsewhere: str, tmp_path: Path) -> None:
+    run(_FOUNDING, ray_elsewhere, str(tmp_path / "data"))
+
+
+@pytest.mark.long
+def test_what_is_lost_and_comes_back_is_never_mixed(ray_elsewhere: str, tmp_path: Path) -> None:
+    run(_LOSING, ray_elsewhere, str(tmp_path / "data"))
 
 
 def test_the_environment_of_a_job_does_not_reach_the_broker(tmp_path: Path) -> None:
