@@ -14,9 +14,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from pulsar_ray.actors.catalog import read_catalog_identity
 from pulsar_ray.actors.founding import NodeReport
 from pulsar_ray.actors.local_ray import alive_hosts
-from pulsar_ray.errors import BrokerPersistenceError, PulsarException
+from pulsar_ray.errors import BrokerPersistenceError, CorruptData, PulsarException
 from pulsar_ray.managed_ledger.store_directory import check_foreign
-from pulsar_ray.managed_ledger.store_identity import CATALOG_FILE, has_partitions, read_identity
+from pulsar_ray.managed_ledger.store_identity import CATALOG_FILE, STORE_FILE, has_partitions, read_identity
 
 LOOK_DEADLINE_S = 45.0
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -30,10 +30,14 @@ def look(node_id: str, data_dir: str) -> NodeReport:
         if path.is_dir():
             found = path.stat()
             report["directory"] = f"{_BOOT_ID.read_text().strip()}:{found.st_dev}:{found.st_ino}"
-            check_foreign(path)
             report["store"] = read_identity(path)
             report["has_partitions"] = has_partitions(path)
             report["catalog"] = read_catalog_identity(path / CATALOG_FILE)
+            if report["store"] is None and (report["has_partitions"] or report["catalog"] is not None):
+                # Not something else: it must not be passed over.
+                reason = "it is missing beside topics: put it back"
+                raise CorruptData(str(path / STORE_FILE), 0, reason)
+            check_foreign(path)
     except PulsarException as error:
         report["problem"] = error
     except OSError as error:
