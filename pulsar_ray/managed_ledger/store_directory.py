@@ -137,9 +137,9 @@ def create_store(path: Path) -> tuple[StoreIdentity, bool]:
 def close_to_others(path: Path) -> None:
     """Take the rights of group and others away from a data directory and what lies right below; ours only.
 
-    What is deeper is made closed, and cannot be reached through a closed directory. Raises OSError.
+    What lies in partitions is made closed, and cannot be reached through a closed directory. Raises OSError.
     """
-    for place in (path, *path.iterdir()):
+    for place in (path, *path.iterdir(), *path.glob("run/*")):
         found = place.lstat()
         if found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode) and found.st_mode & 0o077:
             place.chmod(stat.S_IMODE(found.st_mode) & 0o700)

@@ -111,13 +111,15 @@ def test_the_identity_of_version_0_1_is_read_and_written_anew(tmp_path: Path) ->
 def test_a_directory_that_was_open_to_others_is_closed(tmp_path: Path) -> None:
     data = tmp_path / "data"
     (data / "p").mkdir(parents=True)
+    (data / "run").mkdir()
+    (data / "run" / "standalone.log").touch()
     StoreDirectory.open(tmp_path / "other", address="here").close()
     (data / "store.json").write_text((tmp_path / "other" / "store.json").read_text())
     (data / "meta.sqlite").touch()
-    for path in (data, *data.iterdir()):
+    for path in (data, *data.rglob("*")):
         path.chmod(0o755)
     StoreDirectory.open(data, address="here").close()
-    for path in (data, *data.iterdir()):
+    for path in (data, *data.rglob("*")):
         assert not path.stat().st_mode & 0o077, path
 
 
