@@ -27,7 +27,14 @@ from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.settings import DispatchSettings
-from pulsar_ray.errors import InvalidConfiguration, Moved, PulsarException, SessionLost, SubscriptionNotFound
+from pulsar_ray.errors import (
+    ConsumerBusy,
+    InvalidConfiguration,
+    Moved,
+    PulsarException,
+    SessionLost,
+    SubscriptionNotFound,
+)
 from pulsar_ray.lane.within import within
 from pulsar_ray.managed_ledger.cursor_directories import cursor_directory, remove_cursor
 from pulsar_ray.managed_ledger.cursor_store import CursorStore
@@ -187,7 +194,13 @@ class DispatcherServer:
             host.counts.sample()
             host.watch()
             host.turn.schedule()
+            holder = host.active_in_the_way()
+            if holder is not None and holder.is_stopped:
+                self._host.spawn(self._outlast(holder))
         self._update_arming()
+
+    async def _outlast(self, holder: Session) -> None:
+        await self._host.outlast([holder])
 
     # --- sessions ---------------------------------------------------------------------------------
 
@@ -269,7 +282,15 @@ class DispatcherServer:
                     f"this dispatcher does not serve subscription {request.subscription!r}: resolve it again"
                 )
             host = await self._open_reader(request)
-        opened = await host.open_consumer(session, request)
+        try:
+            opened = await host.open_consumer(session, request)
+        except ConsumerBusy:
+            attachment = session.attachment
+            if not await self._host.outlast(host.sessions_beside(session)):
+                raise
+            if session.is_ended or session.attachment != attachment:
+                raise SessionLost("the connection was lost while its consumer waited: attach again") from None
+            opened = await host.open_consumer(session, request)
         self._check_not_removed()
         return opened
 

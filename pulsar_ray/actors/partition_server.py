@@ -140,9 +140,7 @@ class PartitionServer:
             case MoveHold(number, ledger_id, entry_id):
                 self._hold_moved(number, Position(ledger_id, entry_id))
             case OpenProducer():
-                self._answer_now(
-                    session, request.request_id, lambda: self.intake.open_producer(session, request)
-                )
+                self._open_producer(session, request)
             case CloseEndpoint(request_id, endpoint_id):
                 self._close_endpoint(session, endpoint_id)
                 session.send(encode_request(Done(request_id)))
@@ -150,6 +148,22 @@ class PartitionServer:
                 self._host.answer(session, request.request_id, self.call, request.method, request.arguments)
             case _:
                 raise InvalidConfiguration(f"a partition does not answer {type(request).__name__}")
+
+    def _open_producer(self, session: Session, request: OpenProducer) -> None:
+        def open_now() -> Request:
+            return self.intake.open_producer(session, request)
+
+        async def open_later(holder: Session) -> None:
+            attachment = session.attachment
+            await self._host.outlast([holder])
+            if not session.is_ended and session.attachment == attachment:
+                self._answer_now(session, request.request_id, open_now)
+
+        holder = self.intake.holder_beside(session, request.name)
+        if holder is not None and holder.is_stopped:
+            self._host.spawn(open_later(holder))
+        else:
+            self._answer_now(session, request.request_id, open_now)
 
     def _answer_now(self, session: Session, request_id: int, work: Callable[[], Request]) -> None:
         try:

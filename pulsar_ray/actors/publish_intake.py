@@ -113,6 +113,11 @@ class PublishIntake:
 
     # --- producers --------------------------------------------------------------------------------
 
+    def holder_beside(self, session: Session, name: str | None) -> Session | None:
+        """The other session that holds a producer's name, if one does."""
+        held = self.producers.get(name) if name else None
+        return None if held is None or held.session is session else held.session
+
     def open_producer(self, session: Session, request: OpenProducer) -> ProducerOpened:
         """Open or re-open.
 

@@ -18,6 +18,8 @@ class TunnelCarrier:
     """Numbered packets down wait here until a call fetches them. A newer call releases the one that waits."""
 
     kind = "ray"
+    is_peer_stopped = False
+    """What happens to a process is not seen through Ray."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -39,6 +39,7 @@ from pulsar_ray.session.session_table import Session, SessionTable
 logger = logging.getLogger(__name__)
 
 TICK_S = 1.0
+STOPPED_LOOK_S = 0.1
 
 
 class SessionServer(Protocol):
@@ -186,6 +187,18 @@ class SessionHost:
     async def client_died(self, session_id: int) -> None:
         """The client's process is gone."""
         self.sessions.client_died(session_id)
+
+    async def outlast(self, holders: Sequence[Session]) -> bool:
+        """Wait until those who hold what somebody wants have lost it, if their processes are stopped.
+
+        False if one of them runs, or goes on: then it keeps what it holds.
+        """
+        since_ms = self._clock.monotonic_ms()
+        while holders and self.sessions.end_stopped(holders, since_ms, self._clock.monotonic_ms()):
+            if all(session.is_ended for session in holders):
+                return True
+            await asyncio.sleep(STOPPED_LOOK_S)
+        return False
 
     # --- requests ---------------------------------------------------------------------------------
 

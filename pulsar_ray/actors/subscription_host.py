@@ -338,6 +338,19 @@ class SubscriptionHost:
         """The time its core counts in."""
         return self._clock.monotonic_ms()
 
+    def sessions_beside(self, session: Session) -> list[Session]:
+        """Of the consumers that are connected, without those of `session`."""
+        return [e.session for e in self.endpoints.values() if e.session is not session]
+
+    def active_in_the_way(self) -> Session | None:
+        """Whose the active consumer is, if there are messages that other sessions' consumers could get."""
+        active = self.core.active
+        endpoint = None if active is None else self.endpoints.get(active.spec.consumer_id)
+        if active is None or endpoint is None or not self.sessions_beside(endpoint.session):
+            return None
+        has_messages = active.unacked or self.core.pending.waiting_messages or self.core.has_unread
+        return endpoint.session if has_messages else None
+
     def check_sole(self, endpoint: ConsumerEndpoint) -> None:
         """Raise BrokerMetadataError, as Pulsar does, unless this is the only connected consumer."""
         if len(self.endpoints) > 1:

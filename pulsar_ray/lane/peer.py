@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from pulsar_ray.kernel_calls import pidfd_open
@@ -60,6 +61,16 @@ class PeerWatch:
     def _died(self) -> None:
         self.close()
         self._on_death()
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process was stopped by a signal (state T); False for one that is gone."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    # The state follows the name, which stands in parentheses and may hold some itself.
+    return status.rpartition(b")")[2].split()[:1] == [b"T"]
 
 
 def _open_pidfd(pid: int) -> int | None:

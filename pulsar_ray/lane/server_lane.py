@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from pulsar_ray.errors import ProtocolError, PulsarException, Timeout
 from pulsar_ray.lane.hello import HelloFields, encode_error, encode_welcome, parse_hello
-from pulsar_ray.lane.peer import PeerCredentials, PeerWatch
+from pulsar_ray.lane.peer import PeerCredentials, PeerWatch, is_stopped
 from pulsar_ray.lane.shared_memory import BorrowedMemory
 from pulsar_ray.session.packet import Buffer, Packet, PacketParser, total_bytes
 
@@ -97,6 +97,12 @@ class ServerLane(asyncio.BufferedProtocol):
         transport.writelines(buffers)
         if transport.get_write_buffer_size() > self._limits.unsent_bytes:
             self._abort()
+
+    @property
+    def is_peer_stopped(self) -> bool:
+        """Whether the process at the other end is stopped, as far as it can be seen from here."""
+        is_alive = self._watch is not None and self._watch.is_watching
+        return is_alive and self.peer_pid is not None and is_stopped(self.peer_pid)
 
     @property
     def unsent_bytes(self) -> int:

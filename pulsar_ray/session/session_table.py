@@ -15,6 +15,8 @@ from typing import Any, Protocol
 from pulsar_ray.errors import PulsarException, SessionLost, TooManyConnections
 
 TOKEN_BYTES = 32
+STOPPED_MS = 5000
+"""A client whose process is stopped gives up its place after so long, if somebody else wants that."""
 
 
 class Carrier(Protocol):
@@ -29,6 +31,9 @@ class Carrier(Protocol):
 
     @property
     def unsent_bytes(self) -> int: ...
+
+    @property
+    def is_peer_stopped(self) -> bool: ...
 
     def retain(self, count: int) -> None:
         """Count received bytes as kept; beyond the actor's budget the carrier is not read."""
@@ -71,6 +76,11 @@ class Session:
         self.lost_ms: int | None = now_ms
         self.is_ended = False
         """Its client will not come back to it: nothing may be opened in it any more."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the client's process is stopped, as far as that can be seen from here."""
+        return self.carrier is not None and self.carrier.is_peer_stopped
 
     def send(self, buffers: list[Any]) -> None:
         """Hand packets to the carrier; without one they are dropped, because a re-attach says anew what is
@@ -179,6 +189,19 @@ class SessionTable:
     def end(self, session: Session) -> None:
         """The client said goodbye."""
         self._end(session, crashed=False)
+
+    def end_stopped(self, holders: Sequence[Session], since_ms: int, now_ms: int) -> bool:
+        """End the sessions of processes that somebody has seen stopped since `since_ms`, after 5 s.
+
+        True while it is worth to wait or to try again: all of them are stopped, or have ended.
+        """
+        present = [session for session in holders if not session.is_ended]
+        if not all(session.is_stopped for session in present):
+            return False
+        if now_ms - since_ms >= STOPPED_MS:
+            for session in present:
+                self._end(session, crashed=True)
+        return True
 
     def tick(self, now_ms: int) -> None:
         """End sessions whose grace or lease ran out."""

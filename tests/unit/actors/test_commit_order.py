@@ -43,6 +43,7 @@ class Disk:
 class Pipe:
     """A carrier that notes which blocks were answered."""
 
+    is_peer_stopped = False
     kind = "test"
     unsent_bytes = 0
 

@@ -44,6 +44,7 @@ class ManualLoop:
 class Pipe:
     """A carrier that keeps what it is given."""
 
+    is_peer_stopped = False
     kind = "test"
 
     def __init__(self) -> None:

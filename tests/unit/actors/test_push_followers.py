@@ -20,6 +20,7 @@ KIB = 1024
 class Pipe:
     """A carrier that keeps what it is given."""
 
+    is_peer_stopped = False
     kind = "test"
     unsent_bytes = 0
 

@@ -17,6 +17,7 @@ class StubCarrier:
 
     kind = "stub"
     unsent_bytes = 0
+    is_peer_stopped = False
 
     def __init__(self) -> None:
         self.closed_with: PulsarException | None = None
@@ -144,3 +145,20 @@ def test_no_more_sessions_than_there_is_room_for(ended: Ended) -> None:
     assert table.attach("a", 0) is first
     table.end(first)
     table.attach("c", 0)
+
+
+def test_sessions_of_stopped_processes_end_after_five_seconds_if_somebody_waits(table: SessionTable) -> None:
+    sessions = [table.attach(name, 0) for name in ("a", "b")]
+    carriers = [StubCarrier() for _ in sessions]
+    for session, carrier in zip(sessions, carriers, strict=True):
+        table.carry(session, carrier, 0)
+    assert not table.end_stopped(sessions, 0, 10_000)  # they run
+    carriers[0].is_peer_stopped = True
+    assert not table.end_stopped(sessions, 0, 10_000)  # one runs
+    assert table.end_stopped(sessions[:1], 10_000, 10_000)
+    assert table.end_stopped(sessions[:1], 10_000, 14_999)
+    assert not sessions[0].is_ended
+    assert table.end_stopped(sessions[:1], 10_000, 15_000)
+    assert [session.is_ended for session in sessions] == [True, False]
+    assert isinstance(carriers[0].closed_with, SessionLost)
+    assert table.end_stopped(sessions[:1], 15_000, 15_000)  # gone already: its place is free
