@@ -18,9 +18,10 @@ from tests.running_broker import Broker
 WAIT_MS = 30_000
 HOLDER = """
 import sys, pulsar_ray
+from pulsar_ray import ConsumerType, InitialPosition
 address, topic, kind = sys.argv[1:]
 client = pulsar_ray.Client(address)
-consumer = client.subscribe(topic, "s", pulsar_ray.ConsumerType[kind], initial_position=pulsar_ray.InitialPosition.Earliest)
+consumer = client.subscribe(topic, "s", ConsumerType[kind], initial_position=InitialPosition.Earliest)
 producer = client.create_producer(topic, producer_name="fixed")
 got = [consumer.receive(30_000).data() for _ in range(3)]
 print("holds", flush=True)
@@ -61,7 +62,7 @@ def hold(broker: Broker) -> Iterator[Hold]:
 def test_a_stopped_holder_yields_to_who_wants_its_place(
     broker: Broker, hold: Hold, kind: ConsumerType
 ) -> None:
-    client = broker.client(operation_timeout_seconds=DEADLINE_S)
+    client = broker.client(operation_timeout_seconds=int(DEADLINE_S))
     topic = f"stopped-{kind.name}"
     plain = client.create_producer(topic)
     for number in range(5):
