@@ -52,6 +52,7 @@ logger = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S = 5.0
 CALL_DEADLINE_S = 30.0
+STATS_DEADLINE_S = 3.0
 NAME_POLL_S = 0.02
 
 
@@ -204,9 +205,10 @@ class Controller:
 
     # --- topics -----------------------------------------------------------------------------------
 
-    async def resolve(self, topic: str, create: bool) -> list[tuple[str, int, str]]:
-        """(partition's name, index, actor name) for each partition, their actors started; creates the topic
-        if it may.
+    async def resolve(self, topic: str, create: bool) -> list[tuple[str, int, str, str]]:
+        """The fields of a PartitionRoute for each partition; creates the topic if it may.
+
+        The actors of those whose store is there are started, the others are marked as away.
         """
         topics = await self._serving()
         name = TopicName.parse(topic)
@@ -215,14 +217,24 @@ class Controller:
         rows = topics.resolve(name, create=create, stores=self._stores.known)
         return self._started(topics.catalog, rows)
 
-    def _started(self, catalog: Catalog, rows: list[PartitionRow]) -> list[tuple[str, int, str]]:
-        """Start those that do not run. Raises TooManyActiveActors before the first of them."""
-        new = [self._store_of(row) for row in rows if partition_name(row.name) not in self._actors.handles]
+    def _started(self, catalog: Catalog, rows: list[PartitionRow]) -> list[tuple[str, int, str, str]]:
+        """Start those that do not run and are not away. Raises TooManyActiveActors before the first."""
+        away: dict[str, str] = {}
+        new: list[dict[str, Any]] = []
+        for row in rows:
+            try:
+                if partition_name(row.name) not in self._actors.handles:
+                    new.append(self._store_of(row))
+            except WrongNode as error:
+                away[row.name] = error.text
         for store in new:
             self._actors.check_room(store, new.count(store))
         for row in rows:
-            self._partition_handle(catalog, row)
-        return [(row.name, row.partition_index, partition_name(row.name)) for row in rows]
+            if row.name not in away:
+                self._partition_handle(catalog, row)
+        return [
+            (row.name, row.partition_index, partition_name(row.name), away.get(row.name, "")) for row in rows
+        ]
 
     def _partition_handle(self, catalog: Catalog, row: PartitionRow) -> Any:
         name = partition_name(row.name)
@@ -267,7 +279,7 @@ class Controller:
         await self._stores.reserve_numbers(max(partitions, 1))
         topics.create(TopicName.parse(topic), partitions, self._stores.known)
 
-    async def prepare_partitions(self, topic: str, partitions: int) -> list[tuple[str, int, str]]:
+    async def prepare_partitions(self, topic: str, partitions: int) -> list[tuple[str, int, str, str]]:
         """The first step of growing: what is to come, as `resolve` answers, started and known to nobody else.
 
         May be repeated. Raises TopicNotFound, NotAllowedError unless a partitioned topic would grow.
@@ -441,16 +453,25 @@ class Controller:
     # --- stopping, stats --------------------------------------------------------------------------
 
     async def stats(self) -> dict[str, Any]:
-        """Stats of every running actor by name."""
-        result: dict[str, Any] = {
-            "stores": [await s["handle"].stats.remote() for s in self._stores.known.values()]
-        }
-        for name, handle in list(self._actors.handles.items()):
-            try:
-                result[name] = await within(handle.stats.remote(), CALL_DEADLINE_S)
-            except (ray.exceptions.RayError, asyncio.TimeoutError) as error:
-                result[name] = {"error": type(error).__name__}
-        return result
+        """Stats of every running actor by name, and of the stores, those that are away included.
+
+        What does not answer soon has an `error` instead: all are asked at the same time.
+        """
+        topics = await self._serving()
+        stores = dict(self._stores.known)
+        handles = dict(self._actors.handles)
+        asked = [*(store["handle"] for store in stores.values()), *handles.values()]
+        answers = await asyncio.gather(*map(_stats_or_error, asked))
+        of_stores = [
+            {"storeId": store_id, "path": store["path"], **answer}
+            for (store_id, store), answer in zip(stores.items(), answers, strict=False)
+        ]
+        for store_id, partitions in topics.catalog.partitions_per_store().items():
+            if store_id and store_id not in stores:
+                host, path = topics.catalog.stores().get(store_id, ("an unknown host", ""))
+                away = f"away, last seen on {host}, with {partitions} partitions"
+                of_stores.append({"storeId": store_id, "path": path, "away": True, "error": away})
+        return {"stores": of_stores, **dict(zip(handles, answers[len(stores) :], strict=True))}
 
     async def shutdown(self) -> None:
         """Let every actor write what is pending, then end them; the controller itself is killed by the
@@ -469,6 +490,14 @@ class Controller:
         if self._topics is not None:
             self._topics.catalog.close()
         self._stores.end()
+
+
+async def _stats_or_error(handle: Any) -> dict[str, Any]:
+    try:
+        stats: dict[str, Any] = await within(handle.stats.remote(), STATS_DEADLINE_S)
+    except (ray.exceptions.RayError, asyncio.TimeoutError) as error:
+        return {"error": f"does not answer ({type(error).__name__})"}
+    return stats
 
 
 async def _stopped(name: str, handle: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pulsar_ray.errors import NotConnected, PulsarException, SessionLost
 from pulsar_ray.session.requests import Advanced, Call, Follow, MoveHold, encode_request
-from pulsar_ray.transport.cluster import AttachReply, Cluster
+from pulsar_ray.transport.cluster import AttachReply, Cluster, check_any_there
 from pulsar_ray.transport.endpoint import FOLLOWER
 from pulsar_ray.transport.link import ActorLink
 
@@ -44,7 +44,7 @@ class PartitionFollower:
         self.link.add_endpoint(FOLLOWER, self)
 
     def _find(self) -> str:
-        self._cluster.resolve(self._topic, create=False, timeout_s=5.0)
+        check_any_there(self._cluster.resolve(self._topic, create=False, timeout_s=5.0))
         return self._address
 
     async def attach(self) -> AttachReply:

@@ -86,7 +86,10 @@ class Admin:
         return described
 
     def stats(self) -> dict[str, Any]:
-        """`stores`: path, free and total bytes of every data directory; `actors`: counters by actor name."""
+        """`stores`: path, free and total bytes of every data directory; `actors`: counters by actor name.
+
+        A store that is `away`, and whatever else does not answer within seconds, has an `error` instead.
+        """
         actors: dict[str, Any] = self.ask("stats")
         return {"stores": actors.pop("stores"), "actors": actors}
 

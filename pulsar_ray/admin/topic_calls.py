@@ -12,7 +12,7 @@ from pulsar_ray.errors import (
     Timeout,
 )
 from pulsar_ray.model.topic_name import TopicName
-from pulsar_ray.transport.cluster import PartitionRoute, SubscriptionRequest
+from pulsar_ray.transport.cluster import PartitionRoute, SubscriptionRequest, check_any_there
 from pulsar_ray.transport.names import dispatcher_name
 from pulsar_ray.transport.retry import until
 
@@ -26,19 +26,48 @@ class TopicCalls:
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
 
-    def _routes(self, topic: str) -> list[PartitionRoute]:
-        """The partitions of a topic, or of one partition itself. Raises TopicNotFound, InvalidTopicName."""
+    def _all_routes(self, topic: str) -> list[PartitionRoute]:
+        """The partitions of a topic, or of one partition itself, away or not.
+
+        Raises TopicNotFound, InvalidTopicName.
+        """
         cluster, timeout_s = self._admin.cluster, self._admin.operation_timeout_s
         routes: list[PartitionRoute] = cluster.resolve(
             TopicName.parse(topic).full, create=False, timeout_s=timeout_s
         )
         return routes
 
-    def _ask_partition(self, route: PartitionRoute, method: str, **arguments: Any) -> Any:
-        """A control call of a partition, repeated while it restarts."""
-        return self._admin.cluster.call_again(
-            route.address, "call", method, arguments, timeout_s=self._admin.operation_timeout_s
+    def _routes(self, topic: str) -> list[PartitionRoute]:
+        """As `_all_routes`, for what has to be done at all of them. Raises WrongNode if one is away."""
+        routes = self._all_routes(topic)
+        for route in routes:
+            check_any_there([route])
+        return routes
+
+    def _routes_there(self, topic: str) -> list[PartitionRoute]:
+        """As `_all_routes`, without those that are away. Raises WrongNode if all are."""
+        routes = self._all_routes(topic)
+        check_any_there(routes)
+        return [route for route in routes if not route.away]
+
+    def _check_there(self, route: PartitionRoute) -> None:
+        """Raise WrongNode if the node of a partition, whose actor nobody knows, is away."""
+        check_any_there(
+            self._admin.cluster.resolve(route.topic, create=False, timeout_s=self._admin.operation_timeout_s)
         )
+
+    def _ask_partition(self, route: PartitionRoute, method: str, **arguments: Any) -> Any:
+        """A control call of a partition, repeated while it restarts. Raises WrongNode if it is away."""
+
+        def ask(left_s: float) -> Any:
+            try:
+                return self._admin.cluster.call(route.address, "call", method, arguments, timeout_s=left_s)
+            except Moved:
+                self._check_there(route)
+                raise
+
+        again = (Moved, NotConnected, ServiceUnitNotReady)
+        return until(self._admin.operation_timeout_s, ask, again=again)
 
     def _wake_dispatcher(self, route: PartitionRoute, subscription: str) -> str:
         """The address of a durable subscription's dispatcher, which is started if it does not run."""
@@ -63,23 +92,27 @@ class TopicCalls:
             cluster.dispatcher_gone(dispatcher_name(route.topic, subscription, durable=True))
             raise
 
-    def _actor_stats(self, address: str, wanted: str = "pid") -> dict[str, Any]:
-        """An actor's counters once it serves; a refusal is answered with, too."""
+    def _partition_stats(self, route: PartitionRoute, timeout_s: float) -> dict[str, Any]:
+        """A partition's counters once it serves; a refusal is answered with, too. Raises WrongNode."""
 
         def ask(_left_s: float) -> dict[str, Any]:
-            stats: dict[str, Any] = self._admin.cluster.stats(address)
-            if wanted not in stats and "refused" not in stats:
-                raise ServiceUnitNotReady(f"{address} is starting")
+            try:
+                stats: dict[str, Any] = self._admin.cluster.stats(route.address)
+            except Moved:
+                self._check_there(route)
+                raise
+            if "pid" not in stats and "refused" not in stats:
+                raise ServiceUnitNotReady(f"{route.address} is starting")
             return stats
 
         # An actor that is just starting answers late, and asking again does no harm.
         again = (ServiceUnitNotReady, NotConnected, Timeout)
-        stats: dict[str, Any] = until(self._admin.operation_timeout_s, ask, again=again)
+        stats: dict[str, Any] = until(timeout_s, ask, again=again)
         return stats
 
     def _serving_stats(self, route: PartitionRoute) -> dict[str, Any]:
         """A partition's counters. Raises ServiceUnitNotReady if it cannot serve."""
-        partition = self._actor_stats(route.address)
+        partition = self._partition_stats(route, self._admin.operation_timeout_s)
         if "refused" in partition:
             raise ServiceUnitNotReady(f"{route.topic} cannot be served: {partition['refused']}")
         return partition

@@ -16,9 +16,10 @@ class TopicGrowth(TopicCalls):
     def update_partitioned_topic(self, topic: str, partitions: int) -> None:
         """Let a partitioned topic have so many partitions, more than it has now.
 
-        Durable when it returns. Every durable subscription that all present partitions have is created on
-        the new ones, from their beginning, before anybody can publish to them. Connected producers and
-        consumers find them within `auto_update_partitions_interval_seconds`. From then on a key may belong to
+        Durable when it returns. Every durable subscription that all present partitions have (but for those
+        that are away) is created on the new ones, from their beginning, before anybody can publish to them.
+        Connected producers and consumers find them within `auto_update_partitions_interval_seconds`. From
+        then on a key may belong to
         another partition, so that its order holds before and after, and not across (Pulsar's
         `update-partitioned-topic`). What an attempt that failed left undone the next one finishes.
 
@@ -29,7 +30,7 @@ class TopicGrowth(TopicCalls):
         name = TopicName.parse(topic)
         present: list[PartitionRoute] = []
         if name.is_persistent and not name.is_partition:
-            present = self._routes(name.full)
+            present = self._routes_there(name.full)
         added = [PartitionRoute(*row) for row in self._admin.ask("prepare_partitions", name.full, partitions)]
         self._copy_subscriptions(present, added)
         self._admin.ask("add_partitions", name.full, partitions)

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pulsar_ray.admin.internal_stats import internal_stats
 from pulsar_ray.admin.topic_calls import TopicCalls
 from pulsar_ray.admin.topic_stats import partition_stats, sum_of_partitions
-from pulsar_ray.errors import NotAllowedError, OperationNotSupported
+from pulsar_ray.errors import (
+    NotAllowedError,
+    NotConnected,
+    OperationNotSupported,
+    ServiceUnitNotReady,
+    Timeout,
+    WrongNode,
+)
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.topic_name import TopicName
-from pulsar_ray.transport.cluster import PartitionRoute
+from pulsar_ray.transport.cluster import PartitionRoute, check_any_there
+
+CALLS_AT_ONCE = 16
+STATS_TIMEOUT_S = 10.0
+"""An actor that is starting on a busy machine is waited for so long."""
 
 
 class TopicInspection(TopicCalls):
@@ -22,9 +34,13 @@ class TopicInspection(TopicCalls):
         Of a partitioned topic the sums, and each partition's own under `partitions`. Counters start at 0 with
         the actor that counts; rates are of the last ten seconds; backlogs count entries. Cheap enough to ask
         every second: one call to each running actor, no disk. Without `subscriptions` only the partitions
-        are asked. Raises TopicNotFound.
+        are asked. A partition that is away, or does not answer, has the reason as `refused`, and zeros; that
+        it is `away` is said as well. Raises TopicNotFound.
         """
-        found = {route.topic: self._partition(route, subscriptions) for route in self._routes(topic)}
+        routes = self._all_routes(topic)
+        with ThreadPoolExecutor(min(len(routes), CALLS_AT_ONCE)) as calls:
+            partitions = calls.map(lambda route: self._partition(route, subscriptions), routes)
+            found = {route.topic: stats for route, stats in zip(routes, partitions, strict=True)}
         name = TopicName.parse(topic).full
         if name in found:
             return found[name]
@@ -38,7 +54,7 @@ class TopicInspection(TopicCalls):
         return stats
 
     def _partition(self, route: PartitionRoute, subscriptions: bool) -> dict[str, Any]:
-        partition = self._actor_stats(route.address)
+        partition = self._described(route)
         durable: dict[str, Any] = {}
         readers: dict[str, Any] = {}
         if subscriptions and "refused" not in partition:
@@ -49,12 +65,21 @@ class TopicInspection(TopicCalls):
                 readers = self._running_stats(route.topic, "", durable=False)
         return partition_stats(partition, durable, readers)
 
+    def _described(self, route: PartitionRoute) -> dict[str, Any]:
+        try:
+            check_any_there([route])
+            return self._partition_stats(route, min(self._admin.operation_timeout_s, STATS_TIMEOUT_S))
+        except WrongNode as error:
+            return {"refused": error.text, "away": True}
+        except (NotConnected, ServiceUnitNotReady, Timeout) as error:
+            return {"refused": f"it does not answer: {error}"}
+
     def stats_internal(self, topic: str) -> dict[str, Any]:
         """Ledgers and cursors, as Pulsar's stats-internal; of a partitioned topic under `partitions`.
 
-        Raises TopicNotFound, and ServiceUnitNotReady while a partition cannot serve.
+        Without those that are away. Raises TopicNotFound, ServiceUnitNotReady while a partition cannot serve.
         """
-        found = {route.topic: self._internal(route) for route in self._routes(topic)}
+        found = {route.topic: self._internal(route) for route in self._routes_there(topic)}
         name = TopicName.parse(topic).full
         return found.get(name) or {"metadata": {"partitions": len(found)}, "partitions": found}
 
@@ -69,10 +94,10 @@ class TopicInspection(TopicCalls):
     def subscriptions(self, topic: str) -> list[str]:
         """The names of all subscriptions, sorted: durable ones, and others while they are connected.
 
-        Raises TopicNotFound.
+        Raises TopicNotFound, WrongNode if all partitions are away.
         """
         found: set[str] = set()
-        for route in self._routes(topic):
+        for route in self._routes_there(topic):
             partition = self._serving_stats(route)
             found |= {known["name"] for known in partition["subscriptions"]}
             if partition["hasReaders"]:
@@ -84,11 +109,12 @@ class TopicInspection(TopicCalls):
 
         Raises OperationNotSupported for a partitioned topic: name one of its partitions.
         """
-        route, *others = self._routes(topic)
+        route, *others = self._all_routes(topic)
         if others or route.topic != TopicName.parse(topic).full:
             raise OperationNotSupported(
                 f"{topic} has no last message id of its own: give one partition, for instance {route.topic}"
             )
+        check_any_there([route])
         last = self._ask_partition(route, "last_message")
         ledger_id, entry_id = last["position"]
         if ledger_id < 0 or entry_id < 0:

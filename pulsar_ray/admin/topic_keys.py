@@ -40,6 +40,6 @@ class TopicKeys(TopicCalls):
         check_text("subscription", subscription)
         found: dict[str, dict[str, Any]] = {
             route.topic: self._ask_dispatcher(route, subscription, call, **arguments)
-            for route in self._routes(topic)
+            for route in self._routes_there(topic)
         }
         return found.get(TopicName.parse(topic).full) or {"partitions": found}

@@ -34,9 +34,10 @@ def stats(target: Target, topic: str | None, as_json: bool) -> None:
 
 
 def _show_broker(found: dict[str, Any], partitions: dict[str, int]) -> None:
-    stores = Table("data directory", "free", "of", title="stores")
+    stores = Table("data directory", "free", "of", "state", title="stores")
     for store in found["stores"]:
-        stores.add_row(store["path"], size(store["freeBytes"]), size(store["totalBytes"]))
+        free, total = (size(store[field]) if field in store else "" for field in ("freeBytes", "totalBytes"))
+        stores.add_row(store.get("path", ""), free, total, store.get("error", "serves"))
     actors = Table("actor", "process", "state", title="running actors")
     for name, counters in sorted(found["actors"].items()):
         state = counters.get("refused") or counters.get("error") or "serves"
@@ -49,7 +50,8 @@ def _show_broker(found: dict[str, Any], partitions: dict[str, int]) -> None:
 def _show_topic(topic: str, found: dict[str, Any]) -> None:
     parts = Table("", "messages in", "/s", "bytes in", "stored", "producers", title=topic)
     for name, partition in found.get("partitions", {}).items():
-        parts.add_row(name.rsplit("-", 1)[-1], *_traffic(partition))
+        place = name.rsplit("-", 1)[-1]
+        parts.add_row(f"{place} (away)" if partition.get("away") else place, *_traffic(partition))
     parts.add_row("all" if "partitions" in found else "", *_traffic(found))
     out().print(parts)
     subscriptions = Table("subscription", "type", "backlog", "unacked", "messages out", "/s", "consumers")

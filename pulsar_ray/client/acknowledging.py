@@ -22,6 +22,8 @@ MAX_RANGES_PER_PACKET = 20_000
 RANGES_PER_BITS = 50
 """What takes about as much of a packet."""
 MAX_NACKS_PER_PACKET = 10_000
+LOOK_S = 0.5
+"""How long nobody looks whether the partition is known to be away by now."""
 
 
 class Acknowledging(ABC):
@@ -85,7 +87,8 @@ class Acknowledging(ABC):
     def acknowledge_durably(self, deadline: float) -> None:
         """Send what was gathered and wait until the dispatcher has made it durable.
 
-        Raises Timeout, after which it is still repeated until an answer comes, or what it is refused with.
+        Raises Timeout or, if the partition is away, WrongNode, after which it is still repeated until an
+        answer comes; or what it is refused with.
         """
         self._wait(self.say_durably(), deadline)
 
@@ -97,8 +100,13 @@ class Acknowledging(ABC):
 
     def _wait(self, statements: list[Statement], deadline: float) -> None:
         for statement in statements:
-            if not self.link.wait(statement.answered, deadline):
-                raise Timeout("the dispatcher did not answer in time; acknowledgments may not be durable yet")
+            while not self.link.wait(statement.answered, min(deadline, time.monotonic() + LOOK_S)):
+                if (absence := self.link.absence) is not None:
+                    raise absence
+                if time.monotonic() >= deadline or self.link.is_closed:
+                    raise Timeout(
+                        "the dispatcher did not answer in time; acknowledgments may not be durable yet"
+                    )
             if statement.error is not None:
                 raise statement.error
 

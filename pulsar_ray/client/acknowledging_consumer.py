@@ -227,8 +227,10 @@ class AcknowledgingConsumer(OpenedLater):
                 )
             return core.single
         partition = core.by_topic.get(topic) or core.gone.get(topic)
-        if partition is None and not topic and not core.is_multi_topic and 0 <= index < len(core.partitions):
-            partition = core.partitions[index]
+        if partition is None and not topic and not core.is_multi_topic:
+            partition = next((each for each in core.partitions if each.route.partition == index), None)
+        if topic in core.absent:
+            raise core.absent[topic]
         if partition is None:
             raise OperationNotSupported(
                 f"an id of {topic or 'no topic'} cannot be told to a partition of {self._topic}: use the "

@@ -15,7 +15,7 @@ from pulsar_ray.client.consumer_options import ConsumerOptions
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.enums import InitialPosition, SubscriptionMode
 from pulsar_ray.model.topic_name import TopicName
-from pulsar_ray.transport.cluster import PartitionRoute, SubscriptionRequest
+from pulsar_ray.transport.cluster import PartitionRoute, SubscriptionRequest, check_any_there
 from pulsar_ray.transport.link import ActorLink
 
 FIND_TIMEOUT_S = 5.0
@@ -51,7 +51,16 @@ class ActorLinks:
         return time.monotonic() + self.operation_timeout_s
 
     def resolve(self, name: TopicName, deadline: float, *, create: bool = True) -> list[PartitionRoute]:
-        """The partitions of a topic, which with `create` is created if it may be. Raises TopicNotFound."""
+        """The partitions of a topic, which with `create` is created if it may be; some may be away.
+
+        Raises TopicNotFound, WrongNode if all of them are away.
+        """
+        routes = self.all_routes(name, deadline, create=create)
+        check_any_there(routes)
+        return routes
+
+    def all_routes(self, name: TopicName, deadline: float, *, create: bool = True) -> list[PartitionRoute]:
+        """As `resolve`, also if all partitions are away."""
         routes: list[PartitionRoute] = self._connection.cluster.resolve(
             name.full, create=create, timeout_s=_left(deadline)
         )
@@ -66,7 +75,8 @@ class ActorLinks:
         """The link to a partition's actor."""
 
         def find() -> str:
-            self._connection.cluster.resolve(route.topic, create=False, timeout_s=FIND_TIMEOUT_S)
+            found = self._connection.cluster.resolve(route.topic, create=False, timeout_s=FIND_TIMEOUT_S)
+            check_any_there(found)
             return route.address
 
         return self._link(route.address, find, pushes=False)

@@ -16,7 +16,7 @@ from pulsar_ray.client.bulk_columns import as_list, key_column, property_column,
 from pulsar_ray.client.bulk_limits import BulkLimits
 from pulsar_ray.client.partition_producer import PartitionProducer
 from pulsar_ray.client.producer_options import ProducerOptions
-from pulsar_ray.client.routing import BatchTurnsRouter, CustomRouter, Router
+from pulsar_ray.client.routing import BatchTurnsRouter, CustomRouter, Router, there
 from pulsar_ray.errors import OperationNotSupported, PulsarException, Result, Timeout
 from pulsar_ray.format.arrow_payload import encode_rows
 from pulsar_ray.format.columns import KEY_COLUMN, ORDERING_KEY_COLUMN
@@ -55,7 +55,7 @@ class BulkSend:
         self._router = router
         self._route_lock = route_lock
         # One broker, so all partitions say the same.
-        self._limits = partitions[0].bulk_limits
+        self._limits = next((p.bulk_limits for p in partitions if p.name), partitions[0].bulk_limits)
         self._lock = threading.Lock()
         self._open = 1
         self._last: dict[int, MessageId] = {}
@@ -109,9 +109,15 @@ class BulkSend:
                 # A batch that is open there ends before this one, and its turn with it.
                 self._partitions[self._router.current].end_turn()
                 index = self._router.take_turn()
+                for _ in self._partitions:
+                    if self._partitions[index].takes_keyless:
+                        break
+                    index = self._router.take_turn()
             else:
                 with self._route_lock:
                     index = self._router.choose(None)
+                    if not self._partitions[index].takes_keyless:
+                        index = there(index, self._router, self._partitions)
         return self._partitions[index]
 
     def _add_batch(self, partition: PartitionProducer, batch: pa.RecordBatch) -> None:

@@ -338,7 +338,7 @@ class Client:
     def get_topic_partitions(self, topic: str) -> list[str]:
         """The full names of the topic's partitions; its own name if it has none."""
         name = TopicName.parse(topic)
-        return [route.topic for route in self._links.resolve(name, self._links.deadline())]
+        return [route.topic for route in self._links.all_routes(name, self._links.deadline())]
 
     def forget_dispatchers(self, links: list[ActorLink]) -> None:
         """A subscription was deleted: its dispatchers leave, and their names are free when this returns."""

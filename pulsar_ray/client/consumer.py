@@ -123,22 +123,30 @@ class Consumer(AcknowledgingConsumer):
     def has_message_available(self) -> bool:
         """Whether a message that is stored by now is waiting here, or will come to this subscription.
 
-        What other consumers of a shared subscription hold does not count. Not part of the official client.
-        Raises what ended the consumer: TopicNotFound, SubscriptionNotFound, AlreadyClosed.
+        What other consumers of a shared subscription hold does not count, nor what lies on partitions that
+        are away. Not part of the official client. Raises WrongNode if all are away, and what ended the
+        consumer: TopicNotFound, SubscriptionNotFound, AlreadyClosed.
         """
         self._core.check()
         if self._core.has_received():
             return True
-        for partition in self._core.partitions:
+        for partition in self._there():
             with self._unless_deleted():
                 if partition.call("has_more", self._deadline(), **partition.has_more_arguments()):
                     return True
         return self._core.has_received()
 
+    def _there(self) -> list[PartitionConsumer]:
+        """The partitions that are not known to be away. Raises WrongNode if none is left."""
+        there = [partition for partition in self._core.partitions if partition.link.absence is None]
+        if not there:
+            self._core.check_all_there()
+        return there
+
     def _ask(self, method: str) -> list[tuple[PartitionConsumer, Any]]:
-        """The answers of all partitions, without those of several topics that are being deleted."""
+        """The answers of the partitions that are there, without those of topics that are being deleted."""
         answers = []
-        for partition in self._core.partitions:
+        for partition in self._there():
             with self._unless_deleted():
                 answers.append((partition, partition.call(method, self._deadline())))
         return answers
@@ -160,9 +168,12 @@ class Consumer(AcknowledgingConsumer):
 
         `MessageId.earliest` and `latest` (behind it there is nothing yet) work for all partitions, other ids
         for their own. Everything not acknowledged before the new position counts as acknowledged; what is
-        behind it comes (again). Raises OperationNotSupported if it cannot tell the partition of an id.
+        behind it comes (again). Raises OperationNotSupported if it cannot tell the partition of an id, and
+        WrongNode, with nothing done, if a partition that it concerns is away.
         """
         partitions = self._seek_partitions(messageid)
+        if partitions is self._core.partitions:
+            self._core.check_all_there()
         is_inclusive = self._options.start_message_id_inclusive and messageid != MessageId.latest
         start = StartPosition.at(messageid, is_inclusive)
         for partition in partitions:
@@ -224,14 +235,16 @@ class Consumer(AcknowledgingConsumer):
         return self._listener
 
     def unsubscribe(self) -> None:
-        """Delete the subscription and leave. Raises while other consumers are connected to it; `close` is
-        not needed behind it, and does no harm.
+        """Delete the subscription and leave; `close` is not needed behind it, and does no harm.
+
+        Raises while other consumers are connected to it, and WrongNode while a partition of it is away.
         """
         self._ending.check()
         self._core.check()
         if self._core.discovery is not None:
             # Partitions that it has not found yet have the subscription as well.
             self._core.discovery.look()
+        self._core.check_all_there()
         self._ask("check_unsubscribe")
         self._core.end_discovery()
         partitions = self._core.partitions
@@ -252,7 +265,7 @@ class Consumer(AcknowledgingConsumer):
         return self.get_last_message_ids()[0]
 
     def get_last_message_ids(self) -> list[MessageId]:
-        """The id of the newest message of each partition."""
+        """The id of the newest message of each partition that is not away."""
         answers = self._ask("last_message")
         return [_last_id(partition.route, last) for partition, last in answers]
 

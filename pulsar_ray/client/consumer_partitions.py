@@ -9,7 +9,8 @@ from typing import Protocol
 from pulsar_ray.client.consumer_options import ConsumerOptions
 from pulsar_ray.client.partition_consumer import PartitionConsumer
 from pulsar_ray.client.row_queue import RowQueue
-from pulsar_ray.errors import PulsarException, SubscriptionNotFound, TopicNotFound
+from pulsar_ray.errors import PulsarException, SubscriptionNotFound, TopicNotFound, WrongNode
+from pulsar_ray.transport.cluster import PartitionRoute
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,8 @@ class ConsumerPartitions:
         """The only partition there is, unless that may change."""
         self.gone: dict[str, PartitionConsumer] = {}
         """Partitions that were deleted lately: what is still acknowledged there is nobody's concern."""
+        self.absent: dict[str, WrongNode] = {}
+        """Partitions that were away when they were to be opened; they are opened when they are back."""
         self.withheld: set[str] = set()
         """Topics whose subscription was deleted under this consumer."""
         self.discovery: Discovery | None = None
@@ -66,8 +69,22 @@ class ConsumerPartitions:
     def add(self, partition: PartitionConsumer) -> None:
         """One more partition, before it is opened."""
         with self.lock:
+            self.absent.pop(partition.route.topic, None)
             self._set_partitions([*self.partitions, partition])
             self.gone.pop(partition.route.topic, None)
+
+    def miss(self, route: PartitionRoute, absence: WrongNode) -> None:
+        """A partition is away, and the consumer goes on without it until it is back."""
+        if route.topic not in self.absent:
+            logger.warning("the consumer goes on without %s: %s", route.topic, absence)
+        self.absent[route.topic] = absence
+
+    def check_all_there(self) -> None:
+        """Raise WrongNode if a partition is away: for what has to be done at all of them."""
+        absences = [*self.absent.values(), *(partition.link.absence for partition in self.partitions)]
+        for absence in absences:
+            if absence is not None:
+                raise absence
 
     def remove(self, partition: PartitionConsumer) -> None:
         """A partition is no more; what it had delivered is not handed out."""
@@ -84,7 +101,8 @@ class ConsumerPartitions:
     def _set_partitions(self, partitions: list[PartitionConsumer]) -> None:
         self.partitions = partitions
         self.by_topic = {partition.route.topic: partition for partition in partitions}
-        self.single = partitions[0] if len(partitions) == 1 and not self.is_multi_topic else None
+        may_come = self.is_multi_topic or self.absent
+        self.single = partitions[0] if len(partitions) == 1 and not may_come else None
 
     def partition_failed(self, partition: PartitionConsumer, error: PulsarException) -> None:
         """A partition cannot go on: a consumer of several topics loses only this one if it was deleted."""

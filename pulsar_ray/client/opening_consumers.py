@@ -1,4 +1,7 @@
-"""Opens what a consumer or reader is made of: one PartitionConsumer per partition, all or none."""
+"""Opens what a consumer or reader is made of: one PartitionConsumer per partition, all or none.
+
+Partitions that are away are opened when they are back.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ from pulsar_ray.errors import (
     OperationNotSupported,
     SubscriptionNotFound,
     TopicNotFound,
+    WrongNode,
 )
 from pulsar_ray.model.enums import InitialPosition, SubscriptionMode
 from pulsar_ray.model.message_id import MessageId
@@ -58,27 +62,50 @@ class ConsumerOpening:
         if topics.may_change:
             _check_queue(options)
         _check_start(start, routes)
-        # All dispatchers start at once, then partitions are attached in index order.
+        self._add_partitions(core, routes, start, deadline)
+        self._open_partitions(core, deadline)
+        follows = topics.may_change and (core.is_multi_topic or options.auto_update_partitions)
+        if follows or core.absent:
+            core.discovery = discovery = self._discovery(core, topics, start)
+            discovery.start()
+        return topics.name, core
+
+    def _add_partitions(
+        self, core: ConsumerCore, routes: list[PartitionRoute], start: StartPosition | None, deadline: float
+    ) -> None:
+        """Start all dispatchers at once."""
         for route in routes:
+            if route.away:
+                core.miss(route, WrongNode(route.away))
+                continue
             try:
-                link = self._links.to_dispatcher(route, options, subscription, deadline)
+                link = self._links.to_dispatcher(route, core.options, core.subscription, deadline)
             except TopicNotFound:
                 if core.is_multi_topic:
                     continue  # deleted since it was found
                 raise
+            except WrongNode as error:
+                core.miss(route, error)
+                continue
             core.add(self._partition(core, route, link, start))
+
+    def _open_partitions(self, core: ConsumerCore, deadline: float) -> None:
+        """Attach in index order. Raises WrongNode if none of them is there."""
         opened: list[PartitionConsumer] = []
         try:
             for partition in core.partitions:
-                self._open_partition(partition, options, subscription, deadline)
-                opened.append(partition)
+                try:
+                    self._open_partition(partition, core.options, core.subscription, deadline)
+                except WrongNode as error:
+                    core.miss(partition.route, error)
+                    core.remove(partition)
+                else:
+                    opened.append(partition)
+            if not opened:
+                core.check_all_there()
         except BaseException:
             close_each(opened, self._links.deadline())
             raise
-        if topics.may_change and (core.is_multi_topic or options.auto_update_partitions):
-            core.discovery = discovery = self._discovery(core, topics)
-            discovery.start()
-        return topics.name, core
 
     def _partition(
         self, core: ConsumerCore, route: PartitionRoute, link: ActorLink, start: StartPosition | None
@@ -89,11 +116,14 @@ class ConsumerOpening:
             partition.skipped.begin(start.skip, partition.generation)
         return partition
 
-    def _discovery(self, core: ConsumerCore, topics: TopicSelection) -> TopicDiscovery:
-        # What is found later is new: nothing of it is to be missed, whatever `initial_position` says.
+    def _discovery(
+        self, core: ConsumerCore, topics: TopicSelection, own_start: StartPosition | None
+    ) -> TopicDiscovery:
+        # What is found later is new: nothing of it is to be missed, whatever `initial_position` says. The
+        # same holds for a subscription on a partition that was away, unless that has it already.
         options = replace(core.options, initial_position=InitialPosition.Earliest)
         is_durable = options.subscription_mode == SubscriptionMode.Durable
-        start = None if is_durable else StartPosition.at(MessageId.earliest, inclusive=True)
+        earliest = None if is_durable else StartPosition.at(MessageId.earliest, inclusive=True)
 
         period_s = max(1, options.pattern_auto_discovery_period)
         if options.auto_update_partitions:
@@ -106,6 +136,7 @@ class ConsumerOpening:
         def attach(route: PartitionRoute) -> None:
             deadline = self._links.deadline()
             link = self._links.to_dispatcher(route, options, core.subscription, deadline)
+            start = own_start if route.topic in core.absent else earliest
             partition = self._partition(core, route, link, start)
             core.add(partition)
             try:
@@ -150,7 +181,9 @@ class ConsumerOpening:
 def _without_growth(core: ConsumerCore, routes: list[PartitionRoute]) -> list[PartitionRoute]:
     """Without partitions that were added to topics of which the consumer has some already."""
     known = {_whole(partition.route) for partition in core.partitions}
-    return [route for route in routes if route.topic in core.by_topic or _whole(route) not in known]
+    known |= {TopicName.parse(topic).partitioned_full for topic in core.absent}
+    had = core.by_topic.keys() | core.absent.keys()
+    return [route for route in routes if route.topic in had or _whole(route) not in known]
 
 
 def _whole(route: PartitionRoute) -> str:

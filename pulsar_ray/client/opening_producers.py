@@ -1,8 +1,12 @@
-"""Opens what a producer is made of: one PartitionProducer per partition, all or none."""
+"""Opens what a producer is made of: one PartitionProducer per partition, all or none.
+
+Partitions that are away are opened when they are back.
+"""
 
 from __future__ import annotations
 
 import itertools
+import logging
 
 from pulsar_ray.client.actor_links import ActorLinks
 from pulsar_ray.client.close_each import close_each
@@ -10,8 +14,17 @@ from pulsar_ray.client.partition_growth import PartitionGrowth
 from pulsar_ray.client.partition_producer import PartitionProducer
 from pulsar_ray.client.producer import Producer
 from pulsar_ray.client.producer_options import ProducerOptions
+from pulsar_ray.errors import WrongNode
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import PartitionRoute
+
+logger = logging.getLogger(__name__)
+
+
+def _check_any_there(partitions: list[PartitionProducer]) -> None:
+    absences = [partition.absence for partition in partitions]
+    if (first := absences[0]) is not None and all(absences):
+        raise first
 
 
 class ProducerOpening:
@@ -33,6 +46,7 @@ class ProducerOpening:
             for route in self._links.resolve(name, deadline):
                 opened = self._open_one(route, options, deadline)
                 partitions.append(opened)
+            _check_any_there(partitions)
         except BaseException:
             close_each(partitions, self._links.deadline())
             raise
@@ -43,7 +57,20 @@ class ProducerOpening:
     ) -> PartitionProducer:
         link = self._links.to_partition(route)
         partition = PartitionProducer(link, next(self._endpoint_ids), route, options)
-        partition.open(deadline)
+        if not route.away:
+            try:
+                partition.open(deadline)
+            except WrongNode as error:
+                if route.partition < 0:
+                    raise
+                absence = error
+            else:
+                return partition
+            partition = PartitionProducer(link, next(self._endpoint_ids), route, options)
+        else:
+            absence = WrongNode(route.away)
+        logger.warning("the producer begins without %s: %s", route.topic, absence)
+        partition.open_when_back(absence)
         return partition
 
     def follow_growth(self, producer: Producer, options: ProducerOptions) -> None:

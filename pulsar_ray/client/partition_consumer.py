@@ -17,7 +17,7 @@ from pulsar_ray.client.granted import BlockDecoder, Granted
 from pulsar_ray.client.skipped_rows import SkippedRows
 from pulsar_ray.client.start_position import StartPosition
 from pulsar_ray.client.withdrawn import Withdrawn
-from pulsar_ray.errors import ForkedClient, PulsarException
+from pulsar_ray.errors import ForkedClient, PulsarException, WrongNode
 from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.ledger.segment_file import segment_name
 from pulsar_ray.model import row_sets
@@ -341,12 +341,19 @@ class PartitionConsumer(Attending):
     def close(self, deadline: float) -> None:
         """Make acknowledgments durable and leave; what is held goes to others.
 
-        Raises Timeout if that could not be said in time: what was acknowledged last may come again.
+        Raises Timeout if that could not be said in time, WrongNode if the partition is away: what was
+        acknowledged last may come again.
         """
+        had_to_say = bool(self.acks.count or self._statements.unanswered())
         try:
             # Another partition's refusal may have ended the consumer: this one is open all the same.
             if not (self.is_gone() or isinstance(self._core.error, ForkedClient)):
                 self.leave(deadline)
+        except WrongNode:
+            # Its node is not waited for: it is said there soon after it is back.
+            Withdrawn(self.link, self.consumer_id, self._leaving)
+            if had_to_say:
+                raise
         except BaseException:
             Withdrawn(self.link, self.consumer_id, self._leaving)
             raise

@@ -18,6 +18,7 @@ from pulsar_ray.errors import (
     ProducerFenced,
     PulsarException,
     Timeout,
+    WrongNode,
     error_from,
 )
 from pulsar_ray.lane.completion import Completion
@@ -57,6 +58,16 @@ class PartitionProducer(SendQueue):
         with self._state:
             self._carrier = self.link.carrier
             self._is_open = self._carrier is not None
+        self._watch_timeouts()
+
+    def open_when_back(self, absence: WrongNode) -> None:
+        """Open as soon as the partition, which is away, can be attached to."""
+        self._absent_since_opening = absence
+        self.link.add_endpoint(self.producer_id, self)
+        self.link.begin_attaching()
+        self._watch_timeouts()
+
+    def _watch_timeouts(self) -> None:
         if self._send_timeout_s:
             self._io.call_later(min(1.0, self._send_timeout_s), self._check_timeouts)
 
@@ -91,10 +102,13 @@ class PartitionProducer(SendQueue):
                 self._again,
             )
 
-    def _reopened(self, _opened: ProducerOpened, carrier: Connection) -> None:
+    def _reopened(self, opened: ProducerOpened, carrier: Connection) -> None:
         with self._state:
             if self.link.carrier is not carrier:
                 return
+            if self._builder is None:
+                self._make_builder(opened)
+                self._absent_since_opening = None
             self._carrier = carrier
             self._is_open = True
             self._numbers.replaces = 0
@@ -119,6 +133,8 @@ class PartitionProducer(SendQueue):
         """The carrier is gone: nothing is written until the producer is open again."""
         with self._state:
             self._is_open = False
+            self._closed_at_s = time.monotonic()
+            self._sure_room = 0
             self._pending.resend()
 
     def payload_memory(self, length: int) -> memoryview | None:
@@ -189,9 +205,10 @@ class PartitionProducer(SendQueue):
 
     def give_up(self) -> None:
         """A message got no receipt in time: everything pending fails and is not written any more."""
-        self._start_incarnation(
-            Timeout(f"no receipt within {self._send_timeout_s} s; whether it was stored is unknown")
-        )
+        text = f"no receipt within {self._send_timeout_s} s; whether it was stored is unknown"
+        if (absence := self.absence) is not None:
+            text = f"{text}: {absence.text}"
+        self._start_incarnation(Timeout(text))
         if self.link.is_attached:
             self._request_open()
 

@@ -47,9 +47,14 @@ class PeriodicLook:
     def _look(self) -> None:
         raise NotImplementedError
 
+    @property
+    def pause_s(self) -> float:
+        """How long to wait before the next look."""
+        return self._period_s
+
     def _arm(self) -> None:
         if not self.is_stopped:
-            self._timer = IoThread.get().call_later(self._period_s, self._begin)
+            self._timer = IoThread.get().call_later(self.pause_s, self._begin)
 
     def _begin(self) -> None:
         threading.Thread(target=self._run, name="pulsar-ray-topics", daemon=True).start()

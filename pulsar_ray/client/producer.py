@@ -19,12 +19,19 @@ from pulsar_ray.client.opened_later import OpenedLater
 from pulsar_ray.client.partition_producer import PartitionProducer
 from pulsar_ray.client.producer_options import ProducerOptions
 from pulsar_ray.client.received_block import ReceivedBlock
-from pulsar_ray.client.routing import BatchTurnsRouter, Router, new_router
+from pulsar_ray.client.routing import BatchTurnsRouter, Router, new_router, there
 from pulsar_ray.client.schema import BytesSchema
 from pulsar_ray.client.sealed_batch import SendCallback
 from pulsar_ray.client.send_arguments import check_send_arguments, message_fields
 from pulsar_ray.client.send_callbacks import ErrorCallback
-from pulsar_ray.errors import AlreadyClosed, NotAllowedError, ProducerQueueIsFull, PulsarException, Timeout
+from pulsar_ray.errors import (
+    AlreadyClosed,
+    NotAllowedError,
+    ProducerQueueIsFull,
+    PulsarException,
+    Timeout,
+    WrongNode,
+)
 from pulsar_ray.lane.completion import Completion
 from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.model.message_id import MessageId
@@ -131,9 +138,10 @@ class Producer(OpenedLater):
         a tombstone.
 
         Raises Timeout after `send_timeout_millis` without a receipt (the outcome is then unknown),
-        MessageTooBig, ProducerQueueIsFull, DiskSpaceLow, AlreadyClosed; ValueError for wrong arguments,
-        TypeError for content of a type the schema does not take. Must not be called from a send callback,
-        which it would wait for.
+        MessageTooBig, ProducerQueueIsFull, DiskSpaceLow, AlreadyClosed, WrongNode at once if the partition
+        is known to be on a node that is away (keyless messages go to other partitions then); ValueError for
+        wrong arguments, TypeError for content of a type the schema does not take. Must not be called from a
+        send callback, which it would wait for.
         """
         given = (
             properties,
@@ -219,7 +227,7 @@ class Producer(OpenedLater):
                 self._enqueue_in_turn(value, callback, fields)
             else:
                 partition.enqueue(value, callback, fields)
-        except (ProducerQueueIsFull, AlreadyClosed) as error:
+        except (ProducerQueueIsFull, AlreadyClosed, WrongNode) as error:
             if callback is not None:
                 callback(error.result, MessageId())
 
@@ -284,7 +292,10 @@ class Producer(OpenedLater):
             )
             message = Message(outgoing, 0)
         with self._route_lock:
-            return self._partitions[self._router.choose(key, message)]
+            index = self._router.choose(key, message)
+            if key or message is not None or self._partitions[index].takes_keyless:
+                return self._partitions[index]
+            return self._partitions[there(index, self._router, self._partitions)]
 
     def _enqueue_in_turn(
         self,
@@ -299,9 +310,15 @@ class Producer(OpenedLater):
         Whatever ends that batch meanwhile, this message or another thread, moves the turn on.
         """
         assert self._turns is not None
+        refused = 0
         while True:
             partition = self._partitions[self._turns.current]
             if partition.enqueue(value, callback, fields, seal=seal, in_turn=True):
+                return partition
+            refused += 1
+            if refused > len(self._partitions) and not any(each.takes_keyless for each in self._partitions):
+                # All are away, or lost just now: one of them says which.
+                partition.enqueue(value, callback, fields, seal=seal)
                 return partition
 
     # --- many at once -----------------------------------------------------------------------------
@@ -426,7 +443,7 @@ class Producer(OpenedLater):
 
     def producer_name(self) -> str:
         """The given name, or the one made up by the broker."""
-        return self._partitions[0].name
+        return next((partition.name for partition in self._partitions if partition.name), "")
 
     def last_sequence_id(self) -> int:
         """The highest sequence id stored so far, -1 before any."""

@@ -10,7 +10,7 @@ import functools
 import random
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import mmh3
@@ -171,6 +171,28 @@ class CustomRouter:
 
     def set_partition_count(self, count: int) -> None:
         self._count = count
+
+
+class Destination(Protocol):
+    """A partition that messages can go to."""
+
+    @property
+    def takes_keyless(self) -> bool:
+        """Whether messages that may go to any partition should come here."""
+
+
+def there(index: int, router: Router, partitions: Sequence[Destination]) -> int:
+    """Where a keyless message goes instead of a partition that is away.
+
+    To one whose turn is next, or that follows; to the given one if all are away.
+    """
+    for _ in partitions:
+        chosen = router.choose(None)
+        if partitions[chosen].takes_keyless:
+            return chosen
+    count = len(partitions)
+    following = [(index + step) % count for step in range(count)]
+    return next((other for other in following if partitions[other].takes_keyless), index)
 
 
 def new_router(options: ProducerOptions, count: int, start: int | None = None) -> Router:

@@ -22,7 +22,7 @@ from pulsar_ray.client.producer_options import ProducerOptions
 from pulsar_ray.client.routing import BatchTurnsRouter
 from pulsar_ray.client.sealed_batch import SendCallback
 from pulsar_ray.client.send_callbacks import completion_of
-from pulsar_ray.errors import MessageTooBig, ProducerQueueIsFull, PulsarException, Timeout
+from pulsar_ray.errors import MessageTooBig, ProducerQueueIsFull, PulsarException, Timeout, WrongNode
 from pulsar_ray.format.block import MAX_ROWS, check_block_size
 from pulsar_ray.format.table import MAX_BATCH_BYTES
 from pulsar_ray.session.publish_packets import PublishPackets
@@ -35,6 +35,8 @@ MAX_PENDING_BYTES = 64 * 1024 * 1024
 IN_FLIGHT_UNBATCHED = 2
 """Without batching, messages gather into one block while so many blocks are under way."""
 UNLIMITED = 1 << 62
+PATIENCE_S = 2.0
+"""For an actor that is not open: one that died is restarted within about a second."""
 
 
 class SendQueue:
@@ -57,6 +59,9 @@ class SendQueue:
         self._carrier: Connection | None = None
         self._error: PulsarException | None = None
         self._builder: BatchBuilder | None = None
+        """None before the partition has answered for the first time."""
+        self._absent_since_opening: WrongNode | None = None
+        """Why it could not be opened, until it is."""
         self._lone: LoneBlocks | None = None
         """For messages that need neither a batch nor compression."""
         self._packets = PublishPackets(producer_id)
@@ -67,6 +72,8 @@ class SendQueue:
         self._batch_timer_armed = False
         self._send_timeout_s = options.send_timeout_millis / 1000
         self._turns: BatchTurnsRouter | None = None
+        self._on_turn_over: Callable[[], None] | None = None
+        self._closed_at_s = 0.0
         self.last_sequence_id = -1
 
     def _drop_all(self) -> None:
@@ -87,6 +94,8 @@ class SendQueue:
         self._max_message_size = opened.max_message_size
         self.bulk_limits = BulkLimits.of(opened)
         self._builder = builder_for(options, opened)
+        if self._on_turn_over is not None:
+            self._builder.on_turn_over = self._on_turn_over
         if not options.batching_enabled and not options.compression_type:
             self._lone = LoneBlocks(opened.name, self.route.partition, self._stored)
         self.last_sequence_id = options.first_sequence_id - 1
@@ -96,7 +105,9 @@ class SendQueue:
         with self._state:
             self._turns = turns
             partition = self.route.partition
-            self._builder.on_turn_over = lambda: turns.batch_sealed(partition)  # type: ignore[union-attr]
+            self._on_turn_over = lambda: turns.batch_sealed(partition)
+            if self._builder is not None:
+                self._builder.on_turn_over = self._on_turn_over
 
     # --- enqueueing -------------------------------------------------------------------------------
 
@@ -113,7 +124,7 @@ class SendQueue:
 
         `seal`: somebody waits for it, so its batch does not wait for more. `in_turn`: it is here because this
         is the partition whose turn it is. False if the turn has moved on, so that it was not added.
-        Raises ProducerQueueIsFull, MessageTooBig, AlreadyClosed; then nothing was added.
+        Raises ProducerQueueIsFull, MessageTooBig, AlreadyClosed, WrongNode; then nothing was added.
         """
         with self._state:
             if self._error is not None:
@@ -195,9 +206,9 @@ class SendQueue:
         pending = self._pending
         if pending.size > MAX_PENDING_BYTES:
             return 0
-        if not self._max_pending:
+        if not self._max_pending or self._builder is None:
             return UNLIMITED
-        return max(0, self._max_pending - pending.messages - self._builder.message_count)  # type: ignore[union-attr]
+        return max(0, self._max_pending - pending.messages - self._builder.message_count)
 
     def _made_room(self) -> None:
         """Called with the state lock held."""
@@ -209,7 +220,14 @@ class SendQueue:
         """Called with the state lock held: wait until a message fits, and see how many more do for sure.
 
         A message in turn does not wait once the turn is elsewhere, which the end of an open batch makes it.
+        While the partition is not open each message looks. Raises WrongNode if it is known to be away.
         """
+        if not self._is_open:
+            if in_turn and self._turns is not None and not self.takes_keyless:
+                self._turns.batch_sealed(self.route.partition)
+                if self._is_turn_elsewhere():
+                    return
+            self._check_there()
         if self._is_full(1, 0):
             if in_turn:
                 self._seal_for_room()
@@ -218,7 +236,25 @@ class SendQueue:
             if in_turn and self._is_turn_elsewhere():
                 return
         # One at least, for the message itself: a queue may be full of less than a message.
-        self._sure_room = max(1, self.room)
+        self._sure_room = max(1, self.room) if self._is_open else 1
+
+    @property
+    def absence(self) -> WrongNode | None:
+        """Why the partition is away, if it is known to be: nothing more is taken for it then."""
+        if self._is_open:
+            return None
+        return self.link.absence or self._absent_since_opening
+
+    @property
+    def takes_keyless(self) -> bool:
+        """Whether messages that may go to any partition should come here: not while it is away, or silent."""
+        if self._is_open:
+            return True
+        return self.absence is None and time.monotonic() - self._closed_at_s < PATIENCE_S
+
+    def _check_there(self) -> None:
+        if not self._is_open and (absence := self.absence) is not None:
+            raise absence
 
     def _is_full(self, messages: int, size: int) -> bool:
         pending = self._pending
@@ -264,7 +300,10 @@ class SendQueue:
     def check_size(self, payload_bytes: int) -> None:
         """Raise MessageTooBig for a payload above what the partition takes; compression may only make it
         smaller.
+
+        Raises WrongNode if the partition is known to be away.
         """
+        self._check_there()
         if not self._options.compression_type:
             check_block_size(payload_bytes, payload_bytes, self._max_message_size)
         elif payload_bytes > MAX_PENDING_BYTES:
@@ -287,6 +326,7 @@ class SendQueue:
         with self._state:
             if self._error is not None:
                 raise self._error
+            self._check_there()
             if self._is_full(0, size):
                 self._wait_for_room(0, size)
             self._sure_room = 0
@@ -352,7 +392,8 @@ class SendQueue:
     def _take_sealed(self, *, seal: bool) -> None:
         """Called with the state lock held: finished batches become pending blocks with their entry_seq."""
         builder = self._builder
-        assert builder is not None
+        if builder is None:
+            return
         if seal:
             builder.seal()
         for batch in builder.take_sealed():

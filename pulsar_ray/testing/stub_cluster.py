@@ -28,6 +28,7 @@ from pulsar_ray.errors import (
     ServiceUnitNotReady,
     SubscriptionNotFound,
     TopicNotFound,
+    WrongNode,
 )
 from pulsar_ray.managed_ledger.identity import TopicIdentity
 from pulsar_ray.managed_ledger.store_identity import CATALOG_FILE
@@ -86,6 +87,7 @@ class StubCluster:
         self._lock = threading.RLock()
         self._actors: dict[str, StubActor] = {}
         self._kept_down: set[str] = set()
+        self._away: dict[str, str] = {}
         self._ended = False
         self._gone: BrokerGone | None = None
         self._told: list[Callable[[PulsarException], None]] = []
@@ -102,8 +104,14 @@ class StubCluster:
     def _started(self, rows: list[PartitionRow]) -> list[PartitionRoute]:
         for row in rows:
             with suppress(NotConnected):
-                self._partition(row)
-        return [PartitionRoute(row.name, row.partition_index, partition_name(row.name)) for row in rows]
+                if row.name not in self._away:
+                    self._partition(row)
+        return [
+            PartitionRoute(
+                row.name, row.partition_index, partition_name(row.name), self._away.get(row.name, "")
+            )
+            for row in rows
+        ]
 
     def topics(self, namespace: str, timeout_s: float) -> list[tuple[str, int]]:
         """As Controller.list_topics."""
@@ -135,6 +143,8 @@ class StubCluster:
             self._check_runs()
             if self._topics.partition(TopicName.parse(request.topic)) is None:
                 raise TopicNotFound(f"the topic {request.topic} does not exist")
+            if request.topic in self._away:
+                raise WrongNode(self._away[request.topic])
             address = dispatcher_name(request.topic, request.subscription, request.durable)
             running = self._actors.get(address)
             if isinstance(running, StubDispatcher) and not running.is_dead and not running.is_missing:
@@ -246,6 +256,8 @@ class StubCluster:
 
     def _running(self, address: str) -> StubActor:
         with self._lock:
+            if _topic_of(address) in self._away:
+                raise Moved(f"{address}: its node is gone")
             actor = self._actors.get(address)
             if actor is not None and not actor.is_dead:
                 return actor
@@ -378,6 +390,21 @@ class StubCluster:
     def allow(self, address: str) -> None:
         """An actor that was kept down may start again."""
         self._kept_down.discard(address)
+
+    def take_away(self, partition: str) -> None:
+        """The node of a partition is gone, with the partition's actor and its dispatchers."""
+        with self._lock:
+            self._away[partition] = f"{partition} lives in store s1 of host far, which no running node holds"
+            gone = [address for address in self._actors if _topic_of(address) == partition]
+            actors = [self._actors.pop(address) for address in gone]
+        for actor in actors:
+            actor.kill()
+            actor.wait_ended()
+
+    def bring_back(self, partition: str) -> None:
+        """The node of a partition is there again."""
+        with self._lock:
+            del self._away[partition]
 
     def cut_lanes(self, address: str) -> None:
         """Break every connection of an actor; the actor lives."""

@@ -31,10 +31,10 @@ class StubController:
         """As Controller.create_topic."""
         self._topics.create(TopicName.parse(topic), partitions, [STORE])
 
-    def prepare_partitions(self, topic: str, partitions: int) -> list[tuple[str, int, str]]:
+    def prepare_partitions(self, topic: str, partitions: int) -> list[tuple[str, int, str, str]]:
         """As Controller.prepare_partitions."""
         rows = self._topics.prepare_partitions(TopicName.parse(topic), partitions, [STORE])
-        return [(route.topic, route.partition, route.address) for route in self._start(rows)]
+        return [(route.topic, route.partition, route.address, route.away) for route in self._start(rows)]
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         """As Controller.add_partitions."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from pulsar_ray.errors import PulsarException
+from pulsar_ray.errors import PulsarException, WrongNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,15 @@ class PartitionRoute:
     topic: str
     partition: int
     address: str
+    away: str = ""
+    """Where it lies, if no running node holds that; empty if it is served."""
+
+
+def check_any_there(routes: Sequence[PartitionRoute]) -> None:
+    """Raise WrongNode if all partitions of a topic are away."""
+    if routes and all(route.away for route in routes):
+        others = f" (and {len(routes) - 1} more partitions of its topic are away)" if len(routes) > 1 else ""
+        raise WrongNode(f"{routes[0].away}{others}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from pulsar_ray.errors import (
     Timeout,
     TopicNotFound,
     UnknownError,
+    WrongNode,
 )
 from pulsar_ray.lane.completion import Completion
 from pulsar_ray.lane.connection import Awaited
@@ -124,8 +125,10 @@ class ActorLink:
                     raise self.last_error or Timeout(
                         "the actor did not answer an attach in time; is the broker running?"
                     )
-                if not self.is_attached and self.last_error is not None and not self.last_error.retriable:
-                    raise self.last_error
+                error = self.last_error
+                # What lies on a node that is away may take days to come back.
+                if error is not None and (not error.retriable or isinstance(error, WrongNode)):
+                    raise error
             assert self.attached is not None
             return self.attached
 
@@ -137,6 +140,18 @@ class ActorLink:
                 if not self._state.wait(max(0.0, deadline - time.monotonic())):
                     break
             return self._connection is not None
+
+    @property
+    def absence(self) -> WrongNode | None:
+        """Why the actor is away, as the last attempt to attach found."""
+        error = self.last_error
+        return error if self._connection is None and isinstance(error, WrongNode) else None
+
+    def begin_attaching(self) -> None:
+        """Attach in the background, and go on trying while it has endpoints."""
+        with self._state:
+            if self._connection is None:
+                self._start_attaching()
 
     def add_endpoint(self, endpoint_id: int, endpoint: Endpoint) -> None:
         """From now on packets for this id go to `endpoint`, and it is re-opened after each re-attach."""
@@ -339,7 +354,8 @@ class ActorLink:
                 for endpoint in list(self._endpoints.values()):
                     endpoint.on_refused(self.last_error)
             with self._state:
-                if not (self.last_error.retriable or self._endpoints):
+                is_worth_it = self.last_error.retriable and not isinstance(self.last_error, WrongNode)
+                if not (is_worth_it or self._endpoints):
                     self._is_attaching = False
                     self._state.notify_all()
                     return

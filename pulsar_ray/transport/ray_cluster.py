@@ -85,7 +85,7 @@ class RayCluster:
         )
 
     def resolve(self, topic: str, *, create: bool, timeout_s: float) -> list[PartitionRoute]:
-        """The topic's partitions. Raises TopicNotFound, InvalidTopicName."""
+        """The topic's partitions, some of which may be away. Raises TopicNotFound, InvalidTopicName."""
         rows = self.controller("resolve", topic, create, timeout_s=timeout_s)
         return [PartitionRoute(*row) for row in rows]
 

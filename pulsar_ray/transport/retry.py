@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pulsar_ray.errors import PulsarException
+from pulsar_ray.errors import PulsarException, WrongNode
 
 
 def until(
@@ -19,7 +19,7 @@ def until(
     longest_pause_s: float = 1.0,
 ) -> Any:
     """`call(seconds left)`, again after errors of the kinds in `again`; the last of them is raised at the
-    deadline.
+    deadline. WrongNode, of a node that is away for nobody knows how long, is raised at once.
 
     A repeat may be refused because the first call had been carried out and only its answer was lost:
     `was_done` tells by the refusal. The answer is None then.
@@ -31,8 +31,8 @@ def until(
         left = deadline - time.monotonic()
         try:
             return call(max(left, 0.001))
-        except again:
-            if time.monotonic() + pause >= deadline:
+        except again as error:
+            if isinstance(error, WrongNode) or time.monotonic() + pause >= deadline:
                 raise
             is_repeat = True
         except PulsarException as refused:
