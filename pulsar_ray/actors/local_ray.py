@@ -166,12 +166,13 @@ def stop_ray() -> None:
     """End it with everything on it."""
     node: Any = ray._private.worker._global_node
     processes = [process for _, process in node.live_processes()] if node is not None else []
+    session = Path(node.get_session_dir_path()) if node is not None else None
     with RAY_CALLS.kept_out():
         ray.shutdown()
     for process in processes:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_END_S)
-    clear_ended_sessions(Path(_ray_directory()))
+    clear_ended_sessions(Path(_ray_directory()), session)
 
 
 def node_address() -> str:

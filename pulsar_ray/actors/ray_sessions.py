@@ -16,9 +16,14 @@ STARTING_S = 3600.0
 BEGINNING_S = 60.0
 
 
-def clear_ended_sessions(directory: Path) -> None:
-    """Make room below the directory of this user's embedded Rays; those that run are left alone."""
-    sessions = sorted(path for path in directory.glob("session_*") if _is_ours(path) and _has_ended(path))
+def clear_ended_sessions(directory: Path, ended: Path | None = None) -> None:
+    """Make room below the directory of this user's embedded Rays; those that run are left alone.
+
+    `ended` is known to have.
+    """
+    sessions = sorted(
+        path for path in directory.glob("session_*") if _is_ours(path) and (path == ended or _has_ended(path))
+    )
     for path in sessions[:-1]:
         shutil.rmtree(path, ignore_errors=True)
     for path in sessions[-1:]:

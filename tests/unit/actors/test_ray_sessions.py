@@ -71,6 +71,12 @@ def test_a_session_that_never_came_up_goes_after_an_hour(directory: Path) -> Non
     assert not stuck.exists()
 
 
+def test_a_session_that_ended_in_order_goes_at_once(directory: Path) -> None:
+    ended = session(directory, "2026-01-01", raylet=False)
+    clear_ended_sessions(directory, ended)
+    assert [path.name for path in ended.iterdir()] == ["logs"]
+
+
 def test_nothing_is_to_be_cleared_where_no_ray_has_been(directory: Path) -> None:
     clear_ended_sessions(directory / "nobody")
     assert list(directory.iterdir()) == []
