@@ -47,7 +47,6 @@ class Consumer:
         "credit",
         "declined",
         "deliveries",
-        "detached_until_ms",
         "granted",
         "handed_over",
         "is_blocked",
@@ -79,15 +78,10 @@ class Consumer:
         self.deliveries: dict[Delivery, None] = {}
         self.unconfirmed: deque[Delivery] = deque()
         self.suspect: Delivery | None = None
-        self.detached_until_ms: int | None = None
 
     @property
     def permits(self) -> int:
         return self.credit - self.granted
-
-    @property
-    def is_attached(self) -> bool:
-        return self.detached_until_ms is None
 
     def set_credit(self, credit: int, received: int, handed_over: int) -> None:
         """Take a report; lower values than before are of a late one and change nothing.
@@ -106,7 +100,7 @@ class Consumer:
 
     def room(self, max_unacked: int) -> int:
         """How many messages it may get now; 0 or less: none. `max_unacked` 0 means no limit."""
-        if self.suspect is not None or self.detached_until_ms is not None:
+        if self.suspect is not None:
             return 0
         permits = self.credit - self.granted
         if not max_unacked:
@@ -129,7 +123,6 @@ class Consumer:
 
         What was acknowledged or taken back meanwhile is not sent again, so it is not charged either.
         """
-        self.detached_until_ms = None
         self.set_credit(self.credit, received, self.handed_over)
         if not self.unconfirmed:
             return []

@@ -170,12 +170,6 @@ class Dispatcher:
             self.seek_generation += 1
         self._type.policy.admit(spec, self.consumers.values())
 
-    def detach_consumer(self, consumer_id: int, now_ms: int) -> None:
-        """Its connection is lost: for the grace period it keeps its place and what it has."""
-        consumer = self.consumers.get(consumer_id)
-        if consumer is not None:
-            consumer.detached_until_ms = now_ms + self.settings.reattach_grace_ms
-
     def remove_consumer(self, consumer_id: int, how: Departure) -> None:
         """The consumer is gone for good; what it holds waits again (after a crash as suspects)."""
         consumer = self.consumers.pop(consumer_id, None)
@@ -188,27 +182,14 @@ class Dispatcher:
         self._returning.forget(consumer_id)
         self.cursor.forget_consumer(consumer_id)
 
-    def expire(self, now_ms: int) -> list[int]:
-        """Remove consumers whose grace is over, as crashed; returns their ids."""
-        gone = [
-            consumer_id
-            for consumer_id, consumer in self.consumers.items()
-            if consumer.detached_until_ms is not None and consumer.detached_until_ms <= now_ms
-        ]
-        for consumer_id in gone:
-            self.remove_consumer(consumer_id, Departure.CRASHED)
+    def expire(self, now_ms: int) -> None:
+        """Wait no longer for consumers known from before a restart, once their grace is over."""
         for consumer_id in self._returning.stop_waiting(now_ms):
             self.cursor.forget_consumer(consumer_id)
-        return gone
 
     def next_deadline(self) -> int | None:
         """When `expire` and then `dispatch` are due, None if never."""
-        deadline = self._returning.deadline_ms if self._returning.awaited else None
-        for consumer in self.consumers.values():
-            until = consumer.detached_until_ms
-            if until is not None and (deadline is None or until < deadline):
-                deadline = until
-        return deadline
+        return self._returning.deadline_ms if self._returning.awaited else None
 
     # ---- reading and granting
 
@@ -311,8 +292,6 @@ class Dispatcher:
 
     def why_no_room(self, consumer: Consumer) -> str | None:
         """Why a consumer may get nothing now, None if it may."""
-        if not consumer.is_attached:
-            return "its connection is lost; it keeps its place for a while"
         if consumer.permits <= 0:
             return "its receiver queue is full"
         if consumer.suspect is not None:

@@ -44,7 +44,7 @@ class Granting:
 
     def grant_suspect(self, consumer: Consumer, block: PendingBlock, row: int | None = None) -> Grant:
         """Give one suspect message of a block, the first without `row`, to one that has nothing else."""
-        rows, count = self.pending.take_suspect(block, row)
+        rows, count = self.pending.suspects.take(block, row)
         return self._deliver(consumer, block, rows, count, is_suspect=True)
 
     def _deliver(

@@ -16,10 +16,10 @@ from pulsar_ray.dispatch.hash_range import AutoSplitRanges
 from pulsar_ray.dispatch.hash_regions import HashRegions, KeySharedSpec
 from pulsar_ray.dispatch.hash_ring import HashRing
 from pulsar_ray.dispatch.key_routes import KeyRoutes
-from pulsar_ray.dispatch.key_suspects import Barriers, dispatch_suspects
 from pulsar_ray.dispatch.pending_acks import PendingAcks
 from pulsar_ray.dispatch.policy import GrantSource, rows_that_fit
 from pulsar_ray.dispatch.sticky_ranges import StickyRanges
+from pulsar_ray.dispatch.suspects.turns import Barriers, dispatch_to_owners
 from pulsar_ray.dispatch.waiting_index import WaitingIndex
 from pulsar_ray.errors import ConsumerBusy
 from pulsar_ray.model import row_sets
@@ -104,7 +104,7 @@ class KeySharedPolicy:
         """Grant until no consumer has room or nothing is left for those who have."""
         grants: list[Grant] = []
         self._update_index(source.now_ms)
-        barriers = dispatch_suspects(self.routes, source, grants) if self._pending.suspects else {}
+        barriers = dispatch_to_owners(self.routes, source, grants) if self._pending.suspects else {}
         for number, consumer in enumerate(self.routes.consumers):
             # Most have no permits most of the time; asking for a blocked one's room may end that.
             if (

@@ -8,7 +8,6 @@ again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from pulsar_ray.dispatch.consumer import Consumer
 from pulsar_ray.dispatch.dispatcher import Dispatcher
@@ -39,7 +38,6 @@ class NonPersistentDispatcher(Dispatcher):
         can_take: Callable[[int], bool],
     ) -> None:
         cursor = ManagedCursor(Subscription(name, is_durable=False))
-        settings = replace(settings, isolates_suspects=False)
         super().__init__(cursor, settings, epoch=epoch, now_ms=now_ms, topic=topic)
         self._can_take = can_take
         self.drops = Drops(now_ms)

@@ -15,6 +15,7 @@ from pulsar_ray.dispatch import row_segments
 from pulsar_ray.dispatch.consumer import Consumer, Delivery, PendingBlock
 from pulsar_ray.dispatch.log_blocks import LogBlocks
 from pulsar_ray.dispatch.row_segments import Segment
+from pulsar_ray.dispatch.suspects.queue import SuspectQueue
 from pulsar_ray.model.row_sets import RowSet
 
 
@@ -43,7 +44,7 @@ class PendingAcks:
         """Blocks never dispatched, in order; those without waiting rows are stale and skipped."""
         self.waiting: SortedDict = SortedDict()
         """Blocks whose waiting rows came back or are the rest of a block that was cut, by key."""
-        self.suspects: SortedDict = SortedDict()
+        self.suspects = SuspectQueue()
         self.waiting_messages = 0
         self.unacked_messages = 0
         self.watcher: PendingWatcher | None = None
@@ -60,18 +61,6 @@ class PendingAcks:
             if not fresh or block.key < fresh[0].key:
                 return block
         return fresh[0] if fresh else None
-
-    def lowest_suspect(self) -> PendingBlock | None:
-        """The lowest block with suspects."""
-        return self.suspects.peekitem(0)[1] if self.suspects else None
-
-    def first_suspect(self) -> PendingBlock | None:
-        """The lowest block with a suspect that may go out: of a batch only while nobody has part of it."""
-        for block in self.suspects.values():
-            if not (block.is_batch and block.deliveries):
-                found: PendingBlock = block
-                return found
-        return None
 
     # ---- rows in, rows out
 
@@ -128,18 +117,6 @@ class PendingAcks:
         elif self.waiting:
             self.waiting.pop(block.key, None)
 
-    def take_suspect(self, block: PendingBlock, row: int | None = None) -> tuple[RowSet, int]:
-        """Take one suspect row off a block, the first if none is named."""
-        if row is None:
-            rows, count = row_segments.take(block.suspects, 1)
-        else:
-            rows = 1 << row
-            count = row_segments.count_of(block.suspects, row)
-            row_segments.remove(block.suspects, rows)
-        if not block.suspects:
-            del self.suspects[block.key]
-        return rows, count
-
     def claim(self, block: PendingBlock, rows: RowSet) -> RowSet:
         """Take those of `rows` that wait, whatever their counts, off a block; returns them."""
         free = rows & (row_segments.rows_of(block.waiting) | row_segments.rows_of(block.suspects))
@@ -171,22 +148,20 @@ class PendingAcks:
         """Let rows that are nowhere wait again, with this redelivery count."""
         if not rows:
             return
-        segments = block.suspects if is_suspect else block.waiting
-        if block.is_batch and segments:
-            # One entry has one count: rows that wait already get the new one.
-            known = row_segments.rows_of(segments)
-            rows |= known
-            segments.clear()
-            if not is_suspect:
-                self.waiting_messages -= known.bit_count()
-        row_segments.insert(segments, rows, count)
         if is_suspect:
-            self.suspects[block.key] = block
-        else:
-            self.waiting[block.key] = block
-            self.waiting_messages += rows.bit_count()
-            if self.watcher is not None:
-                self.watcher.came_back(block)
+            self.suspects.add(block, rows, count)
+            return
+        if block.is_batch and block.waiting:
+            # One entry has one count: rows that wait already get the new one.
+            known = row_segments.rows_of(block.waiting)
+            rows |= known
+            block.waiting.clear()
+            self.waiting_messages -= known.bit_count()
+        row_segments.insert(block.waiting, rows, count)
+        self.waiting[block.key] = block
+        self.waiting_messages += rows.bit_count()
+        if self.watcher is not None:
+            self.watcher.came_back(block)
 
     def end(self, delivery: Delivery) -> RowSet:
         """Nothing of a delivery is pending any more; returns the rows that were."""
@@ -225,9 +200,7 @@ class PendingAcks:
             self.waiting_messages -= row_segments.size(block.waiting)
             block.waiting = []
             self.waiting.pop(block.key, None)
-        if block.suspects:
-            block.suspects = []
-            del self.suspects[block.key]
+        self.suspects.remove(block, block.ref.all_rows)
         del self.blocks[block.key]
 
     def drop_rows(self, block: PendingBlock, rows: RowSet) -> None:
@@ -248,8 +221,8 @@ class PendingAcks:
             self.settle(delivery, rows)
         if takes_from_waiting:
             self._remove_waiting(block, rows)
-        elif block.suspects:
-            self._remove_suspects(block, rows)
+        else:
+            self.suspects.remove(block, rows)
 
     def nowhere(self, block: PendingBlock, rows: RowSet) -> RowSet:
         """Those of `rows` that neither are pending nor wait."""
@@ -276,10 +249,4 @@ class PendingAcks:
             self.waiting_messages -= row_segments.remove(block.waiting, rows)
             if not block.waiting:
                 self.waiting.pop(block.key, None)
-        if block.suspects:
-            self._remove_suspects(block, rows)
-
-    def _remove_suspects(self, block: PendingBlock, rows: RowSet) -> None:
-        row_segments.remove(block.suspects, rows)
-        if not block.suspects:
-            del self.suspects[block.key]
+        self.suspects.remove(block, rows)

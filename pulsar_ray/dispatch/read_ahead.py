@@ -40,7 +40,7 @@ class ReadAhead:
             room = 0
             for consumer in self._consumers.values():
                 permits = consumer.credit - consumer.granted
-                if permits > 0 and consumer.detached_until_ms is None:
+                if permits > 0:
                     room += permits
             limit = min(2 * room, limit)
             keyed = self._type.keyed

@@ -22,8 +22,8 @@ class DispatchSettings:
     look_ahead_messages_per_consumer: int = 2_000
     """Key_Shared reads on past messages that cannot go anywhere now until so many wait."""
     look_ahead_messages_per_subscription: int = 20_000
-    isolates_suspects: bool = True
-    """After a crash what its consumer held comes back one at a time, so that poison is found."""
+    isolates_suspects: bool = False
+    """After a crash what its consumer held comes back one at a time (off: ADR 0007)."""
 
     @classmethod
     def of(cls, settings: Settings) -> DispatchSettings:
@@ -33,8 +33,6 @@ class DispatchSettings:
             max_unacked_messages_per_subscription=settings.max_unacked_messages_per_subscription,
             acknowledgment_at_batch_index_level_enabled=settings.acknowledgment_at_batch_index_level_enabled,
             reattach_grace_ms=int(settings.reattach_grace_seconds * 1000),
-            # Needs clients that report a suspect before they hand it out; until then a crash blames nobody.
-            isolates_suspects=False,
             stuck_after_ms=int(settings.stuck_subscription_warning_seconds * 1000),
             key_shared_replica_points=settings.subscription_key_shared_consistent_hashing_replica_points
             if settings.subscription_key_shared_use_consistent_hashing

@@ -17,6 +17,7 @@ from pulsar_ray.dispatch import row_segments
 from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.dispatch.policy import GrantSource, rows_that_fit
+from pulsar_ray.dispatch.suspects.turns import dispatch_to_free
 
 TURN_MESSAGES = 20
 
@@ -54,7 +55,7 @@ class SharedPolicy:
         """Grant until no consumer has room or nothing waits."""
         grants: list[Grant] = []
         pending = source.pending
-        passed_over = self._dispatch_suspects(source, grants) if pending.suspects else None
+        passed_over = self._kept_free(source, grants) if pending.suspects else None
         turns: dict[int, int] = {}
         # Those who had better wait for a whole block do so until the block at the head is another one.
         holding_back: set[Consumer] = set()
@@ -115,19 +116,6 @@ class SharedPolicy:
                 return
             room = source.room(consumer)
 
-    def _dispatch_suspects(self, source: GrantSource, grants: list[Grant]) -> Consumer | None:
-        """Hand out suspects; returns the consumer that is kept free for them."""
+    def _kept_free(self, source: GrantSource, grants: list[Grant]) -> Consumer | None:
         consumers = [consumer for level in self._levels.values() for consumer in level]
-        for consumer in consumers:
-            if consumer.unacked == 0 and source.room(consumer) > 0:
-                block = source.pending.first_suspect()
-                if block is None:
-                    return None
-                grants.append(source.grant_suspect(consumer, block))
-        if any(consumer.suspect is not None for consumer in consumers):
-            return None
-        return min(
-            (consumer for consumer in consumers if source.room(consumer) > 0),
-            key=lambda consumer: consumer.unacked,
-            default=None,
-        )
+        return dispatch_to_free(consumers, source, grants)

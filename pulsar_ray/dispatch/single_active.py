@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from pulsar_ray.dispatch import row_segments
-from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec, PendingBlock
+from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.dispatch.policy import GrantSource, rows_that_fit
-from pulsar_ray.dispatch.row_segments import Segment, size
+from pulsar_ray.dispatch.row_segments import size
+from pulsar_ray.dispatch.suspects.turns import comes_first, rows_before_suspects
 from pulsar_ray.errors import ConsumerBusy
-from pulsar_ray.model import row_sets
 
 
 class SingleActivePolicy:
@@ -52,35 +51,17 @@ class SingleActivePolicy:
         pending = source.pending
         while (pending.waiting_messages or pending.suspects) and (room := source.room(consumer)) > 0:
             block = pending.head()
-            suspect = pending.lowest_suspect() if pending.suspects else None
-            if suspect is not None and _comes_first(suspect, block):
+            suspect = pending.suspects.lowest()
+            if suspect is not None and comes_first(suspect, block):
                 if consumer.unacked == 0:
                     grants.append(source.grant_suspect(consumer, suspect))
                 break
             if block is None:
                 break
-            fitting = size(block.waiting) if suspect is None else _rows_in_order(block)
+            fitting = size(block.waiting) if suspect is None else rows_before_suspects(block)
             if fitting > room:
                 fitting = rows_that_fit(consumer, block, fitting, room)
             if not fitting:
                 break
             grants.append(source.grant(consumer, block, fitting))
         return grants
-
-
-def _comes_first(suspect: PendingBlock, block: PendingBlock | None) -> bool:
-    if block is None or suspect.key < block.key:
-        return True
-    return suspect is block and _first(suspect.suspects) < _first(block.waiting)
-
-
-def _rows_in_order(block: PendingBlock) -> int:
-    """The waiting rows of a block before its first suspect."""
-    if not block.suspects:
-        return size(block.waiting)
-    before = (1 << _first(block.suspects)) - 1
-    return (row_segments.rows_of(block.waiting) & before).bit_count()
-
-
-def _first(segments: list[Segment]) -> int:
-    return row_sets.first(row_segments.rows_of(segments))

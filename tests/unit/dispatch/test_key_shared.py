@@ -20,7 +20,7 @@ from tests.unit.dispatch.keys_rig import KeysRig
 from tests.unit.dispatch.rig import Rig
 
 DIGITS = list("0123456789")
-RING_OF_TEN = DispatchSettings(key_shared_replica_points=10, isolates_suspects=False)
+RING_OF_TEN = DispatchSettings(key_shared_replica_points=10)
 OUT_OF_ORDER = KeySharedSpec(allow_out_of_order_delivery=True)
 
 
@@ -96,7 +96,7 @@ def test_hashes_that_return_to_their_consumer_do_not_wait() -> None:
 
 
 def test_the_messages_of_a_consumer_that_left_go_to_the_new_owners_in_order() -> None:
-    keys = KeysRig(DIGITS * 3, settings=DispatchSettings(isolates_suspects=False))
+    keys = KeysRig(DIGITS * 3, settings=DispatchSettings())
     keys.add(1)
     keys.add(2)
     first = keys.entries()

@@ -11,6 +11,8 @@ from pulsar_ray.errors import ConsumerBusy, CumulativeAcknowledgementNotAllowedE
 from pulsar_ray.model.enums import ConsumerType
 from tests.unit.dispatch.rig import Rig
 
+ISOLATING = DispatchSettings(isolates_suspects=True)
+
 
 def test_few_messages_go_in_runs_of_twenty() -> None:
     rig = Rig([1] * 50)
@@ -196,7 +198,7 @@ def test_max_unacked_stops_a_subscription_until_half_is_acknowledged() -> None:
 
 
 def test_after_a_crash_messages_come_one_at_a_time_and_one_is_blamed() -> None:
-    rig = Rig([3, 1])
+    rig = Rig([3, 1], ISOLATING)
     rig.add(1, credit=3)
     rig.grants()
     rig.dispatcher.remove_consumer(1, Departure.CRASHED)
@@ -221,7 +223,7 @@ def test_after_a_crash_messages_come_one_at_a_time_and_one_is_blamed() -> None:
 
 
 def test_a_suspect_that_was_not_handed_over_is_not_blamed() -> None:
-    rig = Rig([2])
+    rig = Rig([2], ISOLATING)
     rig.add(1, credit=2)
     rig.grants()
     rig.dispatcher.remove_consumer(1, Departure.CRASHED)
@@ -234,7 +236,7 @@ def test_a_suspect_that_was_not_handed_over_is_not_blamed() -> None:
 
 
 def test_others_go_on_while_one_consumer_becomes_free_for_suspects() -> None:
-    rig = Rig([1] * 100)
+    rig = Rig([1] * 100, ISOLATING)
     rig.add(1, credit=10)
     rig.grants()
     rig.add(2, credit=10)

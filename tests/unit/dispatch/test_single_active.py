@@ -8,6 +8,7 @@ from pulsar_ray.dispatch.attachment import Departure
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.grant import DropQueue
 from pulsar_ray.dispatch.redelivery import EMPTY_QUEUE, ConsumerQueue
+from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.errors import ConsumerBusy
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.position import EARLIEST, Position
@@ -135,7 +136,7 @@ def test_what_was_held_before_a_seek_is_given_again() -> None:
 
 
 def test_after_a_crash_suspects_keep_their_place_in_the_order() -> None:
-    rig = Rig([4, 4])
+    rig = Rig([4, 4], DispatchSettings(isolates_suspects=True))
     rig.add(1, credit=6, consumer_type=EXCLUSIVE)
     rig.grants()
     rig.dispatcher.acknowledge(1, [(1, 1, 1)])

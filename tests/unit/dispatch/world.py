@@ -72,14 +72,15 @@ class World(NaiveModel):
         before = {i: self.dispatcher.consumers[i].permits for i in self.dispatcher.consumers}
         for grant in self.dispatcher.dispatch(self.now_ms):
             client = self.clients[grant.consumer_id]
-            assert client.is_attached, "granted to a detached consumer"
             permits = before[grant.consumer_id]
             rows = messages_of(grant.block, grant.rows)
             assert permits > 0, "granted without permits"
             assert grant.block.is_batch or len(rows) <= permits, "a block of entries overdrew the permits"
             before[grant.consumer_id] -= len(rows)
             self.check_grant(grant, rows)
-            client.lane.append(grant)
+            # Its session keeps the place of a client without a connection, to which no grant arrives.
+            if client.is_attached:
+                client.lane.append(grant)
         self.check_nothing_is_stuck()
 
     def hand_over(self) -> None:
@@ -257,7 +258,6 @@ class World(NaiveModel):
     def detach(self, client: Client) -> None:
         client.is_attached = False
         client.lane.clear()
-        self.dispatcher.detach_consumer(client.consumer_id, self.now_ms)
 
     def reattach(self, client: Client) -> None:
         held: dict[tuple[int, int], list[tuple[int, int]]] = {}
@@ -300,14 +300,14 @@ class World(NaiveModel):
         self.dispatcher.remove_consumer(client.consumer_id, how)
 
     def wait_for_the_missing(self) -> None:
+        """The dispatcher awaits nobody any more, and the sessions of those without a connection end."""
         self.now_ms += GRACE_MS
-        gone = self.dispatcher.expire(self.now_ms)
-        lost = [client for client in self.clients.values() if not client.is_attached]
-        assert set(gone) <= {client.consumer_id for client in lost}
-        for client in lost:
-            del self.clients[client.consumer_id]
+        self.dispatcher.expire(self.now_ms)
+        for client in [client for client in self.clients.values() if not client.is_attached]:
             if client.epoch == self.epoch:
-                self.let_go(client, Departure.CRASHED)
+                self.leave(client, Departure.CRASHED)
+            else:
+                del self.clients[client.consumer_id]
 
     def seek(self) -> None:
         if not self.refs:
