@@ -214,17 +214,18 @@ class Controller:
         name = TopicName.parse(topic)
         if create and not topics.is_known(name):
             await self._stores.reserve_numbers(self._settings.default_num_partitions)
-        rows = topics.resolve(name, create=create, stores=self._stores.known)
+        rows = topics.resolve(name, create=create, stores=self._stores.for_new_partitions)
         return self._started(topics.catalog, rows)
 
     def _started(self, catalog: Catalog, rows: list[PartitionRow]) -> list[tuple[str, int, str, str]]:
         """Start those that do not run and are not away. Raises TooManyActiveActors before the first."""
+        self._stores.look_for_draining()
         away: dict[str, str] = {}
         new: list[dict[str, Any]] = []
         for row in rows:
             try:
                 if partition_name(row.name) not in self._actors.handles:
-                    new.append(self._store_of(row))
+                    new.append(self._store_to_start_beside(row))
             except WrongNode as error:
                 away[row.name] = error.text
         for store in new:
@@ -240,7 +241,7 @@ class Controller:
         name = partition_name(row.name)
         if name in self._actors.handles:
             return self._actors.handles[name]
-        store = self._store_of(row)
+        store = self._store_to_start_beside(row)
         directory = str(Path(store["path"]) / "p" / str(row.number))
         identity = TopicIdentity(row.number, row.name, row.partition_index, catalog.identity.cluster_id)
         args = (directory, identity, store["store_id"], self._settings, row.has_ledger)
@@ -253,9 +254,20 @@ class Controller:
         store = self._stores.known.get(row.store_id)
         if store is None and not TopicName.parse(row.name).is_persistent:
             # Nothing of it lies in a store: any node will do.
-            store = next(iter(self._stores.known.values()), None)
+            stores = self._stores.known.values()
+            store = next((store for store in stores if not self._stores.is_draining(store)), None)
         if store is None:
             raise WrongNode(f"{row.name} {self._where(row)}")
+        return store
+
+    def _store_to_start_beside(self, row: PartitionRow) -> dict[str, Any]:
+        """As `_store_of`. Raises WrongNode as well if Ray, draining its node, would start nothing there."""
+        store = self._store_of(row)
+        if self._stores.is_draining(store):
+            raise WrongNode(
+                f"{row.name} lies on {store['host']}, which Ray drains, and Ray starts nothing more there: "
+                "start that node again, or bring its data directory to another one"
+            )
         return store
 
     def _where(self, row: PartitionRow) -> str:
@@ -277,7 +289,7 @@ class Controller:
         """Create a topic; 0 partitions is an unpartitioned one. Raises NotAllowedError if it exists."""
         topics = await self._serving()
         await self._stores.reserve_numbers(max(partitions, 1))
-        topics.create(TopicName.parse(topic), partitions, self._stores.known)
+        topics.create(TopicName.parse(topic), partitions, self._stores.for_new_partitions)
 
     async def prepare_partitions(self, topic: str, partitions: int) -> list[tuple[str, int, str, str]]:
         """The first step of growing: what is to come, as `resolve` answers, started and known to nobody else.
@@ -286,7 +298,7 @@ class Controller:
         """
         topics = await self._serving()
         await self._stores.reserve_numbers(max(partitions, 1))
-        rows = topics.prepare_partitions(TopicName.parse(topic), partitions, self._stores.known)
+        rows = topics.prepare_partitions(TopicName.parse(topic), partitions, self._stores.for_new_partitions)
         await self._mark("mark_prepared", rows)
         return self._started(topics.catalog, rows)
 
@@ -380,7 +392,7 @@ class Controller:
             allowed = self._settings.allow_auto_subscription_creation
             may_create = allowed or not TopicName.parse(row.name).is_persistent
             request = dataclasses.replace(request, create=request.create and may_create)
-            store = self._store_of(row)
+            store = self._store_to_start_beside(row)
             self._actors.create(SubscriptionDispatcher, name, store, request, self._settings)
             self._dispatchers[name] = (row.name, request.subscription, request.durable)
         return name
@@ -427,6 +439,7 @@ class Controller:
         came back under another id.
         """
         assert self._topics is not None
+        self._stores.look_for_draining()
         for name in self._actors.forget_dead():
             logger.warning("%s is dead for good: creating it anew", name)
             try:

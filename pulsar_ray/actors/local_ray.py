@@ -212,6 +212,15 @@ def alive_hosts() -> dict[str, str]:
     return {node["NodeID"]: node["NodeManagerHostname"] for node in nodes() if node["Alive"]}
 
 
+def draining_nodes() -> set[str]:
+    """The ids of the nodes that Ray drains: it starts nothing more there, and they will go."""
+    state: Any = ray._private.state.state
+    try:
+        return set(state.get_draining_nodes())
+    except AttributeError:  # a Ray that does not say it
+        return set()
+
+
 def is_own_ray() -> bool:
     """Whether this very process started the Ray that it is on, by `ray.init()`; it ends with the process."""
     node: Any = ray._private.worker._global_node

@@ -9,12 +9,12 @@ from typing import Any
 
 import ray
 
-from pulsar_ray.actors.local_ray import alive_hosts, is_running
+from pulsar_ray.actors.local_ray import alive_hosts, draining_nodes, is_running
 from pulsar_ray.actors.membership import Membership
 from pulsar_ray.actors.options import create
 from pulsar_ray.actors.store import StoreActor
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import NotConnected, PulsarException, Timeout
+from pulsar_ray.errors import NotConnected, PulsarException, ServiceUnitNotReady, Timeout
 from pulsar_ray.lane.within import within
 from pulsar_ray.managed_ledger.store_identity import StoreIdentity
 from pulsar_ray.transport.names import store_name
@@ -41,6 +41,7 @@ class Stores:
         self._data_dir = data_dir
         self._settings = settings
         self._handles: dict[str, Any] = {}
+        self._draining: set[str] = set()
         self.known: dict[str, dict[str, Any]] = {}
         self.refused: dict[str, dict[str, Any]] = {}
         self.unknown: dict[str, list[dict[str, Any]]] = {}
@@ -72,6 +73,27 @@ class Stores:
             )
         return self._handles[node_id]
 
+    def look_for_draining(self) -> None:
+        """Ask Ray which nodes it drains."""
+        self._draining = draining_nodes()
+
+    def is_draining(self, store: dict[str, Any]) -> bool:
+        """Whether Ray starts nothing more on a store's node, as of the last look."""
+        return store["node_id"] in self._draining
+
+    def for_new_partitions(self) -> list[str]:
+        """The ids of the stores that take new partitions: not those on nodes that Ray drains.
+
+        Raises ServiceUnitNotReady if there is none.
+        """
+        self.look_for_draining()
+        found = [store_id for store_id, store in self.known.items() if not self.is_draining(store)]
+        if not found:
+            raise ServiceUnitNotReady(
+                "Ray drains every node that has a store, so none takes a new partition: add a node"
+            )
+        return found
+
     async def find(self) -> None:
         """Take in all live nodes' stores that belong here; `refused` says what is wrong with the others.
 
@@ -83,7 +105,9 @@ class Stores:
             for node_id in set(handles) - set(hosts):
                 del handles[node_id]
         self.known = {store_id: store for store_id, store in self.known.items() if store["node_id"] in hosts}
-        missing = set(hosts) - {store["node_id"] for store in self.known.values()}
+        self.look_for_draining()
+        # A store's actor would not be started on a node that Ray drains.
+        missing = set(hosts) - {store["node_id"] for store in self.known.values()} - self._draining
         for node_id in missing - set(self._finding):
             task = asyncio.get_running_loop().create_task(self._find_on(node_id, hosts[node_id]))
             self._finding[node_id] = task

@@ -5,7 +5,7 @@ Synchronous, over the catalog; whoever asks starts the actors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from pulsar_ray.actors.catalog import Catalog, PartitionRow
 from pulsar_ray.actors.unstored_topics import UnstoredTopics, check_enabled
@@ -15,14 +15,19 @@ from pulsar_ray.model.topic_name import TopicName
 
 
 class TopicRegistry:
-    """Topics in the catalog, and those that are in no file. `stores` are the ids of the running ones."""
+    """Topics in the catalog, and those that are in no file.
+
+    `stores` gives the ids of the stores that take new partitions.
+    """
 
     def __init__(self, catalog: Catalog, settings: Settings) -> None:
         self.catalog = catalog
         self.unstored = UnstoredTopics()
         self._settings = settings
 
-    def resolve(self, name: TopicName, *, create: bool, stores: Iterable[str]) -> list[PartitionRow]:
+    def resolve(
+        self, name: TopicName, *, create: bool, stores: Callable[[], Iterable[str]]
+    ) -> list[PartitionRow]:
         """The partitions of a topic, or the one that is named. Creates the topic if it may.
 
         Raises TopicNotFound, NotAllowedError for a number that no partition of a partitioned topic has.
@@ -41,7 +46,9 @@ class TopicRegistry:
         """Whether there is such a topic, or partition."""
         return self.partition(name) is not None or self.catalog.partition_count(name.full) is not None
 
-    def _auto_create(self, name: TopicName, create: bool, stores: Iterable[str]) -> list[PartitionRow]:
+    def _auto_create(
+        self, name: TopicName, create: bool, stores: Callable[[], Iterable[str]]
+    ) -> list[PartitionRow]:
         if name.is_partition and (count := self.catalog.partition_count(name.partitioned_full)):
             raise NotAllowedError(
                 f"{name.full} is no partition of {name.partitioned_full}, which has {count}"
@@ -53,7 +60,9 @@ class TopicRegistry:
         partitioned = self._settings.allow_auto_topic_creation_type == "partitioned" and not name.is_partition
         return self._new(name, self._settings.default_num_partitions if partitioned else 0, stores)
 
-    def create(self, name: TopicName, partitions: int, stores: Iterable[str]) -> list[PartitionRow]:
+    def create(
+        self, name: TopicName, partitions: int, stores: Callable[[], Iterable[str]]
+    ) -> list[PartitionRow]:
         """Create a topic; 0 partitions is an unpartitioned one. Raises NotAllowedError if it exists."""
         check_enabled(name, self._settings)
         if name.is_partition:
@@ -66,11 +75,13 @@ class TopicRegistry:
             )
         return self._new(name, partitions, stores)
 
-    def _new(self, name: TopicName, partitions: int, stores: Iterable[str]) -> list[PartitionRow]:
+    def _new(
+        self, name: TopicName, partitions: int, stores: Callable[[], Iterable[str]]
+    ) -> list[PartitionRow]:
         if self.unstored.find(name.full) or self.catalog.partition_count(name.full) is not None:
             raise NotAllowedError(f"the topic {name.full} already exists")
         if name.is_persistent or partitions:
-            return self.catalog.create(name, partitions, self._emptiest_first(stores))
+            return self.catalog.create(name, partitions, self._emptiest_first(stores()))
         self.catalog.check_namespace(name)
         return self.unstored.add(name.full)
 
@@ -79,7 +90,7 @@ class TopicRegistry:
         return sorted(stores, key=lambda store: (used.get(store, 0), store))
 
     def prepare_partitions(
-        self, name: TopicName, partitions: int, stores: Iterable[str]
+        self, name: TopicName, partitions: int, stores: Callable[[], Iterable[str]]
     ) -> list[PartitionRow]:
         """The first step of growing: the partitions that are to come. Nobody else is told of them yet.
 
@@ -96,7 +107,7 @@ class TopicRegistry:
             raise NotAllowedError(
                 f"{name.full} has {count} partitions and can only grow: {partitions} is not more than that"
             )
-        return self.catalog.prepare_partitions(name, partitions, self._emptiest_first(stores))
+        return self.catalog.prepare_partitions(name, partitions, self._emptiest_first(stores()))
 
     def prepared_partitions(self, name: TopicName, partitions: int) -> list[PartitionRow]:
         """What `add_partitions` would add. Raises TopicNotFound."""

@@ -98,7 +98,7 @@ class StubCluster:
         """As Controller.resolve."""
         with self._lock:
             self._check_runs()
-            rows = self._topics.resolve(TopicName.parse(topic), create=create, stores=[STORE])
+            rows = self._topics.resolve(TopicName.parse(topic), create=create, stores=lambda: [STORE])
             return self._started(rows)
 
     def _started(self, rows: list[PartitionRow]) -> list[PartitionRoute]:

@@ -29,11 +29,11 @@ class StubController:
 
     def create_topic(self, topic: str, partitions: int) -> None:
         """As Controller.create_topic."""
-        self._topics.create(TopicName.parse(topic), partitions, [STORE])
+        self._topics.create(TopicName.parse(topic), partitions, lambda: [STORE])
 
     def prepare_partitions(self, topic: str, partitions: int) -> list[tuple[str, int, str, str]]:
         """As Controller.prepare_partitions."""
-        rows = self._topics.prepare_partitions(TopicName.parse(topic), partitions, [STORE])
+        rows = self._topics.prepare_partitions(TopicName.parse(topic), partitions, lambda: [STORE])
         return [(route.topic, route.partition, route.address, route.away) for route in self._start(rows)]
 
     def add_partitions(self, topic: str, partitions: int) -> None:
