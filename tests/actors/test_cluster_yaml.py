@@ -60,3 +60,48 @@ def test_setting_up_twice_changes_the_shell_once(cluster: dict[str, Any], tmp_pa
     )
     venv = tmp_path / "pulsar-ray-venv"
     assert found.stdout.strip() == f"{venv}/bin:{venv}/jdk/bin:/usr/bin:/bin"
+
+
+def test_what_is_installed_is_the_wheel_that_was_copied_there(
+    cluster: dict[str, Any], tmp_path: Path
+) -> None:
+    assert cluster["file_mounts"]["~/pulsar-ray-dist"] == "./dist"
+    commands = [command for command in cluster["setup_commands"] if "pip install" in command]
+    python = tmp_path / "pulsar-ray-venv" / "bin" / "python"
+    wheel = tmp_path / "pulsar-ray-dist" / "pulsar_ray-9.9.9-py3-none-any.whl"
+    for path in (python, wheel):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    python.write_text('#!/bin/sh\nfor each in "$@"; do echo "$each"; done\n')
+    python.chmod(0o755)
+    installed = []
+    for command in commands:
+        done = _run(command, HOME=str(tmp_path))
+        installed += [each for each in done.stdout.split()[3:] if not each.startswith("--")]
+    assert installed == [f"{wheel}[spark]", str(wheel)]
+
+
+def test_the_broker_is_stopped_before_its_ray(cluster: dict[str, Any]) -> None:
+    stop, ray_stop, *_ = cluster["head_start_ray_commands"]
+    assert (stop, ray_stop) == ("pulsar-ray stop || true", "ray stop")
+    # On a worker it would stop everybody's broker.
+    assert not any("pulsar-ray stop" in command for command in cluster["worker_start_ray_commands"])
+
+
+@pytest.mark.parametrize("kind", ["head_start_ray_commands", "worker_start_ray_commands"])
+def test_a_limit_that_cannot_be_raised_is_told_and_ray_starts(cluster: dict[str, Any], kind: str) -> None:
+    (command,) = [command for command in cluster[kind] if "ulimit" in command]
+    stubs = 'ulimit() { test $# = 1 && echo 1024; }; ray() { echo "started: $*"; }; '
+    done = _run(stubs + command, HOME="/", RAY_HEAD_IP="192.0.2.10")
+    assert done.stdout.startswith("started: start ")
+    assert done.stderr.startswith("at most 1024 open files")
+
+
+def _run(command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", command],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={"PATH": "/usr/bin:/bin", **variables},
+    )
