@@ -21,6 +21,16 @@ with pulsar_ray.Client() as client:
         consumer.acknowledge(consumer.receive(30_000))
     answer(sorted(used))
 """
+_SUBSCRIBE = """
+import sys, pulsar_ray
+from pulsar_ray.errors import WrongNode
+with pulsar_ray.Client() as client:
+    consumer = client.subscribe(sys.argv[1], sys.argv[2])
+    try:
+        consumer.unsubscribe()
+    except WrongNode as error:
+        answer(type(error).__name__)
+"""
 
 
 @pytest.mark.timeout(400)
@@ -42,6 +52,6 @@ def test_new_partitions_go_elsewhere_and_what_runs_goes_on(ray_nodes: RayNodes) 
     held = {path.name for path in (worker.disk / "p").iterdir() if path.name.isdigit()}
     assert ray_nodes.head.ask(_USE, "after", "s") == [0, 1, 2, 3]
     assert {path.name for path in (worker.disk / "p").iterdir() if path.name.isdigit()} == held
-    # What runs there goes on; what would have to be started there is away.
+    # What runs there goes on. What would have to be started there is away: a new subscription's dispatcher.
     assert ray_nodes.head.ask(_USE, "before", "s") == [0, 1]
-    assert len(ray_nodes.head.ask(_USE, "before", "new")) == 2
+    assert ray_nodes.head.ask(_SUBSCRIBE, "before", "new") == "WrongNode"

@@ -17,7 +17,7 @@ from pulsar_ray.actors.catalog import Catalog
 from pulsar_ray.actors.membership import Membership
 from pulsar_ray.actors.stores import Stores
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import NetworkFileSystem, PulsarException, WrongNode
+from pulsar_ray.errors import NetworkFileSystem, PulsarException, ServiceUnitNotReady, WrongNode
 from pulsar_ray.managed_ledger.identity import PartitionDirectory
 from pulsar_ray.managed_ledger.store_identity import StoreIdentity
 
@@ -82,6 +82,8 @@ class Nodes:
         monkeypatch.setattr(
             stores_module, "alive_hosts", lambda: {node_id: f"host of {node_id}" for node_id in self.disks}
         )
+        self.draining: set[str] = set()
+        monkeypatch.setattr(stores_module, "draining_nodes", lambda: set(self.draining))
         monkeypatch.setattr(stores_module, "create", lambda _cls, _name, node_id, *_: self._created(node_id))
         monkeypatch.setattr(ray, "kill", self.ended.append)
 
@@ -225,3 +227,15 @@ def test_numbers_stand_in_every_store_before_they_are_granted(nodes: Nodes, memb
     run(stores.find, lambda: stores.reserve_numbers(5))
     assert [disk.identity and disk.identity.numbers_below for disk in nodes.disks.values()] == [6, 6]
     assert membership.catalog.last_number == 0
+
+
+def test_stores_on_nodes_that_ray_drains_take_no_new_partitions(nodes: Nodes, membership: Membership) -> None:
+    stores = new_stores(membership)
+    asyncio.run(stores.find())
+    assert sorted(stores.for_new_partitions()) == ["store-1", "store-2"]
+    nodes.draining = {"worker"}
+    assert stores.for_new_partitions() == ["store-1"]
+    assert stores.is_draining(stores.known["store-2"])
+    nodes.draining = {"head", "worker"}
+    with pytest.raises(ServiceUnitNotReady, match="drains every node"):
+        stores.for_new_partitions()
