@@ -1,0 +1,103 @@
+"""A worker that is cut off, or killed, while programs on the head node publish and receive."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from pulsar_ray.testing.waiting import wait_until
+from tests.nodes.ray_nodes import RayNodes
+from tests.nodes.world import SHARED, Node
+
+SENT_BEFORE = 100
+SENT_AFTER = 100
+DEADLINE_S = 120.0
+_PRODUCE = f"""
+import os, time, pulsar_ray
+from pulsar_ray.errors import PulsarException
+log = open("{SHARED}/confirmed", "w", buffering=1)
+with pulsar_ray.Client() as client:
+    producer = client.create_producer("t", send_timeout_millis=60_000)
+    number = 0
+    while not os.path.exists("{SHARED}/stop"):
+        for key in (None, str(number)):
+            try:
+                producer.send(b"%d %s" % (number, str(key).encode()), partition_key=key)
+                log.write(f"{{number}} {{key}}\\n")
+            except PulsarException:
+                time.sleep(0.1)
+        number += 1
+        time.sleep(0.01)
+answer(True)
+"""
+_CONSUME = f"""
+import pulsar_ray
+log = open("{SHARED}/received", "w", buffering=1)
+with pulsar_ray.Client() as client:
+    consumer = client.subscribe("t", "s")
+    log.write("subscribed\\n")
+    while True:
+        message = consumer.receive()
+        log.write(message.data().decode() + "\\n")
+        consumer.acknowledge(message)
+"""
+_READ_ALL = """
+import pulsar_ray
+with pulsar_ray.Client() as client:
+    reader = client.create_reader("t", pulsar_ray.MessageId.earliest)
+    found = []
+    while reader.has_message_available():
+        found.append(reader.read_next(30_000).data().decode())
+    answer(found)
+"""
+
+
+def _cut(nodes: RayNodes, worker: Node, seconds: float) -> None:
+    worker.cut()
+    time.sleep(seconds)  # how long the network is away is what is tested
+    worker.heal()
+
+
+def _kill(nodes: RayNodes, worker: Node) -> None:
+    worker.kill()
+    worker.boot(worker.other_address())
+    nodes.start_worker(worker)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [lambda nodes, worker: _cut(nodes, worker, 10.0), _kill],
+    ids=["cut off for 10 s", "killed, and back under another address"],
+)
+@pytest.mark.timeout(500)
+def test_no_confirmed_message_is_lost_or_doubled(
+    ray_nodes: RayNodes, harm: Callable[[RayNodes, Node], None]
+) -> None:
+    worker = ray_nodes.add_worker()
+    ray_nodes.admin("topics.create_partitioned_topic", "t", 4)
+    shared = ray_nodes.world.shared
+
+    def lines(name: str) -> list[str]:
+        path = shared / name
+        return path.read_text().splitlines() if path.exists() else []
+
+    head = ray_nodes.head
+    with head.start("python", "-c", _CONSUME):
+        wait_until(lambda: lines("received"), DEADLINE_S, "the subscription")
+        with head.start("python", "-c", f"def answer(_): pass\n{_PRODUCE}") as producing:
+            wait_until(lambda: len(lines("confirmed")) > SENT_BEFORE, DEADLINE_S, "the first messages")
+            harm(ray_nodes, worker)
+            ray_nodes.wait_for_stores()
+            enough = len(lines("confirmed")) + SENT_AFTER
+            wait_until(lambda: len(lines("confirmed")) > enough, DEADLINE_S, "messages after it")
+            (shared / "stop").touch()
+            assert producing.wait(DEADLINE_S) == 0
+        confirmed = set(lines("confirmed"))
+        wait_until(lambda: confirmed <= set(lines("received")), DEADLINE_S, "all of them at the consumer")
+    stored = Counter(head.ask(_READ_ALL))
+    assert not confirmed - stored.keys(), "confirmed, and not there"
+    assert max(stored.values()) == 1, json.dumps([each for each, count in stored.items() if count > 1])
