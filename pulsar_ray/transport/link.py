@@ -81,6 +81,8 @@ class ActorLink:
         self._is_attaching = False
         self._is_losing = False
         self._closed = False
+        self._is_over = False
+        """Closed, and everybody who waits was told why."""
         self._ended: PulsarException | None = None
         self.attached: AttachReply | None = None
         self.last_error: PulsarException | None = None
@@ -88,7 +90,7 @@ class ActorLink:
     def forked(self) -> None:
         """In a forked child, where another thread's lock would stay locked: this link ends without a word."""
         self._state = threading.Condition()
-        self._closed = True
+        self._closed = self._is_over = True
         self._connection = None
 
     # --- state ------------------------------------------------------------------------------------
@@ -269,7 +271,7 @@ class ActorLink:
             if (connection is not None and connection.wait(event, deadline)) or event.is_set():
                 return True
             remaining = deadline - time.monotonic()
-            if remaining <= 0 or self._closed:
+            if remaining <= 0 or self._is_over:
                 return event.is_set()
             if self._connection is connection:
                 event.wait(min(remaining, 0.02))
@@ -399,14 +401,23 @@ class ActorLink:
     def end(self, error: PulsarException) -> None:
         """The actor will not come back: its endpoints are refused, and whoever asks for it gets `error`."""
         self._ended = error
-        self.close()
-        for endpoint in list(self._endpoints.values()):
-            endpoint.on_detached()
-            endpoint.on_refused(error)
-        self._replies.fail_all(error)
+        self._drop()
+        try:
+            for endpoint in list(self._endpoints.values()):
+                endpoint.on_detached()
+                endpoint.on_refused(error)
+            self._replies.fail_all(error)
+        finally:
+            self._is_over = True
 
     def close(self) -> None:
         """Drop the carrier; the actor's session ends with it."""
+        try:
+            self._drop()
+        finally:
+            self._is_over = True
+
+    def _drop(self) -> None:
         with self._state:
             self._closed = True
             connection, self._connection = self._connection, None

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from pulsar_ray import Client, MessageId, Result
-from pulsar_ray.errors import BrokerGone
+from pulsar_ray.client.partition_producer import PartitionProducer
+from pulsar_ray.errors import BrokerGone, PulsarException
 from pulsar_ray.testing.waiting import wait_until
 from tests.conformance.broker import Broker
 from tests.conformance.event_loop import on_a_loop
@@ -98,3 +99,24 @@ async def test_tasks_are_told(broker: Broker) -> None:
     with pytest.raises(BrokerGone):
         await producer.send(b"x")
     await client.close()
+
+
+def test_a_send_that_waits_is_told_however_slowly_the_telling_goes(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = client.create_producer("t")
+    producer.send(b"x")
+    told_slowly = PartitionProducer.on_refused
+    has_given_up = threading.Event()
+
+    def on_refused(partition: PartitionProducer, error: PulsarException) -> None:
+        has_given_up.wait(1)
+        told_slowly(partition, error)
+
+    monkeypatch.setattr(PartitionProducer, "on_refused", on_refused)
+    monkeypatch.setattr(PartitionProducer, "give_up", lambda _: has_given_up.set())
+    broker.cluster.partition(producer.topic()).freeze()
+    error = _in_thread(lambda: producer.send(b"y"))
+    wait_until(lambda: producer._partitions[0]._pending.messages, TIMEOUT_S, "a send that waits")
+    broker.cluster.go()
+    assert isinstance(error(), BrokerGone)
