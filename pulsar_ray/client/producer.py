@@ -92,6 +92,7 @@ class Producer(OpenedLater):
         self.growth: Growth | None = None
         """What looks for more partitions while the producer is open."""
         if self._turns is not None:
+            self._turns.serve(self._partitions)
             for partition in partitions:
                 partition.take_turns(self._turns)
 
@@ -310,15 +311,9 @@ class Producer(OpenedLater):
         Whatever ends that batch meanwhile, this message or another thread, moves the turn on.
         """
         assert self._turns is not None
-        refused = 0
         while True:
             partition = self._partitions[self._turns.current]
             if partition.enqueue(value, callback, fields, seal=seal, in_turn=True):
-                return partition
-            refused += 1
-            if refused > len(self._partitions) and not any(each.takes_keyless for each in self._partitions):
-                # All are away, or lost just now: one of them says which.
-                partition.enqueue(value, callback, fields, seal=seal)
                 return partition
 
     # --- many at once -----------------------------------------------------------------------------

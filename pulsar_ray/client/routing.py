@@ -122,8 +122,13 @@ class BatchTurnsRouter:
         self._count = count
         self._key_hash = key_hash
         self._lock = threading.Lock()
+        self._destinations: Sequence[Destination] = ()
         self.current = start % count
         """The partition whose batch keyless messages go into. May be read without a lock."""
+
+    def serve(self, destinations: Sequence[Destination]) -> None:
+        """Turns are passed on among these, a list that grows with the topic."""
+        self._destinations = destinations
 
     def choose(self, key: str | None, message: Message | None = None) -> int:
         return self._key_hash(key) % self._count if key else self.current
@@ -133,6 +138,15 @@ class BatchTurnsRouter:
         with self._lock:
             if partition == self.current:
                 self.current = (partition + 1) % self._count
+
+    def pass_on(self, partition: int) -> None:
+        """The partition is away or silent: the turn of the next one that is not, if there is any.
+
+        It stays with one that is silent if all are, or a message would be sent round and round.
+        """
+        with self._lock:
+            if partition == self.current:
+                self.current = next_there(partition, self._destinations)
 
     def take_turn(self) -> int:
         """The partition index for a whole batch made elsewhere, whose turn is over with it."""
@@ -190,9 +204,14 @@ def there(index: int, router: Router, partitions: Sequence[Destination]) -> int:
         chosen = router.choose(None)
         if partitions[chosen].takes_keyless:
             return chosen
-    count = len(partitions)
-    following = [(index + step) % count for step in range(count)]
-    return next((other for other in following if partitions[other].takes_keyless), index)
+    return next_there(index, partitions)
+
+
+def next_there(index: int, partitions: Sequence[Destination]) -> int:
+    """The first partition that takes keyless messages, from the given one on; that one if none does."""
+    following = range(index, index + len(partitions))
+    others = (other % len(partitions) for other in following)
+    return next((other for other in others if partitions[other].takes_keyless), index)
 
 
 def new_router(options: ProducerOptions, count: int, start: int | None = None) -> Router:

@@ -224,7 +224,7 @@ class SendQueue:
         """
         if not self._is_open:
             if in_turn and self._turns is not None and not self.takes_keyless:
-                self._turns.batch_sealed(self.route.partition)
+                self._turns.pass_on(self.route.partition)
                 if self._is_turn_elsewhere():
                     return
             self._check_there()

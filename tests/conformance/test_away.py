@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from pulsar_ray.client.routing import java_string_hash
@@ -9,6 +11,7 @@ from pulsar_ray.errors import Timeout, WrongNode
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
 from tests.conformance.broker import EARLIEST, WAIT_MS, Broker, numbers, values
+from tests.conformance.event_loop import on_a_loop, turns, until
 
 COUNT = 4
 AWAY = 1
@@ -186,3 +189,37 @@ def test_an_administrator_is_shown_what_is_away_at_once(broker: Broker, away: st
     admin.topics.update_partitioned_topic(topic, COUNT + 1)
     assert admin.topics.subscriptions(f"{topic}-partition-{COUNT}") == ["s"]
     consumer.close()
+
+
+@on_a_loop
+@pytest.mark.parametrize("blocks", [False, True])
+async def test_a_loop_goes_on_while_all_partitions_are_silent(
+    broker: Broker, topic: str, blocks: bool
+) -> None:
+    names = [f"{topic}-partition-{part}" for part in range(COUNT)]
+    async with broker.asyncio_client() as client:
+        producer = await client.create_producer(topic, block_if_queue_full=blocks)
+        partitions = producer._open_already().partitions
+        for name in names:
+            broker.cluster.kill(name, keep_down=True)
+        await until(lambda: not any(partition.takes_keyless for partition in partitions))
+        sends = [asyncio.ensure_future(producer.send(value)) for value in numbers(0, 10)]
+        await turns(100)
+        assert not any(send.done() for send in sends)
+        for name in names:
+            broker.cluster.allow(name)
+        ids = await asyncio.gather(*sends)
+    assert len(set(ids)) == 10
+
+
+@on_a_loop
+@pytest.mark.parametrize("blocks", [False, True])
+async def test_a_loop_is_told_that_all_partitions_are_away(broker: Broker, topic: str, blocks: bool) -> None:
+    async with broker.asyncio_client() as client:
+        producer = await client.create_producer(topic, block_if_queue_full=blocks)
+        partitions = producer._open_already().partitions
+        for part in range(COUNT):
+            broker.cluster.take_away(f"{topic}-partition-{part}")
+        await until(lambda: all(partition.absence for partition in partitions))
+        with pytest.raises(WrongNode, match="host far"):
+            await producer.send(b"keyless")

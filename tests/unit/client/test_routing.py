@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -108,6 +109,29 @@ def test_a_whole_batch_made_elsewhere_takes_one_turn() -> None:
     turns.set_partition_count(5)
     turns.batch_sealed(2)
     assert turns.current == 3
+
+
+@dataclass
+class Place:
+    takes_keyless: bool
+
+
+def test_turns_pass_silent_partitions_and_stay_where_all_are_silent() -> None:
+    turns = router(3, batching_enabled=True)
+    assert isinstance(turns, BatchTurnsRouter)
+    places = [Place(False), Place(False), Place(True)]
+    turns.serve(places)
+    turns.pass_on(1)  # not the one whose turn it is
+    assert turns.current == 0
+    turns.pass_on(0)
+    assert turns.current == 2
+    places[2].takes_keyless = False
+    for _ in range(3):
+        turns.pass_on(turns.current)
+    assert turns.current == 2
+    places[0].takes_keyless = True
+    turns.pass_on(2)
+    assert turns.current == 0
 
 
 def test_single_partition_keeps_keyless_messages_together() -> None:
