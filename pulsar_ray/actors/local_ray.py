@@ -118,11 +118,6 @@ def is_driver() -> bool:
     return bool(ray._private.worker.global_worker.mode == ray.SCRIPT_MODE)
 
 
-def ray_connection() -> str:
-    """What names this process's connection to Ray, another one after each `ray.init`; "" if it has none."""
-    return ray.get_runtime_context().get_job_id() if ray.is_initialized() else ""
-
-
 def leave_ray(wait_s: float) -> bool:
     """Leave a Ray that has gone, as soon as no thread is inside it; False if one stays there so long."""
     deadline = time.monotonic() + wait_s

@@ -15,7 +15,8 @@ import weakref
 from pathlib import Path
 
 from pulsar_ray.actors.embedded import ClientMark, EmbeddedRecord, read_record
-from pulsar_ray.actors.local_ray import is_driver, leave_ray, ray_connection
+from pulsar_ray.actors.local_ray import is_driver, leave_ray
+from pulsar_ray.actors.ray_job import ray_job
 from pulsar_ray.errors import BrokerGone, ConnectError, PulsarException
 from pulsar_ray.transport.ray_cluster import RayCluster
 
@@ -30,7 +31,7 @@ class RayStay:
         self._data_dir = data_dir
         self._record = record
         self._mark = mark
-        self._connection = ray_connection()
+        self._job = ray_job()
         self._clusters: weakref.WeakSet[RayCluster] = weakref.WeakSet()
         self._ending = threading.Lock()
         self._is_over = False
@@ -71,7 +72,7 @@ class RayStay:
         self._is_over = True
 
     def _is_there(self) -> bool:
-        return ray_connection() == self._connection
+        return ray_job() == self._job
 
     def _look(self) -> None:
         while self._is_there():

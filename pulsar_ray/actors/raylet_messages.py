@@ -11,12 +11,14 @@ from typing import Any
 
 import ray
 
+from pulsar_ray.actors.ray_job import ray_job
+
 logger = logging.getLogger(__name__)
 
 _OF_MANY_WORKERS = "worker processes have been started on node"
 """A partition or subscription is a process, and `max_active_actors` bounds them: no news to anybody."""
 
-_joined: set[tuple[str, str]] = set()
+_joined: set[str] = set()
 
 
 def quiet_ray_output() -> None:
@@ -33,7 +35,7 @@ def quiet_ray_output() -> None:
 
 def ray_was_joined() -> None:
     """Say that this package called `ray.init`: nobody expects Ray to print anything."""
-    _joined.add(_job())
+    _joined.add(ray_job())
 
 
 class QuietPrinter:
@@ -46,7 +48,7 @@ class QuietPrinter:
         """Print, log or drop one message, as `quiet_ray_output` says."""
         if data.get("pid") == "raylet":
             lines = [line for line in data.get("lines", ()) if _OF_MANY_WORKERS not in line]
-            if _job() in _joined:
+            if ray_job() in _joined:
                 for line in lines:
                     logger.warning("Ray: %s", line)
                 return
@@ -54,10 +56,3 @@ class QuietPrinter:
                 return
             data = {**data, "lines": lines}
         self._printer(data, *args, **keywords)
-
-
-def _job() -> tuple[str, str]:
-    """Which Ray this process is connected to, and as which of its jobs."""
-    worker: Any = ray._private.worker.global_worker
-    address = getattr(getattr(worker, "gcs_client", None), "address", "")
-    return str(address), worker.current_job_id.hex()

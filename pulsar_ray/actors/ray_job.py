@@ -1,0 +1,19 @@
+"""Which Ray this process is connected to, and as which of its jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+
+
+def ray_job() -> str:
+    """What names this process's connection to Ray, another one after each `ray.init`; "" if it has none.
+
+    The number of the job alone is not enough: every Ray counts from one.
+    """
+    worker: Any = ray._private.worker.global_worker
+    if not worker.connected:
+        return ""
+    address = getattr(getattr(worker, "gcs_client", None), "address", "")
+    return f"{address} {worker.current_job_id.hex()}"
