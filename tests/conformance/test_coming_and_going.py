@@ -12,7 +12,13 @@ import pytest
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer import Consumer
 from pulsar_ray.client.policies import ConsumerKeySharedPolicy
-from pulsar_ray.errors import ConsumerAssignError, ConsumerBusy, PulsarException, TopicNotFound
+from pulsar_ray.errors import (
+    BrokerMetadataError,
+    ConsumerAssignError,
+    ConsumerBusy,
+    PulsarException,
+    TopicNotFound,
+)
 from pulsar_ray.model.enums import ConsumerType, KeySharedMode
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.cluster import AttachReply, SubscriptionRequest
@@ -149,7 +155,7 @@ def test_any_number_may_subscribe_and_unsubscribe_at_the_same_time(
                 consumer = mine.subscribe(topic, "s", kind)
                 try:
                     consumer.unsubscribe() if rng.random() < 0.5 else consumer.close()
-                except ConsumerBusy:
+                except BrokerMetadataError:
                     consumer.close()
             except ConsumerBusy:
                 continue
