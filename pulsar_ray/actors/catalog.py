@@ -45,6 +45,7 @@ FOUNDED_NUMBERS = 1 << 31
 REBUILT_NUMBERS = 1 << 21
 """One that was rebuilt grants so many, from one of the `REBUILT_RANGES` above."""
 REBUILT_RANGES = FOUNDED_NUMBERS // REBUILT_NUMBERS - 1
+_BESIDE_SQLITE = ("-wal", "-shm", "-journal")
 BUILT_IN_NAMESPACES = ("public/default", "pulsar/system")
 
 
@@ -172,6 +173,9 @@ class Catalog:
         try:
             for leftover in path.parent.glob(f"{staged.name}*"):
                 leftover.unlink()
+            for name in _BESIDE_SQLITE:
+                # Left by one that was lost: SQLite would put its changes into the new one.
+                path.with_name(path.name + name).unlink(missing_ok=True)
             os.close(SYSTEM_DISK.open(staged, os.O_WRONLY | os.O_CREAT))
             catalog = cls(staged)
             catalog.begin_generation(cluster_id, generation, first_number, ancestors)

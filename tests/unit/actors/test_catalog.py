@@ -174,6 +174,22 @@ def test_no_number_is_granted_twice_whatever_is_lost(tmp_path: Path) -> None:
             seen, hidden = [*seen, *hidden], []
 
 
+def test_the_log_that_a_lost_catalog_left_does_not_get_into_a_new_one(tmp_path: Path) -> None:
+    path, log = tmp_path / "meta.sqlite", tmp_path / "meta.sqlite-wal"
+    lost = new_catalog(path)
+    for number in range(20):
+        lost.create(topic(number), 3, ["store"])
+    left = log.read_bytes()  # as a kill leaves it
+    lost.close()
+    path.unlink()
+    log.write_bytes(left)
+    first = new_range([], Random(1))
+    made, _ = Catalog.make(path, "cluster", "later", first)
+    assert (made.identity.generations, made.last_number) == (("later",), first)
+    assert made.topics("public/default") == []
+    made.close()
+
+
 def test_a_catalog_that_has_granted_all_its_numbers_says_so(tmp_path: Path) -> None:
     first = FOUNDED_NUMBERS + REBUILT_NUMBERS
     catalog, _ = Catalog.make(tmp_path / "meta.sqlite", "c", "g", first)
