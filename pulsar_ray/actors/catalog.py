@@ -269,7 +269,12 @@ class Catalog:
         These have a name, or a number, that another one has; the earlier in `rows` is taken. `prepared` are
         the numbers of those that were not added to their topics yet. A partition that its topic should have
         and that nobody found has a row without a store, which a later restoration fills.
+        All of that is done, or nothing.
         """
+        with self._db.transaction():
+            return self._restore(rows, prepared)
+
+    def _restore(self, rows: Iterable[PartitionRow], prepared: Collection[int]) -> list[PartitionRow]:
         left_out: list[PartitionRow] = []
         to_come: list[PartitionRow] = []
         for row in rows:

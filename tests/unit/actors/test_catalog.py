@@ -174,6 +174,16 @@ def test_no_number_is_granted_twice_whatever_is_lost(tmp_path: Path) -> None:
             seen, hidden = [*seen, *hidden], []
 
 
+def test_a_restoration_that_a_full_disk_refused_has_restored_nothing(tmp_path: Path) -> None:
+    catalog = new_catalog(tmp_path / "meta.sqlite")
+    rows = [found(topic(number).full, number, "store") for number in range(1, 200)]
+    with full_disk(catalog), pytest.raises(BrokerPersistenceError):
+        catalog.restore(rows)
+    assert catalog.topics("public/default") == []
+    assert catalog.restore(rows) == []
+    assert len(catalog.topics("public/default")) == len(rows)
+
+
 def test_the_log_that_a_lost_catalog_left_does_not_get_into_a_new_one(tmp_path: Path) -> None:
     path, log = tmp_path / "meta.sqlite", tmp_path / "meta.sqlite-wal"
     lost = new_catalog(path)
