@@ -10,7 +10,8 @@ from typing import Any
 
 from pulsar_ray.actors.connect import Connected, connect
 from pulsar_ray.admin.topics import Topics
-from pulsar_ray.client.client_options import check_service_url
+from pulsar_ray.client.checks import check_seconds
+from pulsar_ray.client.client_options import check_paths, check_service_url
 from pulsar_ray.client.ending import Ending
 from pulsar_ray.config import check_settings
 from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException
@@ -34,8 +35,8 @@ class Admin:
     ) -> None:
         check_service_url(service_url)
         check_settings(settings)
-        if not operation_timeout_seconds > 0:
-            raise ValueError(f"operation_timeout_seconds={operation_timeout_seconds!r}: give more than 0")
+        check_paths(data_dir, config_file)
+        check_seconds("operation_timeout_seconds", operation_timeout_seconds)
         self.operation_timeout_s = float(operation_timeout_seconds)
         self._arguments = (service_url, data_dir, config_file, settings)
         self._lock = threading.Lock()

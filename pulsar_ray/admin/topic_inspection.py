@@ -8,6 +8,7 @@ from typing import Any
 from pulsar_ray.admin.internal_stats import internal_stats
 from pulsar_ray.admin.topic_calls import TopicCalls
 from pulsar_ray.admin.topic_stats import partition_stats, sum_of_partitions
+from pulsar_ray.client.checks import check_flag
 from pulsar_ray.errors import (
     NotAllowedError,
     NotConnected,
@@ -37,6 +38,7 @@ class TopicInspection(TopicCalls):
         are asked. A partition that is away, or does not answer, has the reason as `refused`, and zeros; that
         it is `away` is said as well. Raises TopicNotFound.
         """
+        check_flag("subscriptions", subscriptions)
         routes = self._all_routes(topic)
         with ThreadPoolExecutor(min(len(routes), CALLS_AT_ONCE)) as calls:
             partitions = calls.map(lambda route: self._partition(route, subscriptions), routes)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pulsar_ray.admin.topic_calls import TopicCalls
-from pulsar_ray.client.checks import check_properties, check_text
+from pulsar_ray.client.checks import check_flag, check_properties, check_text
 from pulsar_ray.client.message import Message
 from pulsar_ray.client.received_block import ReceivedBlock
 from pulsar_ray.errors import (
@@ -79,6 +79,7 @@ class TopicSubscriptions(TopicCalls):
         Raises NotAllowedError while consumers are connected, unless forced: then their next call raises
         SubscriptionNotFound, and they do not bring the subscription back.
         """
+        check_flag("force", force)
         routes = self._routes_with(topic, subscription)
         if not force:
             for route in routes:
@@ -206,6 +207,7 @@ class TopicSubscriptions(TopicCalls):
 
     def _routes_with(self, topic: str, subscription: str) -> list[PartitionRoute]:
         """The partitions that have the subscription. Raises SubscriptionNotFound if none has."""
+        check_text("subscription", subscription)
         routes = [route for route in self._routes(topic) if subscription in self._registered(route)]
         if not routes:
             raise SubscriptionNotFound(f"Subscription {subscription!r} not found for topic {topic}")
@@ -248,7 +250,7 @@ def _target(position: Any) -> str | int | list[int]:
         if position == MessageId.latest:
             return "latest"
         return [position.ledger_id(), position.entry_id()]
-    if isinstance(position, int) and not isinstance(position, bool) and position >= 0:
+    if isinstance(position, int) and not isinstance(position, bool) and 0 <= position < 2**63:
         return position
     raise ValueError(
         f'{position!r}: give "earliest", "latest", a MessageId, or (reset_cursor) a publish time in ms'

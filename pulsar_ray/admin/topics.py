@@ -8,7 +8,7 @@ from pulsar_ray.admin.topic_keys import TopicKeys
 from pulsar_ray.admin.topic_subscriptions import TopicSubscriptions
 from pulsar_ray.client.checks import check_flag, check_text
 from pulsar_ray.errors import InvalidTopicName, NotAllowedError, PulsarException, TopicNotFound
-from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.model.topic_name import TopicName, is_namespace
 
 
 class Topics(TopicGrowth, TopicInspection, TopicKeys, TopicSubscriptions):
@@ -59,9 +59,7 @@ class Topics(TopicGrowth, TopicInspection, TopicKeys, TopicSubscriptions):
         Raises TopicNotFound if the namespace does not exist.
         """
         check_text("namespace", namespace)
-        tenant, _, name = namespace.partition("/")
-        # Checks the namespace's name with the rules, and the error, of topic names.
-        if TopicName.parse(f"persistent://{tenant}/{name}/any").local_name != "any":
+        if not is_namespace(namespace):
             raise InvalidTopicName(f"{namespace!r} is not a namespace: use 'tenant/namespace'")
         return {name: count for name, count in self._admin.ask("list_topics", namespace)}  # noqa: C416
 

@@ -86,7 +86,7 @@ class Producer(OpenedFirst[LoopProducer]):
             ordering_key,
             sequence_id,
             replication_clusters,
-            disable_replication or False,
+            False if disable_replication is None else disable_replication,
             event_timestamp,
             deliver_at,
             deliver_after,

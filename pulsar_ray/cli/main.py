@@ -76,7 +76,7 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except PulsarException as error:
-            raise click.ClickException(str(error)) from None
+            raise click.ClickException(_one_line(str(error))) from None
         except ValueError as error:
             if type(error) is not ValueError:  # a defect of ours, or input that is no text
                 raise
@@ -84,6 +84,11 @@ class Commands(click.Group):
             raise click.UsageError(str(error)) from None
         except KeyboardInterrupt:
             raise click.exceptions.Exit(INTERRUPTED) from None
+
+
+def _one_line(text: str) -> str:
+    """A text that may quote names with line ends and other signs that are not to be printed."""
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
 def _check_url(_: click.Context, __: click.Parameter, url: str) -> str:

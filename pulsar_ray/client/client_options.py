@@ -10,6 +10,7 @@ from typing import Any
 
 from pulsar_ray.client.authentication import Authentication
 from pulsar_ray.client.checks import (
+    MAX_INT,
     check_flag,
     check_number,
     check_optional,
@@ -67,10 +68,10 @@ class ClientOptions:
             "authentication", options.authentication, Authentication, "one of the Authentication classes"
         )
         for name in ("operation_timeout_seconds", "io_threads", "message_listener_threads"):
-            check_number(name, getattr(options, name), 1)
+            check_number(name, getattr(options, name), 1, MAX_INT)
         check_number("concurrent_lookup_requests", options.concurrent_lookup_requests, 1)
         check_number("stats_interval_in_seconds", options.stats_interval_in_seconds, 0)
-        check_number("connection_timeout_ms", options.connection_timeout_ms, 1)
+        check_number("connection_timeout_ms", options.connection_timeout_ms, 1, MAX_INT)
         for name in ("use_tls", "tls_allow_insecure_connection", "tls_validate_hostname"):
             check_flag(name, getattr(options, name))
         for name in (
@@ -85,8 +86,7 @@ class ClientOptions:
         check_optional(
             "logger", options.logger, logger_classes, "a logging.Logger, ConsoleLogger, FileLogger"
         )
-        for name in ("data_dir", "config_file"):
-            check_optional(name, getattr(options, name), (str, os.PathLike), "a path")
+        check_paths(options.data_dir, options.config_file)
         if options.transport not in _TRANSPORTS:
             raise refuse("transport", options.transport, f"one of {', '.join(map(repr, _TRANSPORTS))}")
         check_settings(options.settings)
@@ -102,6 +102,12 @@ class ClientOptions:
             "transport": self.transport,
             **self.settings,
         }
+
+
+def check_paths(data_dir: object, config_file: object) -> None:
+    """Raise ValueError unless each is a path or None."""
+    for name, path in (("data_dir", data_dir), ("config_file", config_file)):
+        check_optional(name, path, (str, os.PathLike), "a path")
 
 
 def check_service_url(url: object) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pulsar_ray.client.checks import (
+    MAX_INT,
     check_callable,
     check_enum,
     check_flag,
@@ -151,7 +152,7 @@ def _check_subscription(options: ConsumerOptions) -> None:
     check_enum("regex_subscription_mode", options.regex_subscription_mode, RegexSubscriptionMode)
     check_enum("crypto_failure_action", options.crypto_failure_action, ConsumerCryptoFailureAction)
     check_enum("subscription_mode", options.subscription_mode, SubscriptionMode)
-    check_number("priority_level", options.priority_level, 0)
+    check_number("priority_level", options.priority_level, 0, MAX_INT)
     check_partition_updates(options.auto_update_partitions, options.auto_update_partitions_interval_seconds)
     check_properties("subscription_properties", options.subscription_properties)
 

@@ -78,7 +78,7 @@ class PartitionConsumer(Attending):
                 self._core.name,
                 self._incarnation,
                 int(options.consumer_type),
-                options.priority_level,
+                int(options.priority_level),  # it may be a bool
                 options.batch_index_ack_enabled,
                 self._reads_files,
                 self._epoch,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pulsar_ray.client.checks import (
+    MAX_INT,
     check_callable,
     check_enum,
     check_flag,
@@ -85,7 +86,7 @@ def _check(options: ProducerOptions) -> None:
     check_type("topic", options.topic, str, "a str")
     check_optional_text("producer_name", options.producer_name)
     check_type("schema", options.schema, Schema, "a Schema")
-    check_optional_number("initial_sequence_id", options.initial_sequence_id, -1)
+    check_optional_number("initial_sequence_id", options.initial_sequence_id, -1, 2**63 - 2)
     check_enum("compression_type", options.compression_type, CompressionType)
     check_flag("lazy_start_partitioned_producers", options.lazy_start_partitioned_producers)
     check_metadata("properties", options.properties)
@@ -97,7 +98,7 @@ def _check(options: ProducerOptions) -> None:
 
 
 def _check_queue(options: ProducerOptions) -> None:
-    check_number("send_timeout_millis", options.send_timeout_millis, 0)
+    check_number("send_timeout_millis", options.send_timeout_millis, 0, MAX_INT)
     check_number("max_pending_messages", options.max_pending_messages, 0)
     check_number("max_pending_messages_across_partitions", options.max_pending_messages_across_partitions, 0)
     check_flag("block_if_queue_full", options.block_if_queue_full)

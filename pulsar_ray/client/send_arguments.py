@@ -68,7 +68,8 @@ def message_fields(
             partition_key or None,
             ordering_key or None,
             properties or None,
-            event_timestamp or None,
-            sequence_id,
+            # Bools pass as ints, and are none to Arrow and msgspec.
+            int(event_timestamp) if event_timestamp else None,
+            None if sequence_id is None else int(sequence_id),
         )
     return None

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from typing import ClassVar, Protocol
 
 logger = logging.getLogger(__name__)
+LONGEST_SLEEP_S = 3600.0
+"""epoll refuses more than 2**31 ms, and users choose some of the timers."""
 
 
 class Inherited(Protocol):
@@ -146,7 +148,9 @@ class IoThread:
     def _next_delay(self) -> float:
         while self._timers and self._timers[0][2].callback is None:
             heapq.heappop(self._timers)
-        return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else -1.0
+        if not self._timers:
+            return -1.0
+        return min(max(0.0, self._timers[0][0] - time.monotonic()), LONGEST_SLEEP_S)
 
     def _run_due(self) -> None:
         if not self._timers:

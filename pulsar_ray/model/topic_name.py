@@ -33,9 +33,9 @@ class TopicName:
 
     @classmethod
     def parse(cls, name: str) -> TopicName:
-        """The parts of a full or short name. Raises InvalidTopicName, which says what is wrong with it."""
+        """The parts of a full or short name. Raises InvalidTopicName, ValueError if it is no str."""
         if not isinstance(name, str):
-            raise InvalidTopicName(f"{name!r} is a {type(name).__name__}, not a topic name: {_REMEDY}")
+            raise ValueError(f"Argument topic={name!r:.200} must be a str: {_REMEDY}")
         domain, tenant, namespace, local_name = _split(name)
         if domain not in (PERSISTENT, NON_PERSISTENT):
             raise _invalid(name, f"the domain {domain!r} does not exist")
@@ -86,6 +86,12 @@ class TopicName:
 
     def __str__(self) -> str:
         return self.full
+
+
+def is_namespace(name: str) -> bool:
+    """Whether it is a valid tenant/namespace."""
+    tenant, _, namespace = name.partition("/")
+    return all(_NAMED_ENTITY.match(part) for part in (tenant, namespace))
 
 
 def _split(name: str) -> tuple[str, str, str, str]:

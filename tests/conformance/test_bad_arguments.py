@@ -8,8 +8,18 @@ from typing import Any
 
 import pytest
 
+from pulsar_ray.admin.admin import Admin
+from pulsar_ray.asyncio import Client as AsyncioClient
 from pulsar_ray.client.client import Client
-from pulsar_ray.errors import MessageTooBig, ProducerQueueIsFull
+from pulsar_ray.errors import (
+    InvalidTopicName,
+    MessageTooBig,
+    NotAllowedError,
+    ProducerQueueIsFull,
+    PulsarException,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
 from pulsar_ray.model.message_id import MessageId
 from tests.conformance.broker import EARLIEST, Broker, numbers, values
 from tests.conformance.event_loop import on_a_loop
@@ -150,3 +160,119 @@ def test_a_cumulative_acknowledgment_of_no_message_does_nothing_and_says_so(
         for nothing in (MessageId.latest, MessageId.earliest)
     ]
     assert broker.unacked(topic, "s") == [3]
+
+
+ON_TOPICS: dict[str, tuple[Any, ...]] = {
+    "stats": (),
+    "partitioned_stats": (),
+    "stats_internal": (),
+    "subscriptions": (),
+    "get_partitions": (),
+    "get_last_message_id": (),
+    "delete": (),
+    "update_partitioned_topic": (3,),
+    "expire_messages_all_subscriptions": (1,),
+}
+ON_SUBSCRIPTIONS: dict[str, tuple[Any, ...]] = {
+    "unsubscribe": (),
+    "skip": (1,),
+    "skip_all": (),
+    "peek_messages": (),
+    "reset_cursor": ("earliest",),
+    "expire_messages": (1,),
+    "why_blocked": (),
+    "key_owner": ("k",),
+}
+MISSING = ("missing", "public/nope/x", "nope/ns/x", "missing-partition-0", "__change_events", "a\nb")
+MALFORMED = ("", "a/b", "http://public/default/x", "a\ud800")
+
+
+def test_admin_calls_on_what_is_not_there_name_it(broker: Broker) -> None:
+    topic, partitioned = broker.topic(), broker.topic(2)
+    topics = broker.admin().topics
+    calls = {**ON_TOPICS, **{name: ("s", *more) for name, more in ON_SUBSCRIPTIONS.items()}}
+    calls["create_subscription"] = ("s",)
+
+    def check(error: type[PulsarException], method: str, name: str, *more: Any, names: str) -> None:
+        with pytest.raises(error) as raised:
+            getattr(topics, method)(name, *more)
+        assert type(raised.value) is error, method
+        assert names in str(raised.value), method
+
+    for method, more in calls.items():
+        for missing in MISSING:
+            is_refused = method == "update_partitioned_topic" and "-partition-" in missing
+            names = missing if method != "get_partitions" else missing.rpartition("/")[0] or missing
+            check(NotAllowedError if is_refused else TopicNotFound, method, missing, *more, names=names)
+        for malformed in MALFORMED:
+            check(InvalidTopicName, method, malformed, *more, names=repr(malformed))
+    for name, more in ON_SUBSCRIPTIONS.items():
+        for place in (topic, partitioned, f"{partitioned}-partition-0"):
+            for missing in ("missing", "", "reader-x", "a\nb"):
+                check(SubscriptionNotFound, name, place, missing, *more, names=repr(missing))
+    for call in (topics.list, topics.partitions):
+        for missing in ("public/nope", "nope/default"):
+            with pytest.raises(TopicNotFound, match=missing):
+                call(missing)
+        for malformed in (
+            "public",
+            "",
+            "public/",
+            "/default",
+            "a/b/c",
+            "persistent://public/default",
+            "a/ b",
+        ):
+            with pytest.raises(InvalidTopicName) as raised:
+                call(malformed)
+            assert f"{malformed!r} is not a namespace" in str(raised.value)
+    assert topics.list() == sorted([topic, partitioned])
+    assert topics.subscriptions(topic) == []
+
+
+def test_arguments_of_wrong_types_of_admin_methods_are_named(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    topics = broker.admin().topics
+    topics.create_subscription(topic, "s")
+    for wrong in (5, None, 1.5, b"x", [], {}, object()):
+        refused(client.get_topic_partitions, "topic", wrong)
+        refused(client.create_table_view, "topic", wrong)
+        for create, more in ((topics.create_topic, ()), (topics.create_partitioned_topic, (2,))):
+            refused(create, "topic", wrong, *more)
+        for name, more in ON_TOPICS.items():
+            refused(getattr(topics, name), "topic", wrong, *more)
+        for name, more in {**ON_SUBSCRIPTIONS, "create_subscription": ()}.items():
+            refused(getattr(topics, name), "topic", wrong, "s", *more)
+            refused(getattr(topics, name), "subscription", topic, wrong, *more)
+    for wrong in (5, None, "x", [], object()):
+        refused(topics.unsubscribe, "force", topic, "s", wrong)
+        refused(lambda wrong=wrong: topics.stats(topic, subscriptions=wrong), "subscriptions")
+    refused(topics.reset_cursor, str(2**63), topic, "s", 2**63)
+    assert topics.subscriptions(topic) == ["s"]
+
+
+@pytest.mark.usefixtures("transport")
+def test_arguments_of_wrong_types_of_constructors_are_named() -> None:
+    for kind in (Admin, Client, AsyncioClient):
+        for wrong in (None, 0, -5, "x", b"x", [], {}, object(), 2**40, float("nan")):
+            refused(kind, "operation_timeout_seconds", operation_timeout_seconds=wrong)
+        for wrong in (5, 1.5, b"x", [], {}, object()):
+            for name in ("service_url", "data_dir", "config_file"):
+                refused(kind, name, **{name: wrong})
+    for kind in (Client, AsyncioClient):
+        refused(kind, "connection_timeout_ms", connection_timeout_ms=2**31)
+
+
+def test_numbers_that_nothing_can_hold_are_refused_and_bools_are_numbers(
+    broker: Broker, client: Client
+) -> None:
+    topic = broker.topic()
+    for name in ("initial_sequence_id", "send_timeout_millis", "max_pending_messages"):
+        refused(client.create_producer, name, topic, **{name: 2**63})
+    for name in ("priority_level", "receiver_queue_size", "negative_ack_redelivery_delay_ms"):
+        refused(client.subscribe, name, topic, "s", **{name: 2**63})
+    consumer = client.subscribe(topic, "s", priority_level=True)
+    producer = client.create_producer(topic, batching_enabled=True)
+    producer.send(b"x", event_timestamp=True, sequence_id=True)
+    message = consumer.receive(20_000)
+    assert (message.event_timestamp(), producer.last_sequence_id()) == (1, 1)

@@ -124,6 +124,11 @@ def test_a_typed_error_is_one_line_and_exit_code_1(run: Run) -> None:
     assert result.stdout == ""
 
 
+def test_an_error_that_quotes_a_name_with_line_ends_is_one_line(run: Run) -> None:
+    result = run(failing(TopicNotFound("the topic a\nb\x1b[2Jé does not exist")), "topics", "list")
+    assert result.stderr == "Error: TopicNotFound: the topic a\\nb\\x1b[2Jé does not exist\n"
+
+
 def test_arguments_that_the_client_refuses_are_wrong_usage(run: Run) -> None:
     result = run(failing(ValueError("count=200000: at most 100000 messages")), "topics", "list")
     assert result.exit_code == 2
