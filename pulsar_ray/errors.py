@@ -6,6 +6,7 @@ and fields.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -95,6 +96,15 @@ class PulsarException(Exception):
     def details(self) -> dict[str, Any]:
         """The values of `fields`: plain values that a packet can carry."""
         return {name: getattr(self, name) for name in self.fields}
+
+    def again(self) -> PulsarException:
+        """The same error as a new object; every raise of a kept error needs one.
+
+        Otherwise its traceback would grow with each raise, and keep the frames of everybody it was raised to.
+        """
+        error = copy.copy(self)
+        error.__cause__ = self.__cause__
+        return error
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (type(self), self.text), self.__dict__

@@ -69,7 +69,7 @@ class LaneActor:
 
     async def _guarded(self, work: Callable[[], Awaitable[Any]]) -> Any:
         if self._refusal is not None:
-            raise self._refusal
+            raise self._refusal.again()
         return await self._owner.run(work)
 
     async def attach(

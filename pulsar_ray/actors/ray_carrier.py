@@ -55,7 +55,7 @@ class TunnelCarrier:
     ) -> tuple[int, list[tuple[int, bytes]]]:
         """One call: `deliver` gets what is new, the reply takes what waits. SessionLost after `close`."""
         if self._error is not None:
-            raise self._error
+            raise self._error.again()
         fresh = self._end.answer(last_received, packets)
         if fresh:
             deliver([decode_packet(packet) for packet in fresh])
@@ -63,7 +63,7 @@ class TunnelCarrier:
         if not self._end.has_outgoing:
             await self._wait()
         if self._error is not None:
-            raise self._error
+            raise self._error.again()
         before = self._end.unconfirmed_bytes
         reply = self._end.outgoing(MAX_DOWN_BYTES)
         if before and self.on_drained is not None:

@@ -79,7 +79,7 @@ class SubscriptionDispatcher(LaneActor):
             self._starting = self._owner.submit(self._start)
         await asyncio.wrap_future(self._starting)
         if self._refusal is not None:
-            raise self._refusal
+            raise self._refusal.again()
         assert self._host is not None
         return self._host
 

@@ -36,7 +36,7 @@ class _Received(asyncio.Future[Message]):
 
     def _fail(self, error: PulsarException) -> None:
         if not self.done():
-            self.set_exception(error)
+            self.set_exception(error.again())
 
 
 async def receive_one(core: ConsumerCore, timeout_s: float | None) -> Message:

@@ -10,7 +10,7 @@ from typing import Any
 from pulsar_ray.asyncio.control_threads import in_thread
 from pulsar_ray.client.partition_consumer import PartitionConsumer
 from pulsar_ray.client.statements import Statement
-from pulsar_ray.errors import NotConnected, PulsarException, SessionLost, Timeout, error_from
+from pulsar_ray.errors import NotConnected, PulsarException, SessionLost, Timeout
 from pulsar_ray.lane.timers import LoopTimers
 from pulsar_ray.lane.within import within
 from pulsar_ray.session.requests import Request
@@ -44,7 +44,7 @@ async def _request(link: ActorLink, build: Callable[[int], Request], deadline: f
         if answered.done():
             return
         if error is not None:
-            answered.set_exception(error)
+            answered.set_exception(error.again())
         else:
             answered.set_result(value)
 
@@ -73,8 +73,7 @@ async def all_answered(statements: Sequence[Statement], deadline: float) -> None
         await _until(done, deadline, text)
     for statement in statements:
         if statement.error is not None:
-            error = statement.error
-            raise error_from(type(error).__name__, error.text, error.details)
+            raise statement.error.again()
 
 
 async def _until(future: asyncio.Future[Any], deadline: float, text: str) -> Any:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from pulsar_ray.client.send_callbacks import ErrorCallback
-from pulsar_ray.errors import PulsarException, error_from
+from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.message_id import MessageId
 
 
@@ -20,4 +20,4 @@ class SentMessage(asyncio.Future[MessageId], ErrorCallback):
     def failed(self, error: PulsarException) -> None:
         if not self.done():
             # Tracebacks of different tasks must not pile up in one error.
-            self.set_exception(error_from(type(error).__name__, error.text, error.details))
+            self.set_exception(error.again())

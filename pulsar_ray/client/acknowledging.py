@@ -102,13 +102,13 @@ class Acknowledging(ABC):
         for statement in statements:
             while not self.link.wait(statement.answered, min(deadline, time.monotonic() + LOOK_S)):
                 if (absence := self.link.absence) is not None:
-                    raise absence
+                    raise absence.again()
                 if time.monotonic() >= deadline or self.link.is_closed:
                     raise Timeout(
                         "the dispatcher did not answer in time; acknowledgments may not be durable yet"
                     )
             if statement.error is not None:
-                raise statement.error
+                raise statement.error.again()
 
     def _say_acks(self, *, at_once: bool) -> list[Statement]:
         with self._lock:

@@ -189,7 +189,7 @@ class Attending(Acknowledging):
     def control(self, request_id: int, method: str, arguments: dict[str, Any]) -> Call:
         """A control request. Raises why there is nobody to ask any more."""
         if self.refusal is not None:
-            raise self.refusal
+            raise self.refusal.again()
         return Call(request_id, self.consumer_id, method, arguments)
 
     def _close_request(self, request_id: int) -> CloseEndpoint:

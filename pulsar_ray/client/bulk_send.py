@@ -283,7 +283,7 @@ class BulkSend:
         if not self._done.is_set():
             raise Timeout(f"no receipts within {timeout_s} s; which messages were stored is unknown")
         if self._error is not None:
-            raise self._error
+            raise self._error.again()
         return self._ids()
 
 

@@ -70,7 +70,7 @@ class ConsumerCore(ConsumerPartitions):
     def check(self) -> None:
         """Raise what ended this consumer, if anything did."""
         if self.error is not None:
-            raise self.error
+            raise self.error.again()
 
     # --- the queue --------------------------------------------------------------------------------
 
@@ -211,7 +211,7 @@ class ConsumerCore(ConsumerPartitions):
                 taken = queue.next_part()
                 if taken is None:
                     if self.error is not None:
-                        raise self.error
+                        raise self.error.again()
                     granted = queue.granted.popleft() if queue.granted else None
             if granted is not None:
                 taken = self._decode(granted)

@@ -84,7 +84,7 @@ class ConsumerPartitions:
         absences = [*self.absent.values(), *(partition.link.absence for partition in self.partitions)]
         for absence in absences:
             if absence is not None:
-                raise absence
+                raise absence.again()
 
     def remove(self, partition: PartitionConsumer) -> None:
         """A partition is no more; what it had delivered is not handed out."""

@@ -236,7 +236,7 @@ class PartitionProducer(SendQueue):
     def check(self) -> None:
         """Raise what ended this producer, if anything did."""
         if self._error is not None:
-            raise self._error
+            raise self._error.again()
 
     def flush(self, deadline: float) -> None:
         """Wait until everything enqueued so far is confirmed or failed. Raises Timeout."""

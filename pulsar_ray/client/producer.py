@@ -177,7 +177,7 @@ class Producer(OpenedLater):
             if not sent.is_set():
                 raise Timeout(f"no receipt within {timeout_s} s; whether the message was stored is unknown")
         if sent.error is not None:
-            raise sent.error
+            raise sent.error.again()
         assert sent.message_id is not None
         return sent.message_id
 

@@ -128,7 +128,7 @@ class SendQueue:
         """
         with self._state:
             if self._error is not None:
-                raise self._error
+                raise self._error.again()
             if not self._sure_room:
                 self._find_room(in_turn)
             if in_turn and self._is_turn_elsewhere():
@@ -254,7 +254,7 @@ class SendQueue:
 
     def _check_there(self) -> None:
         if not self._is_open and (absence := self.absence) is not None:
-            raise absence
+            raise absence.again()
 
     def _is_full(self, messages: int, size: int) -> bool:
         pending = self._pending
@@ -286,7 +286,7 @@ class SendQueue:
             if self._is_full(messages, size) and time.monotonic() > deadline:
                 raise Timeout(f"the producer's queue stayed full for {self._send_timeout_s} s")
             if self._error is not None:
-                raise self._error
+                raise self._error.again()
             if in_turn and self._is_turn_elsewhere():
                 return
 
@@ -325,7 +325,7 @@ class SendQueue:
         """
         with self._state:
             if self._error is not None:
-                raise self._error
+                raise self._error.again()
             self._check_there()
             if self._is_full(0, size):
                 self._wait_for_room(0, size)

@@ -17,7 +17,6 @@ from pulsar_ray.errors import (
     ProtocolError,
     PulsarException,
     SessionLost,
-    error_from,
 )
 from pulsar_ray.lane.address import LaneAddress, UnixAddress, set_kernel_timeout
 from pulsar_ray.lane.handshake import open_lane
@@ -154,7 +153,7 @@ class LaneConnection:
         """
         lost = self._lost
         if lost is not None:
-            raise self._lost_error(lost)
+            raise lost.again()
         if self._lending is not None:
             buffers = self._lending.shortened(buffers)
         ident = threading.get_ident()
@@ -384,7 +383,3 @@ class LaneConnection:
     def _tell_loss(self) -> None:
         assert self._lost is not None
         self._handler.on_lost(self, self._lost)
-
-    def _lost_error(self, lost: PulsarException) -> PulsarException:
-        # A new instance for each raise: tracebacks of different threads must not pile up in one.
-        return error_from(type(lost).__name__, lost.text, lost.details)

@@ -20,7 +20,6 @@ from pulsar_ray.errors import (
     ProtocolError,
     PulsarException,
     SessionLost,
-    error_from,
 )
 from pulsar_ray.lane.address import LaneAddress
 from pulsar_ray.lane.connection import Awaited, ConnectionHandler
@@ -100,7 +99,7 @@ class LoopConnection(asyncio.BufferedProtocol):
     def send(self, buffers: Sequence[Buffer], *, waits: bool = False) -> None:
         """Queue whole packets. Raises the error the connection was lost with. `waits` makes no difference."""
         if self._lost is not None:
-            raise error_from(type(self._lost).__name__, self._lost.text, self._lost.details)
+            raise self._lost.again()
         if threading.get_ident() == self._loop_thread:
             self._write(buffers)
         else:

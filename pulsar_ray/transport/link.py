@@ -118,19 +118,18 @@ class ActorLink:
         with self._state:
             while self._connection is None:
                 if self._ended is not None:
-                    raise self._ended.with_traceback(None)
+                    raise self._ended.again()
                 if self._closed:
                     raise AlreadyClosed("the client is closed")
                 self._start_attaching()
                 remaining = deadline - time.monotonic()
                 if remaining <= 0 or not self._state.wait(remaining):
-                    raise self.last_error or Timeout(
-                        "the actor did not answer an attach in time; is the broker running?"
-                    )
+                    late = Timeout("the actor did not answer an attach in time; is the broker running?")
+                    raise (self.last_error or late).again()
                 error = self.last_error
                 # What lies on a node that is away may take days to come back.
                 if error is not None and (not error.retriable or isinstance(error, WrongNode)):
-                    raise error
+                    raise error.again()
             assert self.attached is not None
             return self.attached
 
@@ -252,13 +251,13 @@ class ActorLink:
             send(reply)
             if not self.wait(answered, deadline):
                 if self._closed:
-                    raise self._ended or AlreadyClosed("the client was closed meanwhile")
-                raise self.last_error or Timeout("the actor did not answer in time")
+                    raise (self._ended or AlreadyClosed("the client was closed meanwhile")).again()
+                raise (self.last_error or Timeout("the actor did not answer in time")).again()
             value, error = outcome
             if error is None:
                 return value
             if not isinstance(error, (SessionLost, NotConnected)) or time.monotonic() > deadline:
-                raise error
+                raise error.again()
             time.sleep(FIRST_BACKOFF_S)
 
     def wait(self, event: Awaited, deadline: float) -> bool:

@@ -107,9 +107,9 @@ class RayCalls:
                 # The frames of its traceback would keep the reference for as long as somebody keeps them.
                 del reference
                 if why is not None:
-                    raise why.with_traceback(None) from None
+                    raise why.again() from None
                 raise error.with_traceback(None) from None
-        raise (given_up() or AlreadyClosed("the program leaves Ray")).with_traceback(None)
+        raise (given_up() or AlreadyClosed("the program leaves Ray")).again()
 
     @contextmanager
     def kept_out(self, wait_s: float = EXIT_DEADLINE_S) -> Iterator[bool]:
@@ -165,7 +165,7 @@ class ClientCalls:
 
     def _check(self) -> None:
         if self._over is not None:
-            raise self._over.with_traceback(None)
+            raise self._over.again()
 
     def __exit__(self, *_: object) -> None:
         with self._changed:

@@ -108,4 +108,4 @@ class Publishing:
         if not self._room.acquire(timeout=RECEIPT_TIMEOUT_S):
             raise error_from("Timeout", f"no receipt came for {RECEIPT_TIMEOUT_S:.0f} s")
         if self._error is not None:
-            raise self._error
+            raise self._error.again()
