@@ -371,6 +371,7 @@ class LaneConnection:
             with self._state_lock:
                 if not self._outgoing.close_if_idle():
                     return
+                self._parser.close()
             self._io.disown(self)
             if self._lending is not None:
                 self._lending.close()

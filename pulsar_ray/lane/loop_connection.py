@@ -165,6 +165,7 @@ class LoopConnection(asyncio.BufferedProtocol):
         except RuntimeError:  # the loop is closed, and will not close its sockets
             self._sock.close()
             self._transport = None
+            self._parser.close()
 
     def _close_transport(self) -> None:
         if self._transport is not None:
@@ -196,6 +197,7 @@ class LoopConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._parser.close()
         self._lose(SessionLost(f"{self.address} closed the connection"))
 
     def _lose(self, error: PulsarException) -> None:

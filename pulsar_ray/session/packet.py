@@ -15,6 +15,7 @@ All numbers are little-endian. A packet is at most 8 MiB, its fields at most 1 M
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -161,6 +162,12 @@ def _decode_fields(data: Buffer) -> tuple[Any, ...]:
     return fields
 
 
+def _new_staging() -> mmap.mmap:
+    # Pages of its own, which the system gets back. The allocator kept the buffers of connections that come
+    # and go, in pieces that did not serve the next one.
+    return mmap.mmap(-1, STAGING_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
 class PacketParser:
     """Received bytes in, packets out; no I/O of its own, every carrier with a byte stream drives it alike.
 
@@ -186,11 +193,17 @@ class PacketParser:
     ) -> None:
         self.max_packet_bytes = max_packet_bytes
         self._memory = BlockMemory(0) if memory is None else memory
-        self._staging = memoryview(bytearray(STAGING_BYTES) if staging is None else staging)
+        self._staging = memoryview(_new_staging() if staging is None else staging)
         self._begun = b""
         self._own: memoryview | None = None
         self._own_filled = 0
         self._own_total = 0
+
+    def close(self) -> None:
+        """Let go of all buffers: nothing more is received."""
+        self._staging = _NO_BODY
+        self._own = None
+        self._begun = b""
 
     @property
     def buffered_bytes(self) -> int:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import mmap
 import os
 import random
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +25,9 @@ from pulsar_ray.lane.completion import Completion
 from pulsar_ray.lane.connection import LaneConnection
 from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.lane.limits import LaneLimits
+from pulsar_ray.session import packet as packet_module
 from pulsar_ray.session.packet import Packet, encode_packet
+from pulsar_ray.testing.waiting import wait_until
 from tests.unit.lane.server_thread import (
     DEADLINE_S,
     ECHO,
@@ -67,6 +71,27 @@ def test_requests_and_sends_come_back_in_order(connection: LaneConnection, recei
         echo(connection, receiver, number + 1, b"y" * 3 * number)
     packets = receiver.journal.wait_for(lambda events: len(events) == 200)
     assert [packet.fields[0] for packet in packets] == list(range(200))
+
+
+@pytest.mark.parametrize("kind", ["unix", "tcp"])
+def test_a_closed_connection_keeps_no_buffer(
+    server: ServerThread, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    buffers: list[weakref.ref[mmap.mmap]] = []
+    new_staging = packet_module._new_staging
+
+    def recorded() -> mmap.mmap:
+        buffer = new_staging()
+        buffers.append(weakref.ref(buffer))
+        return buffer
+
+    monkeypatch.setattr(packet_module, "_new_staging", recorded)
+    connection = LaneConnection.connect(getattr(server, kind), HELLO_FIELDS, receiver)
+    echo(connection, receiver, 1)
+    assert any(buffer() is not None for buffer in buffers)
+    connection.close()
+    wait_until(lambda: all(buffer() is None for buffer in buffers), DEADLINE_S, "the buffers are gone")
+    assert connection.is_lost
 
 
 def test_the_io_thread_reads_when_nobody_waits(connection: LaneConnection, receiver: Receiver) -> None:
