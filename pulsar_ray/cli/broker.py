@@ -174,17 +174,26 @@ def init_store(target: Target, directory: str | None, require_mount: bool, repla
     click.echo(f"{path} is {'now' if is_new else 'already'} store {identity.store_id}{of_cluster}")
 
 
+def _means_embedded(target: Target, data_dir: str | None) -> bool:
+    """Whether an embedded broker is asked for: by "local", or by the directory of one that runs."""
+    if target.service_url == "local":
+        return True
+    is_named = bool(data_dir or target.data_dir)
+    return is_named and read_record(Path(_settings(target, data_dir).data_dir)) is not None
+
+
 @click.command()
 @click.option("--data-dir", type=click.Path(file_okay=False), help="Of the embedded broker that is meant.")
 @pass_target
 def status(target: Target, data_dir: str | None) -> None:
     """Say whether a broker runs here, where it stores, and which of its stores do not work.
 
-    Looks at the Ray cluster that runs here, else at the embedded broker of the data directory. Starts
-    nothing; exits with 1 if there is none, and with 3 if it runs and not all of its stores work.
+    Looks at the Ray cluster that runs here, else at the embedded broker of the data directory; first at the
+    latter if one serves a directory that is given. Starts nothing; exits with 1 if there is none, and with 3
+    if it runs and not all of its stores work.
     """
     described: dict[str, Any] | None = None
-    if target.service_url != "local" and join_ray(target.service_url):
+    if not _means_embedded(target, data_dir) and join_ray(target.service_url):
         described = RayCluster().describe_broker()
     if described is not None:
         click.echo(f"a broker runs on this Ray cluster, controller process {described['pid']}")
@@ -207,11 +216,12 @@ def status(target: Target, data_dir: str | None) -> None:
 def stop(target: Target, data_dir: str | None) -> None:
     """Make everything durable and end the broker; the Ray cluster goes on.
 
-    Stops the broker of the Ray cluster that runs here, else the embedded one of the data directory. Clients
-    of the first wait, and go on when it is started again; the second takes its Ray along, and
-    programs that use it start it again with their next Client().
+    Stops the broker of the Ray cluster that runs here, else the embedded one of the data directory; the
+    latter first if one serves a directory that is given. Clients of the first wait, and go on when it is
+    started again; the second takes its Ray along, and programs that use it start it again with their next
+    Client().
     """
-    if target.service_url != "local" and join_ray(target.service_url) and stop_broker():
+    if not _means_embedded(target, data_dir) and join_ray(target.service_url) and stop_broker():
         click.echo("the broker of this Ray cluster has ended")
         return
     settings = _settings(target, data_dir)
