@@ -17,13 +17,13 @@ import psutil
 from benchmarks.environment import Environment
 from benchmarks.measure import p50
 from benchmarks.results import Row
-from pulsar_ray.actors.owner_loop import GC_THRESHOLDS
+from pulsar_ray.broker.serving.owner_loop import GC_THRESHOLDS
 from pulsar_ray.dispatch.block_ref import BlockRef
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.settings import DispatchSettings
-from pulsar_ray.managed_ledger.cursor_store import CursorStore
-from pulsar_ray.managed_ledger.managed_cursor import Subscription
+from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore
+from pulsar_ray.managed_ledger.cursor.managed_cursor import Subscription
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.position import Position
 

@@ -16,7 +16,7 @@ import ray
 
 import pulsar_ray
 from benchmarks.measure import CpuMeter
-from pulsar_ray.actors.start import stop_broker
+from pulsar_ray.launch.start import stop_broker
 from pulsar_ray.transport.names import NAMESPACE, dispatcher_name, partition_name
 
 _NUMBERS = itertools.count(1)

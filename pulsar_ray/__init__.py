@@ -20,7 +20,7 @@ if sys.platform != "linux":
 # for the rest.
 _MODULES = {
     "pulsar_ray.admin": ("Admin",),
-    "pulsar_ray.client.authentication": (
+    "pulsar_ray.client.options.authentication": (
         "Authentication",
         "AuthenticationAthenz",
         "AuthenticationBasic",
@@ -29,11 +29,11 @@ _MODULES = {
         "AuthenticationToken",
     ),
     "pulsar_ray.client.client": ("Client",),
-    "pulsar_ray.client.consumer": ("Consumer",),
-    "pulsar_ray.client.crypto_key_reader": ("CryptoKeyReader",),
-    "pulsar_ray.client.loggers": ("ConsoleLogger", "FileLogger"),
-    "pulsar_ray.client.message": ("Message",),
-    "pulsar_ray.client.policies": (
+    "pulsar_ray.client.consumer.consumer": ("Consumer",),
+    "pulsar_ray.client.options.crypto_key_reader": ("CryptoKeyReader",),
+    "pulsar_ray.client.options.loggers": ("ConsoleLogger", "FileLogger"),
+    "pulsar_ray.client.received.message": ("Message",),
+    "pulsar_ray.client.options.policies": (
         "ConsumerBatchReceivePolicy",
         "ConsumerDeadLetterPolicy",
         "ConsumerEventListener",
@@ -42,11 +42,11 @@ _MODULES = {
         "MultiplierRedeliveryBackoff",
         "RedeliveryBackoff",
     ),
-    "pulsar_ray.client.producer": ("Producer",),
-    "pulsar_ray.client.reader": ("Reader",),
-    "pulsar_ray.client.schema": ("BytesSchema", "StringSchema"),
-    "pulsar_ray.client.service_info": ("AutoClusterFailover", "ServiceInfo", "ServiceInfoProvider"),
-    "pulsar_ray.client.table_view": ("TableView",),
+    "pulsar_ray.client.producer.producer": ("Producer",),
+    "pulsar_ray.client.consumer.reader": ("Reader",),
+    "pulsar_ray.client.options.schema": ("BytesSchema", "StringSchema"),
+    "pulsar_ray.client.options.service_info": ("AutoClusterFailover", "ServiceInfo", "ServiceInfoProvider"),
+    "pulsar_ray.client.consumer.table_view": ("TableView",),
     "pulsar_ray.errors": ("PulsarException", "Result"),
     "pulsar_ray.model.enums": (
         "BatchingType",
@@ -74,28 +74,28 @@ if TYPE_CHECKING:
     from pulsar_ray import schema as schema
     from pulsar_ray import tableview as tableview
     from pulsar_ray.admin import Admin as Admin
-    from pulsar_ray.client.authentication import Authentication as Authentication
-    from pulsar_ray.client.authentication import AuthenticationToken as AuthenticationToken
     from pulsar_ray.client.client import Client as Client
-    from pulsar_ray.client.consumer import Consumer as Consumer
-    from pulsar_ray.client.crypto_key_reader import CryptoKeyReader as CryptoKeyReader
-    from pulsar_ray.client.loggers import ConsoleLogger as ConsoleLogger
-    from pulsar_ray.client.loggers import FileLogger as FileLogger
-    from pulsar_ray.client.message import Message as Message
-    from pulsar_ray.client.policies import ConsumerBatchReceivePolicy as ConsumerBatchReceivePolicy
-    from pulsar_ray.client.policies import ConsumerDeadLetterPolicy as ConsumerDeadLetterPolicy
-    from pulsar_ray.client.policies import ConsumerEventListener as ConsumerEventListener
-    from pulsar_ray.client.policies import ConsumerKeySharedPolicy as ConsumerKeySharedPolicy
-    from pulsar_ray.client.policies import MultiplierRedeliveryBackoff as MultiplierRedeliveryBackoff
-    from pulsar_ray.client.policies import RedeliveryBackoff as RedeliveryBackoff
-    from pulsar_ray.client.producer import Producer as Producer
-    from pulsar_ray.client.reader import Reader as Reader
-    from pulsar_ray.client.schema import BytesSchema as BytesSchema
-    from pulsar_ray.client.schema import StringSchema as StringSchema
-    from pulsar_ray.client.service_info import AutoClusterFailover as AutoClusterFailover
-    from pulsar_ray.client.service_info import ServiceInfo as ServiceInfo
-    from pulsar_ray.client.service_info import ServiceInfoProvider as ServiceInfoProvider
-    from pulsar_ray.client.table_view import TableView as TableView
+    from pulsar_ray.client.consumer.consumer import Consumer as Consumer
+    from pulsar_ray.client.consumer.reader import Reader as Reader
+    from pulsar_ray.client.consumer.table_view import TableView as TableView
+    from pulsar_ray.client.options.authentication import Authentication as Authentication
+    from pulsar_ray.client.options.authentication import AuthenticationToken as AuthenticationToken
+    from pulsar_ray.client.options.crypto_key_reader import CryptoKeyReader as CryptoKeyReader
+    from pulsar_ray.client.options.loggers import ConsoleLogger as ConsoleLogger
+    from pulsar_ray.client.options.loggers import FileLogger as FileLogger
+    from pulsar_ray.client.options.policies import ConsumerBatchReceivePolicy as ConsumerBatchReceivePolicy
+    from pulsar_ray.client.options.policies import ConsumerDeadLetterPolicy as ConsumerDeadLetterPolicy
+    from pulsar_ray.client.options.policies import ConsumerEventListener as ConsumerEventListener
+    from pulsar_ray.client.options.policies import ConsumerKeySharedPolicy as ConsumerKeySharedPolicy
+    from pulsar_ray.client.options.policies import MultiplierRedeliveryBackoff as MultiplierRedeliveryBackoff
+    from pulsar_ray.client.options.policies import RedeliveryBackoff as RedeliveryBackoff
+    from pulsar_ray.client.options.schema import BytesSchema as BytesSchema
+    from pulsar_ray.client.options.schema import StringSchema as StringSchema
+    from pulsar_ray.client.options.service_info import AutoClusterFailover as AutoClusterFailover
+    from pulsar_ray.client.options.service_info import ServiceInfo as ServiceInfo
+    from pulsar_ray.client.options.service_info import ServiceInfoProvider as ServiceInfoProvider
+    from pulsar_ray.client.producer.producer import Producer as Producer
+    from pulsar_ray.client.received.message import Message as Message
     from pulsar_ray.errors import PulsarException as PulsarException
     from pulsar_ray.errors import Result as Result
     from pulsar_ray.model.enums import BatchingType as BatchingType

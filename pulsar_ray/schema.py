@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pulsar_ray.client.schema import (
+from pulsar_ray.client.options.schema import (
     Array,
     AvroSchema,
     Boolean,

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from pulsar_ray.client.table_view import TableView
+from pulsar_ray.client.consumer.table_view import TableView
 
 __all__ = ["TableView"]

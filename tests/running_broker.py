@@ -13,8 +13,8 @@ import psutil
 import ray
 
 import pulsar_ray
-from pulsar_ray.actors.start import stop_broker
 from pulsar_ray.admin import Admin
+from pulsar_ray.launch.start import stop_broker
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.names import CONTROLLER, NAMESPACE, dispatcher_name, partition_name

@@ -9,24 +9,17 @@ from typing import Any
 
 import ray
 
-from pulsar_ray.actors.local_ray import is_running
 from pulsar_ray.actors.options import create
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import TooManyActiveActors
 from pulsar_ray.lane.within import within
 from pulsar_ray.transport.names import NAMESPACE
+from pulsar_ray.transport.this_ray import is_running, running_names
 
 logger = logging.getLogger(__name__)
 
 PROBE_DEADLINE_S = 2.0
 SERVES_DEADLINE_S = 10.0
-
-
-def running_names() -> list[str]:
-    """The names of the broker's actors that run, start or restart; one Ray call."""
-    # The calling actor's own namespace is that of the job that made it.
-    actors: list[dict[str, str]] = ray.util.list_named_actors(all_namespaces=True)
-    return [actor["name"] for actor in actors if actor["namespace"] == NAMESPACE]
 
 
 class BrokerActors:

@@ -16,16 +16,15 @@ from typing import Any
 
 import ray
 
-from pulsar_ray.actors.broker_actors import BrokerActors, running_names
-from pulsar_ray.actors.catalog import Catalog, PartitionRow
-from pulsar_ray.actors.founding import Order, check_is_ours, check_may_make, new_range
-from pulsar_ray.actors.local_ray import alive_nodes
-from pulsar_ray.actors.membership import Membership
-from pulsar_ray.actors.owner_loop import prepare_broker_process
+from pulsar_ray.actors.broker_actors import BrokerActors
 from pulsar_ray.actors.stores import Stores
 from pulsar_ray.actors.subscription_dispatcher import SubscriptionDispatcher
 from pulsar_ray.actors.topic_partition import TopicPartition
-from pulsar_ray.actors.topic_registry import TopicRegistry
+from pulsar_ray.broker.catalog.catalog import Catalog, PartitionRow
+from pulsar_ray.broker.catalog.founding import Order, check_is_ours, check_may_make, new_range
+from pulsar_ray.broker.catalog.membership import Membership
+from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
+from pulsar_ray.broker.serving.owner_loop import prepare_broker_process
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import (
     CatalogMissing,
@@ -36,8 +35,8 @@ from pulsar_ray.errors import (
     WrongNode,
 )
 from pulsar_ray.lane.within import within
-from pulsar_ray.managed_ledger.identity import TopicIdentity
-from pulsar_ray.managed_ledger.store_identity import CATALOG_FILE, StoreIdentity
+from pulsar_ray.managed_ledger.log.identity import TopicIdentity
+from pulsar_ray.managed_ledger.store.store_identity import CATALOG_FILE, StoreIdentity
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import SubscriptionRequest
 from pulsar_ray.transport.names import (
@@ -47,6 +46,7 @@ from pulsar_ray.transport.names import (
     partition_name,
 )
 from pulsar_ray.transport.ray_errors import translated
+from pulsar_ray.transport.this_ray import alive_nodes, running_names
 
 logger = logging.getLogger(__name__)
 

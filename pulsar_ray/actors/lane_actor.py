@@ -15,21 +15,16 @@ from typing import Any
 
 import ray.exceptions as ray_errors
 
-from pulsar_ray.actors.local_ray import (
-    allow_blocking_calls,
-    loop_of_group,
-    node_address,
-    session_directory,
-)
-from pulsar_ray.actors.owner_loop import OwnerLoop, prepare_broker_process
-from pulsar_ray.actors.running_clock import RunningClock
-from pulsar_ray.actors.session_host import SessionHost
-from pulsar_ray.actors.warm_up import warm_up_later
+from pulsar_ray.broker.serving.owner_loop import OwnerLoop, prepare_broker_process
+from pulsar_ray.broker.serving.running_clock import RunningClock
+from pulsar_ray.broker.serving.session_host import SessionHost
+from pulsar_ray.broker.serving.warm_up import warm_up_later
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
-from pulsar_ray.managed_ledger.store_directory import hold_cluster_lock
+from pulsar_ray.managed_ledger.store.store_directory import hold_cluster_lock
 from pulsar_ray.session.exchange_bytes import pack_answer, unpack_call
+from pulsar_ray.transport.this_ray import allow_blocking_calls, loop_of_group, node_address, session_directory
 
 DATA = "data"
 """The concurrency group of the calls that carry a session (see `options`)."""

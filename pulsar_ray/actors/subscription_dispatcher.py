@@ -8,17 +8,17 @@ import logging
 import os
 from typing import Any
 
-from pulsar_ray.actors.dispatcher_server import DispatcherServer
-from pulsar_ray.actors.dispatcher_start import start_dispatcher
 from pulsar_ray.actors.lane_actor import LaneActor
-from pulsar_ray.actors.local_ray import was_restarted
-from pulsar_ray.actors.session_host import SessionHost
+from pulsar_ray.broker.serving.session_host import SessionHost
+from pulsar_ray.broker.subscription.dispatcher_server import DispatcherServer
+from pulsar_ray.broker.subscription.dispatcher_start import start_dispatcher
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import SubscriptionRequest
 from pulsar_ray.transport.names import partition_name
 from pulsar_ray.transport.ray_cluster import RayCluster
+from pulsar_ray.transport.this_ray import was_restarted
 
 logger = logging.getLogger(__name__)
 

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from pulsar_ray.actors.lane_actor import LaneActor
-from pulsar_ray.actors.local_ray import node_id, was_restarted
-from pulsar_ray.actors.non_persistent_partition import NonPersistentPartitionServer
-from pulsar_ray.actors.partition_server import PartitionServer
-from pulsar_ray.actors.session_host import SessionHost
+from pulsar_ray.broker.partition.non_persistent_partition import NonPersistentPartitionServer
+from pulsar_ray.broker.partition.partition_server import PartitionServer
+from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
-from pulsar_ray.managed_ledger.identity import TopicIdentity
-from pulsar_ray.managed_ledger.managed_ledger import ManagedLedger
-from pulsar_ray.managed_ledger.store_directory import check_is_store
+from pulsar_ray.managed_ledger.log.identity import TopicIdentity
+from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
+from pulsar_ray.managed_ledger.store.store_directory import check_is_store
 from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.transport.this_ray import node_id, was_restarted
 
 logger = logging.getLogger(__name__)
 

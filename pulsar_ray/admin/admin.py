@@ -8,13 +8,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from pulsar_ray.actors.connect import Connected, connect
 from pulsar_ray.admin.topics import Topics
-from pulsar_ray.client.checks import check_seconds
-from pulsar_ray.client.client_options import check_paths, check_service_url
-from pulsar_ray.client.ending import Ending
+from pulsar_ray.client.endpoint.ending import Ending
+from pulsar_ray.client.options.checks import check_seconds
+from pulsar_ray.client.options.client_options import check_paths, check_service_url
 from pulsar_ray.config import check_settings
 from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException
+from pulsar_ray.launch.connect import Connected, connect
 
 
 class Admin:

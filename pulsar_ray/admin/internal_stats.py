@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pulsar_ray.managed_ledger.log_sizes import LogSizes
+from pulsar_ray.managed_ledger.log.log_sizes import LogSizes
 from pulsar_ray.model.position import Position
 
 

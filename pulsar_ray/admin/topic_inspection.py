@@ -8,7 +8,7 @@ from typing import Any
 from pulsar_ray.admin.internal_stats import internal_stats
 from pulsar_ray.admin.topic_calls import TopicCalls
 from pulsar_ray.admin.topic_stats import partition_stats, sum_of_partitions
-from pulsar_ray.client.checks import check_flag
+from pulsar_ray.client.options.checks import check_flag
 from pulsar_ray.errors import (
     NotAllowedError,
     NotConnected,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pulsar_ray.admin.topic_calls import TopicCalls
-from pulsar_ray.client.checks import check_text
+from pulsar_ray.client.options.checks import check_text
 from pulsar_ray.model.topic_name import TopicName
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from pulsar_ray.admin.topic_calls import TopicCalls
-from pulsar_ray.client.checks import check_flag, check_properties, check_text
-from pulsar_ray.client.message import Message
-from pulsar_ray.client.received_block import ReceivedBlock
+from pulsar_ray.client.options.checks import check_flag, check_properties, check_text
+from pulsar_ray.client.received.message import Message
+from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.errors import (
     InvalidConfiguration,
     NotAllowedError,

@@ -6,7 +6,7 @@ from pulsar_ray.admin.topic_growth import TopicGrowth, check_partitions
 from pulsar_ray.admin.topic_inspection import TopicInspection
 from pulsar_ray.admin.topic_keys import TopicKeys
 from pulsar_ray.admin.topic_subscriptions import TopicSubscriptions
-from pulsar_ray.client.checks import check_flag, check_text
+from pulsar_ray.client.options.checks import check_flag, check_text
 from pulsar_ray.errors import InvalidTopicName, NotAllowedError, PulsarException, TopicNotFound
 from pulsar_ray.model.topic_name import TopicName, is_namespace
 

@@ -8,8 +8,8 @@ import logging
 from queue import Empty
 from typing import TYPE_CHECKING
 
-from pulsar_ray.client.consumer_core import ConsumerCore
-from pulsar_ray.client.policies import ConsumerEventListener
+from pulsar_ray.client.consumer.consumer_core import ConsumerCore
+from pulsar_ray.client.options.policies import ConsumerEventListener
 from pulsar_ray.lane.timers import LoopTimers
 
 if TYPE_CHECKING:

@@ -16,19 +16,19 @@ from pulsar_ray.asyncio.loop_handles import LoopClient, LoopConsumer, LoopProduc
 from pulsar_ray.asyncio.producer import Producer
 from pulsar_ray.asyncio.reader import Reader
 from pulsar_ray.asyncio.shared_clients import shared_client
-from pulsar_ray.client.checks import check_flag, refuse
-from pulsar_ray.client.client_options import ClientOptions
-from pulsar_ray.client.consumer_options import ConsumerOptions
-from pulsar_ray.client.policies import (
+from pulsar_ray.client.options.checks import check_flag, refuse
+from pulsar_ray.client.options.client_options import ClientOptions
+from pulsar_ray.client.options.consumer_options import ConsumerOptions
+from pulsar_ray.client.options.policies import (
     ConsumerBatchReceivePolicy,
     ConsumerDeadLetterPolicy,
     ConsumerEventListener,
     ConsumerKeySharedPolicy,
     RedeliveryBackoff,
 )
-from pulsar_ray.client.producer_options import ProducerOptions
-from pulsar_ray.client.routing import MessageRouter
-from pulsar_ray.client.schema import BytesSchema, Schema
+from pulsar_ray.client.options.producer_options import ProducerOptions
+from pulsar_ray.client.options.schema import BytesSchema, Schema
+from pulsar_ray.client.producer.routing import MessageRouter
 from pulsar_ray.errors import AlreadyClosed
 from pulsar_ray.model.enums import (
     BatchingType,

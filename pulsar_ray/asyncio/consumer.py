@@ -17,12 +17,12 @@ from pulsar_ray.asyncio.loop_handles import LoopConsumer
 from pulsar_ray.asyncio.opened_first import OpenedFirst
 from pulsar_ray.asyncio.receiving import has_message_available, receive_into, receive_one
 from pulsar_ray.asyncio.requests import all_answered
-from pulsar_ray.client.checks import check_number
-from pulsar_ray.client.consumer_options import ConsumerOptions
-from pulsar_ray.client.message import Message, MessageBatchView
-from pulsar_ray.client.not_yet import reconsume_later_not_yet
-from pulsar_ray.client.partition_consumer import PartitionConsumer
-from pulsar_ray.client.taken_rows import FOREVER_S, TakenRows, batch_limits, receive_timeout_s
+from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
+from pulsar_ray.client.options.checks import check_number
+from pulsar_ray.client.options.consumer_options import ConsumerOptions
+from pulsar_ray.client.options.not_yet import reconsume_later_not_yet
+from pulsar_ray.client.received.message import Message, MessageBatchView
+from pulsar_ray.client.received.taken_rows import FOREVER_S, TakenRows, batch_limits, receive_timeout_s
 from pulsar_ray.errors import InvalidConfiguration, Timeout
 from pulsar_ray.lane.within import retrieved
 from pulsar_ray.model.message_id import MessageId

@@ -10,18 +10,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from pulsar_ray.client.activity import Teller
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.client_options import ClientOptions
-from pulsar_ray.client.consumer import Consumer
-from pulsar_ray.client.consumer_core import ConsumerCore
-from pulsar_ray.client.consumer_options import ConsumerOptions
-from pulsar_ray.client.message import Message
-from pulsar_ray.client.partition_consumer import PartitionConsumer
-from pulsar_ray.client.partition_producer import PartitionProducer
-from pulsar_ray.client.policies import ConsumerEventListener
-from pulsar_ray.client.producer import Producer
-from pulsar_ray.client.reader import Reader
+from pulsar_ray.client.consumer.activity import Teller
+from pulsar_ray.client.consumer.consumer import Consumer
+from pulsar_ray.client.consumer.consumer_core import ConsumerCore
+from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
+from pulsar_ray.client.consumer.reader import Reader
+from pulsar_ray.client.options.client_options import ClientOptions
+from pulsar_ray.client.options.consumer_options import ConsumerOptions
+from pulsar_ray.client.options.policies import ConsumerEventListener
+from pulsar_ray.client.producer.partition_producer import PartitionProducer
+from pulsar_ray.client.producer.producer import Producer
+from pulsar_ray.client.received.message import Message
 from pulsar_ray.transport.cluster import Cluster
 
 

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from pulsar_ray.asyncio.control_threads import in_thread
-from pulsar_ray.client.ending import Ending
+from pulsar_ray.client.endpoint.ending import Ending
 from pulsar_ray.errors import AlreadyClosed, NotConnected
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from pulsar_ray.asyncio.loop_handles import LoopProducer
 from pulsar_ray.asyncio.opened_first import OpenedFirst
 from pulsar_ray.asyncio.room_queue import RoomQueue
 from pulsar_ray.asyncio.sent_message import SentMessage
-from pulsar_ray.client.producer_options import ProducerOptions
+from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.errors import Timeout
 from pulsar_ray.lane.within import within
 from pulsar_ray.model.message_id import MessageId

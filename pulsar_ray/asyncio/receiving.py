@@ -6,12 +6,12 @@ import asyncio
 import time
 
 from pulsar_ray.asyncio.requests import call_partition
-from pulsar_ray.client.block_rows import BlockRows
-from pulsar_ray.client.consumer_core import ConsumerCore
-from pulsar_ray.client.message import Message
-from pulsar_ray.client.partition_consumer import PartitionConsumer
-from pulsar_ray.client.receivers import Origin
-from pulsar_ray.client.taken_rows import FOREVER_S, TakenRows
+from pulsar_ray.client.consumer.consumer_core import ConsumerCore
+from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
+from pulsar_ray.client.consumer.receivers import Origin
+from pulsar_ray.client.received.block_rows import BlockRows
+from pulsar_ray.client.received.message import Message
+from pulsar_ray.client.received.taken_rows import FOREVER_S, TakenRows
 from pulsar_ray.errors import PulsarException, SubscriptionNotFound, Timeout, TopicNotFound
 from pulsar_ray.lane.timers import LoopTimers
 from pulsar_ray.lane.within import within

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pulsar_ray.asyncio.control_threads import in_thread
-from pulsar_ray.client.partition_consumer import PartitionConsumer
-from pulsar_ray.client.statements import Statement
+from pulsar_ray.client.acks.statements import Statement
+from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.errors import NotConnected, PulsarException, SessionLost, Timeout
 from pulsar_ray.lane.timers import LoopTimers
 from pulsar_ray.lane.within import within

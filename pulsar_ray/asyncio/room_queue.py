@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from pulsar_ray.asyncio.sent_message import SentMessage
-from pulsar_ray.client.partition_producer import PartitionProducer
+from pulsar_ray.client.producer.partition_producer import PartitionProducer
 from pulsar_ray.errors import PulsarException, Timeout
 from pulsar_ray.lane.timers import LoopTimers
 

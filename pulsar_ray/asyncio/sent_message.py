@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from pulsar_ray.client.send_callbacks import ErrorCallback
+from pulsar_ray.client.producer.send_callbacks import ErrorCallback
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.message_id import MessageId
 

@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 from pulsar_ray.asyncio.loop_handles import LoopClient
-from pulsar_ray.client.client_options import ClientOptions
+from pulsar_ray.client.options.client_options import ClientOptions
 
 _Key = tuple[str, str, str]
 _lock = threading.Lock()

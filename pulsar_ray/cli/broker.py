@@ -8,17 +8,17 @@ from typing import Any
 
 import click
 
-from pulsar_ray.actors.connect import join_ray
-from pulsar_ray.actors.embedded import read_record, stop_embedded
-from pulsar_ray.actors.founding import Word
-from pulsar_ray.actors.start import start_broker, stop_broker
+from pulsar_ray.broker.catalog.founding import Word
 from pulsar_ray.cli.console import INTERRUPTED, say
 from pulsar_ray.cli.standalone import serve
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import ConnectError, DataDirectoryInUse, NotAllowedError, WrongNode
-from pulsar_ray.managed_ledger import known_stores
-from pulsar_ray.managed_ledger.store_directory import is_mount
+from pulsar_ray.launch.connect import join_ray
+from pulsar_ray.launch.embedded import read_record, stop_embedded
+from pulsar_ray.launch.start import start_broker, stop_broker
+from pulsar_ray.managed_ledger.store import known_stores
+from pulsar_ray.managed_ledger.store.store_directory import is_mount
 from pulsar_ray.transport.ray_cluster import RayCluster
 
 NO_RAY = (

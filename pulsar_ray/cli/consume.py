@@ -16,8 +16,8 @@ from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.model.enums import ConsumerType, InitialPosition
 
 if TYPE_CHECKING:
-    from pulsar_ray.client.consumer import Consumer
-    from pulsar_ray.client.message import Message
+    from pulsar_ray.client.consumer.consumer import Consumer
+    from pulsar_ray.client.received.message import Message
 
 TYPES = {
     "exclusive": ConsumerType.Exclusive,

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pulsar_ray.cli.latency import Latencies
-from pulsar_ray.client.block_rows import items_of
-from pulsar_ray.client.send_callbacks import ErrorCallback
+from pulsar_ray.client.producer.send_callbacks import ErrorCallback
+from pulsar_ray.client.received.block_rows import items_of
 from pulsar_ray.errors import PulsarException, Result, error_from
 
 if TYPE_CHECKING:
-    from pulsar_ray.client.consumer import Consumer
-    from pulsar_ray.client.producer import Producer
+    from pulsar_ray.client.consumer.consumer import Consumer
+    from pulsar_ray.client.producer.producer import Producer
     from pulsar_ray.model.message_id import MessageId
 
 _PAUSE_S = 0.01

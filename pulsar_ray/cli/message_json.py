@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pulsar_ray.client.message import Message
+    from pulsar_ray.client.received.message import Message
 
 
 def message_json(message: Message) -> bytes:

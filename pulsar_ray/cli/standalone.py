@@ -15,7 +15,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
-from pulsar_ray.actors.embedded import (
+from pulsar_ray.broker.catalog.founding import Word
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import ConnectError, PulsarException
+from pulsar_ray.launch.embedded import (
     StartLock,
     has_clients,
     prepare_run_directory,
@@ -24,11 +27,8 @@ from pulsar_ray.actors.embedded import (
     withdraw_record,
     write_record,
 )
-from pulsar_ray.actors.founding import Word
-from pulsar_ray.actors.local_ray import ended_ray_process, start_ray, stop_ray
-from pulsar_ray.actors.start import start_broker, stop_broker
-from pulsar_ray.config import Settings
-from pulsar_ray.errors import ConnectError, PulsarException
+from pulsar_ray.launch.own_ray import ended_ray_process, start_ray, stop_ray
+from pulsar_ray.launch.start import start_broker, stop_broker
 
 LOOK_INTERVAL_S = 0.5
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -11,37 +11,37 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from pulsar_ray.actors.connect import Connected
-from pulsar_ray.client.actor_links import ActorLinks
-from pulsar_ray.client.authentication import Authentication
-from pulsar_ray.client.checks import check_optional_text
-from pulsar_ray.client.client_options import ClientOptions, Logger
-from pulsar_ray.client.cluster_connection import ClusterConnection
-from pulsar_ray.client.consumer import Consumer
-from pulsar_ray.client.consumer_core import ConsumerCore
-from pulsar_ray.client.consumer_options import ConsumerOptions, ReaderOptions
-from pulsar_ray.client.ending import Ending
-from pulsar_ray.client.forking import watch
-from pulsar_ray.client.non_persistent import refuse_view_of_unstored
-from pulsar_ray.client.opening_consumers import ConsumerOpening
-from pulsar_ray.client.opening_producers import ProducerOpening
-from pulsar_ray.client.policies import (
+from pulsar_ray.client.consumer.consumer import Consumer
+from pulsar_ray.client.consumer.consumer_core import ConsumerCore
+from pulsar_ray.client.consumer.non_persistent import refuse_view_of_unstored
+from pulsar_ray.client.consumer.opening_consumers import ConsumerOpening
+from pulsar_ray.client.consumer.reader import Reader
+from pulsar_ray.client.consumer.start_position import StartPosition
+from pulsar_ray.client.consumer.table_view import TableView
+from pulsar_ray.client.endpoint.actor_links import ActorLinks
+from pulsar_ray.client.endpoint.cluster_connection import ClusterConnection
+from pulsar_ray.client.endpoint.ending import Ending
+from pulsar_ray.client.endpoint.forking import watch
+from pulsar_ray.client.endpoint.unpickling import reconnected
+from pulsar_ray.client.options.authentication import Authentication
+from pulsar_ray.client.options.checks import check_optional_text
+from pulsar_ray.client.options.client_options import ClientOptions, Logger
+from pulsar_ray.client.options.consumer_options import ConsumerOptions, ReaderOptions
+from pulsar_ray.client.options.policies import (
     ConsumerBatchReceivePolicy,
     ConsumerDeadLetterPolicy,
     ConsumerEventListener,
     ConsumerKeySharedPolicy,
     RedeliveryBackoff,
 )
-from pulsar_ray.client.producer import Producer
-from pulsar_ray.client.producer_options import ProducerOptions
-from pulsar_ray.client.reader import Reader
-from pulsar_ray.client.routing import MessageRouter
-from pulsar_ray.client.schema import BytesSchema, Schema
-from pulsar_ray.client.service_info import ServiceInfo
-from pulsar_ray.client.start_position import StartPosition
-from pulsar_ray.client.table_view import TableView
-from pulsar_ray.client.unpickling import reconnected
+from pulsar_ray.client.options.producer_options import ProducerOptions
+from pulsar_ray.client.options.schema import BytesSchema, Schema
+from pulsar_ray.client.options.service_info import ServiceInfo
+from pulsar_ray.client.producer.opening_producers import ProducerOpening
+from pulsar_ray.client.producer.producer import Producer
+from pulsar_ray.client.producer.routing import MessageRouter
 from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException
+from pulsar_ray.launch.connect import Connected
 from pulsar_ray.model.enums import (
     BatchingType,
     CompressionType,

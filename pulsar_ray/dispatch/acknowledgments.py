@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pulsar_ray.dispatch.block_ref import BlockRef
 from pulsar_ray.dispatch.consumer import PendingBlock
 from pulsar_ray.dispatch.pending_acks import PendingAcks
-from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor
+from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor
 from pulsar_ray.model import row_ranges, row_sets
 from pulsar_ray.model.entry_sets import EntryBits
 from pulsar_ray.model.position import Position

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pulsar_ray.dispatch.block_ref import BlockRef
-from pulsar_ray.dispatch.hash_regions import DEFAULT_KEY_SHARED, KeySharedSpec
+from pulsar_ray.dispatch.key_shared.hash_regions import DEFAULT_KEY_SHARED, KeySharedSpec
+from pulsar_ray.dispatch.key_shared.sticky_key import Slots
 from pulsar_ray.dispatch.row_segments import Segment
-from pulsar_ray.dispatch.sticky_key import Slots
 from pulsar_ray.model import row_sets
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.row_sets import RowSet

@@ -18,18 +18,18 @@ from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec
 from pulsar_ray.dispatch.grant import DropQueue, Grant
 from pulsar_ray.dispatch.granting import Granting
 from pulsar_ray.dispatch.intake import Intake
-from pulsar_ray.dispatch.key_shared import KeySharedPolicy
+from pulsar_ray.dispatch.key_shared.policy import KeySharedPolicy
+from pulsar_ray.dispatch.key_shared.sticky_key import Slots, Slotting
 from pulsar_ray.dispatch.pending_acks import PendingAcks
 from pulsar_ray.dispatch.read_ahead import ReadAhead
 from pulsar_ray.dispatch.redelivery import EMPTY_QUEUE, ConsumerQueue, NackItem, Redelivery
 from pulsar_ray.dispatch.redelivery_requests import RedeliveryRequests
 from pulsar_ray.dispatch.returning import HeldRows, ReturningConsumers
 from pulsar_ray.dispatch.settings import DispatchSettings
-from pulsar_ray.dispatch.sticky_key import Slots, Slotting
 from pulsar_ray.dispatch.subscription_type import SubscriptionType
 from pulsar_ray.dispatch.unacked_limits import UnackedLimits
 from pulsar_ray.errors import ConsumerBusy, CumulativeAcknowledgementNotAllowedError
-from pulsar_ray.managed_ledger.managed_cursor import KnownConsumer, ManagedCursor
+from pulsar_ray.managed_ledger.cursor.managed_cursor import KnownConsumer, ManagedCursor
 from pulsar_ray.model.entry_sets import EntryBits
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.generation import after_seeks, seeks_of

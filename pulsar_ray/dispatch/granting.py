@@ -9,8 +9,8 @@ from pulsar_ray.dispatch.grant import Grant, grant_of
 from pulsar_ray.dispatch.pending_acks import PendingAcks
 from pulsar_ray.dispatch.subscription_type import SubscriptionType
 from pulsar_ray.dispatch.unacked_limits import UnackedLimits
-from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor
-from pulsar_ray.managed_ledger.redelivery_counts import RowFailures
+from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor
+from pulsar_ray.managed_ledger.cursor.redelivery_counts import RowFailures
 from pulsar_ray.model.position import Position
 from pulsar_ray.model.row_sets import RowSet
 

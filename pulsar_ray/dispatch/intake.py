@@ -8,11 +8,11 @@ from itertools import repeat
 from pulsar_ray.dispatch import row_segments
 from pulsar_ray.dispatch.block_ref import BlockRef
 from pulsar_ray.dispatch.consumer import Consumer, PendingBlock
+from pulsar_ray.dispatch.key_shared.sticky_key import Slots
 from pulsar_ray.dispatch.pending_acks import PendingAcks
 from pulsar_ray.dispatch.returning import HeldRows, ReturningConsumers
 from pulsar_ray.dispatch.row_segments import Segment
-from pulsar_ray.dispatch.sticky_key import Slots
-from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor
+from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor
 from pulsar_ray.model import row_ranges, row_sets
 from pulsar_ray.model.position import LATEST, Position
 from pulsar_ray.model.row_ranges import RowRanges

@@ -14,7 +14,7 @@ from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue, Grant
 from pulsar_ray.dispatch.redelivery import EMPTY_QUEUE, ConsumerQueue, NackItem
 from pulsar_ray.dispatch.settings import DispatchSettings
-from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor, Subscription
+from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor, Subscription
 from pulsar_ray.model.drops import Drops
 from pulsar_ray.model.entry_sets import EntryBits
 from pulsar_ray.model.row_ranges import RowRanges

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from pulsar_ray.dispatch.consumer import Consumer, Delivery, PendingBlock
 from pulsar_ray.dispatch.pending_acks import PendingAcks
-from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor
+from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor
 from pulsar_ray.model import row_ranges, row_sets
 from pulsar_ray.model.position import Position
 from pulsar_ray.model.row_ranges import RowRanges

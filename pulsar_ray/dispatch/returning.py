@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from pulsar_ray.dispatch.consumer import ConsumerSpec
-from pulsar_ray.managed_ledger.managed_cursor import KnownConsumer
+from pulsar_ray.managed_ledger.cursor.managed_cursor import KnownConsumer
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.row_ranges import RowRanges
 

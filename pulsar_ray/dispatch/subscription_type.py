@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec
 from pulsar_ray.dispatch.failover import FailoverPolicy
-from pulsar_ray.dispatch.key_shared import KeySharedPolicy, new_regions
+from pulsar_ray.dispatch.key_shared.policy import KeySharedPolicy, new_regions
+from pulsar_ray.dispatch.key_shared.sticky_key import Slotting
 from pulsar_ray.dispatch.pending_acks import PendingAcks
 from pulsar_ray.dispatch.policy import DispatchPolicy
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.dispatch.shared import SharedPolicy
 from pulsar_ray.dispatch.single_active import SingleActivePolicy
-from pulsar_ray.dispatch.sticky_key import Slotting
 from pulsar_ray.errors import ConsumerBusy
 from pulsar_ray.model.enums import ConsumerType
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pulsar_ray.dispatch import row_segments
 from pulsar_ray.dispatch.consumer import Consumer, PendingBlock
 from pulsar_ray.dispatch.pending_acks import PendingAcks
-from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor
+from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor
 from pulsar_ray.model import row_sets
 from pulsar_ray.model.position import Position
 

@@ -13,18 +13,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pulsar_ray.actors.dispatcher_server import DispatcherServer
-from pulsar_ray.actors.dispatcher_start import start_dispatcher
-from pulsar_ray.actors.owner_loop import DiskThread, OwnerLoop
-from pulsar_ray.actors.partition_server import PartitionServer
-from pulsar_ray.actors.session_host import SessionHost
+from pulsar_ray.broker.partition.partition_server import PartitionServer
+from pulsar_ray.broker.serving.owner_loop import DiskThread, OwnerLoop
+from pulsar_ray.broker.serving.session_host import SessionHost
+from pulsar_ray.broker.subscription.dispatcher_server import DispatcherServer
+from pulsar_ray.broker.subscription.dispatcher_start import start_dispatcher
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import NotConnected, PulsarException, SubscriptionNotFound, Timeout
 from pulsar_ray.ledger.disk import Disk
 from pulsar_ray.ledger.owner_lock import HeldLock, take_lock
-from pulsar_ray.managed_ledger.identity import TopicIdentity
-from pulsar_ray.managed_ledger.managed_ledger import ManagedLedger
+from pulsar_ray.managed_ledger.log.identity import TopicIdentity
+from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.transport.cluster import Cluster, SubscriptionRequest
 from pulsar_ray.transport.names import partition_name
 

@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pulsar_ray.actors.catalog import Catalog, PartitionRow
-from pulsar_ray.actors.topic_registry import TopicRegistry
+from pulsar_ray.broker.catalog.catalog import Catalog, PartitionRow
+from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import (
     BrokerGone,
@@ -30,8 +30,8 @@ from pulsar_ray.errors import (
     TopicNotFound,
     WrongNode,
 )
-from pulsar_ray.managed_ledger.identity import TopicIdentity
-from pulsar_ray.managed_ledger.store_identity import CATALOG_FILE
+from pulsar_ray.managed_ledger.log.identity import TopicIdentity
+from pulsar_ray.managed_ledger.store.store_identity import CATALOG_FILE
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.session.requests import PROTOCOL_VERSION
 from pulsar_ray.testing.faulty_disk import FaultyDisk

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pulsar_ray.actors.catalog import PartitionRow
-from pulsar_ray.actors.topic_registry import TopicRegistry
+from pulsar_ray.broker.catalog.catalog import PartitionRow
+from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import PartitionRoute
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pulsar_ray.actors.non_persistent_partition import NonPersistentPartitionServer
-from pulsar_ray.actors.owner_loop import DiskThread
+from pulsar_ray.broker.partition.non_persistent_partition import NonPersistentPartitionServer
+from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.config import Settings
 from pulsar_ray.testing.stub_actor import StubActor
 from pulsar_ray.transport.names import partition_name

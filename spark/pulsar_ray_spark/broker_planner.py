@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-from pulsar_ray.actors.connect import connect
 from pulsar_ray.errors import PulsarException
+from pulsar_ray.launch.connect import connect
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.position import Position
 from pulsar_ray.transport.cluster import PartitionRoute

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_ray.actors.embedded import read_record, stop_embedded
+from pulsar_ray.launch.embedded import read_record, stop_embedded
 
 # Several brokers are started one after the other, each by a Ray of its own.
 pytestmark = pytest.mark.timeout(600)

@@ -16,7 +16,6 @@ import psutil
 import pytest
 
 from pulsar_ray import Client
-from pulsar_ray.actors.embedded import EmbeddedRecord, has_clients, read_record, stop_embedded
 from pulsar_ray.errors import (
     BrokerPersistenceError,
     DataDirectoryInUse,
@@ -24,9 +23,10 @@ from pulsar_ray.errors import (
     NotOurDataDirectory,
     PulsarException,
 )
+from pulsar_ray.launch.embedded import EmbeddedRecord, has_clients, read_record, stop_embedded
 from pulsar_ray.ledger.file_system import require_local_file_system
-from pulsar_ray.managed_ledger import store_directory
-from pulsar_ray.managed_ledger.store_directory import StoreDirectory
+from pulsar_ray.managed_ledger.store import store_directory
+from pulsar_ray.managed_ledger.store.store_directory import StoreDirectory
 from pulsar_ray.testing.waiting import wait_until
 
 # Several brokers are started one after the other, each by a Ray of its own.

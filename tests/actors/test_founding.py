@@ -25,9 +25,9 @@ import json, os, sys
 from pathlib import Path
 import pulsar_ray
 from pulsar_ray import Admin, Client, MessageId
-from pulsar_ray.actors.connect import join_ray
-from pulsar_ray.actors.founding import Word
-from pulsar_ray.actors.start import start_broker, stop_broker
+from pulsar_ray.launch.connect import join_ray
+from pulsar_ray.broker.catalog.founding import Word
+from pulsar_ray.launch.start import start_broker, stop_broker
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import BrokerNotFounded, CatalogMissing, NotOurDataDirectory
 
@@ -139,7 +139,7 @@ import os, sys, tempfile
 from pathlib import Path
 import ray, pulsar_ray
 from pulsar_ray.transport.names import NAMESPACE
-from pulsar_ray.actors.start import stop_broker
+from pulsar_ray.launch.start import stop_broker
 
 directory = Path(tempfile.mkdtemp())
 (directory / "of_the_job.py").write_text("")

@@ -11,8 +11,8 @@ from typing import Any
 from pulsar_ray import asyncio
 from pulsar_ray.admin.admin import Admin
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.consumer import Consumer
-from pulsar_ray.client.message import Message
+from pulsar_ray.client.consumer.consumer import Consumer
+from pulsar_ray.client.received.message import Message
 from pulsar_ray.config import Settings
 from pulsar_ray.format.payload import DecodedBlock, decode_block
 from pulsar_ray.ledger.reader import SegmentReader

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.consumer import Consumer
+from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.errors import Timeout
 from pulsar_ray.transport import ray_connection
 from tests.conformance.broker import QUIET_MS, TRANSPORTS, Broker

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from pulsar_ray import asyncio as pulsar
-from pulsar_ray.client.message import Message
+from pulsar_ray.client.received.message import Message
 
 TEST_DEADLINE_S = 60.0
 POLL_S = 0.01

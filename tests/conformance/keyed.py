@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.consumer import Consumer
-from pulsar_ray.client.message import Message
+from pulsar_ray.client.consumer.consumer import Consumer
+from pulsar_ray.client.received.message import Message
 from pulsar_ray.model.enums import ConsumerType
 from tests.conformance.broker import EARLIEST
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from pulsar_ray.client.consumer import Consumer
-from pulsar_ray.client.producer import Producer
+from pulsar_ray.client.consumer.consumer import Consumer
+from pulsar_ray.client.producer.producer import Producer
 from pulsar_ray.errors import (
     Timeout,
 )

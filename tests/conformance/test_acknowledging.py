@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.consumer import Consumer
+from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.errors import AlreadyClosed, CumulativeAcknowledgementNotAllowedError
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import MessageId

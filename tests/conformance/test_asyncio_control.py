@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pulsar_ray import asyncio as pulsar
-from pulsar_ray.client.policies import ConsumerEventListener
+from pulsar_ray.client.options.policies import ConsumerEventListener
 from pulsar_ray.errors import Timeout
 from pulsar_ray.model.enums import ConsumerType
 from tests.conformance.broker import EARLIEST, QUIET_MS, Broker, numbers

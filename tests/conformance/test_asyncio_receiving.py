@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pulsar_ray.client.message import Message
-from pulsar_ray.client.policies import ConsumerBatchReceivePolicy
+from pulsar_ray.client.options.policies import ConsumerBatchReceivePolicy
+from pulsar_ray.client.received.message import Message
 from pulsar_ray.errors import (
     AlreadyClosed,
     CumulativeAcknowledgementNotAllowedError,

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from pulsar_ray.client.routing import java_string_hash
+from pulsar_ray.client.producer.routing import java_string_hash
 from pulsar_ray.errors import Timeout, WrongNode
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until

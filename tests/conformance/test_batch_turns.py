@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.producer import Producer
+from pulsar_ray.client.producer.producer import Producer
 from pulsar_ray.errors import ProducerQueueIsFull, Result
 from pulsar_ray.model.enums import BatchingType
 from pulsar_ray.model.message_id import MessageId

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pulsar_ray import Client, MessageId, Result
-from pulsar_ray.client.partition_producer import PartitionProducer
+from pulsar_ray.client.producer.partition_producer import PartitionProducer
 from pulsar_ray.errors import BrokerGone, PulsarException
 from pulsar_ray.testing.waiting import wait_until
 from tests.conformance.broker import Broker

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from pulsar_ray.client.arrow.table_schema import TABLE_SCHEMA
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.consumer import Consumer
-from pulsar_ray.client.table_schema import TABLE_SCHEMA
+from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.errors import AlreadyClosed, MessageTooBig, Result, Timeout
 from pulsar_ray.model.enums import BatchingType, CompressionType, ConsumerType
 from pulsar_ray.model.message_id import MessageId

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.producer import Producer
+from pulsar_ray.client.producer.producer import Producer
 from pulsar_ray.errors import Timeout
 from tests.conformance.broker import EARLIEST, QUIET_MS, WAIT_MS, Broker, numbers, receive, values
 

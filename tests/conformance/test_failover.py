@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.consumer import Consumer
-from pulsar_ray.client.policies import ConsumerEventListener
+from pulsar_ray.client.consumer.consumer import Consumer
+from pulsar_ray.client.options.policies import ConsumerEventListener
 from pulsar_ray.errors import ConsumerBusy
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.testing.waiting import wait_until

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.consumer import Consumer
+from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.errors import ConsumerBusy, SessionLost, Timeout
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.testing.stub_actor import StubActor

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.consumer import Consumer
-from pulsar_ray.client.message import Message
-from pulsar_ray.client.policies import ConsumerEventListener
-from pulsar_ray.client.producer import Producer
+from pulsar_ray.client.consumer.consumer import Consumer
+from pulsar_ray.client.options.policies import ConsumerEventListener
+from pulsar_ray.client.producer.producer import Producer
+from pulsar_ray.client.received.message import Message
 from pulsar_ray.errors import (
     InvalidConfiguration,
     Moved,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.consumer import Consumer
+from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import MessageId
 from tests.conformance.broker import WAIT_MS, Broker, numbers, values
@@ -21,8 +21,8 @@ def consumers(
     broker: Broker, client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, Consumer]:
     """Of several subscriptions, which are told of messages long after they were stored."""
-    monkeypatch.setattr("pulsar_ray.actors.followers.PAUSE_S", 1.0)
-    monkeypatch.setattr("pulsar_ray.actors.followers.MAX_PAUSE_S", 1.0)
+    monkeypatch.setattr("pulsar_ray.broker.partition.followers.PAUSE_S", 1.0)
+    monkeypatch.setattr("pulsar_ray.broker.partition.followers.MAX_PAUSE_S", 1.0)
     return {name: client.subscribe(topic, name, ConsumerType.Shared) for name in SUBSCRIPTIONS}
 
 

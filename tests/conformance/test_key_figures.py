@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.consumer import Consumer
-from pulsar_ray.client.policies import ConsumerKeySharedPolicy
+from pulsar_ray.client.consumer.consumer import Consumer
+from pulsar_ray.client.options.policies import ConsumerKeySharedPolicy
 from pulsar_ray.errors import ConsumerAssignError
 from pulsar_ray.model.enums import KeySharedMode
 from pulsar_ray.testing.waiting import wait_until

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.consumer import Consumer
-from pulsar_ray.client.message import Message
+from pulsar_ray.client.consumer.consumer import Consumer
+from pulsar_ray.client.received.message import Message
 from pulsar_ray.errors import AlreadyClosed, Timeout
 from pulsar_ray.testing.waiting import wait_until
 from tests.conformance.broker import Broker

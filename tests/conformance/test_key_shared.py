@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.consumer import Consumer
-from pulsar_ray.client.message import Message
-from pulsar_ray.client.policies import ConsumerKeySharedPolicy
-from pulsar_ray.dispatch.sticky_key import Slotting, slot_of
+from pulsar_ray.client.consumer.consumer import Consumer
+from pulsar_ray.client.options.policies import ConsumerKeySharedPolicy
+from pulsar_ray.client.received.message import Message
+from pulsar_ray.dispatch.key_shared.sticky_key import Slotting, slot_of
 from pulsar_ray.errors import (
     ConsumerAssignError,
     ConsumerBusy,

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.client import unpickling
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.consumer import Consumer
-from pulsar_ray.client.schema import StringSchema
+from pulsar_ray.client.consumer.consumer import Consumer
+from pulsar_ray.client.endpoint import unpickling
+from pulsar_ray.client.options.schema import StringSchema
 from pulsar_ray.errors import (
     AlreadyClosed,
     ConsumerBusy,
@@ -29,7 +29,7 @@ from pulsar_ray.errors import (
     Timeout,
     TopicNotFound,
 )
-from pulsar_ray.managed_ledger.cursor_store import CursorFlush
+from pulsar_ray.managed_ledger.cursor.cursor_store import CursorFlush
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until

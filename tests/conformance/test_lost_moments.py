@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.actors.consumer_endpoint import ConsumerEndpoint
-from pulsar_ray.actors.subscription_host import SubscriptionHost
+from pulsar_ray.broker.subscription.consumer_endpoint import ConsumerEndpoint
+from pulsar_ray.broker.subscription.subscription_host import SubscriptionHost
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.partition_consumer import PartitionConsumer
-from pulsar_ray.client.withdrawn import Withdrawn
+from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
+from pulsar_ray.client.endpoint.withdrawn import Withdrawn
 from pulsar_ray.errors import AlreadyClosed, ConsumerBusy, NotConnected, ProducerBusy, SessionLost, Timeout
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.session.requests import ConsumerOpened

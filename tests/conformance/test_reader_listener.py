@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from pulsar_ray.client import unpickling
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.message import Message
-from pulsar_ray.client.reader import Reader
+from pulsar_ray.client.consumer.reader import Reader
+from pulsar_ray.client.endpoint import unpickling
+from pulsar_ray.client.received.message import Message
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.consumer import Consumer
-from pulsar_ray.client.message import Message
-from pulsar_ray.client.policies import ConsumerBatchReceivePolicy
+from pulsar_ray.client.consumer.consumer import Consumer
+from pulsar_ray.client.options.policies import ConsumerBatchReceivePolicy
+from pulsar_ray.client.received.message import Message
 from pulsar_ray.errors import AlreadyClosed, ConsumerBusy, InvalidConfiguration, Timeout
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.testing.waiting import wait_until

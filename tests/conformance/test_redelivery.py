@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.consumer import Consumer
-from pulsar_ray.client.message import Message
-from pulsar_ray.client.policies import MultiplierRedeliveryBackoff, RedeliveryBackoff
+from pulsar_ray.client.consumer.consumer import Consumer
+from pulsar_ray.client.options.policies import MultiplierRedeliveryBackoff, RedeliveryBackoff
+from pulsar_ray.client.received.message import Message
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.testing.waiting import wait_until
 from tests.conformance.broker import Broker, numbers, receive, send_batch

@@ -6,7 +6,7 @@ import mmh3
 import pytest
 
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.message import Message
+from pulsar_ray.client.received.message import Message
 from pulsar_ray.model.enums import HashingScheme, PartitionsRoutingMode
 from pulsar_ray.model.message_id import MessageId
 from tests.conformance.broker import Broker, numbers

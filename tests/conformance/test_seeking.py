@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.consumer import Consumer
-from pulsar_ray.client.reader import Reader
+from pulsar_ray.client.consumer.consumer import Consumer
+from pulsar_ray.client.consumer.reader import Reader
 from pulsar_ray.errors import (
     AlreadyClosed,
     BrokerMetadataError,

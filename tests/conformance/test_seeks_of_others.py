@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.consumer import Consumer
-from pulsar_ray.client.message import Message
-from pulsar_ray.client.partition_consumer import PartitionConsumer
+from pulsar_ray.client.consumer.consumer import Consumer
+from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
+from pulsar_ray.client.received.message import Message
 from pulsar_ray.model.enums import ConsumerType, SubscriptionMode
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
@@ -140,7 +140,7 @@ def test_what_is_acknowledged_behind_a_seek_is_not_forgotten_with_what_was_befor
 def test_nothing_is_available_behind_what_trimming_took(
     make_broker: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pulsar_ray.managed_ledger.manifest_changes._IDLE_MS", 0)
+    monkeypatch.setattr("pulsar_ray.managed_ledger.log.manifest_changes._IDLE_MS", 0)
     broker = make_broker(
         retention_check_interval_in_seconds=1,
         managed_ledger_max_entries_per_ledger=10,

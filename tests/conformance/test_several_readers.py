@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.reader import Reader
+from pulsar_ray.client.consumer.reader import Reader
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
 from tests.conformance.broker import WAIT_MS, Broker, numbers

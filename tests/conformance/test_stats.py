@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.actors.partition_server import STATS_SLICE
+from pulsar_ray.broker.partition.partition_server import STATS_SLICE
 from pulsar_ray.client.client import Client
 from pulsar_ray.errors import NotAllowedError, OperationNotSupported, TopicNotFound
 from pulsar_ray.model.enums import ConsumerType

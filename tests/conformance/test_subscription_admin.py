@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.consumer import Consumer
+from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.errors import (
     InvalidConfiguration,
     NotAllowedError,

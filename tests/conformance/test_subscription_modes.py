@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.consumer import Consumer
+from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.errors import ConsumerBusy
 from pulsar_ray.model.enums import ConsumerType, InitialPosition, SubscriptionMode
 from pulsar_ray.testing.waiting import wait_until

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.producer import Producer
-from pulsar_ray.client.schema import StringSchema
+from pulsar_ray.client.options.schema import StringSchema
+from pulsar_ray.client.producer.producer import Producer
 from pulsar_ray.errors import AlreadyClosed, OperationNotSupported
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until

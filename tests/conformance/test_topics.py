@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.consumer import Consumer
+from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.errors import (
     ConsumerBusy,
     CumulativeAcknowledgementNotAllowedError,

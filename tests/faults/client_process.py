@@ -16,7 +16,7 @@ from typing import Any
 
 import pulsar_ray
 from pulsar_ray import ConsumerType, InitialPosition, Message, MessageId, Result
-from pulsar_ray.client import segment_files
+from pulsar_ray.client.received import segment_files
 from pulsar_ray.errors import ConsumerBusy, Timeout
 from tests.faults.cuts import CarrierCuts
 from tests.faults.journal import Journal, id_of

@@ -58,8 +58,8 @@ with pulsar_ray.Client() as client:
 """
 _COLOURS = """
 import pulsar_ray, ray
-from pulsar_ray.actors.broker_actors import running_names
-from pulsar_ray.actors.connect import join_ray
+from pulsar_ray.transport.this_ray import running_names
+from pulsar_ray.launch.connect import join_ray
 from pulsar_ray.transport.names import NAMESPACE
 
 def seen(_actor):

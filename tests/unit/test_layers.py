@@ -24,7 +24,9 @@ LAYERS = (
     ("session",),
     ("lane",),
     ("transport",),
+    ("broker",),
     ("actors",),
+    ("launch",),
     ("client", "asyncio", "exceptions", "schema", "tableview"),
     ("admin",),
     ("data", "cli", "testing"),
@@ -32,7 +34,7 @@ LAYERS = (
 RANK = {unit: rank for rank, units in enumerate(LAYERS) for unit in units}
 TOP = len(LAYERS)  # pulsar_ray/__init__.py and __main__.py, which offer everything
 
-UNITS_WITH_RAY = {"transport", "actors", "data"}
+UNITS_WITH_RAY = {"transport", "actors", "launch", "data"}
 CLI_MODULES_WITH_RAY = {"main.py", "__main__.py"}
 # The command that needs the Spark package loads it when it is run, and says what to install if it is missing.
 CLI_MODULES_WITH_SPARK_PACKAGE = {"demo.py"}

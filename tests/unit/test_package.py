@@ -29,3 +29,13 @@ def test_an_actor_starts_without_what_it_may_never_need(actor: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
     assert done.stdout == "\n"
+
+
+def test_a_client_loads_nothing_of_the_broker_that_it_does_not_need() -> None:
+    code = (
+        "import sys, pulsar_ray.client.client, pulsar_ray.launch.connect;"
+        "print(*sorted(m for m in sys.modules if m.startswith(('pulsar_ray.actors', 'pulsar_ray.broker.s'"
+        ", 'pulsar_ray.broker.p'))))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from pulsar_ray.dispatch import row_segments
 from pulsar_ray.dispatch.consumer import Consumer, PendingBlock
 from pulsar_ray.dispatch.grant import Grant
-from pulsar_ray.dispatch.key_routes import KeyRoutes
+from pulsar_ray.dispatch.key_shared.key_routes import KeyRoutes
 from pulsar_ray.dispatch.policy import GrantSource
 from pulsar_ray.dispatch.row_segments import Segment
 from pulsar_ray.model import row_sets

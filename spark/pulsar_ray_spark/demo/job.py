@@ -16,10 +16,10 @@ import ray
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from pulsar_ray.actors.embedded import read_record, stop_embedded
 from pulsar_ray.admin.admin import Admin
 from pulsar_ray.client.client import Client
 from pulsar_ray.errors import PulsarException
+from pulsar_ray.launch.embedded import read_record, stop_embedded
 from pulsar_ray_spark.demo.counting import Counters
 from pulsar_ray_spark.demo.environment import java_on_path, output_into, raise_at_sigterm, signals_raise
 from pulsar_ray_spark.demo.publishing import Killing, Publishing

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pulsar_ray.admin.admin import Admin
-from pulsar_ray.client.producer import Producer
+from pulsar_ray.client.producer.producer import Producer
 from pulsar_ray.errors import PulsarException, Result, error_from
 from pulsar_ray_spark.demo.text import Tally, TextFile, batches
 

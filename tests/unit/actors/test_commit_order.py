@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.actors.publish_intake import PublishIntake
+from pulsar_ray.broker.partition.publish_intake import PublishIntake
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.format.payload import encode_single
-from pulsar_ray.managed_ledger.memory_log import MemoryLog
+from pulsar_ray.managed_ledger.log.memory_log import MemoryLog
 from pulsar_ray.session.packet import decode_packet
 from pulsar_ray.session.requests import OpenProducer, Receipt, decode_request
 from pulsar_ray.session.session_table import Session

@@ -7,9 +7,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pulsar_ray.actors.embedded import EmbeddedRecord, join_embedded, read_record, write_record
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import BrokerPersistenceError
+from pulsar_ray.launch.embedded import EmbeddedRecord, join_embedded, read_record, write_record
 from pulsar_ray.ledger.owner_lock import start_time
 
 

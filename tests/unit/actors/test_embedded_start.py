@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_ray.actors.embedded import ensure_embedded
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import ConnectError
+from pulsar_ray.launch.embedded import ensure_embedded
 
 
 class _Terminal(io.StringIO):

@@ -13,13 +13,13 @@ import ray
 import ray.exceptions
 
 from pulsar_ray.actors import stores as stores_module
-from pulsar_ray.actors.catalog import Catalog
-from pulsar_ray.actors.membership import Membership
 from pulsar_ray.actors.stores import Stores
+from pulsar_ray.broker.catalog.catalog import Catalog
+from pulsar_ray.broker.catalog.membership import Membership
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import NetworkFileSystem, PulsarException, ServiceUnitNotReady, WrongNode
-from pulsar_ray.managed_ledger.identity import PartitionDirectory
-from pulsar_ray.managed_ledger.store_identity import StoreIdentity
+from pulsar_ray.managed_ledger.log.identity import PartitionDirectory
+from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity
 
 
 class Handle:

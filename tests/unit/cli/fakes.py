@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pulsar_ray.cli.target import Target
-from pulsar_ray.client.block_rows import BlockRows
-from pulsar_ray.client.message import MessageBatchView
-from pulsar_ray.client.received_block import ReceivedBlock
+from pulsar_ray.client.received.block_rows import BlockRows
+from pulsar_ray.client.received.message import MessageBatchView
+from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.errors import PulsarException, Result
 from pulsar_ray.model.message_id import MessageId
 

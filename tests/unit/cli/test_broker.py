@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_ray.actors.embedded import EmbeddedRecord
 from pulsar_ray.cli import broker
 from pulsar_ray.cli.target import Target
+from pulsar_ray.launch.embedded import EmbeddedRecord
 from tests.unit.cli.conftest import Run
 
 

@@ -11,11 +11,11 @@ import pytest
 from pulsar_ray.admin import Admin
 from pulsar_ray.asyncio import Client as AsyncClient
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.client_options import ClientOptions
-from pulsar_ray.client.consumer_options import ConsumerOptions, ReaderOptions
-from pulsar_ray.client.loggers import ConsoleLogger, FileLogger
-from pulsar_ray.client.policies import ConsumerBatchReceivePolicy, MultiplierRedeliveryBackoff
-from pulsar_ray.client.producer_options import ProducerOptions
+from pulsar_ray.client.options.client_options import ClientOptions
+from pulsar_ray.client.options.consumer_options import ConsumerOptions, ReaderOptions
+from pulsar_ray.client.options.loggers import ConsoleLogger, FileLogger
+from pulsar_ray.client.options.policies import ConsumerBatchReceivePolicy, MultiplierRedeliveryBackoff
+from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.errors import InvalidConfiguration, OperationNotSupported
 from pulsar_ray.model.enums import (
     BatchingType,

@@ -8,11 +8,11 @@ import pytest
 from pulsar_ray.asyncio.client import Client as AsyncioClient
 from pulsar_ray.asyncio.producer import Producer as AsyncioProducer
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.client_options import ClientOptions
-from pulsar_ray.client.consumer_options import ConsumerOptions, ReaderOptions
-from pulsar_ray.client.producer import Producer
-from pulsar_ray.client.producer_options import ProducerOptions
-from pulsar_ray.client.schema import BytesSchema
+from pulsar_ray.client.options.client_options import ClientOptions
+from pulsar_ray.client.options.consumer_options import ConsumerOptions, ReaderOptions
+from pulsar_ray.client.options.producer_options import ProducerOptions
+from pulsar_ray.client.options.schema import BytesSchema
+from pulsar_ray.client.producer.producer import Producer
 from tests.unit.client.official_signatures import (
     CLIENT,
     CREATE_PRODUCER,

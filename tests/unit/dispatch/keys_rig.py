@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pulsar_ray.dispatch.hash_regions import DEFAULT_KEY_SHARED, KeySharedSpec
-from pulsar_ray.dispatch.key_stats import key_shared_consumer_stats
+from pulsar_ray.dispatch.inspect.key_stats import key_shared_consumer_stats
+from pulsar_ray.dispatch.key_shared.hash_regions import DEFAULT_KEY_SHARED, KeySharedSpec
+from pulsar_ray.dispatch.key_shared.sticky_key import Slots, Slotting, slots_of
 from pulsar_ray.dispatch.settings import DispatchSettings
-from pulsar_ray.dispatch.sticky_key import Slots, Slotting, slots_of
 from pulsar_ray.model.enums import ConsumerType
 from tests.unit.dispatch.rig import Rig
 

@@ -6,10 +6,10 @@ from pulsar_ray.dispatch.block_ref import BlockRef
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import Grant
-from pulsar_ray.dispatch.hash_regions import DEFAULT_KEY_SHARED, KeySharedSpec
+from pulsar_ray.dispatch.key_shared.hash_regions import DEFAULT_KEY_SHARED, KeySharedSpec
+from pulsar_ray.dispatch.key_shared.sticky_key import Slots
 from pulsar_ray.dispatch.settings import DispatchSettings
-from pulsar_ray.dispatch.sticky_key import Slots
-from pulsar_ray.managed_ledger.managed_cursor import ManagedCursor, Subscription
+from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor, Subscription
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.position import Position
 

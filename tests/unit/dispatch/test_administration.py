@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pulsar_ray.dispatch.peek import peek
+from pulsar_ray.dispatch.inspect.peek import peek
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.position import EARLIEST, Position

@@ -8,7 +8,7 @@ from pulsar_ray.dispatch.attachment import Departure
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue
-from pulsar_ray.dispatch.hash_regions import KeySharedSpec
+from pulsar_ray.dispatch.key_shared.hash_regions import KeySharedSpec
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.errors import ConsumerAssignError, ConsumerBusy
 from pulsar_ray.model.enums import ConsumerType, KeySharedMode

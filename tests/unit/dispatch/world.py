@@ -11,8 +11,8 @@ from pulsar_ray.dispatch.block_ref import BlockRef
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue, Grant
-from pulsar_ray.managed_ledger.cursor_changes import CursorChanges
-from pulsar_ray.managed_ledger.cursor_records import (
+from pulsar_ray.managed_ledger.cursor.cursor_changes import CursorChanges
+from pulsar_ray.managed_ledger.cursor.cursor_records import (
     apply_changes,
     changes_payload,
     cursor_from_snapshot,

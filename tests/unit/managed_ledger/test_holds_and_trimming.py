@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from pulsar_ray.errors import SubscriptionNotFound
-from pulsar_ray.managed_ledger.change import run_together
-from pulsar_ray.managed_ledger.managed_ledger import ManagedLedger
-from pulsar_ray.managed_ledger.manifest import LedgerInfo
-from pulsar_ray.managed_ledger.records import Lease
-from pulsar_ray.managed_ledger.trim import Retention, ledgers_to_trim
+from pulsar_ray.managed_ledger.log.change import run_together
+from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
+from pulsar_ray.managed_ledger.log.manifest import LedgerInfo
+from pulsar_ray.managed_ledger.log.records import Lease
+from pulsar_ray.managed_ledger.log.trim import Retention, ledgers_to_trim
 from pulsar_ray.model.position import EARLIEST, LATEST, Position
 from pulsar_ray.testing.faulty_disk import FaultyDisk
 from tests.stored_blocks import IDENTITY, MIB, abandon, append, block, change, open_log, settings
@@ -254,7 +254,7 @@ def test_a_deletion_that_a_crash_interrupted_is_completed(tmp_path: Path) -> Non
 def test_many_changes_do_not_make_the_manifest_grow_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pulsar_ray.managed_ledger.log_state._COMPACT_ABOVE_BYTES", 2_000)
+    monkeypatch.setattr("pulsar_ray.managed_ledger.log.log_state._COMPACT_ABOVE_BYTES", 2_000)
     log = log_of(tmp_path, 2)
     number = change(log, log.begin_register_subscription("s", True, "earliest")).number
     manifest = tmp_path / f"manifest-{log.epoch}"

@@ -13,9 +13,9 @@ import pytest
 
 from pulsar_ray.errors import CorruptData, NotOurDataDirectory, WrongNode
 from pulsar_ray.ledger.reader import SegmentReader
-from pulsar_ray.managed_ledger.identity import TopicIdentity, read_identities
-from pulsar_ray.managed_ledger.managed_ledger import ManagedLedger
-from pulsar_ray.managed_ledger.producer_incarnations import New, Repeat
+from pulsar_ray.managed_ledger.log.identity import TopicIdentity, read_identities
+from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
+from pulsar_ray.managed_ledger.log.producer_incarnations import New, Repeat
 from pulsar_ray.model.position import EARLIEST, Position
 from pulsar_ray.testing.faulty_disk import FaultyDisk
 from tests.stored_blocks import IDENTITY, abandon, append, append_blocks, block, change, open_log, settings

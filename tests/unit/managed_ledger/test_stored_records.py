@@ -10,11 +10,11 @@ import pytest
 
 from pulsar_ray.errors import UnsupportedFormatVersion
 from pulsar_ray.format.record import encode_record, read_records
-from pulsar_ray.managed_ledger import records as manifest_records
-from pulsar_ray.managed_ledger.cursor_records import cursor_from_snapshot, snapshot_payload
-from pulsar_ray.managed_ledger.managed_cursor import KnownConsumer, ManagedCursor
-from pulsar_ray.managed_ledger.managed_cursor import Subscription as CursorSubscription
-from pulsar_ray.managed_ledger.records import (
+from pulsar_ray.managed_ledger.cursor.cursor_records import cursor_from_snapshot, snapshot_payload
+from pulsar_ray.managed_ledger.cursor.managed_cursor import KnownConsumer, ManagedCursor
+from pulsar_ray.managed_ledger.cursor.managed_cursor import Subscription as CursorSubscription
+from pulsar_ray.managed_ledger.log import records as manifest_records
+from pulsar_ray.managed_ledger.log.records import (
     Checkpoint,
     Counters,
     HoldMoved,

@@ -1,0 +1,1 @@
+"""The cluster's catalog: topics, partitions, their numbers and stores."""

@@ -1,0 +1,265 @@
+"""Where a cluster's catalog is, and who may make one: decided from what every node reports (ADR 0026). Pure.
+
+There is one truth about topics: the catalog. Its place is found, never guessed; an empty one is only made on
+somebody's word, and never beside stores that belong to a catalog that is away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Literal
+
+from pulsar_ray.broker.catalog.catalog import (
+    FOUNDED_NUMBERS,
+    REBUILT_NUMBERS,
+    REBUILT_RANGES,
+    CatalogIdentity,
+)
+from pulsar_ray.errors import (
+    BrokerNotFounded,
+    CatalogConflict,
+    CatalogMissing,
+    NetworkFileSystem,
+    NotOurDataDirectory,
+    PulsarException,
+    ServiceUnitNotReady,
+)
+from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity
+
+REMEDIES = (
+    "start the node that has it, with its disk; if it is lost for good, bring up all other nodes and run "
+    "`pulsar-ray start --rebuild-catalog` (an embedded broker: `pulsar-ray standalone --rebuild-catalog`)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """What lies in the data directory of one node; `directory` is equal for nodes that see the same one."""
+
+    node_id: str
+    host: str
+    path: str
+    directory: str = ""
+    store: StoreIdentity | None = None
+    has_partitions: bool = False
+    catalog: CatalogIdentity | None = None
+    problem: PulsarException | None = None
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What whoever brings a broker up allows: to make a new, empty one; to make a lost catalog anew."""
+
+    may_found: bool = False
+    may_rebuild: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the controller finds or makes on its node. Carried out once, however often the actor restarts:
+
+    `generation` stands in the catalog and in the store beside it from then on.
+    """
+
+    node_id: str
+    kind: Literal["open", "found", "rebuild"]
+    cluster_id: str
+    generation: str
+
+
+def decide(
+    reports: Iterable[NodeReport],
+    word: Word,
+    *,
+    here: str,
+    silent: Collection[str] = (),
+    new_id: Callable[[], str],
+) -> Order:
+    """The node of the catalog, and what to do there. `here` is the node of whoever asks, `silent` are hosts.
+
+    Raises CatalogConflict, CatalogMissing, BrokerNotFounded, what is wrong with a directory, or
+    ServiceUnitNotReady while nodes do not answer that may have the catalog.
+    """
+    reports = _distinct(reports, here)
+    catalog = _the_catalog(reports)
+    if catalog is not None and catalog.catalog is not None:
+        if not word.may_rebuild:
+            _refuse_former(catalog, catalog.catalog, members_of(reports))
+        cluster_id = catalog.catalog.cluster_id or new_id()
+        return Order(catalog.node_id, "rebuild" if word.may_rebuild else "open", cluster_id, new_id())
+    _refuse_unseen(reports, here, silent)
+    members = members_of(reports)
+    orphans = [report for report in reports if report not in members and report.has_partitions]
+    if word.may_rebuild:
+        return _rebuild(reports, members, orphans, here, new_id)
+    if members or orphans:
+        raise CatalogMissing(_without_catalog(members, orphans))
+    if not word.may_found:
+        raise BrokerNotFounded(
+            "no broker runs on this Ray cluster, and none was ever started on it with the data directory "
+            f"{reports[0].path if reports else '?'}: run `pulsar-ray start` on the head node, give the data "
+            "directory of the one that was (PULSAR_RAY_DATA_DIR, data_dir), or set allow_founding to let "
+            "this program begin an empty one"
+        )
+    return Order(here, "found", new_id(), new_id())
+
+
+def members_of(reports: Iterable[NodeReport]) -> list[NodeReport]:
+    """Those whose store belongs to a cluster."""
+    return [report for report in reports if report.store is not None and report.store.cluster_id]
+
+
+def _distinct(reports: Iterable[NodeReport], here: str) -> list[NodeReport]:
+    """One report of each directory, of the asking node if it sees that one."""
+    found: dict[str, NodeReport] = {}
+    for report in sorted(reports, key=lambda report: (report.node_id != here, report.host, report.node_id)):
+        found.setdefault(report.directory or report.node_id, report)
+    return list(found.values())
+
+
+def _the_catalog(reports: Sequence[NodeReport]) -> NodeReport | None:
+    candidates = [report for report in reports if report.catalog is not None and not _is_put_aside(report)]
+    for report in candidates:
+        store, catalog = report.store, report.catalog
+        if store and catalog and store.cluster_id and catalog.cluster_id not in ("", store.cluster_id):
+            raise CatalogConflict(
+                f"{report} holds a store of cluster {store.cluster_id} and the catalog of cluster "
+                f"{catalog.cluster_id}: put back the meta.sqlite that belongs there"
+            )
+    if len(candidates) <= 1:
+        return next(iter(candidates), None)
+    for report in candidates:
+        if all(_succeeds(report, other) for other in candidates if other is not report):
+            return report
+    named = " and ".join(
+        f"{report} (cluster {report.catalog.cluster_id or 'of version 0.1'})"
+        for report in candidates
+        if report.catalog is not None
+    )
+    raise CatalogConflict(
+        f"there are {len(candidates)} catalogs: {named}. Only one may serve: give the others another "
+        "data_dir, or take their nodes out; what is stored there stays"
+    )
+
+
+def _is_put_aside(report: NodeReport) -> bool:
+    """Whether the store beside a catalog knows of a later one elsewhere."""
+    store = report.store
+    return store is not None and store.catalog_store_id not in ("", store.store_id)
+
+
+def _succeeds(report: NodeReport, other: NodeReport) -> bool:
+    """Whether a catalog was made from the other one or its stores."""
+    ours, theirs = report.catalog, other.catalog
+    if ours is None or theirs is None or not theirs.generations or ours.cluster_id != theirs.cluster_id:
+        return False
+    return set(ours.generations) > set(theirs.generations)
+
+
+def _refuse_former(report: NodeReport, catalog: CatalogIdentity, members: Iterable[NodeReport]) -> None:
+    """Raise CatalogMissing if a store knows of a catalog that was made from this one and is not here."""
+    for member in members:
+        store = member.store
+        if store is None or store.cluster_id != catalog.cluster_id:
+            continue
+        if set(store.generations) > set(catalog.generations):
+            raise CatalogMissing(
+                f"the catalog at {report} was replaced by a later one on {store.catalog_host} (store "
+                f"{store.catalog_store_id}), which {member} belongs to: {REMEDIES}"
+            )
+
+
+def _refuse_unseen(reports: Sequence[NodeReport], here: str, silent: Collection[str]) -> None:
+    """Raise unless every directory that may hold the catalog was looked at."""
+    for report in reports:
+        # Something else is there, so our catalog is not.
+        is_elses = isinstance(report.problem, NotOurDataDirectory | NetworkFileSystem)
+        if report.problem is not None and (report.node_id == here or not is_elses):
+            raise report.problem
+    if silent:
+        raise ServiceUnitNotReady(
+            f"the catalog may be on a node that does not answer: {', '.join(sorted(silent))}; try again, or "
+            "end that node"
+        )
+
+
+def _rebuild(
+    reports: Sequence[NodeReport],
+    members: Sequence[NodeReport],
+    orphans: Sequence[NodeReport],
+    here: str,
+    new_id: Callable[[], str],
+) -> Order:
+    clusters = sorted({report.store.cluster_id for report in members if report.store is not None})
+    if len(clusters) > 1:
+        raise CatalogConflict(
+            f"the stores {_listed(members)} belong to {len(clusters)} clusters: bring up those of one only"
+        )
+    if not members and not orphans:
+        where = ", ".join(str(report) for report in reports)
+        raise CatalogMissing(f"there is no store to make a catalog from: looked at {where}")
+    # Where the lost one was, else here.
+    at = next(
+        (r.node_id for r in members if r.store is not None and r.store.catalog_store_id == r.store.store_id),
+        here,
+    )
+    return Order(at, "rebuild", clusters[0] if clusters else new_id(), new_id())
+
+
+def _without_catalog(members: Sequence[NodeReport], orphans: Sequence[NodeReport]) -> str:
+    stores = [report.store for report in members if report.store is not None]
+    places = sorted({f"{store.catalog_host} (store {store.catalog_store_id})" for store in stores})
+    was = f"It was on {' or '.join(places)}: " if places else ""
+    return (
+        "the catalog of topics is on no running node, but there are stores: "
+        f"{_listed([*members, *orphans])}. {was}{REMEDIES}"
+    )
+
+
+def _listed(reports: Sequence[NodeReport]) -> str:
+    return ", ".join(
+        f"{report} (cluster {report.store.cluster_id})"
+        if report.store is not None and report.store.cluster_id
+        else str(report)
+        for report in reports
+    )
+
+
+def new_range(seen: Iterable[int], random: Random) -> int:
+    """Where a catalog that is made anew begins to grant numbers: a range of which nobody has seen one.
+
+    Chosen by chance, so that a second rebuilding, from other stores, hardly takes the same. Raises
+    CatalogConflict if all are in use.
+    """
+    used = {(number - FOUNDED_NUMBERS) // REBUILT_NUMBERS for number in seen}
+    free = [place for place in range(REBUILT_RANGES) if place not in used]
+    if not free:
+        raise CatalogConflict(f"a catalog was made anew {REBUILT_RANGES} times: there are no numbers left")
+    return FOUNDED_NUMBERS + random.choice(free) * REBUILT_NUMBERS
+
+
+def check_may_make(order: Order, store: StoreIdentity, has_partitions: bool, path: object) -> None:
+    """Raise CatalogMissing unless the catalog that is not there was never made as ordered."""
+    is_empty = not store.cluster_id and not has_partitions
+    if order.generation in store.generations or order.kind == "open":
+        raise CatalogMissing(
+            f"{path} is gone: mount its disk, or put it back; if it is lost for good, bring up all nodes and "
+            "run `pulsar-ray stop` and `pulsar-ray start --rebuild-catalog`"
+        )
+    if order.kind == "found" and not is_empty:
+        raise CatalogMissing(f"{path} is not there, but a store with data is: {REMEDIES}")
+
+
+def check_is_ours(order: Order, store: StoreIdentity, catalog: CatalogIdentity, path: object) -> None:
+    """Raise CatalogConflict unless the catalog that is there belongs to the order and to its store."""
+    for other in (order.cluster_id, store.cluster_id):
+        if other and catalog.cluster_id not in ("", other):
+            raise CatalogConflict(
+                f"{path} is the catalog of cluster {catalog.cluster_id}, not of {other}: put back the one "
+                "that belongs there"
+            )

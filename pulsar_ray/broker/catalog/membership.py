@@ -1,0 +1,108 @@
+"""Which stores belong to the broker's cluster, and what each of them is told of its catalog (ADR 0026).
+
+Decides; whoever asks talks to the stores.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from pulsar_ray.broker.catalog.catalog import Catalog
+from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity
+
+
+@dataclass(slots=True)
+class Membership:
+    """The cluster as its catalog has it. `takes_old`: stores of version 0.1 are taken in on somebody's word.
+
+    `takes_empty`: empty directories are made stores, of nodes that never had one.
+    """
+
+    catalog: Catalog
+    catalog_store_id: str
+    catalog_host: str
+    takes_old: bool
+    takes_empty: bool
+    reserved_below: int = 0
+    """Numbers below stand in every store that is there; none is granted before (ADR 0026)."""
+
+    def refusal(self, described: dict[str, Any]) -> str:
+        """Why a node's store is not taken in; "" if it is. `described` is what the StoreActor says."""
+        identity: StoreIdentity | None = described["identity"]
+        path, host = described["path"], described["host"]
+        if identity is None:
+            return self._refusal_of_nothing(path, host)
+        cluster_id, generations = self.catalog.identity
+        if not identity.cluster_id:
+            is_known = identity.store_id in (self.catalog_store_id, *self._store_ids())
+            if is_known or self.takes_old or not described["has_partitions"]:
+                return ""
+            return (
+                f"{path} holds partitions of version 0.1 that this catalog does not know: take them in with "
+                "`pulsar-ray stop` and `pulsar-ray start --rebuild-catalog`"
+            )
+        if identity.cluster_id != cluster_id:
+            return (
+                f"{path} is a store of cluster {identity.cluster_id}, this is {cluster_id}: mount the disk "
+                "that belongs here, or use another data_dir"
+            )
+        if not set(identity.generations) <= set(generations):
+            return (
+                f"{path} was used with another catalog of this cluster, on {identity.catalog_host} (store "
+                f"{identity.catalog_store_id}), which this one does not know: bring that up instead, or "
+                "unite them with `pulsar-ray stop` and `pulsar-ray start --rebuild-catalog`"
+            )
+        return ""
+
+    def _refusal_of_nothing(self, path: str, host: str) -> str:
+        had = [store_id for store_id, (where, _) in self.catalog.stores().items() if where == host]
+        if had:
+            return (
+                f"{path} is empty, but this node had store {had[0]}: mount its disk, or if that is lost for "
+                f"good, run `pulsar-ray init-store {path} --replace` there"
+            )
+        if self.takes_empty:
+            return ""
+        return f"{path} holds no store: run `pulsar-ray init-store {path}` there to use its disk"
+
+    def is_expected(self, host: str) -> bool:
+        """Whether a node without a store lacks one that was there."""
+        return any(where == host for where, _ in self.catalog.stores().values())
+
+    def _store_ids(self) -> Collection[str]:
+        return {*self.catalog.stores(), *self.catalog.partitions_per_store()}
+
+    def told(self, identity: StoreIdentity, below: int = 0) -> StoreIdentity:
+        """What a store's identity becomes when it is taken in, or when the numbers `below` are reserved."""
+        cluster_id, generations = self.catalog.identity
+        return dataclasses.replace(
+            identity,
+            cluster_id=cluster_id,
+            generations=generations,
+            catalog_store_id=self.catalog_store_id,
+            catalog_host=self.catalog_host,
+            numbers_below=max(below, self.reserved_below, self.catalog.last_number + 1),
+        )
+
+    def take_in(self, described: dict[str, Any]) -> None:
+        """A store is told and there; what it knows to be granted is not granted again."""
+        identity: StoreIdentity = described["identity"]
+        self.catalog.skip_numbers(identity.numbers_below)
+        self.catalog.remember_store(identity.store_id, described["host"], described["path"])
+
+    def away(self, present: Collection[str]) -> list[dict[str, Any]]:
+        """The stores that hold partitions and are on no node: where they were last, and what they hold."""
+        known = self.catalog.stores()
+        return [
+            {
+                "store_id": store_id,
+                "host": known.get(store_id, ("", ""))[0] or "an unknown host",
+                "path": known.get(store_id, ("", ""))[1],
+                "partitions": count,
+            }
+            for store_id, count in sorted(self.catalog.partitions_per_store().items())
+            if store_id not in present
+        ]

@@ -1,0 +1,148 @@
+"""Which topics there are and how many partitions they have: what the controller decides about names.
+
+Synchronous, over the catalog; whoever asks starts the actors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from pulsar_ray.broker.catalog.catalog import Catalog, PartitionRow
+from pulsar_ray.broker.catalog.unstored_topics import UnstoredTopics, check_enabled
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, TopicNotFound
+from pulsar_ray.model.topic_name import TopicName
+
+
+class TopicRegistry:
+    """Topics in the catalog, and those that are in no file.
+
+    `stores` gives the ids of the stores that take new partitions.
+    """
+
+    def __init__(self, catalog: Catalog, settings: Settings) -> None:
+        self.catalog = catalog
+        self.unstored = UnstoredTopics()
+        self._settings = settings
+
+    def resolve(
+        self, name: TopicName, *, create: bool, stores: Callable[[], Iterable[str]]
+    ) -> list[PartitionRow]:
+        """The partitions of a topic, or the one that is named. Creates the topic if it may.
+
+        Raises TopicNotFound, NotAllowedError for a number that no partition of a partitioned topic has.
+        """
+        check_enabled(name, self._settings)
+        own = self.partition(name)
+        if own is not None:
+            return [own]
+        return self.catalog.partitions(name.full) or self._auto_create(name, create, stores)
+
+    def partition(self, name: TopicName) -> PartitionRow | None:
+        """A partition, or topic without partitions, by its own name."""
+        return next(iter(self.unstored.find(name.full)), None) or self.catalog.partition(name.full)
+
+    def is_known(self, name: TopicName) -> bool:
+        """Whether there is such a topic, or partition."""
+        return self.partition(name) is not None or self.catalog.partition_count(name.full) is not None
+
+    def _auto_create(
+        self, name: TopicName, create: bool, stores: Callable[[], Iterable[str]]
+    ) -> list[PartitionRow]:
+        if name.is_partition and (count := self.catalog.partition_count(name.partitioned_full)):
+            raise NotAllowedError(
+                f"{name.full} is no partition of {name.partitioned_full}, which has {count}"
+            )
+        if not (create and self._settings.allow_auto_topic_creation):
+            raise TopicNotFound(
+                f"the topic {name.full} does not exist; create it with `pulsar-ray topics create`"
+            )
+        partitioned = self._settings.allow_auto_topic_creation_type == "partitioned" and not name.is_partition
+        return self._new(name, self._settings.default_num_partitions if partitioned else 0, stores)
+
+    def create(
+        self, name: TopicName, partitions: int, stores: Callable[[], Iterable[str]]
+    ) -> list[PartitionRow]:
+        """Create a topic; 0 partitions is an unpartitioned one. Raises NotAllowedError if it exists."""
+        check_enabled(name, self._settings)
+        if name.is_partition:
+            raise NotAllowedError(
+                f"{name.full}: a name that ends in -partition-<number> is reserved for partitions"
+            )
+        if partitions < 0:
+            raise InvalidConfiguration(
+                f"{partitions} partitions: the number of partitions must be more than 0"
+            )
+        return self._new(name, partitions, stores)
+
+    def _new(
+        self, name: TopicName, partitions: int, stores: Callable[[], Iterable[str]]
+    ) -> list[PartitionRow]:
+        if self.unstored.find(name.full) or self.catalog.partition_count(name.full) is not None:
+            raise NotAllowedError(f"the topic {name.full} already exists")
+        if name.is_persistent or partitions:
+            return self.catalog.create(name, partitions, self._emptiest_first(stores()))
+        self.catalog.check_namespace(name)
+        return self.unstored.add(name.full)
+
+    def _emptiest_first(self, stores: Iterable[str]) -> list[str]:
+        used = self.catalog.partitions_per_store()
+        return sorted(stores, key=lambda store: (used.get(store, 0), store))
+
+    def prepare_partitions(
+        self, name: TopicName, partitions: int, stores: Callable[[], Iterable[str]]
+    ) -> list[PartitionRow]:
+        """The first step of growing: the partitions that are to come. Nobody else is told of them yet.
+
+        Raises TopicNotFound, NotAllowedError for a topic without partitions and unless it is growth.
+        """
+        if name.is_partition:
+            raise NotAllowedError(f"{name.full} is a partition: give the topic, {name.partitioned_full}")
+        count = self._count(name)
+        if not count:
+            raise NotAllowedError(
+                f"{name.full} is not partitioned and stays so: create a partitioned topic under another name"
+            )
+        if partitions <= count:
+            raise NotAllowedError(
+                f"{name.full} has {count} partitions and can only grow: {partitions} is not more than that"
+            )
+        return self.catalog.prepare_partitions(name, partitions, self._emptiest_first(stores()))
+
+    def prepared_partitions(self, name: TopicName, partitions: int) -> list[PartitionRow]:
+        """What `add_partitions` would add. Raises TopicNotFound."""
+        count = self._count(name)
+        rows = self.catalog.all_partitions(name.full)
+        if len(rows) < partitions:
+            raise TopicNotFound(f"the topic {name.full} was deleted while it grew: create it again")
+        return [row for row in rows if count <= row.partition_index < partitions]
+
+    def add_partitions(self, name: TopicName, partitions: int) -> None:
+        """The second step: from now on everybody is told of them. May come twice."""
+        self.prepared_partitions(name, partitions)
+        self.catalog.add_partitions(name.full, partitions)
+
+    def _count(self, name: TopicName) -> int:
+        count = 0 if self.unstored.find(name.full) else self.catalog.partition_count(name.full)
+        if count is None:
+            raise TopicNotFound(f"the topic {name.full} does not exist")
+        return count
+
+    def rows_of(self, name: TopicName) -> list[PartitionRow]:
+        """Everything a topic consists of, to be deleted. Raises TopicNotFound."""
+        rows = self.unstored.find(name.full) or self.catalog.all_partitions(name.full)
+        if not rows:
+            raise TopicNotFound(f"the topic {name.full} does not exist")
+        return rows
+
+    def forget(self, name: TopicName) -> None:
+        """A topic is deleted."""
+        if self.unstored.find(name.full):
+            self.unstored.discard(name.full)
+        else:
+            self.catalog.delete(name.full)
+
+    def topics(self, namespace: str) -> list[tuple[str, int]]:
+        """(full name, partitions or 0) of a namespace, by name. TopicNotFound if it does not exist."""
+        stored = self.catalog.topics(namespace)
+        return sorted([*stored, *((name, 0) for name in self.unstored.names(namespace))])

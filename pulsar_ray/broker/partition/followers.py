@@ -1,0 +1,162 @@
+"""The dispatchers that follow a partition: who waits, and what they are told when the log moves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from pulsar_ray.ledger.segment_file import SegmentInfo
+from pulsar_ray.managed_ledger.log.managed_ledger import AppendResult, ManagedLedger
+from pulsar_ray.session.packet_encoder import PacketEncoder
+from pulsar_ray.session.requests import Advanced, Follow
+from pulsar_ray.session.session_table import Session
+
+MAX_UNSENT_BYTES = 256 * 1024
+_PAUSE_CPU_S = 0.0016
+"""What telling one follower takes of processors in its process and its consumers', and as much again."""
+PAUSE_S = max(0.00025, _PAUSE_CPU_S / len(os.sched_getaffinity(0)))
+"""For each armed follower but one: so long they are told nothing more after they were told something.
+
+Never less, however many processors there seem to be: the group's quota may be lower.
+"""
+MAX_PAUSE_S = 0.020
+MAX_HELD_BYTES = 64 * 1024
+
+Frames = Sequence[tuple[int, int, int, bytes]]
+SegmentRow = tuple[int, int, str, int, int, int]
+
+
+class _Follower:
+    __slots__ = ("armed", "attachment", "behind", "segments_version", "session")
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.attachment = session.attachment
+        self.armed = False
+        self.behind = False
+        self.segments_version = -1
+
+
+class Followers:
+    """One small packet to each armed follower after a commit's receipts; absolute positions, so that a loss
+    harms nothing.
+
+    Each packet wakes a process, and that one a consumer. So several followers are told of commits that come
+    one right after the other together, the less often the more followers and the fewer processors there are:
+    publishing must not slow down with the number of subscriptions. A commit after a while is told at once.
+    """
+
+    def __init__(self, ledger: ManagedLedger, loop: asyncio.AbstractEventLoop) -> None:
+        self._ledger = ledger
+        self._loop = loop
+        self._followers: dict[int, _Follower] = {}
+        self._encoder = PacketEncoder(Advanced)
+        self._held: list[tuple[int, int, int, bytes]] = []
+        self._held_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._pause_until = 0.0
+
+    def __len__(self) -> int:
+        return len(self._followers)
+
+    @property
+    def numbers(self) -> set[int]:
+        """The numbers dispatchers follow by: their subscription's, or one of their own without one."""
+        return set(self._followers)
+
+    def follow(self, session: Session, request: Follow) -> None:
+        """Arm or disarm, and answer with where the log is now."""
+        self.tell_held()
+        follower = self._followers.get(request.subscription_number)
+        if follower is None or follower.session is not session or follower.attachment != session.attachment:
+            # What was told over a carrier that is gone may not have arrived: it is told everything again.
+            follower = self._followers[request.subscription_number] = _Follower(session)
+        follower.armed = request.armed
+        follower.behind = False
+        self._tell(follower, ())
+
+    def forget(self, session: Session) -> None:
+        """The session ended."""
+        self._followers = {n: f for n, f in self._followers.items() if f.session is not session}
+
+    def advanced(self, result: AppendResult) -> None:
+        """A commit became durable."""
+        if not self._followers:
+            return
+        self._held += result.frames
+        for *_, header in result.frames:
+            self._held_bytes += len(header)
+        may_wait = bool(result.frames) and self._held_bytes < MAX_HELD_BYTES
+        if may_wait and self._loop.time() < self._pause_until:
+            if self._timer is None:
+                self._timer = self._loop.call_at(self._pause_until, self.tell_held)
+            return
+        self._tell_armed()
+
+    def tell_held(self) -> None:
+        """Tell of commits that are held back; what is answered to a follower comes behind them."""
+        if self._held:
+            self._tell_armed()
+
+    def _tell_armed(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        frames, self._held, self._held_bytes = self._held, [], 0
+        usual: list[Any] | None = None
+        armed = 0
+        for follower in self._followers.values():
+            if not follower.armed:
+                continue
+            armed += 1
+            carrier = follower.session.carrier
+            if carrier is None or carrier.unsent_bytes > MAX_UNSENT_BYTES:
+                # It reads slower than we write: its next Follow (at the latest after a second) tells it the
+                # position.
+                follower.behind = True
+            elif follower.segments_version == self._ledger.segments_version and frames:
+                # The same for all of them, nearly always: encoded once.
+                usual = usual or self._packet(None, None, frames)
+                follower.session.send(usual)
+            else:
+                self._tell(follower, frames)
+        if armed > 1:
+            self._pause_until = self._loop.time() + min(PAUSE_S * (armed - 1), MAX_PAUSE_S)
+
+    def catch_up(self) -> None:
+        """Tell those that were left out while their carrier was full."""
+        for follower in self._followers.values():
+            carrier = follower.session.carrier
+            if follower.behind and carrier is not None and carrier.unsent_bytes <= MAX_UNSENT_BYTES:
+                follower.behind = False
+                self._tell(follower, ())
+
+    def _tell(self, follower: _Follower, frames: Frames) -> None:
+        ledger = self._ledger
+        segments = tail = None
+        if follower.segments_version != ledger.segments_version:
+            follower.segments_version = ledger.segments_version
+            segments = [_described(segment) for segment in ledger.segments()]
+        elif not frames and (known := ledger.segments()):
+            tail = _described(known[-1])
+        follower.session.send(self._packet(segments, tail, frames))
+
+    def _packet(
+        self, segments: list[SegmentRow] | None, tail: SegmentRow | None, frames: Frames
+    ) -> list[Any]:
+        ledger = self._ledger
+        fields = (ledger.epoch, *ledger.last_position, *ledger.first_position, segments, tail, frames)
+        return self._encoder.encode(fields)
+
+
+def _described(segment: SegmentInfo) -> SegmentRow:
+    return (
+        segment.ledger_id,
+        segment.segment_index,
+        str(segment.path),
+        segment.first_entry_id,
+        segment.end_offset,
+        segment.last_entry_id,
+    )

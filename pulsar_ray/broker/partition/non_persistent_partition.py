@@ -1,0 +1,207 @@
+"""A partition of a non-persistent topic, without Ray: it hands on what is published and keeps nothing.
+
+Everything runs on the owner loop and nothing waits: neither a producer for a dispatcher nor one dispatcher
+for another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from pulsar_ray.broker.partition.partition_stats import describe_publisher
+from pulsar_ray.broker.partition.producer_endpoint import ProducerEndpoint
+from pulsar_ray.broker.partition.publish_intake import PublishIntake
+from pulsar_ray.broker.partition.push_followers import PushFollowers, messages_of
+from pulsar_ray.broker.serving.session_host import SessionHost
+from pulsar_ray.clock import Clock
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import InvalidConfiguration, OperationNotSupported, PulsarException
+from pulsar_ray.managed_ledger.log.memory_log import NOT_STORED, Blocks, MemoryLog
+from pulsar_ray.model.drops import Drops
+from pulsar_ray.session.requests import (
+    Call,
+    CloseEndpoint,
+    Done,
+    Failed,
+    Follow,
+    OpenProducer,
+    Publish,
+    Request,
+    encode_request,
+)
+from pulsar_ray.session.session_table import Session
+
+T = TypeVar("T")
+
+
+class NonPersistentPartitionServer:
+    """Serves one partition's sessions. What followers cannot take is dropped and counted."""
+
+    def __init__(
+        self,
+        topic: str,
+        settings: Settings,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        host: SessionHost,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._topic = topic
+        self._clock = clock
+        self._host = host
+        self.epoch = clock.now_ms()
+        self.followers = PushFollowers(self.epoch)
+        self._log = MemoryLog(self.epoch, self._hand_over)
+        self.intake = PublishIntake(
+            self._log,
+            settings,
+            clock,
+            loop,
+            _NoDisk(),
+            on_durable=lambda _: None,
+            on_fatal=on_fatal,
+            disk_refusal=lambda: None,
+            name_prefix=f"pulsar-ray-{secrets.token_hex(4)}",
+        )
+        self._drops: dict[int, Drops] = {}
+        host.serve(self)
+
+    # --- sessions ---------------------------------------------------------------------------------
+
+    def attach_details(self) -> dict[str, Any]:
+        """What an attach answers besides the carrier's addresses: there are no files to reach."""
+        return {"epoch": self.epoch, "reach": ("", ""), "directory": ""}
+
+    def on_request(self, session: Session, request: Request, body: memoryview) -> None:
+        """One packet of an attached session.
+
+        PulsarExceptions raised here close the carrier; the client attaches again.
+        """
+        match request:
+            case Publish(producer_id, is_awaited):
+                self.intake.publish(session, producer_id, body, is_awaited=is_awaited)
+            case Follow():
+                self.followers.follow(session, request)
+            case OpenProducer(request_id):
+                try:
+                    reply: Request = self.intake.open_producer(session, request)
+                except PulsarException as error:
+                    reply = Failed(request_id, type(error).__name__, error.text)
+                session.send(encode_request(reply))
+            case CloseEndpoint(request_id, endpoint_id):
+                self._close_endpoint(session, endpoint_id)
+                session.send(encode_request(Done(request_id)))
+            case Call(request_id, _, method, arguments):
+                self._host.answer(session, request_id, self._call, session, method, arguments)
+            case _:
+                raise InvalidConfiguration(f"this partition does not answer {type(request).__name__}")
+
+    def _close_endpoint(self, session: Session, endpoint_id: int) -> None:
+        endpoint = session.endpoints.get(endpoint_id)
+        if isinstance(endpoint, ProducerEndpoint):
+            self.intake.close_producer(endpoint)
+            self._drops.pop(endpoint.incarnation, None)
+
+    def on_session_ended(self, session: Session, crashed: bool) -> None:
+        """Its producers' names are free, its followers forgotten."""
+        for endpoint_id in list(session.endpoints):
+            self._close_endpoint(session, endpoint_id)
+        self.followers.forget(session)
+
+    def tick(self) -> None:
+        """Once a second: rates, and producers that left long ago."""
+        now_ms = self._clock.monotonic_ms()
+        self.intake.sample_rates()
+        for drops in self._drops.values():
+            drops.sample(now_ms)
+        self._log.incarnations.forget_idle(self._clock.now_ms())
+
+    # --- publishing -------------------------------------------------------------------------------
+
+    def _hand_over(self, blocks: Blocks) -> None:
+        lost = self.followers.push(blocks)
+        if lost:
+            now_ms = self._clock.monotonic_ms()
+            for incarnation, messages in messages_of(blocks, lost).items():
+                if incarnation not in self._drops:
+                    self._drops[incarnation] = Drops(now_ms)
+                self._drops[incarnation].record(messages)
+
+    # --- control calls ----------------------------------------------------------------------------
+
+    async def _call(self, session: Session, name: str, arguments: dict[str, Any]) -> Any:
+        if name == "following":
+            return self.followers.following(session)
+        if name == "unfollow":
+            return self.followers.forget(session)
+        return await self.call(name, arguments)
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> Any:
+        """A control call over the actor handle: all of them are about what is stored."""
+        raise OperationNotSupported(
+            f"{name}: {self._topic} is non-persistent: it stores nothing, and its subscriptions come with "
+            "their consumers; use a persistent:// topic"
+        )
+
+    def stats(self) -> dict[str, Any]:
+        """Counters of this partition since it started, in the shape of a stored one's."""
+        traffic = self.intake.traffic
+        return {
+            "msgInCounter": traffic.messages,
+            "bytesInCounter": traffic.bytes,
+            **traffic.describe(),
+            "commits": 0,
+            "storageSize": 0,
+            "ledgers": [],
+            "producers": sorted(self.intake.producers),
+            "publishers": [
+                self._publisher(producer) for _, producer in sorted(self.intake.producers.items())
+            ],
+            "epoch": self.epoch,
+            "lastPosition": list(NOT_STORED),
+            "corruptions": [],
+            "subscriptions": [_subscription(name) for name in self.followers.subscriptions],
+            "hasReaders": self.followers.has_readers,
+            "diskLow": False,
+        }
+
+    def _publisher(self, producer: ProducerEndpoint) -> dict[str, Any]:
+        drops = self._drops.get(producer.incarnation) or Drops(self._clock.monotonic_ms())
+        return {**describe_publisher(producer), **drops.describe()}
+
+    async def gather_stats(self) -> dict[str, Any]:
+        """As `stats`: there are no cursors to read first."""
+        return self.stats()
+
+    async def close(self) -> None:
+        """There is nothing to write."""
+
+
+def _subscription(name: str) -> dict[str, Any]:
+    """What the partition knows of a subscription: that its dispatcher follows."""
+    return {
+        "number": 0,
+        "name": name,
+        "durable": True,
+        "hold": list(NOT_STORED),
+        "subscriptionProperties": {},
+        "isServed": True,
+        "markDeletePosition": list(NOT_STORED),
+        "individuallyDeletedRanges": 0,
+        "individuallyDeletedEntries": 0,
+        "individuallyDeletedMessages": "[]",
+        "problem": "",
+    }
+
+
+class _NoDisk:
+    """Where nothing is written, nothing waits for a thread."""
+
+    is_idle = True
+
+    def submit(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        """Run `work` here and now."""
+        done(work(), None)

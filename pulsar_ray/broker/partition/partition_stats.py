@@ -1,0 +1,67 @@
+"""What a partition's stats are made of: arithmetic over what its owner has in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from typing import Any
+
+from pulsar_ray.broker.partition.producer_endpoint import ProducerEndpoint
+from pulsar_ray.broker.partition.publish_intake import PublishIntake
+from pulsar_ray.broker.partition.sleeping_cursors import SleepingCursors
+from pulsar_ray.managed_ledger.log.log_sizes import ledger_sizes
+from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger, Subscription
+
+
+def describe_subscriptions(
+    subscriptions: Iterable[Subscription], cursors: SleepingCursors, followed: Set[int]
+) -> list[dict[str, Any]]:
+    """Registered subscriptions; of those whose dispatchers do not run (`followed` do) how far they are."""
+    return [
+        {
+            "number": s.number,
+            "name": s.name,
+            "durable": s.is_durable,
+            "hold": list(s.hold),
+            "subscriptionProperties": dict(s.properties),
+            "isServed": s.number in followed,
+            **cursors.describe(s),
+        }
+        for s in subscriptions
+    ]
+
+
+def describe_partition(ledger: ManagedLedger, intake: PublishIntake, followed: Set[int]) -> dict[str, Any]:
+    """Counters since the actor started, rates, storage and producers."""
+    sizes = ledger_sizes(ledger.segments())
+    numbers = {s.number for s in ledger.subscriptions()}
+    return {
+        "msgInCounter": intake.traffic.messages,
+        "bytesInCounter": intake.traffic.bytes,
+        **intake.traffic.describe(),
+        "commits": intake.commits,
+        "storageSize": sum(size for _, _, size in sizes),
+        "ledgers": [list(size) for size in sizes],
+        "producers": sorted(intake.producers),
+        "publishers": [describe_publisher(producer) for _, producer in sorted(intake.producers.items())],
+        "epoch": ledger.epoch,
+        "lastPosition": list(ledger.last_position),
+        "corruptions": [str(c) for c in ledger.corruptions],
+        "hasReaders": any(number not in numbers for number in followed),
+    }
+
+
+def describe_publisher(producer: ProducerEndpoint) -> dict[str, Any]:
+    """A connected producer, in Pulsar's names."""
+    carrier = producer.session.carrier
+    return {
+        "accessMode": "Shared",
+        "producerName": producer.name,
+        "producerId": producer.producer_id,
+        **producer.traffic.describe(),
+        "msgInCounter": producer.traffic.messages,
+        "bytesInCounter": producer.traffic.bytes,
+        "connectedSince": producer.connected_ms,
+        "address": producer.session.client_id,
+        "metadata": dict(producer.metadata),
+        "carrier": carrier.kind if carrier is not None else "none",
+    }

@@ -1,0 +1,384 @@
+"""Publishing at the partition: admit blocks, write them in groups, answer when they are durable.
+
+Everything that arrived in one turn of the owner loop becomes one write and one fdatasync on the disk thread;
+what arrives meanwhile becomes the next one. A receipt follows the durable write and the epoch check after it,
+never anything earlier. Small writes to a disk that has proved quick are waited for instead (ADR 0009).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from pulsar_ray.broker.partition.producer_endpoint import ProducerEndpoint
+from pulsar_ray.broker.partition.quick_disk import SMALL_WRITE_BYTES, QuickDisk, is_small
+from pulsar_ray.broker.partition.waiting_blocks import Admitted, WaitingBlocks
+from pulsar_ray.clock import Clock
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import (
+    BrokerPersistenceError,
+    Fenced,
+    ProducerBusy,
+    ProducerFenced,
+    ProtocolError,
+    PulsarException,
+    SessionLost,
+)
+from pulsar_ray.format.block import BlockHeader, check_block_size, parse_block_header, verify_block
+from pulsar_ray.managed_ledger.log.append import AppendResult
+from pulsar_ray.managed_ledger.log.producer_incarnations import (
+    Forgotten,
+    NeverStored,
+    New,
+    ProducerIncarnations,
+    Repeat,
+)
+from pulsar_ray.model.position import Position
+from pulsar_ray.model.traffic import IncomingTraffic
+from pulsar_ray.session.packet_encoder import PacketEncoder
+from pulsar_ray.session.requests import OpenProducer, ProducerOpened, PublishFailed, Receipt, encode_request
+from pulsar_ray.session.session_table import Session
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Log(Protocol):
+    """Where blocks are appended: a managed ledger, or one that keeps nothing."""
+
+    epoch: int
+    incarnations: ProducerIncarnations
+
+    @property
+    def last_position(self) -> Position: ...
+
+    def begin_append(self, blocks: Any, now_ms: int) -> Any: ...
+
+    def finish_append(self, commit: Any) -> AppendResult: ...
+
+    def fail_append(self, commit: Any) -> None: ...
+
+
+class CommitThread(Protocol):
+    """Where appends are written: a DiskThread, or nowhere."""
+
+    @property
+    def is_idle(self) -> bool: ...
+
+    def submit(
+        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
+    ) -> None: ...
+
+
+class PublishIntake:
+    """Owns the producers of a partition and its stream of commits."""
+
+    def __init__(
+        self,
+        ledger: Log,
+        settings: Settings,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        disk: CommitThread,
+        *,
+        on_durable: Callable[[AppendResult], None],
+        on_fatal: Callable[[BaseException], None],
+        disk_refusal: Callable[[], PulsarException | None],
+        name_prefix: str,
+    ) -> None:
+        self._ledger = ledger
+        self._settings = settings
+        self._clock = clock
+        self._loop = loop
+        self._disk = disk
+        self._on_durable = on_durable
+        self._on_fatal = on_fatal
+        self._disk_refusal = disk_refusal
+        self._name_prefix = name_prefix
+        self._made_up_names = 0
+        self.producers: dict[str, ProducerEndpoint] = {}
+        self._waiting = WaitingBlocks()
+        self._receipt = PacketEncoder(Receipt)
+        self._committing = False
+        self._turn_scheduled = False
+        self._is_awaited = False
+        self._quick_disk = QuickDisk()
+        self.traffic = IncomingTraffic(clock.monotonic_ms())
+        self.commits = 0
+
+    # --- producers --------------------------------------------------------------------------------
+
+    def holder_beside(self, session: Session, name: str | None) -> Session | None:
+        """The other session that holds a producer's name, if one does."""
+        held = self.producers.get(name) if name else None
+        return None if held is None or held.session is session else held.session
+
+    def open_producer(self, session: Session, request: OpenProducer) -> ProducerOpened:
+        """Open or re-open.
+
+        Raises ProducerBusy while another session holds the name, SessionLost for a forgotten incarnation.
+        """
+        name = request.name or self._make_up_name()
+        held = self.producers.get(name)
+        if held is not None and held.incarnation not in (request.incarnation, request.replaces_incarnation):
+            raise ProducerBusy(
+                f"a producer named {name!r} is already connected: close it, or choose another producer_name"
+            )
+        same = held if held is not None and held.incarnation == request.incarnation else None
+        now_ms = self._clock.now_ms()
+        last_seq = self._open_incarnation(request, held, now_ms)
+        queued = self._waiting.next_seqs(request.incarnation)
+        in_flight = same.next_seq if same is not None else 0
+        next_seq = max([last_seq + 1, request.first_pending_seq, in_flight, *queued])
+        if same is not None:
+            traffic, connected_ms = same.traffic, same.connected_ms
+        else:
+            traffic, connected_ms = IncomingTraffic(self._clock.monotonic_ms()), now_ms
+        endpoint = ProducerEndpoint(
+            session, request.producer_id, name, request.incarnation, next_seq, traffic, connected_ms
+        )
+        endpoint.metadata = request.properties or {}
+        self.producers[name] = endpoint
+        session.endpoints[request.producer_id] = endpoint
+        settings = self._settings
+        return ProducerOpened(
+            request.request_id,
+            name,
+            last_seq,
+            -1,
+            settings.max_message_size,
+            self._ledger.epoch,
+            settings.max_block_rows,
+            settings.max_block_bytes,
+        )
+
+    def _open_incarnation(self, request: OpenProducer, held: ProducerEndpoint | None, now_ms: int) -> int:
+        """The last entry_seq that the log holds of it; the one that held the name ends with this.
+
+        Raises ProducerFenced for one that is not remembered any more.
+        """
+        incarnations = self._ledger.incarnations
+        if request.replaces_incarnation:
+            incarnations.retire(request.replaces_incarnation)
+        last_seq = incarnations.last_entry_seq(request.incarnation)
+        if request.first_pending_seq > 0 and not incarnations.knows(request.incarnation):
+            raise ProducerFenced(
+                f"producer incarnation {request.incarnation} is not remembered any more: start a new one"
+            )
+        if held is None or held.incarnation != request.incarnation:
+            incarnations.open_session(request.incarnation, now_ms)
+            if held is not None:
+                incarnations.close_session(held.incarnation, now_ms)
+        return last_seq
+
+    def close_producer(self, endpoint: ProducerEndpoint) -> None:
+        """The name is free again; blocks already admitted are still written."""
+        if self.producers.get(endpoint.name) is endpoint:
+            del self.producers[endpoint.name]
+        endpoint.session.endpoints.pop(endpoint.producer_id, None)
+        self._ledger.incarnations.close_session(endpoint.incarnation, self._clock.now_ms())
+
+    def _make_up_name(self) -> str:
+        self._made_up_names += 1
+        return f"{self._name_prefix}-{self._ledger.epoch}-{self._made_up_names}"
+
+    def sample_rates(self) -> None:
+        """Once a second, for stats."""
+        now_ms = self._clock.monotonic_ms()
+        self.traffic.sample(now_ms)
+        for producer in self.producers.values():
+            producer.traffic.sample(now_ms)
+
+    # --- admission --------------------------------------------------------------------------------
+
+    def publish(
+        self, session: Session, producer_id: int, body: memoryview, *, is_awaited: bool = False
+    ) -> None:
+        """Admit every block of one packet; `is_awaited` says that somebody stands still for its receipt.
+
+        Raises ProtocolError for bytes that are no blocks (the carrier is then closed).
+        """
+        producer = session.endpoints.get(producer_id)
+        if not isinstance(producer, ProducerEndpoint):
+            raise SessionLost(f"producer {producer_id} is not open in this session: open it again")
+        self._is_awaited |= is_awaited
+        offset, size = 0, len(body)
+        while offset < size:
+            header = parse_block_header(body, offset)
+            end = offset + header.total_length
+            if end > size:
+                raise ProtocolError(
+                    f"a block of {header.total_length} bytes in {size - offset} bytes of packet"
+                )
+            verify_block(body, offset, header)
+            self._admit(producer, header, body[offset:end])
+            offset = end
+
+    def _admit(self, producer: ProducerEndpoint, header: BlockHeader, block: memoryview) -> None:
+        seq = header.entry_seq
+        if header.incarnation != producer.incarnation:
+            raise ProtocolError(
+                f"a block of incarnation {header.incarnation} on a producer of {producer.incarnation}"
+            )
+        if seq < producer.next_seq:
+            self._answer_repeat(producer, header)
+            return
+        if seq > producer.next_seq:
+            raise SessionLost(
+                f"entry_seq {producer.next_seq} is missing before {seq}: attach again and resend"
+            )
+        producer.next_seq = seq + header.entries
+        refusal = self._refusal(header)
+        if refusal is not None:
+            self._refuse(producer, seq, refusal)
+            return
+        carrier = producer.session.carrier
+        if carrier is not None:
+            carrier.retain(header.total_length)
+        self._waiting.append((producer, header, block, carrier))
+        if not self._turn_scheduled:
+            self._turn_scheduled = True
+            self._loop.call_soon(self._end_of_turn)
+
+    def _refusal(self, header: BlockHeader) -> PulsarException | None:
+        payload, total = header.payload_length, header.total_length
+        settings = self._settings
+        if payload > settings.max_message_size or total > settings.netty_max_frame_size_bytes:
+            try:
+                check_block_size(
+                    payload, total, settings.max_message_size, settings.netty_max_frame_size_bytes
+                )
+            except PulsarException as error:
+                return error
+        return self._disk_refusal()
+
+    def _answer_repeat(self, producer: ProducerEndpoint, header: BlockHeader) -> None:
+        known = self._ledger.incarnations.classify(header.incarnation, header.entry_seq, header.entries)
+        # A repeat that is not durable yet is in the group being written: its receipt follows from there.
+        if isinstance(known, Repeat) and known.position <= self._ledger.last_position:
+            row = (producer.producer_id, header.entry_seq, header.entries, *known.position)
+            producer.session.send(self._receipt.encode(([row],)))
+        elif isinstance(known, Forgotten):
+            refusal = BrokerPersistenceError("nobody remembers whether the partition stored this message")
+            self._refuse(producer, header.entry_seq, refusal)
+        elif isinstance(known, NeverStored) or (isinstance(known, New) and not self._waiting.has(header)):
+            # It was refused, and the refusal lost with its carrier. Later blocks may be stored already.
+            refusal = BrokerPersistenceError("the partition refused this message before: it was not stored")
+            self._refuse(producer, header.entry_seq, refusal)
+
+    def _refuse(self, producer: ProducerEndpoint, entry_seq: int, error: PulsarException) -> None:
+        refused = PublishFailed(producer.producer_id, entry_seq, type(error).__name__, error.text)
+        producer.session.send(encode_request(refused))
+
+    # --- commits ----------------------------------------------------------------------------------
+
+    def _end_of_turn(self) -> None:
+        self._turn_scheduled = False
+        if not self._committing:
+            self._next()
+
+    def _next(self) -> None:
+        self._committing = self._waiting.size_bytes > 0
+        if self._committing:
+            self._commit(self._waiting.take_group(), retried=False)
+
+    def _commit(self, group: list[Admitted], *, retried: bool) -> None:
+        is_awaited, self._is_awaited = self._is_awaited, False
+        blocks = []
+        messages = 0
+        for _, header, block, _ in group:
+            blocks.append((header, (block,)))
+            messages += header.message_count
+        commit = self._ledger.begin_append(blocks, self._clock.now_ms())
+        is_lone = is_small(commit.total_bytes, messages)
+
+        def done(seconds: float | None, error: BaseException | None) -> None:
+            if error is not None:
+                self._ledger.fail_append(commit)
+                self._failed(group, error, retried=retried)
+                return
+            if is_lone and seconds is not None:
+                self._quick_disk.took(seconds)
+            self._finish(group, self._ledger.finish_append(commit), is_awaited=is_awaited)
+
+        if not is_lone or not self._quick_disk.is_trusted or not self._disk.is_idle:
+            self._disk.submit(partial(_run, commit), done)
+            return
+        try:
+            seconds = _run(commit)
+        except BaseException as error:  # noqa: BLE001 - as from the disk thread
+            done(None, error)
+        else:
+            done(seconds, None)
+
+    def _finish(self, group: list[Admitted], result: AppendResult, *, is_awaited: bool) -> None:
+        # What waits goes to the disk thread before this group is answered, so that the disk is not idle
+        # meanwhile; but not a write that would be waited for here, whose answers must come behind.
+        is_disk_busy = self._waiting.size_bytes > SMALL_WRITE_BYTES
+        if is_disk_busy:
+            self._next()
+        if not is_awaited:
+            # Whoever is written to first runs first, often on this very processor: now that are dispatchers.
+            self._on_durable(result)
+        rows: dict[Session, list[tuple[int, int, int, int, int]]] = {}
+        messages = size = 0
+        for (producer, header, _, carrier), position in zip(group, result.positions, strict=True):
+            length = header.total_length
+            messages += header.message_count
+            size += length
+            producer.traffic.stored(header.message_count, length)
+            if carrier is not None:
+                carrier.release(length)
+            current = self._current(producer)
+            if current is not None:
+                receipt = (current.producer_id, header.entry_seq, header.entries, position[0], position[1])
+                rows.setdefault(current.session, []).append(receipt)
+        self.traffic.stored(messages, size)
+        for session, blocks in rows.items():
+            session.send(self._receipt.encode((blocks,)))
+        if is_awaited:
+            self._on_durable(result)
+        self.commits += 1
+        if not is_disk_busy:
+            self._next()
+
+    def _current(self, producer: ProducerEndpoint) -> ProducerEndpoint | None:
+        """Where this producer's answers go now; None if it has given the incarnation up."""
+        current = self.producers.get(producer.name, producer)
+        return current if current.incarnation == producer.incarnation else None
+
+    def _failed(
+        self,
+        group: list[Admitted],
+        error: BaseException,
+        *,
+        retried: bool,
+    ) -> None:
+        if isinstance(error, Fenced):
+            self._on_fatal(error)
+            return
+        logger.error("a write of %d blocks failed: %s", len(group), error)
+        if not retried:
+            # The failed file was ended at its durable offset; the same blocks go once into a new one.
+            self._commit(group, retried=True)
+            return
+        refusal = BrokerPersistenceError(f"the partition could not store the message: {error}")
+        for producer, header, _, carrier in group:
+            if carrier is not None:
+                carrier.release(header.total_length)
+            current = self._current(producer)
+            if current is not None:
+                self._refuse(current, header.entry_seq, refusal)
+        self._next()
+
+
+def _run(commit: Any) -> float:
+    """Write; the seconds it took."""
+    start = time.perf_counter()
+    commit.run()
+    return time.perf_counter() - start

@@ -1,0 +1,75 @@
+"""Cursors of subscriptions whose dispatcher does not run, for the partition's stats.
+
+A dispatcher is a process; asking how far a subscription is must not start one. Its cursor lies beside the
+partition and changes only while a dispatcher owns it, so it is read once when it is asked for and remembered
+until one follows the partition again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pulsar_ray.errors import PulsarException
+from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory
+from pulsar_ray.managed_ledger.cursor.cursor_store import read_cursor
+from pulsar_ray.managed_ledger.cursor.deleted_text import deleted_text
+from pulsar_ray.managed_ledger.log.records import Subscription
+
+
+class SleepingCursors:
+    """Runs on the owner loop; files are read on another thread, not on the one that commits."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._known: dict[int, dict[str, Any]] = {}
+
+    def woke(self, number: int) -> None:
+        """A dispatcher follows for this subscription: what is known of it grows old."""
+        self._known.pop(number, None)
+
+    async def learn(self, subscriptions: Sequence[Subscription]) -> None:
+        """Read the cursors of these that are not known yet, and forget all others."""
+        numbers = {s.number for s in subscriptions}
+        self._known = {number: known for number, known in self._known.items() if number in numbers}
+        wanted = [s for s in subscriptions if s.number not in self._known]
+        if wanted:
+            read = await asyncio.get_running_loop().run_in_executor(None, self._read, wanted)
+            self._known.update(read)
+
+    def describe(self, subscription: Subscription) -> dict[str, Any]:
+        """How far it is; the hold, where its cursor was not read."""
+        return self._known.get(subscription.number) or _at_hold(subscription)
+
+    def _read(self, subscriptions: list[Subscription]) -> dict[int, dict[str, Any]]:
+        return {s.number: self._read_one(s) for s in subscriptions}
+
+    def _read_one(self, subscription: Subscription) -> dict[str, Any]:
+        try:
+            cursor = read_cursor(cursor_directory(self._directory, subscription.number))
+        except FileNotFoundError:
+            # No dispatcher has served it yet.
+            return _at_hold(subscription)
+        except (PulsarException, OSError) as error:
+            return {**_at_hold(subscription), "problem": str(error)}
+        if cursor is None:
+            return _at_hold(subscription)
+        return {
+            "markDeletePosition": list(cursor.mark_delete),
+            "individuallyDeletedRanges": len(cursor.deleted),
+            "individuallyDeletedEntries": cursor.deleted.count(),
+            "individuallyDeletedMessages": deleted_text(cursor.deleted),
+            "problem": "",
+        }
+
+
+def _at_hold(subscription: Subscription) -> dict[str, Any]:
+    return {
+        "markDeletePosition": list(subscription.hold),
+        "individuallyDeletedRanges": 0,
+        "individuallyDeletedEntries": 0,
+        "individuallyDeletedMessages": "[]",
+        "problem": "",
+    }

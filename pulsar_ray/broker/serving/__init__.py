@@ -1,0 +1,1 @@
+"""How an actor serves clients: sessions, its owner loop, the carrier over calls."""

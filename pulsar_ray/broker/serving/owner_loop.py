@@ -1,0 +1,190 @@
+"""The one event loop that owns an actor's state, and the one thread that touches its disk.
+
+Ray methods run on Ray's own loops: they hand a call over and await the reply. Nothing on the owner loop
+blocks on a disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import queue
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+import uvloop
+
+from pulsar_ray.broker.serving.broker_log import begin_broker_log
+from pulsar_ray.lane.room import raise_file_limit
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+# A thread that computes in Python keeps the GIL for one switch interval each time the owner loop wants it
+# back; the default
+# of 5 ms would be most of a durable send.
+SWITCH_INTERVAL_S = 0.0001
+# A broker keeps many small objects for long and makes no cycles on its data path: looking through them often
+# is wasted.
+GC_THRESHOLDS = (50_000, 20, 50)
+
+
+class OwnerLoop:
+    """A uvloop in a thread of its own, or one that runs already and is taken over for this.
+
+    An uncaught exception on it ends the process: half-alive is worse than dead.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        on_fatal: Callable[[BaseException], None] | None = None,
+        running: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None,
+    ) -> None:
+        self._on_fatal = on_fatal or _exit_process
+        self._is_stopping = False
+        if running is not None and isinstance(running[0], uvloop.Loop):
+            self.loop, self._thread = running
+            take_normal_priority(self._thread)
+            self.loop.call_soon_threadsafe(self.loop.set_exception_handler, self._uncaught)
+            return
+        self.loop = uvloop.new_event_loop()
+        self.loop.set_exception_handler(self._uncaught)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        with contextlib.suppress(OSError):  # EBUSY while a connection that just came is not set up yet
+            self.loop.close()
+
+    def _uncaught(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        # A transport that reads its end while its loop closes fails on that.
+        is_harmless = self._is_stopping or isinstance(error, (ConnectionError, asyncio.CancelledError))
+        if error is None or is_harmless:
+            logger.debug("owner loop: %s", context.get("message"))
+            return
+        logger.critical("owner loop: %s", context.get("message"), exc_info=error)
+        self._on_fatal(error)
+
+    async def run(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Await `work()` on the owner loop, from whichever loop."""
+        if asyncio.get_running_loop() is self.loop:
+            return await work()
+        return await asyncio.wrap_future(self.submit(work))
+
+    def submit(self, work: Callable[[], Awaitable[T]]) -> Any:
+        """Start `work()` on the owner loop from any thread; a concurrent future of its result."""
+
+        async def call() -> T:
+            return await work()
+
+        coroutine: Coroutine[Any, Any, T] = call()
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def stop(self) -> None:
+        """Stop the loop and wait for its thread."""
+        self._is_stopping = True
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(timeout=10)
+
+
+class DiskThread:
+    """Runs disk work in order, off the owner loop, and reports each result back on the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
+        self._loop = loop
+        self._unfinished = 0
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        """Run `work` after everything submitted before; `done(result, error)` follows on the owner loop."""
+
+        def finished(result: T | None, error: BaseException | None) -> None:
+            self._unfinished -= 1
+            done(result, error)
+
+        def job() -> None:
+            self._loop.call_soon_threadsafe(finished, *_outcome(work))
+
+        self._unfinished += 1
+        self._jobs.put(job)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing that was submitted on the owner loop is under way: its work may be done here."""
+        return not self._unfinished
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Await `work()` done on the disk thread, from the owner loop."""
+        future: asyncio.Future[T] = self._loop.create_future()
+
+        def done(result: T | None, error: BaseException | None) -> None:
+            if future.cancelled():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)  # type: ignore[arg-type]
+
+        self.submit(work, done)
+        return await future
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+    def end(self) -> None:
+        """End the thread behind what was submitted."""
+        self._jobs.put(None)
+
+    def stop(self) -> None:
+        """Finish what was submitted, and wait for the thread's end."""
+        self.end()
+        self._thread.join(timeout=30)
+
+
+def _outcome(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    try:
+        return work(), None
+    except BaseException as error:  # noqa: BLE001 - handed on to whoever asked
+        return None, error
+
+
+def prepare_broker_process() -> None:
+    """What every broker actor's process sets before it serves."""
+    begin_broker_log()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    # Whatever it makes is closed to other users.
+    os.umask(0o077)
+    raise_file_limit()
+    # Threads started from here on inherit it.
+    take_normal_priority(threading.current_thread())
+    # What was imported stays. To look for garbage in it first took 40 ms, and there was none.
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+
+
+def take_normal_priority(thread: threading.Thread) -> None:
+    """Give a thread niceness 0; not every user may.
+
+    Ray starts workers with niceness 15: a program that computes beside them would get nearly all of the
+    machine.
+    """
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, thread.native_id or 0, 0)
+
+
+def _exit_process(_error: BaseException) -> None:
+    logging.shutdown()
+    os._exit(70)

@@ -1,0 +1,1 @@
+"""One subscription's dispatcher: its consumers, cursor, turns and requests."""

@@ -1,0 +1,129 @@
+"""Making a cursor durable: grouped writes, at once for whoever waits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from pulsar_ray.broker.serving.owner_loop import DiskThread
+from pulsar_ray.errors import AlreadyClosed, BrokerPersistenceError, Fenced, PulsarException
+from pulsar_ray.managed_ledger.cursor.cursor_store import CursorFlush, CursorStore
+from pulsar_ray.model.position import Position
+
+logger = logging.getLogger(__name__)
+
+FLUSH_INTERVAL_S = 0.1
+
+
+class CursorFlusher:
+    """Runs on the owner loop, writes on the cursor's disk thread, one write at a time.
+
+    `on_mark_delete` is told a mark-delete position once it is durable.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        store: CursorStore,
+        loop: asyncio.AbstractEventLoop,
+        disk: DiskThread,
+        *,
+        on_mark_delete: Callable[[Position], None],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._name = name
+        self._store = store
+        self._loop = loop
+        self._disk = disk
+        self._on_mark_delete = on_mark_delete
+        self._on_fatal = on_fatal
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._is_flushing = False
+        self._is_closed = False
+        self._waiters: list[tuple[int, bool, asyncio.Future[None]]] = []
+
+    async def flushed(self, version: int, *, at_once: bool = True) -> None:
+        """Wait until this version of the cursor is durable; without `at_once` by the next grouped write."""
+        store = self._store
+        if store.durable_version >= version:
+            return
+        if self._is_closed:
+            raise AlreadyClosed(f"{self._name} is closed: nothing more is recorded of it")
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append((version, at_once, future))
+        if at_once:
+            self._flush()
+        else:
+            self.flush_soon()
+        await future
+
+    def flush_soon(self) -> None:
+        """Write what changed with the next grouped write."""
+        if self._flush_timer is None and not self._is_closed:
+            self._flush_timer = self._loop.call_later(FLUSH_INTERVAL_S, self._flush_timed)
+
+    def _flush_timed(self) -> None:
+        self._flush_timer = None
+        self._flush()
+
+    def _flush(self) -> None:
+        store = self._store
+        if self._is_flushing or self._is_closed:
+            return
+        flush = store.begin_flush()
+        if flush is None:
+            self._settle(store.durable_version)
+            return
+        self._is_flushing = True
+        self._disk.submit(flush.run, lambda _, error: self._flush_done(store, flush, error))
+
+    def _flush_done(self, store: CursorStore, flush: CursorFlush, error: BaseException | None) -> None:
+        self._is_flushing = False
+        if isinstance(error, Fenced):
+            self._on_fatal(error)
+            return
+        if error is not None:
+            store.fail_flush(flush)
+            logger.error("cursor of %s: %s", self._name, error)
+            self._fail_waiters(BrokerPersistenceError(f"the cursor could not be written: {error}"))
+            self.flush_soon()
+            return
+        before = store.durable_mark_delete
+        store.finish_flush(flush)
+        if store.durable_mark_delete != before:
+            self._on_mark_delete(store.durable_mark_delete)
+        self._settle(store.durable_version)
+        if any(at_once for _, at_once, _ in self._waiters):
+            self._flush()
+        elif self._waiters:
+            self.flush_soon()
+
+    def _settle(self, version: int) -> None:
+        waiting, self._waiters = self._waiters, []
+        for waiter in waiting:
+            wanted, _, future = waiter
+            if wanted > version:
+                self._waiters.append(waiter)
+            elif not future.done():
+                future.set_result(None)
+
+    def _fail_waiters(self, refusal: PulsarException) -> None:
+        waiting, self._waiters = self._waiters, []
+        for _, _, future in waiting:
+            if not future.done():
+                future.set_exception(refusal)
+
+    async def close(self) -> None:
+        """Write what changed and give the cursor's directory up; what changes later stays in memory."""
+        if self._is_closed:
+            return
+        try:
+            await self.flushed(self._store.cursor.version)
+        finally:
+            # A write in a directory that was given up would look like one of a former owner.
+            self._is_closed = True
+            if self._flush_timer is not None:
+                self._flush_timer.cancel()
+            self._fail_waiters(AlreadyClosed(f"{self._name} is closed"))
+            await self._disk.run(self._store.close)

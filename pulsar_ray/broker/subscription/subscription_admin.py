@@ -1,0 +1,146 @@
+"""What an administrator asks of one durable subscription, at its dispatcher.
+
+Every call may come twice: it is made durable before it is answered, and says what it changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from pulsar_ray.broker.serving.owner_loop import DiskThread
+from pulsar_ray.broker.subscription.log_feed import LogFeed
+from pulsar_ray.broker.subscription.partition_follower import PartitionFollower
+from pulsar_ray.broker.subscription.subscription_host import SubscriptionHost
+from pulsar_ray.broker.subscription.subscription_peek import peek_blocks
+from pulsar_ray.dispatch.inspect.key_stats import key_owner
+from pulsar_ray.dispatch.inspect.why_blocked import why_blocked
+from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, ServiceUnitNotReady
+from pulsar_ray.managed_ledger.cursor.deleted_text import deleted_text
+from pulsar_ray.model.position import Position
+
+
+class SubscriptionAdmin:
+    """Runs on the owner loop. `look_around`, `seek` and `remove` are the dispatcher's own."""
+
+    def __init__(
+        self,
+        host: SubscriptionHost,
+        follower: PartitionFollower,
+        feed: LogFeed,
+        reader: DiskThread,
+        directory: str,
+        *,
+        look_around: Callable[[], Awaitable[None]],
+        seek: Callable[[Any, bool], Awaitable[int]],
+        remove: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._host = host
+        self._follower = follower
+        self._feed = feed
+        self._reader = reader
+        self._directory = directory
+        self._look_around = look_around
+        self._seek = seek
+        self._remove = remove
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> Any:
+        """A call by name. Raises InvalidConfiguration for one there is not."""
+        methods: dict[str, Callable[..., Awaitable[Any]]] = {
+            "end_of_skip": self.end_of_skip,
+            "acknowledge_through": self.acknowledge_through,
+            "expire": self.expire,
+            "reset": self.reset,
+            "peek": self.peek,
+            "delete": self.delete,
+            "describe_cursor": self.describe_cursor,
+            "why_blocked": self.why_blocked,
+            "key_owner": self.key_owner,
+        }
+        method = methods.get(name)
+        if method is None:
+            raise InvalidConfiguration(f"a dispatcher has no call {name!r}")
+        return await method(**arguments)
+
+    async def end_of_skip(self, entries: int | None) -> dict[str, Any]:
+        """Where the first so many unacknowledged entries end (None: all), and how many there are.
+
+        Changes nothing: acknowledging up to a position may be repeated, skipping a number may not.
+        """
+        await self._catch_up()
+        cursor = self._host.core.cursor
+        position = None if entries is None else cursor.unacknowledged(entries - 1)
+        backlog = cursor.backlog()
+        return {
+            "position": list(position or cursor.ledgers.end),
+            "entries": backlog if entries is None else min(entries, backlog),
+        }
+
+    async def acknowledge_through(self, position: list[int]) -> int:
+        """Acknowledge everything at or below a position; how many entries were not."""
+        await self._catch_up()
+        return await self._changed(self._host.core.acknowledgments.acknowledge_through(Position(*position)))
+
+    async def expire(self, published_before_ms: int) -> int:
+        """Acknowledge what lies before the first message published then or later; how many entries."""
+        await self._catch_up()
+        mark = await self._follower.call("seek_position", target=published_before_ms, inclusive=True)
+        entries = self._host.core.acknowledgments.acknowledge_through(Position(*mark))
+        if entries:
+            self._host.counts.expired(entries)
+        return await self._changed(entries)
+
+    async def _changed(self, entries: int) -> int:
+        self._host.turn.schedule()
+        await self._host.flushed(self._host.core.cursor.version)
+        return entries
+
+    async def reset(self, target: Any) -> list[int]:
+        """Start over at a message, a publish time in ms, "earliest" or "latest".
+
+        Connected consumers drop what they have queued. Returns the new mark-delete position.
+        """
+        if isinstance(target, list):
+            await self._follower.call("check_position", position=target)
+        await self._seek(target, target != "latest")
+        return list(self._host.core.cursor.mark_delete)
+
+    async def peek(self, messages: int, behind: list[int]) -> dict[str, Any]:
+        """See `peek_blocks`."""
+        await self._catch_up()
+        cursor = self._host.core.cursor
+        return await peek_blocks(
+            cursor, self._feed, self._reader, self._directory, messages, Position(*behind)
+        )
+
+    async def delete(self, force: bool) -> None:
+        """Delete the subscription. Raises NotAllowedError while consumers are connected, unless forced."""
+        names = sorted(endpoint.name for endpoint in self._host.endpoints.values())
+        if names and not force:
+            raise NotAllowedError(
+                f"Subscription {self._host.name!r} has active connected consumers ({', '.join(names)}): "
+                "close them, or force"
+            )
+        await self._remove()
+
+    async def describe_cursor(self) -> dict[str, Any]:
+        """The subscription's stats with the text of its holes."""
+        await self._look_around()
+        text = deleted_text(self._host.core.cursor.deleted)
+        return {**self._host.stats(), "individuallyDeletedMessages": text}
+
+    async def why_blocked(self) -> dict[str, Any]:
+        """See `dispatch.why_blocked`."""
+        await self._look_around()
+        return why_blocked(self._host.core, self._host.now_ms())
+
+    async def key_owner(self, key: str) -> dict[str, Any]:
+        """See `dispatch.key_stats.key_owner`."""
+        return key_owner(self._host.core, key)
+
+    async def _catch_up(self) -> None:
+        """Know of everything that is stored by now. Raises ServiceUnitNotReady."""
+        last = await self._follower.call("last_message")
+        await self._look_around()
+        if self._feed.last < Position(*last["position"]):
+            raise ServiceUnitNotReady("the dispatcher has not heard of the newest messages yet: ask again")

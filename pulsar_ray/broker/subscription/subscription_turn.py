@@ -1,0 +1,164 @@
+"""What follows on anything that happens to a subscription: elect, feed the core, send out what it grants."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from pulsar_ray.broker.subscription.appetite import Appetite
+from pulsar_ray.broker.subscription.consumer_endpoint import ConsumerEndpoint
+from pulsar_ray.broker.subscription.core_feeding import CoreFeeding
+from pulsar_ray.broker.subscription.log_feed import LogFeed
+from pulsar_ray.broker.subscription.subscription_stats import SubscriptionStats
+from pulsar_ray.clock import Clock
+from pulsar_ray.dispatch.dispatcher import Dispatcher
+from pulsar_ray.dispatch.grant import DropQueue, Grant
+from pulsar_ray.model.enums import ConsumerType
+
+
+class SubscriptionTurn:
+    """Runs on the owner loop, once for all that happened in one turn of the loop.
+
+    `on_drops` is called when queues have to go, `on_appetite` when consumers have room again after a while.
+    """
+
+    def __init__(
+        self,
+        core: Dispatcher,
+        feed: LogFeed,
+        feeding: CoreFeeding,
+        endpoints: Mapping[int, ConsumerEndpoint],
+        counts: SubscriptionStats,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        on_drops: Callable[[list[DropQueue]], None],
+        on_appetite: Callable[[], None],
+    ) -> None:
+        self._core = core
+        self._feed = feed
+        self._feeding = feeding
+        self._endpoints = endpoints
+        self._counts = counts
+        self._clock = clock
+        self._loop = loop
+        self._on_drops = on_drops
+        self._on_appetite = on_appetite
+        self._appetite = Appetite()
+        self._is_scheduled = False
+        self._is_untold = False
+        self._has_granted = False
+        self._holds = 0
+        self._deadline_timer: asyncio.TimerHandle | None = None
+
+    # --- when -------------------------------------------------------------------------------------
+
+    def schedule(self) -> None:
+        """Run at the end of this turn of the loop."""
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self.run)
+
+    def hold(self) -> None:
+        """Nothing is done until `release`, for each call of this."""
+        self._holds += 1
+
+    def release(self) -> None:
+        """Go on after `hold`."""
+        self._holds -= 1
+        self.schedule()
+
+    def log_moved(self) -> None:
+        """Run as well, if anybody is connected; several packets that were read late have one turn."""
+        if self._endpoints:
+            self.schedule()
+
+    def room_was_made(self) -> None:
+        """Run as well, unless nothing waits for room."""
+        if not self._is_scheduled and (self._appetite.is_sated or self.has_work):
+            self.schedule()
+
+    def consumer_opened(self) -> None:
+        """Run as well; there is somebody to tell whether it is active."""
+        self._is_untold = True
+        self.schedule()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether anything is left to grant, or to feed the core with."""
+        core, pending = self._core, self._core.pending
+        is_left = pending.waiting_messages or pending.suspects
+        return bool(is_left) or core.read_position <= self._feed.last
+
+    @property
+    def is_sated(self) -> bool:
+        """Whether nobody has had room for new entries lately."""
+        return self._appetite.is_sated
+
+    def tick(self) -> None:
+        """Once a second."""
+        if self._has_granted:
+            self._appetite.granted()
+            self._has_granted = False
+        self._appetite.tick(has_room=not self._endpoints or self._core.blocks_wanted() > 0)
+
+    # --- what -------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Do all of it now."""
+        self._is_scheduled = False
+        if self._holds:
+            return
+        core, now_ms = self._core, self._clock.monotonic_ms()
+        if self._is_untold or core.must_elect:
+            self.elect(now_ms)
+        while self._feeding.feed() | self.dispatch(now_ms) and self.has_work:
+            continue
+        if core.keyed is not None:
+            self._feeding.feed()  # dispatching may have shown that somebody wants more than was read
+        if self._deadline_timer is None and (deadline_ms := core.next_deadline()) is not None:
+            delay_s = max(0.01, (deadline_ms - now_ms) / 1000)
+            self._deadline_timer = self._loop.call_later(delay_s, self._deadline_reached)
+        if self._appetite.is_sated and self._appetite.has_come_back(has_room=core.blocks_wanted() > 0):
+            self._on_appetite()
+
+    def elect(self, now_ms: int) -> None:
+        """See whose turn it is on a Failover subscription; each is told once, and when it changes."""
+        core = self._core
+        drops = core.hand_over(now_ms)
+        if drops:
+            self._on_drops(drops)
+        self._is_untold = False
+        active = core.active
+        if active is None or active.spec.consumer_type != ConsumerType.Failover:
+            return
+        for incarnation, endpoint in self._endpoints.items():
+            endpoint.tell_active(incarnation == active.spec.consumer_id, core.generation)
+
+    def dispatch(self, now_ms: int) -> bool:
+        """Send out what can be granted now; True if that was anything."""
+        grants = self._core.dispatch(now_ms)
+        if not grants:
+            return False
+        self._has_granted = True
+        is_for_one = len(grants) == 1 or len(self._core.consumers) == 1
+        by_consumer = {grants[0].consumer_id: grants} if is_for_one else _by_consumer(grants)
+        for incarnation, granted in by_consumer.items():
+            endpoint = self._endpoints.get(incarnation)
+            if endpoint is not None:
+                endpoint.deliver(granted, self._core.generation)
+        for incarnation, granted in by_consumer.items():
+            self._counts.granted(incarnation, granted)
+        return True
+
+    def _deadline_reached(self) -> None:
+        self._deadline_timer = None
+        self._core.expire(self._clock.monotonic_ms())
+        self.run()
+
+
+def _by_consumer(grants: list[Grant]) -> dict[int, list[Grant]]:
+    found: dict[int, list[Grant]] = {}
+    for grant in grants:
+        found.setdefault(grant.consumer_id, []).append(grant)
+    return found

@@ -1,0 +1,1 @@
+"""Acknowledgments and negative acknowledgments on their way."""

@@ -1,0 +1,1 @@
+"""Received messages as Arrow tables."""

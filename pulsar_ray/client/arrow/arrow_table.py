@@ -1,0 +1,146 @@
+"""Received blocks as one Arrow table, for `receive_arrow` and for Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from pulsar_ray.client.arrow.block_batches import batch_of_rows
+from pulsar_ray.client.arrow.constant_columns import constant_chunks
+from pulsar_ray.client.arrow.described_columns import described_columns
+from pulsar_ray.client.arrow.table_schema import TABLE_SCHEMA
+from pulsar_ray.client.received.block_rows import BlockRows, items_of, row_numbers
+from pulsar_ray.client.received.received_block import ReceivedBlock
+from pulsar_ray.format.arrow_payload import BLOCK_SCHEMA
+from pulsar_ray.format.payload import DecodedBlock
+
+# For so few blocks, columns of all of them together cost more than a record batch of each.
+_FEW_BLOCKS = 8
+# Below both of these a block's own arrays and chunks cost more than a copy of the rows.
+_SHORT_BLOCK = 128
+_SHORT_BLOCK_BYTES = 16 * 1024
+
+_STORED = tuple(BLOCK_SCHEMA.names)
+_STORED_BUT_SEQUENCE_IDS = tuple(name for name in _STORED if name != "sequence_id")
+
+_Run = tuple[int, list[pa.Array | None]]
+"""So many neighbouring rows, and columns that were stored; None is one that none of these rows has."""
+
+
+def received_table(parts: Iterable[BlockRows]) -> pa.Table:
+    """The messages of these rows in order, with the columns of TABLE_SCHEMA.
+
+    Values, keys, properties and times of batches are views of the decoded blocks, which therefore stay in
+    memory as long as the table; only short blocks among many and scattered rows are copied. Columns may
+    have chunks of their own.
+    """
+    parts = [part for part in parts if part.rows]
+    if len(parts) <= _FEW_BLOCKS:
+        return pa.Table.from_batches(map(batch_of_rows, parts), TABLE_SCHEMA)
+    columns = described_columns(parts) | _stored_columns(parts)
+    return pa.Table.from_arrays([columns[name] for name in TABLE_SCHEMA.names], schema=TABLE_SCHEMA)
+
+
+def _stored_columns(parts: Sequence[BlockRows]) -> dict[str, pa.ChunkedArray]:
+    """What producers wrote; without sequence ids if all are consecutive."""
+    has_sequence_ids = any(part.block.decoded.has_sequence_ids for part in parts)
+    names = _STORED if has_sequence_ids else _STORED_BUT_SEQUENCE_IDS
+    runs = list(_runs(parts, names))
+    return {
+        name: _joined([(count, arrays[place]) for count, arrays in runs], TABLE_SCHEMA.field(name).type)
+        for place, name in enumerate(names)
+    }
+
+
+def _runs(parts: Sequence[BlockRows], names: tuple[str, ...]) -> Iterator[_Run]:
+    """Each long block for itself, and all short ones between two of them."""
+    short: list[BlockRows] = []
+    for part in parts:
+        if _is_short(part.block):
+            short.append(part)
+            continue
+        if short:
+            yield _gathered(short, names)
+            short = []
+        yield _stored(part, names)
+    if short:
+        yield _gathered(short, names)
+
+
+def _is_short(block: ReceivedBlock) -> bool:
+    return (
+        block.message_count < _SHORT_BLOCK and block.decoded.header.uncompressed_length < _SHORT_BLOCK_BYTES
+    )
+
+
+def _stored(part: BlockRows, names: tuple[str, ...]) -> _Run:
+    """Rows of a block, uncopied."""
+    block, rows = part
+    columns = block.decoded.columns(names)
+    if isinstance(rows, range):
+        if len(rows) < block.message_count:
+            columns = [column if column is None else column.slice(rows[0], len(rows)) for column in columns]
+    else:
+        chosen = pa.array(row_numbers(rows))
+        columns = [column if column is None else column.take(chosen) for column in columns]
+    return len(rows), columns
+
+
+def _joined(parts: Sequence[tuple[int, pa.Array | None]], kind: pa.DataType) -> pa.ChunkedArray:
+    """The parts as chunks, with nulls for those that are None."""
+    chunks: list[pa.Array] = []
+    missing = 0
+    for count, part in parts:
+        if part is None:
+            missing += count
+            continue
+        if missing:
+            chunks += constant_chunks(None, kind, missing)
+            missing = 0
+        chunks.append(part if part.type.equals(kind) else part.view(kind))
+    if missing:
+        chunks += constant_chunks(None, kind, missing)
+    return pa.chunked_array(chunks, kind)
+
+
+def _gathered(parts: Sequence[BlockRows], names: tuple[str, ...]) -> _Run:
+    """Short blocks as one: making Arrow arrays of each would cost more than its rows."""
+    arrays: list[pa.Array | None] = []
+    for name in names:
+        column = _gathered_column(parts, _LISTS[name])
+        arrays.append(column if column is None else pa.array(column, BLOCK_SCHEMA.field(name).type))
+    return sum(len(part.rows) for part in parts), arrays
+
+
+def _gathered_column(
+    parts: Sequence[BlockRows], column_of: Callable[[DecodedBlock], list[Any] | None]
+) -> list[Any] | None:
+    """A column that few messages have; None if none has it."""
+    gathered: list[Any] = []
+    missing = 0
+    for block, rows in parts:
+        column = column_of(block.decoded)
+        if column is None:
+            missing += len(rows)
+            continue
+        gathered += [None] * missing
+        missing = 0
+        gathered += items_of(column, rows)
+    return gathered + [None] * missing if gathered else None
+
+
+def _property_pairs(decoded: DecodedBlock) -> list[list[tuple[str, str]] | None] | None:
+    column = decoded.properties()
+    return None if column is None else [list(row.items()) if row else None for row in column]
+
+
+_LISTS: dict[str, Callable[[DecodedBlock], list[Any] | None]] = {
+    "value": DecodedBlock.values,
+    "key": DecodedBlock.keys,
+    "ordering_key": DecodedBlock.ordering_keys,
+    "properties": _property_pairs,
+    "event_time": DecodedBlock.event_times,
+    "sequence_id": DecodedBlock.sequence_ids,
+}

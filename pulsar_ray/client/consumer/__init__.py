@@ -1,0 +1,1 @@
+"""Consuming: consumers, readers, table views, their partitions and topics."""

@@ -1,0 +1,56 @@
+"""Tells a ConsumerEventListener which consumer is the active one, in a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Protocol
+
+from pulsar_ray.client.options.policies import ConsumerEventListener
+
+if TYPE_CHECKING:
+    from pulsar_ray.client.consumer.consumer import Consumer
+
+logger = logging.getLogger(__name__)
+
+STOP_S = 1.0
+Activity = tuple[bool, int]
+"""Whether the consumer became the active one, and of which partition (-1: the topic has none)."""
+
+
+class Teller(Protocol):
+    """What tells a listener."""
+
+    def stop(self) -> None:
+        """Call no more."""
+
+
+class ActivityThread:
+    """Calls the listener for one change after the other; what it raises is logged."""
+
+    def __init__(
+        self, consumer: Consumer, listener: ConsumerEventListener, changes: SimpleQueue[Activity | None]
+    ) -> None:
+        self._consumer = consumer
+        self._listener = listener
+        self._changes = changes
+        self._is_stopped = False
+        self._thread = threading.Thread(target=self._run, name="pulsar-ray-activity", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Call no more; waits for a call under way unless this is one."""
+        self._is_stopped = True
+        self._changes.put(None)
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout=STOP_S)
+
+    def _run(self) -> None:
+        while (change := self._changes.get()) is not None and not self._is_stopped:
+            is_active, partition = change
+            tell = self._listener.became_active if is_active else self._listener.became_inactive
+            try:
+                tell(self._consumer, partition)
+            except Exception:
+                logger.exception("a consumer event listener raised")

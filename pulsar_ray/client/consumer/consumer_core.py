@@ -1,0 +1,386 @@
+"""The receiver queue of one consumer over all its partitions, and how messages leave it.
+
+Grants arrive on the I/O thread and are decoded in the thread that receives; a message object is made when it
+is handed out.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from queue import SimpleQueue
+
+from pulsar_ray.client.consumer.activity import Activity
+from pulsar_ray.client.consumer.arrivals import Arrivals
+from pulsar_ray.client.consumer.consumer_partitions import ConsumerPartitions
+from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
+from pulsar_ray.client.consumer.receivers import Origin, Receiver, WaitingReceivers
+from pulsar_ray.client.endpoint.forking import watch
+from pulsar_ray.client.options.consumer_options import ConsumerOptions
+from pulsar_ray.client.received.block_rows import BlockRows
+from pulsar_ray.client.received.granted import Granted
+from pulsar_ray.client.received.message import Message
+from pulsar_ray.client.received.segment_files import SegmentFiles
+from pulsar_ray.client.received.taken_rows import TakenRows
+from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException, Timeout
+from pulsar_ray.ledger.reader import SegmentGone
+
+_ONLY_ROW = range(1)
+
+
+class ConsumerCore(ConsumerPartitions):
+    """State shared by a consumer's partitions.
+
+    `lock` is held for moments; `_taking` by the one who fills the rows that are being handed out.
+    """
+
+    def __init__(self, options: ConsumerOptions, name: str, subscription: str, files: SegmentFiles) -> None:
+        super().__init__(options)
+        self.name = name
+        self.subscription = subscription
+        self.files = files
+        self._arrivals = Arrivals(self.lock)
+        self._taking = threading.Lock()
+        self._receivers = WaitingReceivers()
+        self._waiting = 0
+        self._bulk_window = 0
+        self.error: PulsarException | None = None
+        """What every receive raises, once there is something."""
+        self.activity: SimpleQueue[Activity | None] = SimpleQueue()
+        """Filled if there is a consumer event listener."""
+        self.on_activity: Callable[[], None] | None = None
+        """Called, on any thread, when it was."""
+        self.is_paused = options.start_paused and options.message_listener is None
+        """Whether nothing more is asked for; what is on its way still arrives."""
+        watch(self)
+
+    def forked(self, error: ForkedClient) -> None:
+        """In a forked child (see `forking`): what is queued is the parent's to hand out."""
+        self.lock = threading.Lock()
+        self._arrivals.forked(self.lock)
+        self._taking = threading.Lock()
+        self.queue.clear()
+        self._receivers.clear()
+        self.error = error
+        for partition in self.partitions:
+            partition.forked(self.lock)
+
+    def check(self) -> None:
+        """Raise what ended this consumer, if anything did."""
+        if self.error is not None:
+            raise self.error.again()
+
+    # --- the queue --------------------------------------------------------------------------------
+
+    @property
+    def window(self) -> int:
+        """Messages each partition may have on its way and in the queue.
+
+        With a queue of 0, one while somebody waits.
+        """
+        if self.is_paused:
+            return 0
+        options = self.options
+        if options.receiver_queue_size == 0:
+            return max(1 if self._waiting or self._receivers else 0, self._bulk_window)
+        share = options.max_total_receiver_queue_size_across_partitions // max(1, len(self.partitions))
+        return max(1, min(options.receiver_queue_size, share), self._bulk_window)
+
+    def activity_changed(self, is_active: bool, partition: int) -> None:
+        """For the consumer event listener, if there is one."""
+        if self.options.consumer_event_listener is not None:
+            self.activity.put((is_active, partition))
+            if self.on_activity is not None:
+                self.on_activity()
+
+    def resume(self) -> None:
+        """Ask for messages again."""
+        self.is_paused = False
+        for partition in self.partitions:
+            partition.send_credit()
+
+    def arrived(self, granted: list[Granted]) -> None:
+        """Called with the lock held: deliveries join the queue."""
+        self.queue.granted.extend(granted)
+        self._arrivals.tell()
+
+    def is_set(self) -> bool:
+        """Whether there is something to receive (the interface of what a link can wait for)."""
+        return bool(self.queue.granted) or self.error is not None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether every receive raises from now on."""
+        return self.error is not None
+
+    def has_received(self) -> bool:
+        """Whether a message is here already."""
+        while True:
+            with self.lock:
+                head = self.queue.head
+                if head is None or not head.partition.is_trimmed(head):
+                    return not self.queue.is_empty
+                self.queue.granted.popleft()
+            head.partition.leave_out(head, SegmentGone(head.path))
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for an arrival."""
+        return self._arrivals.wait_for(self.is_set, timeout)
+
+    def fail(self, error: PulsarException) -> None:
+        """Every receive from now on raises `error`."""
+        with self.lock:
+            self.error = self.error or error
+            self._arrivals.tell()
+            receivers, self._receivers = self._receivers, WaitingReceivers()
+        receivers.fail(error)
+
+    # --- one message ------------------------------------------------------------------------------
+
+    def receive(self, deadline: float) -> Message:
+        """The next message. Raises Timeout, AlreadyClosed, or what reading its block raises."""
+        with self._taking:
+            message = self._take(deadline)
+        if self._receivers:
+            self.serve_waiting()
+        return message
+
+    def receive_with_origin(self, deadline: float) -> tuple[Message, Origin]:
+        """As `receive`, for who may have to give it back."""
+        with self._taking:
+            message = self._take(deadline)
+            partition = self.queue.partition
+            assert partition is not None
+            origin = Origin(partition, partition.generation)
+        if self._receivers:
+            self.serve_waiting()
+        return message, origin
+
+    def receive_now(self) -> Message | None:
+        """The next message if one is here and nobody waits for it already.
+
+        Raises AlreadyClosed, or what reading its block raises.
+        """
+        if self._receivers:
+            return None
+        message = next(self.queue.messages, None)
+        if message is not None or not self._taking.acquire(blocking=False):
+            return message
+        try:
+            return self._take_one()
+        finally:
+            self._taking.release()
+
+    def _take(self, deadline: float) -> Message:
+        """Called with `_taking` held."""
+        queue = self.queue
+        while (message := next(queue.messages, None)) is None:
+            part, partition = self._next_part(deadline)
+            block, rows = part
+            if len(rows) == 1:
+                queue.partition = partition
+                return Message(block, rows[0])
+            with self.lock:
+                queue.hand_out(part, partition)
+        return message
+
+    def _take_one(self) -> Message | None:
+        """Called with `_taking` held: a message if one is here."""
+        message = next(self.queue.messages, None)
+        if message is not None:
+            return message
+        if not self.queue:
+            self.check()
+            return None
+        try:
+            return self._take(0.0)
+        except Timeout:  # what was here had been acknowledged, or was dropped meanwhile
+            return None
+
+    def _next_part(self, deadline: float, may_wait: int = 0) -> tuple[BlockRows, PartitionConsumer]:
+        """Called with `_taking` held: the next rows to hand out, counted as consumed.
+
+        Credit is given back when it is due, or so many messages later.
+        """
+        queue = self.queue
+        while True:
+            granted = None
+            with self.lock:
+                taken = queue.next_part()
+                if taken is None:
+                    if self.error is not None:
+                        raise self.error.again()
+                    granted = queue.granted.popleft() if queue.granted else None
+            if granted is not None:
+                taken = self._decode(granted)
+            elif taken is None and self.options.receiver_queue_size:
+                self._send_held_back()
+                self._wait(deadline)
+            elif taken is None:
+                self._wait_for_one(deadline)
+            if taken is not None:
+                partition = taken[1]
+                if partition.consumed >= partition.credit.due + may_wait:
+                    partition.send_credit()
+                return taken
+
+    def _send_held_back(self) -> None:
+        """Credit that became due while there was something to take."""
+        single = self.single
+        if single is not None and single.consumed >= single.credit.due:
+            single.send_credit()
+
+    def give_back(self, parts: Iterable[BlockRows], origins: Iterable[Origin]) -> None:
+        """What was handed out and did not get to the application is handed out next, in the same order.
+
+        Unless a seek or rewind came between, after which it comes by itself.
+        """
+        with self._taking, self.lock:
+            self.queue.return_rest()
+            for part, (partition, generation) in reversed(list(zip(parts, origins, strict=True))):
+                if partition.generation == generation:
+                    self.queue.put_back(part, partition)
+        self.serve_waiting()
+
+    def _decode(self, granted: Granted) -> tuple[BlockRows, PartitionConsumer] | None:
+        """Called with `_taking` held and no part left: its first part, taken; None if nothing of it is to be
+        handed out.
+        """
+        partition = granted.partition
+        rows = granted.rows
+        try:
+            block = partition.decode(granted)
+        except PulsarException as error:
+            # What comes after it can still be received.
+            if partition.leave_out(granted, error):
+                return None
+            raise
+        with self.lock:
+            if granted.generation < partition.generation:
+                return None
+            if block.message_count == 1 and not block.is_batch:
+                partition.consumed += 1
+                return BlockRows(block, _ONLY_ROW), partition
+            if block.is_batch:
+                rows = partition.outstanding_rows(granted, block.message_count)
+                if rows is not granted.rows:
+                    partition.consumed += granted.rows.bit_count() - rows.bit_count()
+            # Credit is given back a part of the window at a time, so that the next messages are on their way.
+            # The window is no smaller than what bulk receiving asked for.
+            is_little = 2 * block.message_count <= self._bulk_window
+            at_once = block.message_count if is_little else max(1, self.window // 2)
+            taken = self.queue.add(block, rows, partition, at_once)
+        if taken is None:
+            partition.send_credit()
+        return taken
+
+    def _wait_for_one(self, deadline: float) -> None:
+        """With a queue of 0: asks for a message as well."""
+        with self.lock:
+            self._waiting += 1
+        try:
+            self.send_credit()
+            self._wait(deadline)
+        finally:
+            with self.lock:
+                self._waiting -= 1
+
+    def _wait(self, deadline: float) -> None:
+        """Until something arrived or ended this consumer, or a while. Raises Timeout."""
+        if self.single is not None and self.discovery is None:
+            has_come = self.single.link.wait(self, deadline)
+        else:
+            has_come = self.wait(min(deadline - time.monotonic(), 3600.0))
+        if not has_come and time.monotonic() >= deadline:
+            raise Timeout("no message arrived in time")
+
+    # --- many messages ----------------------------------------------------------------------------
+
+    def widen(self, messages: int) -> None:
+        """Bulk receiving wants more on its way than the receiver queue holds."""
+        if messages > self._bulk_window:
+            self._bulk_window = messages
+            self.send_credit()
+
+    def take_into(self, taken: TakenRows, deadline: float) -> None:
+        """Add what is here, and what comes until `deadline` or until it has enough."""
+        self._send_held_back()
+        # What a table makes due goes with its acknowledgment, else with the next call.
+        may_wait = 0 if self.single is None else self._bulk_window // 8
+        with self._taking:
+            with self.lock:
+                self.queue.return_rest()
+            while not taken.is_full:
+                if not self.queue and (taken.is_enough or time.monotonic() >= deadline):
+                    break
+                try:
+                    part, partition = self._next_part(deadline, may_wait)
+                except Timeout:
+                    break
+                kept = taken.add(part, Origin(partition, partition.generation))
+                if kept < len(part.rows):
+                    with self.lock:
+                        self.queue.put_back(BlockRows(part.block, part.rows[kept:]), partition)
+
+    # --- without a thread that waits ----------------------------------------------------------------
+
+    def add_receiver(self, receiver: Receiver) -> None:
+        """It gets the next message, behind those that wait already. Raises AlreadyClosed."""
+        with self.lock:
+            self.check()
+            self._receivers.append(receiver)
+        self.send_credit()
+        self.serve_waiting()
+
+    def remove_receiver(self, receiver: Receiver) -> None:
+        """It waits no more."""
+        with self.lock, suppress(ValueError):
+            self._receivers.remove(receiver)
+
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        """Call `listener` at each arrival, with the lock held, and at the end; it counts as waiting."""
+        with self.lock:
+            self._arrivals.add_listener(listener)
+            self._waiting += 1
+        self.send_credit()
+
+    def remove_listener(self, listener: Callable[[], None]) -> None:
+        """Call it no more."""
+        with self.lock:
+            self._arrivals.remove_listener(listener)
+            self._waiting -= 1
+
+    def serve_waiting(self) -> None:
+        """Give messages to receivers that wait, in order; called after arrivals, without the lock."""
+        while self._receivers:
+            if not self._taking.acquire(blocking=False):
+                return
+            try:
+                if not self._serve_one():
+                    return
+            finally:
+                self._taking.release()
+
+    def _serve_one(self) -> bool:
+        try:
+            message = self._take_one()
+        except PulsarException as error:
+            failed = error
+            return self._receivers.offer(lambda receiver: receiver.fail(failed))
+        partition = self.queue.partition
+        if message is None or partition is None:
+            return False
+        origin = Origin(partition, partition.generation)
+        if self._receivers.offer(lambda receiver: receiver.give(message, origin)):
+            return True
+        with self.lock:
+            self.queue.return_rest()
+            self.queue.put_back(BlockRows(message.block, [message.row]), partition)
+        return False
+
+    def close(self, what: str) -> None:
+        """Nothing can be received any more: the consumer, or `what` it serves, is closed."""
+        self.stop_discovery()
+        self.fail(AlreadyClosed(f"the {what} is closed"))

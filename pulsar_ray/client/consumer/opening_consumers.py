@@ -1,0 +1,205 @@
+"""Opens what a consumer or reader is made of: one PartitionConsumer per partition, all or none.
+
+Partitions that are away are opened when they are back.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import time
+from dataclasses import replace
+
+from pulsar_ray.client.consumer.consumer_core import ConsumerCore
+from pulsar_ray.client.consumer.non_persistent import partition_consumer
+from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
+from pulsar_ray.client.consumer.start_position import StartPosition
+from pulsar_ray.client.consumer.topic_discovery import TopicDiscovery
+from pulsar_ray.client.consumer.topic_selection import TopicSelection, selection_of
+from pulsar_ray.client.endpoint.actor_links import ActorLinks
+from pulsar_ray.client.endpoint.close_each import close_each
+from pulsar_ray.client.options.consumer_options import ConsumerOptions
+from pulsar_ray.client.received.segment_files import SegmentFiles
+from pulsar_ray.errors import (
+    AlreadyClosed,
+    InvalidConfiguration,
+    OperationNotSupported,
+    SubscriptionNotFound,
+    TopicNotFound,
+    WrongNode,
+)
+from pulsar_ray.model.enums import InitialPosition, SubscriptionMode
+from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.transport.cluster import PartitionRoute
+from pulsar_ray.transport.link import ActorLink
+
+MAX_REFUSALS = 3
+"""How often a partition may say that it has no such subscription: for good where none may be created."""
+
+
+class ConsumerOpening:
+    """Opens consumers over the links of one client; their endpoint ids come from `endpoint_ids`."""
+
+    def __init__(self, links: ActorLinks, endpoint_ids: itertools.count[int]) -> None:
+        self._links = links
+        self._endpoint_ids = endpoint_ids
+        self._files = SegmentFiles()
+
+    def open(
+        self, options: ConsumerOptions, subscription: str, start: StartPosition | None = None
+    ) -> tuple[str, ConsumerCore]:
+        """What the consumer calls its topic, and the open core; `start` is where a non-durable cursor begins.
+
+        Raises what `Client.subscribe` raises; nothing stays open then.
+        """
+        topics = selection_of(options)
+        if not isinstance(options.topic, str):
+            _check_queue(options)
+        deadline = self._links.deadline()
+        routes = topics.routes(self._links, deadline, create=True)
+        core = ConsumerCore(options, options.consumer_name or secrets.token_hex(5), subscription, self._files)
+        if topics.may_change:
+            _check_queue(options)
+        _check_start(start, routes)
+        self._add_partitions(core, routes, start, deadline)
+        self._open_partitions(core, deadline)
+        follows = topics.may_change and (core.is_multi_topic or options.auto_update_partitions)
+        if follows or core.absent:
+            core.discovery = discovery = self._discovery(core, topics, start)
+            discovery.start()
+        return topics.name, core
+
+    def _add_partitions(
+        self, core: ConsumerCore, routes: list[PartitionRoute], start: StartPosition | None, deadline: float
+    ) -> None:
+        """Start all dispatchers at once."""
+        for route in routes:
+            if route.away:
+                core.miss(route, WrongNode(route.away))
+                continue
+            try:
+                link = self._links.to_dispatcher(route, core.options, core.subscription, deadline)
+            except TopicNotFound:
+                if core.is_multi_topic:
+                    continue  # deleted since it was found
+                raise
+            except WrongNode as error:
+                core.miss(route, error)
+                continue
+            core.add(self._partition(core, route, link, start))
+
+    def _open_partitions(self, core: ConsumerCore, deadline: float) -> None:
+        """Attach in index order. Raises WrongNode if none of them is there."""
+        opened: list[PartitionConsumer] = []
+        try:
+            for partition in core.partitions:
+                try:
+                    self._open_partition(partition, core.options, core.subscription, deadline)
+                except WrongNode as error:
+                    core.miss(partition.route, error)
+                    core.remove(partition)
+                else:
+                    opened.append(partition)
+            if not opened:
+                core.check_all_there()
+        except BaseException:
+            close_each(opened, self._links.deadline())
+            raise
+
+    def _partition(
+        self, core: ConsumerCore, route: PartitionRoute, link: ActorLink, start: StartPosition | None
+    ) -> PartitionConsumer:
+        partition = partition_consumer(core, link, next(self._endpoint_ids), route)
+        if start is not None:
+            partition.start = start.target
+            partition.skipped.begin(start.skip, partition.generation)
+        return partition
+
+    def _discovery(
+        self, core: ConsumerCore, topics: TopicSelection, own_start: StartPosition | None
+    ) -> TopicDiscovery:
+        # What is found later is new: nothing of it is to be missed, whatever `initial_position` says. The
+        # same holds for a subscription on a partition that was away, unless that has it already.
+        options = replace(core.options, initial_position=InitialPosition.Earliest)
+        is_durable = options.subscription_mode == SubscriptionMode.Durable
+        earliest = None if is_durable else StartPosition.at(MessageId.earliest, inclusive=True)
+
+        period_s = max(1, options.pattern_auto_discovery_period)
+        if options.auto_update_partitions:
+            period_s = min(period_s, options.auto_update_partitions_interval_seconds)
+
+        def find() -> list[PartitionRoute]:
+            routes = topics.routes(self._links, self._links.deadline(), create=False)
+            return routes if options.auto_update_partitions else _without_growth(core, routes)
+
+        def attach(route: PartitionRoute) -> None:
+            deadline = self._links.deadline()
+            link = self._links.to_dispatcher(route, options, core.subscription, deadline)
+            start = own_start if route.topic in core.absent else earliest
+            partition = self._partition(core, route, link, start)
+            core.add(partition)
+            try:
+                self._open_partition(partition, options, core.subscription, deadline)
+                if core.is_leaving:
+                    partition.close(deadline)
+            except BaseException:
+                core.remove(partition)
+                raise
+            if core.is_leaving:
+                core.remove(partition)
+
+        return TopicDiscovery(core, find, attach, period_s)
+
+    def _open_partition(
+        self, partition: PartitionConsumer, options: ConsumerOptions, subscription: str, deadline: float
+    ) -> None:
+        refusals = 0
+        while True:
+            try:
+                partition.open(deadline)
+                return
+            except SubscriptionNotFound as error:
+                # A dispatcher whose subscription is being removed, or that died before it had registered it
+                # and cannot know whether it was removed meanwhile, must not create it: another one does.
+                refusals += error.directory is not None
+                if refusals > MAX_REFUSALS or time.monotonic() > deadline:
+                    raise
+                self._links.replace_dispatcher(partition.link)
+            except AlreadyClosed:
+                # Not the client: another thread unsubscribed just now.
+                if not partition.link.is_closed:
+                    raise
+            link = self._links.to_dispatcher(partition.route, options, subscription, deadline)
+            partition.attach_through(link)
+
+    def close(self) -> None:
+        """Close the segment files that all of them read."""
+        self._files.close()
+
+
+def _without_growth(core: ConsumerCore, routes: list[PartitionRoute]) -> list[PartitionRoute]:
+    """Without partitions that were added to topics of which the consumer has some already."""
+    known = {_whole(partition.route) for partition in core.partitions}
+    known |= {TopicName.parse(topic).partitioned_full for topic in core.absent}
+    had = core.by_topic.keys() | core.absent.keys()
+    return [route for route in routes if route.topic in had or _whole(route) not in known]
+
+
+def _whole(route: PartitionRoute) -> str:
+    return TopicName.parse(route.topic).partitioned_full
+
+
+def _check_queue(options: ConsumerOptions) -> None:
+    if options.receiver_queue_size == 0:
+        raise InvalidConfiguration(
+            "receiver_queue_size=0 needs a single topic without partitions: give at least 1"
+        )
+
+
+def _check_start(start: StartPosition | None, routes: list[PartitionRoute]) -> None:
+    if start is not None and len(routes) > 1 and isinstance(start.target["target"], list):
+        raise OperationNotSupported(
+            "a message id is a place in one partition: start a reader of several partitions at "
+            "MessageId.earliest or latest, or read each partition by its own name"
+        )

@@ -1,0 +1,158 @@
+"""The latest value of each key of a topic, kept up to date in memory."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from pulsar_ray.client.consumer.consumer import Consumer
+from pulsar_ray.client.consumer.consumer_core import ConsumerCore
+from pulsar_ray.client.consumer.reader import Reader
+from pulsar_ray.client.options.checks import check_text, check_type
+from pulsar_ray.client.options.schema import Schema
+from pulsar_ray.client.received.message import MessageBatchView
+from pulsar_ray.client.received.taken_rows import TakenRows
+from pulsar_ray.errors import AlreadyClosed, PulsarException
+from pulsar_ray.model.message_id import MessageId
+
+logger = logging.getLogger(__name__)
+
+MESSAGES_AT_ONCE = 10_000
+LOOK_INTERVAL_S = 1.0
+Listener = Callable[[str, Any], Any]
+
+
+class TableView:
+    """A map from keys to values that follows a topic. Thread-safe. Made by `Client.create_table_view`.
+
+    Messages without a key count for nothing; an empty payload or a tombstone removes its key. It reads by a
+    reader of its own, leaves no subscription behind, and holds all values in memory.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        subscription_name: str | None,
+        schema: Schema,
+        reader: Reader,
+        consumer: Consumer,
+        core: ConsumerCore,
+    ) -> None:
+        self._topic = topic
+        self._subscription_name = subscription_name
+        self._schema = schema
+        self._reader = reader
+        self._consumer = consumer
+        self._core = core
+        self._lock = threading.RLock()
+        self._values: dict[str, bytes] = {}
+        self._listeners: list[Listener] = []
+
+    def load(self) -> None:
+        """Take in what is stored by now, then follow in a thread. Raises what reading raises."""
+        stored = {last.topic_name: last for last in self._consumer.get_last_message_ids() if last.topic_name}
+        while stored and self._consumer.has_message_available():
+            view = self._take()
+            for block, rows in view.parts:
+                row = rows[-1]
+                entry_id = block.first_entry_id + (0 if block.is_batch else row)
+                at = MessageId(block.partition, block.ledger_id, entry_id, row if block.is_batch else -1)
+                last = stored.get(block.topic_name)
+                if last is not None and _place(at) >= _place(last):
+                    del stored[block.topic_name]
+        threading.Thread(target=self._follow, name="pulsar-ray-table", daemon=True).start()
+
+    def _take(self) -> MessageBatchView:
+        taken = TakenRows(MESSAGES_AT_ONCE, 2**62, fills=False)
+        self._core.take_into(taken, time.monotonic() + LOOK_INTERVAL_S)
+        view = MessageBatchView(taken.parts)
+        if taken.parts:
+            self._apply(view)
+            self._consumer.acknowledge(view)
+        return view
+
+    def _follow(self) -> None:
+        while not self._core.has_failed:
+            try:
+                self._take()
+            except PulsarException as error:
+                if not self._core.has_failed:
+                    logger.error(
+                        "table view of %s goes on behind what it cannot read: %s", self._topic, error
+                    )
+
+    def _apply(self, view: MessageBatchView) -> None:
+        with self._lock:
+            for message in view:
+                key = message.partition_key()
+                if not key:
+                    continue
+                data = message.data()
+                if data:
+                    self._values[key] = data
+                else:
+                    self._values.pop(key, None)
+                for listener in self._listeners:
+                    self._call(listener, key, data)
+
+    def _call(self, listener: Listener, key: str, data: bytes) -> None:
+        try:
+            listener(key, self._schema.decode(data))
+        except Exception:
+            logger.exception("a table view's listener raised")
+
+    def get(self, key: str) -> Any:
+        """The latest value of a key, decoded by the schema; None if it has none."""
+        check_text("key", key)
+        with self._lock:
+            data = self._values.get(key)
+        return None if data is None else self._schema.decode(data)
+
+    def for_each(self, callback: Listener) -> None:
+        """Call `callback(key, value)` for every key that has a value now."""
+        _check_callback(callback)
+        with self._lock:
+            items = list(self._values.items())
+        for key, data in items:
+            callback(key, self._schema.decode(data))
+
+    def for_each_and_listen(self, callback: Listener) -> None:
+        """Call `callback(key, value)` for every key now, then for every update, in a thread of the view's.
+
+        No update is left out in between. A removed key comes with an empty value. What it raises on an update
+        is logged.
+        """
+        _check_callback(callback)
+        with self._lock:
+            self.for_each(callback)
+            self._listeners.append(callback)
+
+    def close(self) -> None:
+        """Stop following. A second call raises AlreadyClosed, one after `Client.shutdown` does not."""
+        self._reader.close()
+
+    def __enter__(self) -> TableView:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(AlreadyClosed):
+            self.close()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __str__(self) -> str:
+        subscription = "" if self._subscription_name is None else f", subscription={self._subscription_name}"
+        return f"TableView(topic={self._topic}{subscription})"
+
+
+def _check_callback(callback: Any) -> None:
+    check_type("callback", callback, Callable, "a function (key, value)")  # type: ignore[arg-type]
+
+
+def _place(message_id: MessageId) -> tuple[int, int, int]:
+    return message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()

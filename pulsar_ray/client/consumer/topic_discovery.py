@@ -1,0 +1,71 @@
+"""Keeps a consumer on all partitions that it is to have, while topics come, grow and go."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from pulsar_ray.client.consumer.consumer_core import ConsumerCore
+from pulsar_ray.client.endpoint.periodic_look import PeriodicLook
+from pulsar_ray.errors import AlreadyClosed, PulsarException, WrongNode
+from pulsar_ray.transport.cluster import PartitionRoute
+
+logger = logging.getLogger(__name__)
+
+ABSENT_LOOK_S = 3.0
+
+
+class TopicDiscovery(PeriodicLook):
+    """Looks every `period_s` seconds what there is.
+
+    `find` gives the partitions there are, `attach` opens one that is new and adds it to the core. What fails
+    is tried again at the next look; while partitions are away looks follow each other sooner. A topic whose
+    subscription was deleted is left alone until the topic itself has been deleted, or a consumer would bring
+    back what an administrator has deleted.
+    """
+
+    def __init__(
+        self,
+        core: ConsumerCore,
+        find: Callable[[], list[PartitionRoute]],
+        attach: Callable[[PartitionRoute], None],
+        period_s: float,
+    ) -> None:
+        super().__init__(f"topics of {core.subscription}", period_s)
+        self._core = core
+        self._find = find
+        self._attach = attach
+
+    @property
+    def pause_s(self) -> float:
+        """Less while partitions are away, which may be back at any moment."""
+        return min(self._period_s, ABSENT_LOOK_S) if self._core.absent else self._period_s
+
+    def _look(self) -> None:
+        routes = {route.topic: route for route in self._find()}
+        core = self._core
+        for topic in [topic for topic in core.absent if topic not in routes]:
+            core.absent.pop(topic, None)
+        core.withheld.intersection_update(routes)
+        for partition in core.partitions:
+            if core.is_multi_topic and partition.route.topic not in routes:
+                core.remove(partition)
+        for topic, route in routes.items():
+            if self.is_stopped or core.has_failed:
+                return
+            if topic in core.by_topic or topic in core.withheld:
+                continue
+            if route.away:
+                core.miss(route, WrongNode(route.away))
+            else:
+                self._try_attach(route)
+
+    def _try_attach(self, route: PartitionRoute) -> None:
+        try:
+            self._attach(route)
+        except AlreadyClosed:
+            self.stop()
+        except WrongNode as error:
+            self._core.miss(route, error)
+        except PulsarException as error:
+            logger.warning("subscribing to %s, which is new, failed: %s", route.topic, error)

@@ -1,0 +1,68 @@
+"""Which topics a regular expression means: whole names within one namespace."""
+
+from __future__ import annotations
+
+import re
+
+from pulsar_ray.client.options.consumer_options import ConsumerOptions
+from pulsar_ray.errors import InvalidTopicName
+from pulsar_ray.model.enums import RegexSubscriptionMode
+from pulsar_ray.model.topic_name import TopicName
+
+SYSTEM_PREFIX = "__"
+_DOMAIN_OF = {
+    RegexSubscriptionMode.PersistentOnly: "persistent",
+    RegexSubscriptionMode.NonPersistentOnly: "non-persistent",
+}
+
+
+class TopicPattern:
+    """A pattern as `tenant/namespace/expression`, with or without a domain, or an expression alone.
+
+    The domain in front counts for nothing, `regex_subscription_mode` decides. System topics, and retry and
+    dead letter topics of the same subscription, never match. Raises InvalidTopicName for what names no
+    namespace exactly.
+    """
+
+    def __init__(self, options: ConsumerOptions) -> None:
+        assert isinstance(options.topic, re.Pattern)
+        self.text = options.topic.pattern
+        if not isinstance(self.text, str):
+            raise InvalidTopicName(f"{self.text!r}: give a pattern of text, not of bytes")
+        self.namespace, expression = _split(self.text)
+        self._expression = re.compile(expression, options.topic.flags)
+        self._domain = _DOMAIN_OF.get(options.regex_subscription_mode)
+        self._own_suffixes = tuple(f"-{options.subscription_name}-{kind}" for kind in ("RETRY", "DLQ"))
+        policy = options.dead_letter_policy
+        given = (policy.dead_letter_topic, policy.retry_letter_topic) if policy is not None else ()
+        self._own = {TopicName.parse(name).full for name in given if name}
+
+    def matches(self, topic: str) -> bool:
+        """Whether a topic, by its full name without a partition, belongs to the subscription."""
+        name = TopicName.parse(topic)
+        if f"{name.tenant}/{name.namespace}" != self.namespace or self._domain not in (None, name.domain):
+            return False
+        is_own = name.full in self._own or name.local_name.endswith(self._own_suffixes)
+        if is_own or name.local_name.startswith(SYSTEM_PREFIX):
+            return False
+        return self._expression.fullmatch(name.local_name) is not None
+
+
+def _split(text: str) -> tuple[str, str]:
+    rest = text.split("://", 1)[-1]
+    parts = rest.split("/", 2)
+    if len(parts) == 1 and rest == text:
+        return "public/default", text
+    if len(parts) != 3:
+        raise InvalidTopicName(
+            f"{text!r}: a pattern is tenant/namespace/expression, or an expression for public/default"
+        )
+    tenant, namespace, expression = parts
+    try:
+        TopicName.parse(f"persistent://{tenant}/{namespace}/any")
+    except InvalidTopicName:
+        raise InvalidTopicName(
+            f"{text!r}: a pattern stays within one namespace, and {tenant}/{namespace} is no plain name; "
+            "subscribe to each namespace"
+        ) from None
+    return f"{tenant}/{namespace}", expression

@@ -1,0 +1,99 @@
+"""Which partitions a consumer is to have: of one topic, of a list, or of what a pattern matches by now."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import Protocol
+
+from pulsar_ray.client.consumer.topic_pattern import TopicPattern
+from pulsar_ray.client.endpoint.actor_links import ActorLinks
+from pulsar_ray.client.options.consumer_options import ConsumerOptions
+from pulsar_ray.errors import TopicNotFound
+from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.transport.cluster import PartitionRoute
+from pulsar_ray.transport.names import partition_name
+
+
+class TopicSelection(Protocol):
+    """`name` is what the consumer says of itself."""
+
+    name: str
+    may_change: bool
+    """Whether `routes` may have another answer later."""
+
+    def routes(self, links: ActorLinks, deadline: float, *, create: bool) -> list[PartitionRoute]:
+        """The partitions there are now, those of a topic by index; with `create` topics come into being.
+
+        Raises what finding them raises.
+        """
+
+
+def selection_of(options: ConsumerOptions) -> TopicSelection:
+    """What the `topic` argument means. Raises InvalidTopicName."""
+    if isinstance(options.topic, str):
+        return _OneTopic(options.topic)
+    if isinstance(options.topic, re.Pattern):
+        return _MatchingTopics(TopicPattern(options))
+    return _ListedTopics(options.topic)
+
+
+class _OneTopic:
+    def __init__(self, topic: str) -> None:
+        self._topic = TopicName.parse(topic)
+        self.name = self._topic.full
+        self.may_change = False
+
+    def routes(self, links: ActorLinks, deadline: float, *, create: bool) -> list[PartitionRoute]:
+        found = links.resolve(self._topic, deadline, create=create)
+        self.may_change = not self._topic.is_partition and found[0].partition >= 0
+        return found
+
+
+class _ListedTopics:
+    """One that does not exist and may not be created is waited for."""
+
+    def __init__(self, topics: list[str]) -> None:
+        self._topics = list(dict.fromkeys(TopicName.parse(topic) for topic in topics))
+        first = f"{self._topics[0].full}-" if self._topics else ""
+        self.name = f"{first}TopicsConsumerFakeName-{secrets.token_hex(5)}"
+        self.may_change = bool(topics)
+
+    def routes(self, links: ActorLinks, deadline: float, *, create: bool) -> list[PartitionRoute]:
+        found: dict[str, PartitionRoute] = {}
+        for topic in self._topics:
+            try:
+                routes = links.resolve(topic, deadline, create=create)
+            except TopicNotFound:
+                if create:
+                    # Without its namespace it could not appear either, which is an error.
+                    links.topics(f"{topic.tenant}/{topic.namespace}", deadline)
+                continue
+            found.update((route.topic, route) for route in routes)
+        return list(found.values())
+
+
+class _MatchingTopics:
+    def __init__(self, pattern: TopicPattern) -> None:
+        self._pattern = pattern
+        self.name = pattern.text
+        self.may_change = True
+
+    def routes(self, links: ActorLinks, deadline: float, *, create: bool) -> list[PartitionRoute]:
+        try:
+            topics = links.topics(self._pattern.namespace, deadline)
+        except TopicNotFound:
+            return []
+        return [
+            PartitionRoute(name, index, partition_name(name))
+            for topic, partitions in topics
+            if self._pattern.matches(topic)
+            for name, index in _partitions(topic, partitions)
+        ]
+
+
+def _partitions(topic: str, count: int) -> list[tuple[str, int]]:
+    if not count:
+        return [(topic, -1)]
+    name = TopicName.parse(topic)
+    return [(name.partition(index).full, index) for index in range(count)]

@@ -1,0 +1,1 @@
+"""A client's ties: connections, opening again, closing, forks."""

@@ -1,0 +1,151 @@
+"""The links of one client to the actors it uses: one per actor, found by the names of topics and
+subscriptions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from pulsar_ray.client.endpoint.cluster_connection import ClusterConnection
+from pulsar_ray.client.options.consumer_options import ConsumerOptions
+from pulsar_ray.errors import PulsarException
+from pulsar_ray.model.enums import InitialPosition, SubscriptionMode
+from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.transport.cluster import PartitionRoute, SubscriptionRequest, check_any_there
+from pulsar_ray.transport.link import ActorLink
+
+FIND_TIMEOUT_S = 5.0
+
+
+class ActorLinks:
+    """Producers and consumers of a client that use the same actor share its link. Thread-safe."""
+
+    def __init__(self, connection: ClusterConnection, transport: str, operation_timeout_s: float) -> None:
+        self._connection = connection
+        self._transport = transport
+        self.operation_timeout_s = operation_timeout_s
+        self._client_id = secrets.token_hex(8)
+        self._lock = threading.Lock()
+        self._by_address: dict[str, ActorLink] = {}
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Where the links that are made from now on live, if not on threads."""
+        connection.when_gone(self._end)
+
+    def __iter__(self) -> Iterator[ActorLink]:
+        return iter(list(self._by_address.values()))
+
+    def forked(self) -> None:
+        """In a forked child: no link says anything more."""
+        self._lock = threading.Lock()
+        for link in self:
+            link.forked()
+
+    def deadline(self) -> float:
+        """When an operation that starts now has to be done; connects first."""
+        # Connecting may start a Ray and a broker, which has deadlines of its own.
+        _ = self._connection.cluster
+        return time.monotonic() + self.operation_timeout_s
+
+    def resolve(self, name: TopicName, deadline: float, *, create: bool = True) -> list[PartitionRoute]:
+        """The partitions of a topic, which with `create` is created if it may be; some may be away.
+
+        Raises TopicNotFound, WrongNode if all of them are away.
+        """
+        routes = self.all_routes(name, deadline, create=create)
+        check_any_there(routes)
+        return routes
+
+    def all_routes(self, name: TopicName, deadline: float, *, create: bool = True) -> list[PartitionRoute]:
+        """As `resolve`, also if all partitions are away."""
+        routes: list[PartitionRoute] = self._connection.cluster.resolve(
+            name.full, create=create, timeout_s=_left(deadline)
+        )
+        return routes
+
+    def topics(self, namespace: str, deadline: float) -> list[tuple[str, int]]:
+        """(full name, partitions or 0) of a namespace's topics. Raises TopicNotFound for a missing one."""
+        topics: list[tuple[str, int]] = self._connection.cluster.topics(namespace, _left(deadline))
+        return topics
+
+    def to_partition(self, route: PartitionRoute) -> ActorLink:
+        """The link to a partition's actor."""
+
+        def find() -> str:
+            found = self._connection.cluster.resolve(route.topic, create=False, timeout_s=FIND_TIMEOUT_S)
+            check_any_there(found)
+            return route.address
+
+        return self._link(route.address, find, pushes=False)
+
+    def to_dispatcher(
+        self, route: PartitionRoute, options: ConsumerOptions, subscription: str, deadline: float
+    ) -> ActorLink:
+        """The link to the dispatcher of a subscription on a partition, started if it does not run."""
+        durable = options.subscription_mode == SubscriptionMode.Durable
+        initial = "earliest" if options.initial_position == InitialPosition.Earliest else "latest"
+        request = SubscriptionRequest(
+            route.topic, subscription, durable, initial, options.subscription_properties or {}, create=True
+        )
+        again = SubscriptionRequest(route.topic, subscription, durable, initial, {}, create=False)
+        address: str = self._connection.cluster.dispatcher(request, _left(deadline))
+
+        def find() -> str:
+            found: str = self._connection.cluster.dispatcher(again, FIND_TIMEOUT_S)
+            return found
+
+        return self._link(address, find, pushes=True)
+
+    def replace_dispatcher(self, link: ActorLink) -> None:
+        """A dispatcher died before it had registered its subscription: another one has to take its place."""
+        self._connection.cluster.dispatcher_gone(link.address)
+
+    def forget_dispatchers(self, links: list[ActorLink]) -> None:
+        """A subscription was deleted: its dispatchers leave, and their names are free when this returns.
+
+        Links stay that somebody uses who has subscribed anew meanwhile.
+        """
+        with self._lock:
+            gone = [address for address, link in self._by_address.items() if link in links]
+            for address in gone:
+                if not self._by_address[address].has_endpoints:
+                    self._by_address.pop(address).close()
+        for address in gone:
+            self._connection.cluster.dispatcher_gone(address)
+
+    def _link(self, address: str, find: Callable[[], str], *, pushes: bool) -> ActorLink:
+        with self._lock:
+            link = self._by_address.get(address)
+            if link is None or link.is_closed:
+                link = ActorLink(
+                    self._connection.cluster,
+                    address,
+                    find,
+                    self._client_id,
+                    self._transport,
+                    pushes=pushes,
+                    loop=self.loop,
+                )
+                self._by_address[address] = link
+            return link
+
+    def close(self) -> None:
+        """Drop all carriers; the sessions at the actors end with them."""
+        with self._lock:
+            links, self._by_address = self._by_address, {}
+        for link in links.values():
+            link.close()
+
+    def _end(self, error: PulsarException) -> None:
+        """The broker is gone for good."""
+        with self._lock:
+            links = list(self._by_address.values())
+        for link in links:
+            link.end(error)
+
+
+def _left(deadline: float) -> float:
+    return max(0.1, deadline - time.monotonic())

@@ -1,0 +1,89 @@
+"""A client's tie to its cluster: made at the first use, refused after the end and in forked children."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from pulsar_ray.client.options.client_options import ClientOptions
+from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException
+from pulsar_ray.launch.connect import Connected, connect
+
+
+class ClusterConnection:
+    """Thread-safe. `connected` is a cluster that is there already; no other one is then looked for."""
+
+    def __init__(self, options: ClientOptions, connected: Connected | None = None) -> None:
+        self._options = options
+        self._connected = connected
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._told: list[Callable[[PulsarException], None]] = []
+        self._is_gone = False
+        if connected is not None:
+            connected.cluster.when_gone(self._gone)
+        self.is_closed = False
+
+    def forked(self) -> None:
+        """In a forked child, where another thread's lock would stay locked."""
+        self._lock = threading.Lock()
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is open, of this process, and its broker there as far as anybody knows."""
+        return not (self.is_closed or self._is_gone) and self._pid == os.getpid()
+
+    def when_gone(self, tell: Callable[[PulsarException], None]) -> None:
+        """Call `tell` once the broker is gone for good."""
+        self._told.append(tell)
+
+    def _gone(self, error: PulsarException) -> None:
+        self._is_gone = True
+        for tell in self._told:
+            tell(error)
+
+    @property
+    def cluster(self) -> Any:
+        """The cluster; connects at the first use. Raises AlreadyClosed, ForkedClient, or what connecting
+        raises.
+        """
+        if self.is_closed:
+            raise AlreadyClosed("the client is closed")
+        if os.getpid() != self._pid:
+            raise ForkedClient
+        with self._lock:
+            if self._connected is None:
+                options = self._options
+                self._connected = connect(
+                    options.service_url,
+                    data_dir=options.data_dir,
+                    config_file=options.config_file,
+                    settings=options.settings,
+                )
+                self._connected.cluster.when_gone(self._gone)
+            return self._connected.cluster
+
+    @property
+    def address(self) -> str:
+        """What finds the same cluster from another process."""
+        return self._connected.address if self._connected is not None else self._options.service_url
+
+    def close(self) -> None:
+        """`cluster` raises from now on; what is under way may still use it until `release`."""
+        self.is_closed = True
+
+    def release(self, wait_s: float = 0.0) -> None:
+        """This client needs the cluster no more; others of this process may.
+
+        Its threads that call the cluster give up, and are waited for so long.
+        """
+        with self._lock:
+            connected, self._connected = self._connected, None
+        if connected is None:
+            return
+        if self._pid == os.getpid():
+            connected.cluster.end_calls(wait_s)
+        self._told.clear()
+        connected.release()

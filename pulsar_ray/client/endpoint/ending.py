@@ -1,0 +1,66 @@
+"""How what a user opened comes to its end: once, whichever thread ends it, and by whatever means."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from pulsar_ray.client.endpoint.forking import watch
+from pulsar_ray.errors import AlreadyClosed, ForkedClient
+
+
+class Ending:
+    """Of a client, producer, consumer, ..., which `what` names in errors. Thread-safe.
+
+    What left by other means than `close` (unsubscribing, a shutdown) may be closed once more in silence, so
+    that a `finally` around it needs to know nothing of that.
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.is_over = False
+        self._may_close_in_silence = False
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        watch(self)
+
+    def forked(self, _error: ForkedClient) -> None:
+        """In a forked child (see `forking`), where another thread's lock would stay locked."""
+        self._lock = threading.Lock()
+        self._done.set()
+
+    def check(self) -> None:
+        """Raises AlreadyClosed."""
+        if self.is_over:
+            raise AlreadyClosed(f"the {self.what} is closed")
+
+    def close(self, end: Callable[[], None]) -> None:
+        """Call `end` the first time; raises AlreadyClosed later, but for the first time behind `leave`."""
+        with self._lock:
+            is_first, is_silent = not self.is_over, self._may_close_in_silence
+            self.is_over, self._may_close_in_silence = True, False
+        if is_first:
+            self._run(end)
+        elif not is_silent:
+            raise AlreadyClosed(f"the {self.what} is closed already")
+
+    def leave(self, end: Callable[[], None] = lambda: None) -> None:
+        """Call `end` unless it is over: to end it by other means."""
+        with self._lock:
+            is_first = not self.is_over
+            self.is_over = True
+            self._may_close_in_silence |= is_first
+        if is_first:
+            self._run(end)
+
+    def _run(self, end: Callable[[], None]) -> None:
+        try:
+            end()
+        finally:
+            self._done.set()
+
+    def has_come(self, timeout_s: float) -> bool:
+        """Whether it is over; what another thread is doing for it just now is waited for so long."""
+        if self.is_over:
+            self._done.wait(timeout_s)
+        return self.is_over

@@ -1,0 +1,76 @@
+"""Opening a producer or consumer, and opening it again at an actor that a new carrier was attached to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pulsar_ray.client.endpoint.leaving import Leaving
+from pulsar_ray.errors import AlreadyClosed, PulsarException
+from pulsar_ray.session.requests import Request
+from pulsar_ray.transport.awaited_replies import Reply
+from pulsar_ray.transport.carriers import Connection
+from pulsar_ray.transport.link import ActorLink
+
+RETRY_S = 0.1
+
+
+def open_first(
+    link: ActorLink,
+    request: Callable[[int], Request],
+    leaving: Leaving,
+    deadline: float,
+    then: Callable[[Any], None] | None = None,
+) -> Any:
+    """The answer, asked for until there is one; for the rest as `ActorLink.request`.
+
+    Raises AlreadyClosed if it left before it was asked for again: a `Reopening` had an answer earlier.
+    """
+
+    def send(reply: Reply) -> None:
+        with leaving.opening() as may_open:
+            if not may_open:
+                raise AlreadyClosed("it was closed while it was opened")
+            link.request_async(request, reply, waits=True)
+
+    return link.ask(send, deadline, then)
+
+
+class Reopening:
+    """Asked once, over the carrier that stands now: behind the next one it is asked anew, unless it has left.
+
+    `opened` gets the answer and the carrier, `refused` an error that is final. If the actor could not just
+    now, `again` is called soon: its carrier stands, so nothing else would ask.
+    """
+
+    def __init__(
+        self,
+        link: ActorLink,
+        request: Callable[[int], Request],
+        leaving: Leaving,
+        opened: Callable[[Any, Connection], None],
+        refused: Callable[[PulsarException], None],
+        again: Callable[[], None],
+    ) -> None:
+        self._link = link
+        self._carrier = link.carrier
+        self._opened = opened
+        self._refused = refused
+        self._again = again
+        with leaving.opening() as may_open:
+            if may_open:
+                link.request_async(request, self._answered)
+
+    def _answered(self, answer: Any, error: PulsarException | None) -> None:
+        if error is not None and not error.retriable:
+            self._refused(error)
+        elif self._carrier is None or self._link.carrier is not self._carrier:
+            return
+        elif error is None:
+            self._opened(answer, self._carrier)
+        else:
+            self._link.timers.call_later(RETRY_S, self._retry)
+
+    def _retry(self) -> None:
+        if self._link.carrier is self._carrier:
+            self._again()

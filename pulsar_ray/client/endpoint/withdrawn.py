@@ -1,0 +1,83 @@
+"""A consumer or producer that closes, or was given up before its actor answered: it may be open there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pulsar_ray.client.endpoint.leaving import Leaving
+from pulsar_ray.errors import NotConnected, PulsarException, SessionLost
+from pulsar_ray.lane.completion import Completion
+from pulsar_ray.session.requests import CloseEndpoint
+from pulsar_ray.transport.attaching import ATTACH_TIMEOUT_S
+from pulsar_ray.transport.cluster import AttachReply
+from pulsar_ray.transport.link import ActorLink
+
+LOOK_S = 0.5
+"""How long nobody looks whether the actor can still be attached to."""
+
+
+class Withdrawn:
+    """Takes its place on the link, and says until it is answered that it is to be closed.
+
+    Otherwise nobody would ever close it: it would keep an exclusive place, a name, or keys.
+    """
+
+    awaits_packets = False
+
+    def __init__(self, link: ActorLink, endpoint_id: int, leaving: Leaving) -> None:
+        self._link = link
+        self._endpoint_id = endpoint_id
+        self._leaving = leaving
+        self._is_closed = Completion()
+        link.add_endpoint(endpoint_id, self)
+        self._say()
+
+    def wait(self, deadline: float) -> bool:
+        """Wait until the actor has answered, or is no more. False at the deadline.
+
+        One that cannot be attached to is not waited for: it is said there soon after it can.
+        """
+        while self._link.attaches(min(deadline, time.monotonic() + ATTACH_TIMEOUT_S)):
+            # Its actor may go while it is asked.
+            if self._link.wait(self._is_closed, min(deadline, time.monotonic() + LOOK_S)):
+                return True
+            if time.monotonic() > deadline:
+                return False
+        return True
+
+    def _say(self) -> None:
+        self._link.request_async(self._close_request, self._answered)
+
+    def _close_request(self, request_id: int) -> CloseEndpoint:
+        return self._leaving.close_request(request_id, self._endpoint_id)
+
+    def _answered(self, _value: object, error: PulsarException | None) -> None:
+        if isinstance(error, (SessionLost, NotConnected)):
+            return
+        if self._leaving.has_left():
+            self._end()
+        else:
+            self._say()
+
+    def _end(self) -> None:
+        self._link.remove_endpoint(self._endpoint_id)
+        self._is_closed.set()
+
+    def reopen(self, _attached: AttachReply) -> None:
+        """Attached again, perhaps to the session that it is open in."""
+        self._say()
+
+    def on_detached(self) -> None:
+        """It is said again after the next attach."""
+
+    def on_refused(self, _error: PulsarException) -> None:
+        """What it was to be open at is no more."""
+        self._end()
+
+    def on_request(self, _request: Any, _body: memoryview) -> None:
+        """Nobody receives any more."""
+
+    def on_receipts(self, _rows: Sequence[tuple[int, int, int, int, int]]) -> None:
+        """Nothing was sent."""

@@ -1,0 +1,1 @@
+"""Arguments of clients, producers and consumers: declared, checked, documented."""

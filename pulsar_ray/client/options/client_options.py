@@ -1,0 +1,131 @@
+"""Everything `Client` can be told, checked; and what a service URL may look like."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from pulsar_ray.client.options.authentication import Authentication
+from pulsar_ray.client.options.checks import (
+    MAX_INT,
+    check_flag,
+    check_number,
+    check_optional,
+    check_optional_text,
+    refuse,
+)
+from pulsar_ray.client.options.loggers import ConsoleLogger, FileLogger
+from pulsar_ray.client.options.not_yet import is_choice_of_clusters, refuse_not_yet
+from pulsar_ray.config import check_settings
+
+Logger = logging.Logger | ConsoleLogger | FileLogger
+_TRANSPORTS = ("auto", "socket", "tcp", "ray")
+_ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})")
+_HIGHEST_PORT = 65_535
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientOptions:
+    """The arguments of `Client` with their defaults; made by `from_arguments`, which checks them."""
+
+    service_url: str = "auto"
+    authentication: Authentication | None = None
+    operation_timeout_seconds: int = 30
+    io_threads: int = 1
+    message_listener_threads: int = 1
+    concurrent_lookup_requests: int = 50_000
+    log_conf_file_path: str | None = None
+    stats_interval_in_seconds: int = 600
+    use_tls: bool = False
+    tls_trust_certs_file_path: str | None = None
+    tls_allow_insecure_connection: bool = False
+    tls_validate_hostname: bool = False
+    logger: Logger | None = None
+    connection_timeout_ms: int = 10_000
+    listener_name: str | None = None
+    tls_private_key_file_path: str | None = None
+    tls_certificate_file_path: str | None = None
+    data_dir: str | os.PathLike[str] | None = None
+    config_file: str | os.PathLike[str] | None = None
+    transport: str = "auto"
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Broker settings given as further keywords; `config.Settings` knows their names."""
+
+    @classmethod
+    def from_arguments(cls, *, settings: dict[str, Any] | None = None, **arguments: Any) -> ClientOptions:
+        """Check the arguments of a call of `Client`; `settings` are its further keywords.
+
+        Raises ValueError for a wrong type or value, InvalidConfiguration for a setting that there is not or
+        that has a bad value, OperationNotSupported for what is not there yet.
+        """
+        options = cls(**arguments, settings=dict(settings or {}))
+        if not is_choice_of_clusters(options.service_url):
+            check_service_url(options.service_url)
+        check_optional(
+            "authentication", options.authentication, Authentication, "one of the Authentication classes"
+        )
+        for name in ("operation_timeout_seconds", "io_threads", "message_listener_threads"):
+            check_number(name, getattr(options, name), 1, MAX_INT)
+        check_number("concurrent_lookup_requests", options.concurrent_lookup_requests, 1)
+        check_number("stats_interval_in_seconds", options.stats_interval_in_seconds, 0)
+        check_number("connection_timeout_ms", options.connection_timeout_ms, 1, MAX_INT)
+        for name in ("use_tls", "tls_allow_insecure_connection", "tls_validate_hostname"):
+            check_flag(name, getattr(options, name))
+        for name in (
+            "log_conf_file_path",
+            "tls_trust_certs_file_path",
+            "listener_name",
+            "tls_private_key_file_path",
+            "tls_certificate_file_path",
+        ):
+            check_optional_text(name, getattr(options, name))
+        logger_classes = (logging.Logger, ConsoleLogger, FileLogger)
+        check_optional(
+            "logger", options.logger, logger_classes, "a logging.Logger, ConsoleLogger, FileLogger"
+        )
+        check_paths(options.data_dir, options.config_file)
+        if options.transport not in _TRANSPORTS:
+            raise refuse("transport", options.transport, f"one of {', '.join(map(repr, _TRANSPORTS))}")
+        check_settings(options.settings)
+        refuse_not_yet("Client", vars(options))
+        return options
+
+    def for_another_process(self) -> dict[str, Any]:
+        """The arguments, behind the address, of a client that connects to the same cluster elsewhere."""
+        return {
+            "operation_timeout_seconds": self.operation_timeout_seconds,
+            "data_dir": self.data_dir,
+            "config_file": self.config_file,
+            "transport": self.transport,
+            **self.settings,
+        }
+
+
+def check_paths(data_dir: object, config_file: object) -> None:
+    """Raise ValueError unless each is a path or None."""
+    for name, path in (("data_dir", data_dir), ("config_file", config_file)):
+        check_optional(name, path, (str, os.PathLike), "a path")
+
+
+def check_service_url(url: object) -> None:
+    """Raises ValueError unless it is "auto", "local" or the host:port of a Ray cluster."""
+    if not isinstance(url, str):
+        raise refuse("service_url", url, '"auto", "local" or a Ray address "host:port"')
+    if url in ("auto", "local"):
+        return
+    if url.startswith("ray://"):
+        raise ValueError(
+            f"service_url={url!r}: Ray's remote client cannot carry lanes; run the program on a node "
+            'of the cluster with service_url="auto", or submit it with `ray job submit`'
+        )
+    if "://" in url:
+        raise ValueError(
+            f'service_url={url!r}: there is no broker at a URL here; use "auto", "local" or the '
+            "'host:port' of a Ray cluster's head"
+        )
+    address = _ADDRESS.fullmatch(url)
+    if address is None or not 0 < int(address["port"]) <= _HIGHEST_PORT:
+        raise refuse("service_url", url, '"auto", "local" or a Ray address "host:port"')

@@ -1,0 +1,148 @@
+"""What the official client can do and this release cannot yet: one table, read by the option classes and by
+a test.
+
+A refused argument raises OperationNotSupported naming the parameter, its value and what to do instead.
+Nothing that would change what a program means is ignored in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from pulsar_ray.client.options.authentication import AuthenticationToken
+from pulsar_ray.client.options.crypto_key_reader import CryptoKeyReader
+from pulsar_ray.client.options.policies import (
+    ConsumerDeadLetterPolicy,
+)
+from pulsar_ray.client.options.schema import BytesSchema, Schema, StringSchema
+from pulsar_ray.client.options.service_info import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
+from pulsar_ray.errors import OperationNotSupported
+from pulsar_ray.model.enums import ProducerAccessMode, SchemaType
+
+
+@dataclass(frozen=True)
+class NotYet:
+    """Values of one parameter that are refused for now."""
+
+    call: str
+    parameter: str
+    is_refused: Callable[[Any], bool]
+    examples: tuple[Any, ...]
+    remedy: str
+
+    def error(self, value: object) -> OperationNotSupported:
+        return OperationNotSupported(
+            f"{self.call}: {self.parameter}={value!r:.200} is not supported yet; {self.remedy}"
+        )
+
+
+def _is_given(value: object) -> bool:
+    return value is not None
+
+
+def _is_set(value: object) -> bool:
+    return bool(value)
+
+
+def _is_other_schema(value: object) -> bool:
+    return not isinstance(value, (BytesSchema, StringSchema))
+
+
+def is_choice_of_clusters(value: object) -> bool:
+    """Whether it names several clusters instead of one."""
+    return isinstance(value, (AutoClusterFailover, ServiceInfoProvider))
+
+
+class _OwnSchema(Schema):
+    def __init__(self) -> None:
+        super().__init__(None, SchemaType.JSON, None, "JSON")
+
+
+_PLAIN_SCHEMA: Final = "use BytesSchema or StringSchema and encode the values yourself"
+_NO_ENCRYPTION: Final = "leave it out and encrypt the payload yourself"
+_NO_COMPACTION: Final = "leave it out and keep the latest value per key yourself"
+_NO_TLS: Final = "leave it out; connections stay on Unix sockets or the cluster's own network"
+_NO_DELAY: Final = "leave it out, or hold the message back in the sender"
+
+
+def _refused(call: str, parameter: str, examples: tuple[Any, ...], remedy: str) -> NotYet:
+    return NotYet(call, parameter, _is_given, examples, remedy)
+
+
+NOT_YET: Final[tuple[NotYet, ...]] = (
+    NotYet(
+        "Client",
+        "service_url",
+        is_choice_of_clusters,
+        (ServiceInfoProvider(), AutoClusterFailover(ServiceInfo("h:1"), [ServiceInfo("h:2")])),
+        'give "auto", "local" or the host:port of one Ray cluster',
+    ),
+    _refused(
+        "Client",
+        "authentication",
+        (AuthenticationToken("t"),),
+        "leave it out; access is that of the Ray cluster",
+    ),
+    NotYet("Client", "use_tls", _is_set, (True,), _NO_TLS),
+    _refused("Client", "tls_trust_certs_file_path", ("ca.pem",), _NO_TLS),
+    NotYet("Client", "tls_allow_insecure_connection", _is_set, (True,), _NO_TLS),
+    NotYet("Client", "tls_validate_hostname", _is_set, (True,), _NO_TLS),
+    _refused("Client", "tls_private_key_file_path", ("key.pem",), _NO_TLS),
+    _refused("Client", "tls_certificate_file_path", ("cert.pem",), _NO_TLS),
+    _refused("Client", "listener_name", ("external",), "leave it out; brokers are addressed through Ray"),
+    NotYet("create_producer", "schema", _is_other_schema, (_OwnSchema(),), _PLAIN_SCHEMA),
+    NotYet(
+        "create_producer",
+        "chunking_enabled",
+        _is_set,
+        (True,),
+        "split large values, or raise max_message_size",
+    ),
+    _refused("create_producer", "encryption_key", ("key",), _NO_ENCRYPTION),
+    _refused("create_producer", "crypto_key_reader", (CryptoKeyReader("public", "private"),), _NO_ENCRYPTION),
+    NotYet(
+        "create_producer",
+        "access_mode",
+        lambda value: value != ProducerAccessMode.Shared,
+        tuple(mode for mode in ProducerAccessMode if mode != ProducerAccessMode.Shared),
+        "use ProducerAccessMode.Shared; a fixed producer_name admits one producer of that name at a time",
+    ),
+    NotYet("subscribe", "schema", _is_other_schema, (_OwnSchema(),), _PLAIN_SCHEMA),
+    _refused(
+        "subscribe",
+        "dead_letter_policy",
+        (ConsumerDeadLetterPolicy(3),),
+        "leave it out and look at message.redelivery_count()",
+    ),
+    NotYet("subscribe", "enable_retry", _is_set, (True,), "leave it out and use negative_acknowledge"),
+    NotYet(
+        "subscribe",
+        "unacked_messages_timeout_ms",
+        _is_set,
+        (1000, 10_000),
+        "leave it out and use negative_acknowledge",
+    ),
+    NotYet("subscribe", "is_read_compacted", _is_set, (True,), _NO_COMPACTION),
+    _refused("subscribe", "crypto_key_reader", (CryptoKeyReader("public", "private"),), _NO_ENCRYPTION),
+    NotYet("create_reader", "schema", _is_other_schema, (_OwnSchema(),), _PLAIN_SCHEMA),
+    NotYet("create_reader", "is_read_compacted", _is_set, (True,), _NO_COMPACTION),
+    _refused("create_reader", "crypto_key_reader", (CryptoKeyReader("public", "private"),), _NO_ENCRYPTION),
+    _refused("send", "deliver_at", (1_700_000_000_000,), _NO_DELAY),
+    _refused("send", "deliver_after", (timedelta(seconds=1),), _NO_DELAY),
+)
+"""In the order of the official parameters; `examples` are values the test tries."""
+
+
+def refuse_not_yet(call: str, arguments: Mapping[str, Any]) -> None:
+    """Raises OperationNotSupported for the first argument of this call that the table refuses."""
+    for row in NOT_YET:
+        if row.call == call and row.is_refused(arguments[row.parameter]):
+            raise row.error(arguments[row.parameter])
+
+
+def reconsume_later_not_yet() -> OperationNotSupported:
+    """What `reconsume_later` raises until retry letter topics are there."""
+    return OperationNotSupported("reconsume_later is not supported yet; use negative_acknowledge")

@@ -1,0 +1,1 @@
+"""Producing: routing, batching, the send queue of a partition, receipts."""

@@ -1,0 +1,315 @@
+"""`send_many` and `send_arrow`: rows to partitions, partitions to blocks, and one answer for all of them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pulsar_ray.client.options.producer_options import ProducerOptions
+from pulsar_ray.client.producer.batching_keys import batching_keys, dictionary_codes
+from pulsar_ray.client.producer.bulk_columns import as_list, key_column, property_column, time_column
+from pulsar_ray.client.producer.bulk_limits import BulkLimits
+from pulsar_ray.client.producer.partition_producer import PartitionProducer
+from pulsar_ray.client.producer.routing import BatchTurnsRouter, CustomRouter, Router, there
+from pulsar_ray.errors import OperationNotSupported, PulsarException, Result, Timeout
+from pulsar_ray.format.arrow_payload import encode_rows
+from pulsar_ray.format.columns import KEY_COLUMN, ORDERING_KEY_COLUMN
+from pulsar_ray.format.metadata import BlockMetadata, encode_producer_name
+from pulsar_ray.format.payload import encode_batch, encode_table
+from pulsar_ray.format.table import normalize_table, split_rows, split_table
+from pulsar_ray.lane.completion import Completion
+from pulsar_ray.model.enums import BatchingType
+from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.model.position import entry_at
+
+logger = logging.getLogger(__name__)
+
+_ROW_OVERHEAD_BYTES = 64
+
+
+class BulkSend:
+    """One call's blocks under way; `callback` or `wait` gets the last message id of each partition."""
+
+    def __init__(
+        self,
+        options: ProducerOptions,
+        partitions: list[PartitionProducer],
+        router: Router,
+        route_lock: threading.Lock,
+    ) -> None:
+        if isinstance(router, CustomRouter):
+            raise OperationNotSupported(
+                "send_many and send_arrow route by key hash; a message_router needs send()"
+            )
+        self._options = options
+        self._is_key_based = options.batching_enabled and options.batching_type == BatchingType.KeyBased
+        self._partitions = partitions
+        # A topic that grows meanwhile must not scatter the rows of one call, keyed ones among them.
+        self._only = partitions[0] if len(partitions) == 1 else None
+        self._router = router
+        self._route_lock = route_lock
+        # One broker, so all partitions say the same.
+        self._limits = next((p.bulk_limits for p in partitions if p.name), partitions[0].bulk_limits)
+        self._lock = threading.Lock()
+        self._open = 1
+        self._last: dict[int, MessageId] = {}
+        self._error: PulsarException | None = None
+        self._done = Completion()
+        self.callback: Callable[[Any, list[MessageId]], None] | None = None
+
+    # --- what is sent -----------------------------------------------------------------------------
+
+    def send_table(self, data: pa.Table | pa.RecordBatch, deliver_at: int | None) -> BulkSend:
+        """Cut, encode and write a table."""
+        if deliver_at is not None:
+            raise OperationNotSupported("deliver_at: delayed messages are not there yet; send without it")
+        if not isinstance(data, (pa.Table, pa.RecordBatch)):
+            raise ValueError(f"send_arrow takes a pyarrow Table or RecordBatch, not {type(data).__name__}")
+        table = normalize_table(data)
+        for index, part in self._split_by_partition(table):
+            for batch in split_table(part, *self._limits):
+                self._add_batch(self._partition_of(index), batch)
+        return self._all_added()
+
+    def _split_by_partition(self, table: pa.Table) -> list[tuple[int | None, pa.Table]]:
+        """(partition index, rows); None for the keyless, whose entries take turns."""
+        if self._only is not None and not self._is_key_based:
+            return [(None, table)]
+        target_of_row = self._targets(table)
+        group_of_row = target_of_row
+        if self._is_key_based:
+            group_of_row = batching_keys(table) * (len(self._partitions) + 1) + target_of_row
+        groups, first_rows = np.unique(group_of_row, return_index=True)
+        if len(groups) == 1:
+            return [(_index(target_of_row[0]), table)]
+        return [
+            (_index(target_of_row[first]), table.filter(pa.array(group_of_row == group)))
+            for group, first in zip(groups, first_rows, strict=True)
+        ]
+
+    def _targets(self, table: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """The partition index of each row, -1 for the keyless and where there is no choice."""
+        if self._only is not None:
+            return np.full(table.num_rows, -1, dtype=np.int64)
+        keys, key_of_row = dictionary_codes(table, "key")
+        targets = np.array([*(self._router.choose(key) if key else -1 for key in keys), -1], dtype=np.int64)
+        return np.take(targets, key_of_row)
+
+    def _partition_of(self, index: int | None) -> PartitionProducer:
+        if self._only is not None:
+            return self._only
+        if index is None:
+            if isinstance(self._router, BatchTurnsRouter):
+                # A batch that is open there ends before this one, and its turn with it.
+                self._partitions[self._router.current].end_turn()
+                index = self._router.take_turn()
+                for _ in self._partitions:
+                    if self._partitions[index].takes_keyless:
+                        break
+                    index = self._router.take_turn()
+            else:
+                with self._route_lock:
+                    index = self._router.choose(None)
+                    if not self._partitions[index].takes_keyless:
+                        index = there(index, self._router, self._partitions)
+        return self._partitions[index]
+
+    def _add_batch(self, partition: PartitionProducer, batch: pa.RecordBatch) -> None:
+        payload, columns = encode_table(batch, partition.payload_memory)
+        key = batch.column("key")[0].as_py() if columns & KEY_COLUMN else None
+        ordering = batch.column("ordering_key")[0].as_py() if columns & ORDERING_KEY_COLUMN else None
+        self._add_payload(partition, payload, columns, batch.num_rows, key, ordering, is_batch=True)
+
+    def send_many(
+        self,
+        values: Iterable[bytes | None],
+        keys: Iterable[str | None] | None,
+        ordering_keys: Iterable[str | None] | None,
+        properties: Iterable[dict[str, str] | None] | None,
+        event_times: Iterable[int | None] | None,
+    ) -> BulkSend:
+        """Encode and write a list, or what a list can be made of."""
+        values = as_list("values", values)
+        keys, ordering_keys = key_column("partition_keys", keys), key_column("ordering_keys", ordering_keys)
+        properties, event_times = property_column(properties), time_column(event_times)
+        encode = self._options.schema.encode
+        if not _is_plain(values):
+            values = [None if value is None else encode(value) for value in values]
+            if not _is_plain(values):
+                raise ValueError("values must be bytes or None, or what the producer's schema makes bytes of")
+        columns = (keys, ordering_keys, properties, event_times)
+        for name, column in zip(_COLUMN_NAMES, columns, strict=True):
+            if column is not None and len(column) != len(values):
+                raise ValueError(
+                    f"{name} has {len(column)} items for {len(values)} values: give one for each, or None"
+                )
+        for index, rows in self._rows_by_partition(len(values), keys, ordering_keys):
+            picked = [_pick(column, rows) for column in (values, *columns)]
+            self._add_rows(index, picked)
+        return self._all_added()
+
+    def _rows_by_partition(
+        self, count: int, keys: Sequence[str | None] | None, ordering_keys: Sequence[str | None] | None
+    ) -> list[tuple[int | None, list[int] | None]]:
+        by_key = self._is_key_based and (keys is not None or ordering_keys is not None)
+        if not by_key and (keys is None or self._only is not None):
+            return [(None, None)] if count else []
+        none: Sequence[str | None] = [None] * count
+        groups: dict[tuple[int | None, str | None], list[int]] = {}
+        for row, (key, ordering_key) in enumerate(zip(keys or none, ordering_keys or none, strict=True)):
+            index = self._router.choose(key) if key and self._only is None else None
+            groups.setdefault((index, (ordering_key or key or None) if by_key else None), []).append(row)
+        return [(index, rows) for (index, _), rows in groups.items()]
+
+    def _add_rows(self, index: int | None, columns: list[Any]) -> None:
+        values = columns[0]
+        for first, end in _cut(values, self._limits):
+            part: list[Any] = [column if column is None else column[first:end] for column in columns]
+            payload, bits = encode_rows(
+                part[0], keys=part[1], ordering_keys=part[2], properties=part[3], event_times=part[4]
+            )
+            key = part[1][0] if part[1] else None
+            ordering = part[2][0] if part[2] else None
+            is_batch = self._options.batching_enabled
+            self._add_payload(
+                self._partition_of(index), payload, bits, end - first, key, ordering, is_batch=is_batch
+            )
+
+    # --- blocks -----------------------------------------------------------------------------------
+
+    def _add_payload(
+        self,
+        partition: PartitionProducer,
+        payload: Any,
+        columns: int,
+        count: int,
+        key: str | None,
+        ordering_key: str | None,
+        *,
+        is_batch: bool,
+    ) -> None:
+        partition.check_size(len(payload))
+        now_ms = time.time_ns() // 1_000_000
+        codec = int(self._options.compression_type)
+
+        def encode(incarnation: int, entry_seq: int, producer_name: str, first_id: int) -> list[Any]:
+            metadata = None
+            if is_batch and (key is not None or ordering_key is not None):
+                metadata = BlockMetadata(producer_name, key, ordering_key)
+            return encode_batch(
+                payload,
+                columns,
+                message_count=count,
+                incarnation=incarnation,
+                entry_seq=entry_seq,
+                first_sequence_id=first_id,
+                last_sequence_id=first_id + count - 1,
+                publish_time_ms=now_ms,
+                row_is_entry=not is_batch,
+                codec=codec,
+                metadata=metadata,
+                fields=encode_producer_name(producer_name),
+            )
+
+        def done(ledger_id: int, entry_id: int, error: PulsarException | None) -> None:
+            if error is None:
+                index = partition.route.partition
+                last = (
+                    MessageId(index, ledger_id, entry_id, count - 1, batch_size=count)
+                    if is_batch
+                    else MessageId(index, ledger_id, entry_at(entry_id, count - 1))
+                )
+                self._block_done(index, last, None)
+            else:
+                self._block_done(-1, None, error)
+
+        with self._lock:
+            self._open += 1
+        try:
+            partition.add_block(
+                encode, entries=1 if is_batch else count, messages=count, size=len(payload), done=done
+            )
+        except PulsarException as error:
+            self._block_done(-1, None, error)
+            raise
+
+    def _block_done(self, partition: int, last: MessageId | None, error: PulsarException | None) -> None:
+        with self._lock:
+            self._open -= 1
+            if error is not None:
+                self._error = self._error or error
+            elif last is not None and (partition not in self._last or self._last[partition] < last):
+                self._last[partition] = last
+            finished = self._open == 0
+        if finished:
+            self._finish()
+
+    def _all_added(self) -> BulkSend:
+        self._block_done(-1, None, None)
+        return self
+
+    def _finish(self) -> None:
+        self._done.set()
+        if self.callback is None:
+            return
+        try:
+            if self._error is not None:
+                self.callback(self._error.result, [])
+            else:
+                self.callback(Result.Ok, self._ids())
+        except Exception:
+            logger.exception("a send callback raised")
+
+    def _ids(self) -> list[MessageId]:
+        return [self._last[partition] for partition in sorted(self._last)]
+
+    def wait(self) -> list[MessageId]:
+        """The ids once all is durable.
+
+        Raises the first error, Timeout without receipts in `send_timeout_millis`.
+        """
+        timeout_s = self._options.send_timeout_millis / 1000 or 1e9
+        deadline = time.monotonic() + timeout_s
+        if self._only is not None:
+            self._only.link.wait(self._done, deadline)
+        else:
+            self._done.wait(timeout_s)
+        if not self._done.is_set():
+            raise Timeout(f"no receipts within {timeout_s} s; which messages were stored is unknown")
+        if self._error is not None:
+            raise self._error.again()
+        return self._ids()
+
+
+_PLAIN_TYPES = frozenset((bytes, type(None)))
+_COLUMN_NAMES = ("partition_keys", "ordering_keys", "properties", "event_timestamps")
+
+
+def _pick(column: Sequence[Any] | None, rows: list[int] | None) -> Any:
+    if column is None or rows is None:
+        return column
+    return [column[row] for row in rows]
+
+
+def _index(target: np.int64) -> int | None:
+    return int(target) if target >= 0 else None
+
+
+def _is_plain(values: Sequence[Any]) -> bool:
+    return set(map(type, values)) <= _PLAIN_TYPES
+
+
+def _cut(values: Sequence[bytes | None], limits: BulkLimits) -> list[tuple[int, int]]:
+    """Half-open row ranges for one block each."""
+    count = len(values)
+    present = values if None not in values else [value or b"" for value in values]
+    rows, size = limits
+    if count <= rows and sum(map(len, present)) + count * _ROW_OVERHEAD_BYTES <= size:  # type: ignore[arg-type]
+        return [(0, count)]
+    return split_rows([_ROW_OVERHEAD_BYTES + len(value or b"") for value in values], rows, size)

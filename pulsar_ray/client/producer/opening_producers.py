@@ -1,0 +1,90 @@
+"""Opens what a producer is made of: one PartitionProducer per partition, all or none.
+
+Partitions that are away are opened when they are back.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+
+from pulsar_ray.client.endpoint.actor_links import ActorLinks
+from pulsar_ray.client.endpoint.close_each import close_each
+from pulsar_ray.client.options.producer_options import ProducerOptions
+from pulsar_ray.client.producer.partition_growth import PartitionGrowth
+from pulsar_ray.client.producer.partition_producer import PartitionProducer
+from pulsar_ray.client.producer.producer import Producer
+from pulsar_ray.errors import WrongNode
+from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.transport.cluster import PartitionRoute
+
+logger = logging.getLogger(__name__)
+
+
+def _check_any_there(partitions: list[PartitionProducer]) -> None:
+    absences = [partition.absence for partition in partitions]
+    if (first := absences[0]) is not None and all(absences):
+        raise first.again()
+
+
+class ProducerOpening:
+    """Opens producers over the links of one client; their endpoint ids come from `endpoint_ids`."""
+
+    def __init__(self, links: ActorLinks, endpoint_ids: itertools.count[int]) -> None:
+        self._links = links
+        self._endpoint_ids = endpoint_ids
+
+    def open(self, options: ProducerOptions) -> tuple[str, list[PartitionProducer]]:
+        """The topic's full name and the open producers of its partitions, by index.
+
+        Raises what `Client.create_producer` raises; nothing stays open then.
+        """
+        name = TopicName.parse(options.topic)
+        deadline = self._links.deadline()
+        partitions: list[PartitionProducer] = []
+        try:
+            for route in self._links.resolve(name, deadline):
+                opened = self._open_one(route, options, deadline)
+                partitions.append(opened)
+            _check_any_there(partitions)
+        except BaseException:
+            close_each(partitions, self._links.deadline())
+            raise
+        return name.full, partitions
+
+    def _open_one(
+        self, route: PartitionRoute, options: ProducerOptions, deadline: float
+    ) -> PartitionProducer:
+        link = self._links.to_partition(route)
+        partition = PartitionProducer(link, next(self._endpoint_ids), route, options)
+        if not route.away:
+            try:
+                partition.open(deadline)
+            except WrongNode as error:
+                if route.partition < 0:
+                    raise
+                absence = error
+            else:
+                return partition
+            partition = PartitionProducer(link, next(self._endpoint_ids), route, options)
+        else:
+            absence = WrongNode(route.away)
+        logger.warning("the producer begins without %s: %s", route.topic, absence)
+        partition.open_when_back(absence)
+        return partition
+
+    def follow_growth(self, producer: Producer, options: ProducerOptions) -> None:
+        """The producer uses partitions that its topic gets later, if it may get any."""
+        name = TopicName.parse(options.topic)
+        if name.is_partition or not options.auto_update_partitions or not producer.is_partitioned:
+            return
+
+        def find() -> list[PartitionRoute]:
+            return self._links.resolve(name, self._links.deadline(), create=False)
+
+        def open_one(route: PartitionRoute) -> PartitionProducer:
+            return self._open_one(route, options, self._links.deadline())
+
+        period_s = options.auto_update_partitions_interval_seconds
+        producer.growth = growth = PartitionGrowth(producer, find, open_one, period_s)
+        growth.start()

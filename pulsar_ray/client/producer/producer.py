@@ -1,0 +1,463 @@
+"""The producer people use: one per topic, over one PartitionProducer per partition."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+
+from pulsar_ray.client.endpoint.close_each import close_each
+from pulsar_ray.client.endpoint.ending import Ending
+from pulsar_ray.client.endpoint.opened_later import OpenedLater
+from pulsar_ray.client.options.checks import check_callable, refuse
+from pulsar_ray.client.options.producer_options import ProducerOptions
+from pulsar_ray.client.options.schema import BytesSchema
+from pulsar_ray.client.producer.bulk_send import BulkSend
+from pulsar_ray.client.producer.partition_producer import PartitionProducer
+from pulsar_ray.client.producer.routing import BatchTurnsRouter, Router, new_router, there
+from pulsar_ray.client.producer.sealed_batch import SendCallback
+from pulsar_ray.client.producer.send_arguments import check_send_arguments, message_fields
+from pulsar_ray.client.producer.send_callbacks import ErrorCallback
+from pulsar_ray.client.received.message import Message
+from pulsar_ray.client.received.received_block import ReceivedBlock
+from pulsar_ray.errors import (
+    AlreadyClosed,
+    NotAllowedError,
+    ProducerQueueIsFull,
+    PulsarException,
+    Timeout,
+    WrongNode,
+)
+from pulsar_ray.lane.completion import Completion
+from pulsar_ray.lane.io_thread import IoThread
+from pulsar_ray.model.message_id import MessageId
+
+if TYPE_CHECKING:
+    from pulsar_ray.client.client import Client
+
+FOREVER_S = 1e9
+_ONE_RECEIPT = "a function (Result, MessageId) or None"
+_NOTHING_BESIDE = (None, None, None, None, None, False, None, None, None)
+
+
+class _SyncSend(ErrorCallback, Completion):
+    """Waits for one message's receipt."""
+
+    error: PulsarException | None = None
+    message_id: MessageId | None = None
+
+    def __call__(self, result: Any, message_id: MessageId) -> None:
+        self.message_id = message_id
+        self.set()
+
+    def failed(self, error: PulsarException) -> None:
+        self.error = error
+        self.set()
+
+
+class Growth(Protocol):
+    """What looks for more partitions of a producer's topic."""
+
+    def stop(self) -> None: ...
+
+
+class Producer(OpenedLater):
+    """Publishes to a topic. Thread-safe. Made by `Client.create_producer`; pickled, it reconnects as a new
+    one.
+
+    A receipt (the return of `send`, a callback with Result.Ok) means: stored durably, and there after any
+    crash. Without one the outcome is unknown. Messages of one partition are stored in the order of the
+    calls.
+    """
+
+    def __init__(
+        self, client: Client, topic: str, options: ProducerOptions, partitions: list[PartitionProducer]
+    ) -> None:
+        self._client = client
+        self._topic = topic
+        self._options = options
+        self._partitions = partitions
+        self._schema = options.schema
+        self._sent_as_given = bytes if type(options.schema) is BytesSchema else None
+        self._router: Router = new_router(options, len(partitions))
+        self._turns = self._router if isinstance(self._router, BatchTurnsRouter) else None
+        self._route_lock = threading.Lock()
+        self._single = partitions[0] if len(partitions) == 1 and options.message_router is None else None
+        self._ending = self.known_ending("producer")
+        self._io = IoThread.get()
+        self.growth: Growth | None = None
+        """What looks for more partitions while the producer is open."""
+        if self._turns is not None:
+            self._turns.serve(self._partitions)
+            for partition in partitions:
+                partition.take_turns(self._turns)
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions it uses."""
+        return len(self._partitions)
+
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether its topic has partitions, be it one."""
+        return self._partitions[0].route.partition >= 0
+
+    def add_partition(self, partition: PartitionProducer) -> None:
+        """The topic has grown, by the partition of the next index; from now on messages go there too."""
+        if self._turns is not None:
+            partition.take_turns(self._turns)
+        with self._route_lock:
+            is_closed = self._ending.is_over
+            if not is_closed:
+                # Whoever chooses by the new count finds the partition there.
+                self._partitions.append(partition)
+                self._router.set_partition_count(len(self._partitions))
+                self._single = None
+        if is_closed:
+            partition.close(time.monotonic() + self._client.operation_timeout_s)
+
+    # --- sending ----------------------------------------------------------------------------------
+
+    def send(
+        self,
+        content: Any,
+        properties: dict[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool = False,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> MessageId:
+        """Publish one message and wait until it is stored durably; flushes an open batch. `content=None` is
+        a tombstone.
+
+        Raises Timeout after `send_timeout_millis` without a receipt (the outcome is then unknown),
+        MessageTooBig, ProducerQueueIsFull, DiskSpaceLow, AlreadyClosed, WrongNode at once if the partition
+        is known to be on a node that is away (keyless messages go to other partitions then); ValueError for
+        wrong arguments, TypeError for content of a type the schema does not take. Must not be called from a
+        send callback, which it would wait for.
+        """
+        given = (
+            properties,
+            partition_key,
+            ordering_key,
+            sequence_id,
+            replication_clusters,
+            disable_replication,
+            event_timestamp,
+            deliver_at,
+            deliver_after,
+        )
+        fields = None if given == _NOTHING_BESIDE else self._fields(*given)
+        value = (
+            content
+            if content is None or type(content) is self._sent_as_given
+            else self._schema.encode(content)
+        )
+        if threading.get_ident() == self._io.ident:
+            raise NotAllowedError("send() in a callback would wait for itself: use send_async()")
+        partition = self._single or self._choose(
+            value, partition_key, ordering_key, properties, event_timestamp
+        )
+        sent = _SyncSend()
+        if partition is None:
+            partition = self._enqueue_in_turn(value, sent, fields, seal=True)
+        else:
+            partition.enqueue(value, sent, fields, seal=True)
+        timeout_s = self._options.send_timeout_millis / 1000 or FOREVER_S
+        if not partition.link.wait(sent, time.monotonic() + timeout_s):
+            partition.give_up()
+            if not sent.is_set():
+                raise Timeout(f"no receipt within {timeout_s} s; whether the message was stored is unknown")
+        if sent.error is not None:
+            raise sent.error.again()
+        assert sent.message_id is not None
+        return sent.message_id
+
+    def send_async(
+        self,
+        content: Any,
+        callback: Callable[[Any, MessageId], None] | None,
+        properties: dict[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool = False,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> None:
+        """Publish one message; `callback(Result, MessageId)` follows on the client's I/O thread and must
+        not block.
+
+        A full queue (`max_pending_messages`) waits with `block_if_queue_full`, otherwise the callback gets
+        ProducerQueueIsFull. Raises what `send` raises for wrong arguments.
+        """
+        given = (
+            properties,
+            partition_key,
+            ordering_key,
+            sequence_id,
+            replication_clusters,
+            disable_replication,
+            event_timestamp,
+            deliver_at,
+            deliver_after,
+        )
+        fields = None if given == _NOTHING_BESIDE else self._fields(*given)
+        if callback is not None and not callable(callback):
+            raise refuse("callback", callback, _ONE_RECEIPT)
+        value = (
+            content
+            if content is None or type(content) is self._sent_as_given
+            else self._schema.encode(content)
+        )
+        try:
+            partition = self._single or self._choose(
+                value, partition_key, ordering_key, properties, event_timestamp
+            )
+            if partition is None:
+                self._enqueue_in_turn(value, callback, fields)
+            else:
+                partition.enqueue(value, callback, fields)
+        except (ProducerQueueIsFull, AlreadyClosed, WrongNode) as error:
+            if callback is not None:
+                callback(error.result, MessageId())
+
+    def _fields(
+        self,
+        properties: Any,
+        partition_key: Any,
+        ordering_key: Any,
+        sequence_id: Any,
+        clusters: Any,
+        disable_replication: Any,
+        event_timestamp: Any,
+        deliver_at: Any,
+        deliver_after: Any,
+    ) -> tuple[Any, ...] | None:
+        """What was given beside the content, checked; None for nothing."""
+        if (
+            properties is None
+            and partition_key is None
+            and ordering_key is None
+            and sequence_id is None
+            and event_timestamp is None
+            and clusters is None
+            and disable_replication is False
+            and deliver_at is None
+            and deliver_after is None
+        ):
+            return None
+        check_send_arguments(
+            properties,
+            partition_key,
+            ordering_key,
+            sequence_id,
+            clusters,
+            disable_replication,
+            event_timestamp,
+            deliver_at,
+            deliver_after,
+        )
+        return message_fields(partition_key, ordering_key, properties, event_timestamp, sequence_id)
+
+    def _choose(
+        self,
+        value: bytes | None,
+        key: str | None,
+        ordering_key: str | None,
+        properties: dict[str, str] | None,
+        event_timestamp: int | None,
+    ) -> PartitionProducer | None:
+        """None for a message that goes with its turn."""
+        if self._turns is not None and not key:
+            return None
+        message = None
+        if self._router.needs_message:
+            outgoing = ReceivedBlock.outgoing(
+                self._topic,
+                value,
+                key=key,
+                ordering_key=ordering_key,
+                properties=properties,
+                event_time=event_timestamp,
+            )
+            message = Message(outgoing, 0)
+        with self._route_lock:
+            index = self._router.choose(key, message)
+            if key or message is not None or self._partitions[index].takes_keyless:
+                return self._partitions[index]
+            return self._partitions[there(index, self._router, self._partitions)]
+
+    def _enqueue_in_turn(
+        self,
+        value: bytes | None,
+        callback: SendCallback | None,
+        fields: tuple[Any, ...] | None,
+        *,
+        seal: bool = False,
+    ) -> PartitionProducer:
+        """Add a keyless message to the batch whose turn it is; the partition that took it.
+
+        Whatever ends that batch meanwhile, this message or another thread, moves the turn on.
+        """
+        assert self._turns is not None
+        while True:
+            partition = self._partitions[self._turns.current]
+            if partition.enqueue(value, callback, fields, seal=seal, in_turn=True):
+                return partition
+
+    # --- many at once -----------------------------------------------------------------------------
+
+    def send_many(
+        self,
+        values: Iterable[bytes | None],
+        *,
+        partition_keys: Iterable[str | None] | None = None,
+        ordering_keys: Iterable[str | None] | None = None,
+        properties: Iterable[dict[str, str] | None] | None = None,
+        event_timestamps: Iterable[int | None] | None = None,
+    ) -> list[MessageId]:
+        """Publish a list and wait until all of it is durable; the last message's id per partition that got
+        any.
+
+        The list is encoded at once, no object is made per message; of another iterable a list is made first.
+        The others are as long as `values`.
+        Raises what `send` raises; after an error a part may be stored.
+        """
+        return (
+            self._bulk().send_many(values, partition_keys, ordering_keys, properties, event_timestamps).wait()
+        )
+
+    def send_many_async(
+        self,
+        values: Iterable[bytes | None],
+        callback: Callable[[Any, list[MessageId]], None] | None,
+        *,
+        partition_keys: Iterable[str | None] | None = None,
+        ordering_keys: Iterable[str | None] | None = None,
+        properties: Iterable[dict[str, str] | None] | None = None,
+        event_timestamps: Iterable[int | None] | None = None,
+    ) -> None:
+        """As `send_many`, without waiting: `callback(Result, [MessageId])` once all is durable. Waits for
+        room by bytes.
+        """
+        check_callable("callback", callback, "a function (Result, list of MessageId)")
+        bulk = self._bulk()
+        bulk.callback = callback
+        bulk.send_many(values, partition_keys, ordering_keys, properties, event_timestamps)
+
+    def send_arrow(
+        self, data: pa.Table | pa.RecordBatch, *, deliver_at: int | None = None
+    ) -> list[MessageId]:
+        """Publish a table, row by row a message, and wait until all is durable; the last id per partition.
+
+        Columns: value (binary) and, if wanted, key or partition_key, ordering_key, properties (map),
+        event_time or event_timestamp; those that received tables have besides are ignored. Rows are cut
+        into entries of at most 8,192 rows and 1 MiB; order within a partition is row order. Raises
+        ValueError for columns of wrong types.
+        """
+        return self._bulk().send_table(data, deliver_at).wait()
+
+    def send_arrow_async(
+        self,
+        data: pa.Table | pa.RecordBatch,
+        callback: Callable[[Any, list[MessageId]], None] | None,
+        *,
+        deliver_at: int | None = None,
+    ) -> None:
+        """As `send_arrow`, without waiting for receipts: `callback(Result, [MessageId])`. Blocks while 64
+        MiB are pending.
+        """
+        check_callable("callback", callback, "a function (Result, list of MessageId)")
+        bulk = self._bulk()
+        bulk.callback = callback
+        bulk.send_table(data, deliver_at)
+
+    def _bulk(self) -> BulkSend:
+        self._ending.check()
+        return BulkSend(self._options, self._partitions, self._router, self._route_lock)
+
+    # --- the rest ---------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Wait until everything sent before is stored or has failed. Raises Timeout, AlreadyClosed."""
+        self._ending.check()
+        timeout_s = self._options.send_timeout_millis / 1000 or FOREVER_S
+        deadline = time.monotonic() + timeout_s
+        for partition in self._partitions:
+            partition.seal()
+        for partition in self._partitions:
+            partition.flush(deadline)
+
+    def close(self) -> None:
+        """Store what is pending, then disconnect. A second call raises AlreadyClosed, one after
+        `Client.shutdown` does not.
+        """
+        self._ending.close(self._close)
+
+    def _close(self) -> None:
+        if self._never_opened():
+            return
+        partitions = self._end()
+        deadline = time.monotonic() + self._client.operation_timeout_s
+        try:
+            for partition in partitions:
+                partition.seal()
+            error = close_each(partitions, deadline)
+        finally:
+            self._client.forget(self)
+        if error is not None:
+            raise error
+
+    def shut_down(self) -> None:
+        """End at once: pending messages fail with AlreadyClosed (part of `Client.shutdown`)."""
+        self._ending.leave()
+        for partition in self._end():
+            partition.fail(AlreadyClosed("the client was shut down"))
+
+    def _end(self) -> list[PartitionProducer]:
+        """All partitions that it has; one that is added behind this is closed by who adds it."""
+        if self.growth is not None:
+            self.growth.stop()
+        with self._route_lock:
+            return list(self._partitions)
+
+    def topic(self) -> str:
+        """The full name of the topic."""
+        return self._topic
+
+    def producer_name(self) -> str:
+        """The given name, or the one made up by the broker."""
+        return next((partition.name for partition in self._partitions if partition.name), "")
+
+    def last_sequence_id(self) -> int:
+        """The highest sequence id stored so far, -1 before any."""
+        return max(partition.last_sequence_id for partition in self._partitions)
+
+    def is_connected(self) -> bool:
+        """True while every partition's connection stands."""
+        return not self._ending.is_over and all(partition.is_connected for partition in self._partitions)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _recreate, (self._client, self._options)
+
+
+def _recreate(client: Client, options: ProducerOptions) -> Producer:
+    producer = Producer.__new__(Producer)
+    producer.open_later(
+        lambda: client.producer_from(options, producer),
+        _client=client,
+        _options=options,
+        _ending=Ending("producer"),
+    )
+    return producer

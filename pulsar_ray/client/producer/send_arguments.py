@@ -1,0 +1,75 @@
+"""Checks of what `send` and `send_async` are given beside the content."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from pulsar_ray.client.options.checks import (
+    check_flag,
+    check_optional,
+    check_optional_number,
+    check_optional_text,
+    check_properties,
+    refuse,
+)
+from pulsar_ray.client.options.not_yet import refuse_not_yet
+
+
+def check_send_arguments(
+    properties: Mapping[str, str] | None,
+    partition_key: str | None,
+    ordering_key: str | None,
+    sequence_id: int | None,
+    replication_clusters: list[str] | None,
+    disable_replication: bool | None,
+    event_timestamp: int | None,
+    deliver_at: int | None,
+    deliver_after: timedelta | None,
+) -> None:
+    """Raises ValueError for a wrong type or range, OperationNotSupported for delays.
+
+    Replication arguments are accepted without effect: there is one cluster. Not needed when nothing was
+    given.
+    """
+    check_properties("properties", properties)
+    check_optional_text("partition_key", partition_key)
+    check_optional_text("ordering_key", ordering_key)
+    check_optional_number("sequence_id", sequence_id, 0, 2**63 - 1)
+    _check_clusters(replication_clusters)
+    if disable_replication is not None:
+        check_flag("disable_replication", disable_replication)
+    check_optional_number("event_timestamp", event_timestamp, 0, 2**63 - 1)
+    check_optional_number("deliver_at", deliver_at, -(2**63), 2**63 - 1)
+    check_optional("deliver_after", deliver_after, timedelta, "a timedelta")
+    if deliver_at is not None and deliver_after is not None:
+        raise ValueError("give deliver_at or deliver_after, not both")
+    refuse_not_yet("send", {"deliver_at": deliver_at, "deliver_after": deliver_after})
+
+
+def _check_clusters(clusters: Any) -> None:
+    if clusters is None:
+        return
+    if not isinstance(clusters, list) or not all(isinstance(cluster, str) for cluster in clusters):
+        raise refuse("replication_clusters", clusters, "a list of str or None")
+
+
+def message_fields(
+    partition_key: str | None,
+    ordering_key: str | None,
+    properties: Mapping[str, str] | None,
+    event_timestamp: int | None,
+    sequence_id: int | None,
+) -> tuple[Any, ...] | None:
+    """The `fields` of `enqueue`; None when there are none."""
+    if partition_key or ordering_key or properties or event_timestamp is not None or sequence_id is not None:
+        return (
+            partition_key or None,
+            ordering_key or None,
+            properties or None,
+            # Bools pass as ints, and are none to Arrow and msgspec.
+            int(event_timestamp) if event_timestamp else None,
+            None if sequence_id is None else int(sequence_id),
+        )
+    return None

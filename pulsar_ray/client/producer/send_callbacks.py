@@ -1,0 +1,80 @@
+"""What a send's callback is told, and the kind that wants the error itself."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from pulsar_ray.client.producer.pending_blocks import BlockDone
+from pulsar_ray.client.producer.sealed_batch import SealedBatch, SendCallback
+from pulsar_ray.errors import PulsarException, Result
+from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.model.position import entry_at
+
+logger = logging.getLogger(__name__)
+
+_NO_ID = MessageId()
+
+
+class ErrorCallback:
+    """A callback that wants the error itself and not only its result code."""
+
+    __slots__ = ()
+
+    def failed(self, error: PulsarException) -> None:
+        raise NotImplementedError
+
+    def __call__(self, result: Any, message_id: MessageId) -> None:
+        raise NotImplementedError
+
+
+def complete_callbacks(batch: SealedBatch, partition: int, ledger_id: int, entry_id: int) -> None:
+    """Tell each message of a stored batch its id; what a callback raises is logged."""
+    ok, is_batch = Result.Ok, batch.is_batch
+    size = batch.message_count
+    for row, callback in enumerate(batch.callbacks):
+        if callback is None:
+            continue
+        try:
+            if is_batch:
+                callback(ok, MessageId(partition, ledger_id, entry_id, row, size))
+            else:
+                callback(ok, MessageId(partition, ledger_id, entry_at(entry_id, row)))
+        except Exception:
+            logger.exception("a send callback raised")
+
+
+def completion_of(batch: SealedBatch, partition: int, stored: Callable[[int], None]) -> BlockDone:
+    """What is done once a batch is stored, `stored(its last sequence id)` before its callbacks, or failed."""
+
+    def complete(ledger_id: int, entry_id: int, error: PulsarException | None) -> None:
+        if error is not None:
+            fail_callbacks(batch.callbacks, error)
+            return
+        stored(batch.last_sequence_id)
+        complete_callbacks(batch, partition, ledger_id, entry_id)
+
+    return complete
+
+
+def tell_stored(callback: SendCallback, message_id: MessageId) -> None:
+    """Tell a message alone in its block its id; what the callback raises is logged."""
+    try:
+        callback(Result.Ok, message_id)
+    except Exception:
+        logger.exception("a send callback raised")
+
+
+def fail_callbacks(callbacks: list[SendCallback | None], error: PulsarException) -> None:
+    """Tell each message that it was not stored, or may not have been."""
+    for callback in callbacks:
+        if callback is None:
+            continue
+        try:
+            if isinstance(callback, ErrorCallback):
+                callback.failed(error)
+            else:
+                callback(error.result, _NO_ID)
+        except Exception:
+            logger.exception("a send callback raised")

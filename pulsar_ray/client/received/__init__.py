@@ -1,0 +1,1 @@
+"""Messages that have arrived: blocks, rows, and the queue they wait in."""

@@ -1,0 +1,90 @@
+"""Rows taken out of a receiver queue for one call, up to so many messages and bytes."""
+
+from __future__ import annotations
+
+from pulsar_ray.client.consumer.receivers import Origin
+from pulsar_ray.client.options.policies import DEFAULT_BATCH_RECEIVE_POLICY, ConsumerBatchReceivePolicy
+from pulsar_ray.client.received.block_rows import BlockRows, Rows, items_of
+from pulsar_ray.client.received.received_block import ReceivedBlock
+
+FOREVER_S = 1e9
+
+
+class TakenRows:
+    """What is there once the first came, or with `fills` as many as come until a limit is reached.
+
+    A message above `max_bytes` comes alone.
+    """
+
+    def __init__(self, max_messages: int, max_bytes: int, *, fills: bool) -> None:
+        self.parts: list[BlockRows] = []
+        self.origins: list[Origin] = []
+        self.is_full = False
+        """Whether a limit is reached."""
+        self._messages_left = max_messages
+        self._bytes_left = max_bytes
+        self._fills = fills
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether nothing more has to be waited for."""
+        return self.is_full or (bool(self.parts) and not self._fills)
+
+    def add(self, part: BlockRows, origin: Origin) -> int:
+        """Take as many rows from the part's start as fit, and say how many; with less than all it is full."""
+        block, rows = part
+        count = len(rows)
+        if count < self._messages_left and block.decoded.header.uncompressed_length < self._bytes_left:
+            self._messages_left -= count
+            self._bytes_left -= _share(block, count)
+        else:
+            count = self._add_last(block, rows)
+            part = BlockRows(block, rows[:count])
+        if count:
+            self.parts.append(part)
+            self.origins.append(origin)
+        return count
+
+    def _add_last(self, block: ReceivedBlock, rows: Rows) -> int:
+        """How many of these rows fit, if they may be too many or too large."""
+        wanted = rows[: self._messages_left]
+        fitting, size = _fitting(block, wanted, self._bytes_left)
+        fitting = max(fitting, 0 if self.parts else 1)
+        self._messages_left -= fitting
+        self._bytes_left = self._bytes_left - size if fitting == len(wanted) else 0
+        self.is_full = self._messages_left <= 0 or self._bytes_left <= 0
+        return fitting
+
+
+def batch_limits(policy: ConsumerBatchReceivePolicy | None) -> tuple[TakenRows, float]:
+    """What a batch receive takes, and for how long it waits, in seconds."""
+    limits = policy or DEFAULT_BATCH_RECEIVE_POLICY
+    most = limits.max_num_message if limits.max_num_message > 0 else 2**31
+    size = limits.max_num_bytes if limits.max_num_bytes > 0 else 2**62
+    timeout_s = limits.timeout_ms / 1000 if limits.timeout_ms > 0 else FOREVER_S
+    return TakenRows(most, size, fills=policy is not None), timeout_s
+
+
+def receive_timeout_s(timeout_millis: int) -> float:
+    """In seconds. Raises ValueError for what is no int."""
+    if not isinstance(timeout_millis, int):
+        raise ValueError(f"timeout_millis={timeout_millis!r}: give an int (ms) or None")
+    return timeout_millis / 1000
+
+
+def _share(block: ReceivedBlock, count: int) -> int:
+    """The bytes of so many rows of a block."""
+    return block.decoded.header.uncompressed_length * count // block.message_count
+
+
+def _fitting(block: ReceivedBlock, rows: Rows, max_bytes: int) -> tuple[int, int]:
+    """How many of these rows fit into so many bytes, and their size."""
+    if block.decoded.header.uncompressed_length < max_bytes:
+        return len(rows), _share(block, len(rows))
+    size = 0
+    for fitting, value in enumerate(items_of(block.values, rows)):
+        length = len(value or b"")
+        if size + length > max_bytes:
+            return fitting, size
+        size += length
+    return len(rows), size

@@ -1,0 +1,1 @@
+"""Looking into a dispatcher: why it stands still, keys, peeking."""

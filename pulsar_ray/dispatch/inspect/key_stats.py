@@ -1,0 +1,69 @@
+"""What the stats of a Key_Shared subscription say, with Pulsar's field names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pulsar_ray.dispatch.dispatcher import Dispatcher
+from pulsar_ray.dispatch.key_shared.policy import KeySharedPolicy
+from pulsar_ray.dispatch.key_shared.sticky_key import Slotting, slot_of, sticky_key
+from pulsar_ray.errors import NotAllowedError
+from pulsar_ray.model.enums import KeySharedMode
+
+_MODES = {KeySharedMode.AutoSplit: "AUTO_SPLIT", KeySharedMode.Sticky: "STICKY"}
+_SUMS = ("drainingHashesCount", "drainingHashesClearedTotal", "drainingHashesUnackedMessages")
+
+
+def key_shared_stats(dispatcher: Dispatcher) -> dict[str, Any]:
+    """Mode and draining hashes of all consumers together; nothing for other types."""
+    keyed = dispatcher.keyed
+    if keyed is None or not dispatcher.consumers:
+        return {}
+    stats = [keyed.routes.draining.stats(consumer_id) for consumer_id in dispatcher.consumers]
+    return {
+        "keySharedMode": _MODES[keyed.mode],
+        "allowOutOfOrderDelivery": any(
+            consumer.spec.key_shared.allow_out_of_order_delivery for consumer in dispatcher.consumers.values()
+        ),
+        "msgInReplay": dispatcher.pending.waiting_messages,
+        **{name: sum(one[name] for one in stats) for name in _SUMS},
+    }
+
+
+def key_shared_consumer_stats(dispatcher: Dispatcher, consumer_id: int) -> dict[str, Any]:
+    """A consumer's hash ranges as inclusive pairs, and its draining hashes; nothing for other types."""
+    keyed = dispatcher.keyed
+    if keyed is None or consumer_id not in dispatcher.consumers:
+        return {}
+    return {
+        "keyHashRangeArrays": key_hash_range_arrays(keyed, consumer_id),
+        **keyed.routes.draining.stats(consumer_id),
+    }
+
+
+def key_hash_range_arrays(keyed: KeySharedPolicy, consumer_id: int) -> list[list[int]]:
+    """The consumer's slots as inclusive pairs."""
+    return [[first, last] for first, last, owner in keyed.routes.regions.regions() if owner == consumer_id]
+
+
+def key_owner(dispatcher: Dispatcher, key: str) -> dict[str, Any]:
+    """The hash of a key (an ordering key counts alike), who owns it, and who still drains it.
+
+    `owner` is None if nobody does, or nobody is connected. Raises NotAllowedError if the consumers are of
+    another type.
+    """
+    keyed = dispatcher.keyed
+    if not dispatcher.consumers:
+        slotting = Slotting.RING if dispatcher.settings.key_shared_replica_points else Slotting.RANGE
+        return {"key": key, "hash": slot_of(sticky_key(None, key), slotting), "owner": None, "drainedBy": []}
+    if keyed is None:
+        raise NotAllowedError("the subscription's consumers are not Key_Shared: no key has an owner")
+    slot = slot_of(sticky_key(None, key), keyed.slotting)
+    owner = keyed.routes.owner(slot)
+    names = {consumer_id: consumer.spec.name for consumer_id, consumer in dispatcher.consumers.items()}
+    return {
+        "key": key,
+        "hash": slot,
+        "owner": None if owner is None else owner.spec.name,
+        "drainedBy": [names[consumer_id] for consumer_id in keyed.routes.draining.holders(slot)],
+    }

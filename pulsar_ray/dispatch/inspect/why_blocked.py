@@ -1,0 +1,168 @@
+"""Why messages of a subscription wait: which hash, which consumer, which message ids, since when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pulsar_ray.dispatch import row_segments
+from pulsar_ray.dispatch.consumer import Consumer, Delivery, PendingBlock
+from pulsar_ray.dispatch.dispatcher import Dispatcher
+from pulsar_ray.dispatch.key_shared.key_routes import NOWHERE
+from pulsar_ray.dispatch.key_shared.policy import KeySharedPolicy
+from pulsar_ray.dispatch.key_shared.waiting_index import Parked
+from pulsar_ray.model import row_sets
+from pulsar_ray.numpy_on_demand import np
+
+MAX_SHOWN = 100
+"""Hashes, and message ids of each consumer, that are listed; more are only counted."""
+
+
+def why_blocked(dispatcher: Dispatcher, now_ms: int) -> dict[str, Any]:
+    """What keeps messages from going out now; `reason` says the most important of it in a sentence.
+
+    `hashes`: those of a Key_Shared subscription whose messages wait although their consumer might take them,
+    with `heldBy` (consumer, unacknowledged messages, their ids as [ledger, entry, batch index]), `owner` and
+    `blockedMs`. `consumers`: who can take nothing at all, and why.
+    """
+    hashes, not_shown = _hashes(dispatcher, now_ms)
+    consumers = [
+        told for consumer in dispatcher.consumers.values() if (told := _consumer(dispatcher, consumer))
+    ]
+    kind = dispatcher.consumer_type
+    return {
+        "type": "" if kind is None else kind.name.replace("KeyShared", "Key_Shared"),
+        "reason": _reason(dispatcher, hashes, consumers),
+        "msgBacklog": dispatcher.cursor.backlog(),
+        "waitingMessages": dispatcher.pending.waiting_messages,
+        "unackedMessages": dispatcher.pending.unacked_messages,
+        "hashes": hashes,
+        "hashesNotShown": not_shown,
+        "consumers": consumers,
+    }
+
+
+def _reason(dispatcher: Dispatcher, hashes: list[dict[str, Any]], consumers: list[dict[str, Any]]) -> str:
+    if not dispatcher.cursor.backlog():
+        reason = "everything is acknowledged"
+    elif not dispatcher.consumers:
+        reason = "no consumer is connected"
+    elif dispatcher.awaits_consumers:
+        reason = "consumers from before a restart are awaited"
+    elif dispatcher.is_full_of_unacked:
+        unacked = dispatcher.pending.unacked_messages
+        reason = f"max_unacked_messages_per_subscription is reached: {unacked} messages are unacknowledged"
+    elif hashes:
+        reason = f"hash {hashes[0]['hash']}: {hashes[0]['reason']}"
+    elif in_the_way := _in_the_way(dispatcher, consumers):
+        reason = f"consumer {in_the_way[0]['consumerName']}: {in_the_way[0]['reason']}"
+    elif dispatcher.pending.waiting_messages or dispatcher.has_unread:
+        reason = "nothing keeps messages from going out"
+    else:
+        reason = "everything was delivered and waits to be acknowledged"
+    return reason
+
+
+def _in_the_way(dispatcher: Dispatcher, consumers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those who have messages waiting; if nobody takes anything, nothing is read, and all of them are."""
+    waited_for = [one for one in consumers if one["waitingMessages"]]
+    if not waited_for and dispatcher.has_unread and len(consumers) == len(dispatcher.consumers):
+        return consumers
+    return waited_for
+
+
+def _consumer(dispatcher: Dispatcher, consumer: Consumer) -> dict[str, Any] | None:
+    reason = dispatcher.why_no_room(consumer)
+    if reason is None:
+        return None
+    return {
+        "consumerName": consumer.spec.name,
+        "reason": reason,
+        "availablePermits": consumer.permits,
+        "unackedMessages": consumer.unacked,
+        "waitingMessages": _waiting_for(dispatcher, consumer),
+    }
+
+
+def _waiting_for(dispatcher: Dispatcher, consumer: Consumer) -> int:
+    keyed = dispatcher.keyed
+    if keyed is None:
+        return dispatcher.pending.waiting_messages
+    number = keyed.routes.consumers.index(consumer)
+    blocks = [*dispatcher.pending.waiting.values(), *dispatcher.pending.fresh]
+    return sum(int(np.count_nonzero(_routes(keyed, block) == number)) for block in blocks if block.waiting)
+
+
+def _routes(keyed: KeySharedPolicy, block: PendingBlock) -> Any:
+    rows = row_sets.numbers_of(row_segments.rows_of(block.waiting))
+    slots = block.slots
+    return keyed.routes.table[np.full(len(rows), slots) if isinstance(slots, int) else slots[rows]]  # type: ignore[index]
+
+
+def _hashes(dispatcher: Dispatcher, now_ms: int) -> tuple[list[dict[str, Any]], int]:
+    keyed = dispatcher.keyed
+    if keyed is None:
+        return [], 0
+    found = [
+        (slot, parked) for slot, parked in keyed.index.parked.items() if keyed.routes.table[slot] == NOWHERE
+    ]
+    found.sort(key=lambda item: item[1].since_ms)
+    told = [_hash(dispatcher, keyed, slot, parked, now_ms) for slot, parked in found[:MAX_SHOWN]]
+    told = [one for one in told if one["waitingMessages"]]
+    return told, max(len(found) - MAX_SHOWN, 0)
+
+
+def _hash(
+    dispatcher: Dispatcher, keyed: KeySharedPolicy, slot: int, parked: Parked, now_ms: int
+) -> dict[str, Any]:
+    owner = keyed.routes.owner(slot)
+    holders = [dispatcher.consumers[consumer_id] for consumer_id in keyed.routes.draining.holders(slot)]
+    waiting = sorted(
+        _message_id(block, int(row))
+        for block in parked.blocks.values()
+        if block.waiting
+        for row in _rows_of_slot(block, slot, row_sets.numbers_of(row_segments.rows_of(block.waiting)))
+    )
+    held_by = [_holding(holder, slot) for holder in holders]
+    if held_by:
+        names = ", ".join(f"{one['consumerName']} ({one['unackMsgs']} unacknowledged)" for one in held_by)
+        reason = f"moved to {owner.spec.name if owner else 'nobody'} and still drains at {names}"
+    else:
+        reason = "no sticky consumer declares it"
+    return {
+        "hash": slot,
+        "reason": reason,
+        "owner": None if owner is None else owner.spec.name,
+        "heldBy": held_by,
+        "waitingMessages": len(waiting),
+        "firstWaiting": waiting[0] if waiting else None,
+        "blockedMs": now_ms - parked.since_ms,
+    }
+
+
+def _holding(holder: Consumer, slot: int) -> dict[str, Any]:
+    ids = [message_id for delivery in holder.deliveries for message_id in _ids_of_slot(delivery, slot)]
+    ids.sort()
+    return {"consumerName": holder.spec.name, "unackMsgs": len(ids), "messageIds": ids[:MAX_SHOWN]}
+
+
+def _ids_of_slot(delivery: Delivery, slot: int) -> list[list[int]]:
+    if not delivery.rows:
+        return []
+    rows = _rows_of_slot(delivery.block, slot, row_sets.numbers_of(delivery.rows))
+    return [_message_id(delivery.block, int(row)) for row in rows]
+
+
+def _rows_of_slot(block: PendingBlock, slot: int, rows: Any) -> Any:
+    slots = block.slots
+    if isinstance(slots, int):
+        return rows if slots == slot else rows[:0]
+    assert slots is not None
+    return rows[slots[rows] == slot]
+
+
+def _message_id(block: PendingBlock, row: int) -> list[int]:
+    """[ledger, entry, batch index or -1]."""
+    ref = block.ref
+    if ref.is_batch:
+        return [ref.ledger_id, ref.first_entry_id, row]
+    return [ref.ledger_id, ref.first_entry_id + row, -1]

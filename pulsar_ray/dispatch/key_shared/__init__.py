@@ -1,0 +1,1 @@
+"""Key_Shared: slots, hash ranges and rings, draining hashes."""

@@ -1,0 +1,240 @@
+"""Key_Shared: every message goes to the consumer that owns its key's slot (ADR 0011).
+
+Rows go out in the order of the log per consumer, what came back before what is new. A slot that moved to
+another consumer waits, alone, until its former owner has acknowledged or given back what it holds of it.
+Rows of one block with different owners are several grants of that block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from pulsar_ray.dispatch import row_segments
+from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec, Delivery, PendingBlock
+from pulsar_ray.dispatch.grant import Grant
+from pulsar_ray.dispatch.key_shared.hash_range import AutoSplitRanges
+from pulsar_ray.dispatch.key_shared.hash_regions import HashRegions, KeySharedSpec
+from pulsar_ray.dispatch.key_shared.hash_ring import HashRing
+from pulsar_ray.dispatch.key_shared.key_routes import KeyRoutes
+from pulsar_ray.dispatch.key_shared.sticky_ranges import StickyRanges
+from pulsar_ray.dispatch.key_shared.waiting_index import WaitingIndex
+from pulsar_ray.dispatch.pending_acks import PendingAcks
+from pulsar_ray.dispatch.policy import GrantSource, rows_that_fit
+from pulsar_ray.dispatch.suspects.turns import Barriers, dispatch_to_owners
+from pulsar_ray.errors import ConsumerBusy
+from pulsar_ray.model import row_sets
+from pulsar_ray.model.enums import KeySharedMode
+from pulsar_ray.model.row_sets import RowSet
+
+
+def new_regions(spec: KeySharedSpec, replica_points: int) -> HashRegions:
+    """How a subscription divides the slots; `replica_points` 0 means by hash range, not by a ring."""
+    if spec.mode is KeySharedMode.Sticky:
+        return StickyRanges()
+    return HashRing(replica_points) if replica_points else AutoSplitRanges()
+
+
+class KeySharedPolicy:
+    """Any number of consumers; the order of each key is kept while they come, go and fail.
+
+    Priority levels have no effect, as in Pulsar. Suspects (left behind by a crash) go singly to their slot's
+    owner once it holds nothing else, and it gets nothing behind them before.
+    """
+
+    is_ordered = False
+    limits_unacked = True
+    must_elect = False
+
+    def __init__(self, mode: KeySharedMode, regions: HashRegions, pending: PendingAcks) -> None:
+        self.mode = mode
+        self.slotting = regions.slotting
+        self.routes = KeyRoutes(regions)
+        self.index = WaitingIndex(self.routes)
+        self._pending = pending
+        self.is_short = True
+        """Whether somebody may have room for more than what was read."""
+        self._must_rebuild = True
+        self._changed: dict[tuple[int, int], PendingBlock] = {}
+        self._freed: set[int] = set()
+        pending.watcher = self
+
+    # ---- consumers
+
+    def admit(self, spec: ConsumerSpec, present: Collection[Consumer]) -> None:
+        """Give a consumer its slots.
+
+        Raises ConsumerBusy for another mode than the first consumer's, ConsumerAssignError for ranges that
+        cannot be had; then nothing has changed.
+        """
+        if spec.key_shared.mode != self.mode:
+            raise ConsumerBusy(
+                f"the subscription's consumers are {self.mode!s}, so {spec.name!r} with "
+                f"{spec.key_shared.mode!s} is refused: subscribe with their mode"
+            )
+        self.routes.admit(spec)
+
+    def join(self, consumer: Consumer) -> None:
+        self.routes.join(consumer)
+        self._must_rebuild = True
+
+    def leave(self, consumer: Consumer) -> None:
+        self.routes.leave(consumer)
+        self._must_rebuild = True
+
+    # ---- what happens to blocks
+
+    def came_back(self, block: PendingBlock) -> None:
+        self._changed[block.key] = block
+
+    def restored(self, delivery: Delivery) -> None:
+        self.routes.restored(delivery)
+        self._must_rebuild = True
+
+    def settled(self, delivery: Delivery, before: RowSet) -> None:
+        if freed := self.routes.settled(delivery, before):
+            self._freed.update(freed)
+
+    def cleared(self) -> None:
+        self.routes.cleared()
+        self._must_rebuild = self.is_short = True
+
+    # ---- dispatching
+
+    def dispatch(self, source: GrantSource) -> list[Grant]:
+        """Grant until no consumer has room or nothing is left for those who have."""
+        grants: list[Grant] = []
+        self._update_index(source.now_ms)
+        barriers = dispatch_to_owners(self.routes, source, grants) if self._pending.suspects else {}
+        for number, consumer in enumerate(self.routes.consumers):
+            # Most have no permits most of the time; asking for a blocked one's room may end that.
+            if (
+                self.index.ready[number]
+                and (consumer.credit > consumer.granted or consumer.is_blocked)
+                and consumer.declined != (consumer.credit, consumer.granted, consumer.window)
+            ):
+                self._dispatch_ready(source, number, barriers, grants)
+        self._dispatch_fresh(source, barriers, grants)
+        return grants
+
+    def _update_index(self, now_ms: int) -> None:
+        self._pass_by_fresh()
+        if self._must_rebuild:
+            self.index.rebuild(self._pending.waiting, now_ms)
+        else:
+            for slot in self._freed:
+                self.index.free(slot, now_ms)
+            for block in self._changed.values():
+                self.index.put(block, now_ms)
+        self._must_rebuild = False
+        self._freed.clear()
+        self._changed.clear()
+
+    def _pass_by_fresh(self) -> None:
+        """Let fresh blocks below one that came back wait like it: what is ready comes before what is fresh.
+
+        A block can come back that was never dispatched here: its consumer had it from a former dispatcher.
+        """
+        fresh, waiting = self._pending.fresh, self._pending.waiting
+        if not fresh or not waiting:
+            return
+        last = waiting.peekitem(-1)[0]
+        while fresh and fresh[0].key <= last:
+            block = fresh.popleft()
+            if block.waiting:
+                waiting[block.key] = self._changed[block.key] = block
+
+    def _dispatch_ready(
+        self, source: GrantSource, number: int, barriers: Barriers, grants: list[Grant]
+    ) -> None:
+        """Blocks that came back, or of which not everybody could take his rows at first."""
+        consumer, ready = self.routes.consumers[number], self.index.ready[number]
+        barrier = barriers.get(number)
+        while ready and source.room(consumer) > 0:
+            key, block = ready.peekitem(0)
+            below = None
+            if barrier is not None and key >= barrier[0]:
+                if key > barrier[0]:
+                    return
+                below = barrier[1]
+            if self._take(source, block, [number], grants, below):
+                return
+            del ready[key]
+
+    def _dispatch_fresh(self, source: GrantSource, barriers: Barriers, grants: list[Grant]) -> None:
+        """Blocks nobody has looked at yet: all that have room take their rows at once."""
+        pending, fresh = self._pending, self._pending.fresh
+        takers = self._takers(source, barriers)
+        while fresh and takers:
+            block = fresh.popleft()
+            if not block.waiting:
+                continue
+            self._take(source, block, takers, grants, None)
+            if block.waiting:
+                pending.waiting[block.key] = block
+                self.index.put(block, source.now_ms)
+            if block.waiting or len(grants) & 63 == 0:
+                takers = self._takers(source, barriers)
+        self.is_short = bool(takers)
+
+    def _takers(self, source: GrantSource, barriers: Barriers) -> list[int]:
+        ready = self.index.ready
+        return [
+            number
+            for number, consumer in enumerate(self.routes.consumers)
+            if not ready[number] and number not in barriers and source.room(consumer) > 0
+        ]
+
+    def _take(
+        self,
+        source: GrantSource,
+        block: PendingBlock,
+        takers: Sequence[int],
+        grants: list[Grant],
+        below: int | None,
+    ) -> bool:
+        """Grant a block's rows (those below a row) to owners among the takers, as far as they have room.
+
+        Returns whether something is left for them.
+        """
+        slots = block.slots
+        if not isinstance(slots, int):
+            return self._take_rows(source, block, takers, grants, below)
+        number = int(self.routes.table[slots])
+        if number not in takers:
+            return False
+        consumer = self.routes.consumers[number]
+        while block.waiting and (room := source.room(consumer)) > 0:
+            if below is not None:
+                before = (row_segments.rows_of(block.waiting) & ((1 << below) - 1)).bit_count()
+                if not before:
+                    return True
+                room = min(room, before)
+            grants.append(source.grant(consumer, block, room))
+        return bool(block.waiting)
+
+    def _take_rows(
+        self,
+        source: GrantSource,
+        block: PendingBlock,
+        takers: Sequence[int],
+        grants: list[Grant],
+        below: int | None,
+    ) -> bool:
+        shares, is_left = self.routes.shares(block), False
+        waiting = row_segments.rows_of(block.waiting)
+        allowed = waiting if below is None else waiting & ((1 << below) - 1)
+        for number in takers:
+            mine = shares.get(number, 0) & waiting
+            if not mine:
+                continue
+            consumer = self.routes.consumers[number]
+            wanted, room = (mine & allowed).bit_count(), source.room(consumer)
+            fitting = rows_that_fit(consumer, block, wanted, room)
+            if wanted and room > 0 and not fitting:
+                consumer.declined = (consumer.credit, consumer.granted, consumer.window)
+            chosen = row_sets.lowest(mine & allowed, fitting)
+            is_left |= chosen != mine
+            for rows, count in self._pending.take_rows(block, chosen) if chosen else ():
+                grants.append(source.grant_taken(consumer, block, rows, count))
+        self._pending.queue_rest(block)
+        return is_left

@@ -1,0 +1,1 @@
+"""Finding or starting a broker, as clients and commands need it."""

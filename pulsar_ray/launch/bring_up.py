@@ -1,0 +1,42 @@
+"""Bringing up the broker whose catalog lies on this Ray's nodes, or making one on somebody's word."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import ray
+
+from pulsar_ray.actors.controller import Controller
+from pulsar_ray.actors.options import create
+from pulsar_ray.broker.catalog.founding import Word, decide
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import PulsarException
+from pulsar_ray.launch.ending_actors import end_stores
+from pulsar_ray.launch.look import look_everywhere
+from pulsar_ray.transport.names import CONTROLLER
+from pulsar_ray.transport.ray_errors import translated
+from pulsar_ray.transport.this_ray import node_id
+
+START_TIMEOUT_S = 90.0
+
+
+def bring_up(settings: Settings, word: Word) -> dict[str, Any]:
+    """As `start_broker`, by this process: what it starts inherits its job's environment.
+
+    The controller is pinned to the node of the catalog: elsewhere it would find no topics.
+    """
+    here = node_id()
+    reports, silent = look_everywhere(here, settings.data_dir)
+    order = decide(reports, word, here=here, silent=silent, new_id=lambda: str(uuid.uuid4()))
+    controller = create(Controller, CONTROLLER, order.node_id, settings.data_dir, settings, order)
+    try:
+        with translated("starting the broker"):
+            described: dict[str, Any] = ray.get(controller.ready.remote(), timeout=START_TIMEOUT_S)
+    except PulsarException as error:
+        # One that is only restarting, or that somebody else started meanwhile, is left alone.
+        if not error.retriable:
+            ray.kill(controller)
+            end_stores()
+        raise
+    return described

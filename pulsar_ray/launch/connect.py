@@ -1,0 +1,307 @@
+"""From a service URL to a cluster: which Ray, and a broker on it."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import logging
+import os
+import socket
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import ray
+
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import ConnectError, ForkedClient
+from pulsar_ray.launch.embedded import ClientMark, EmbeddedRecord, join_embedded, read_record
+from pulsar_ray.launch.joined_ray import has_auth_token, share_auth_mode
+from pulsar_ray.launch.ray_stay import STAYS
+from pulsar_ray.launch.raylet_messages import quiet_ray_output, ray_was_joined
+from pulsar_ray.launch.start import start_broker
+from pulsar_ray.transport.cluster import Cluster
+from pulsar_ray.transport.names import NAMESPACE
+from pulsar_ray.transport.ray_cluster import RayCluster
+from pulsar_ray.transport.this_ray import is_driver, node_address
+
+PROBE_TIMEOUT_S = 5.0
+_OWN_CODE = str(Path(__file__).parents[1]) + os.sep
+PATIENCE_VARIABLE = "RAY_gcs_rpc_server_reconnect_timeout_s"
+PATIENCE_S = str(10**6)
+NO_REMOTE_CLIENT = (
+    "Ray's remote client cannot carry lanes; run the program on a node of the cluster, or submit it with "
+    "`ray job submit`"
+)
+
+
+_WORDS = ("allow_founding",)
+"""What a client is given as a word to it alone, whatever the broker was told."""
+
+_was_forked_on_ray = False
+
+
+def _after_fork() -> None:
+    global _was_forked_on_ray  # noqa: PLW0603 - a fact of the process
+    _was_forked_on_ray = ray.is_initialized()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+@dataclass(slots=True)
+class Connected:
+    """A cluster with a running broker. `address` finds it again from another process of the same cluster."""
+
+    cluster: Cluster
+    address: str
+    mark: ClientMark | None = None
+
+    def release(self) -> None:
+        """This client needs it no more; Ray stays connected for the others of this process."""
+        if self.mark is not None:
+            self.mark.release()
+
+
+def connect(
+    service_url: str,
+    *,
+    data_dir: str | os.PathLike[str] | None,
+    config_file: str | os.PathLike[str] | None,
+    settings: dict[str, Any],
+) -> Connected:
+    """Connect as `Client` describes.
+
+    Raises ConnectError, InvalidConfiguration, ForkedClient, or what is wrong with the data directory.
+    """
+    if _was_forked_on_ray:
+        raise ForkedClient("the process that this one was forked from is on Ray")
+    keywords = dict(settings) if data_dir is None else {**settings, "data_dir": os.fspath(data_dir)}
+    given = Settings.given(config_file, **keywords)
+    loaded = Settings(**given)
+    if service_url != "local" and join_ray(service_url):
+        connected = _on_this_ray(loaded)
+    else:
+        STAYS.settle()
+        connected = _join_embedded(loaded)
+    if given and is_driver():
+        _warn_of_other_settings(loaded, given, RayCluster().describe_broker() or {})
+    return connected
+
+
+def _warn_of_other_settings(wanted: Settings, given: Iterable[str], described: dict[str, Any]) -> None:
+    """Settings count when a broker starts, so those of a client that finds one running do nothing."""
+    running = {**described.get("settings", {}), "data_dir": described.get("data_dir")}
+    other = [
+        f"{name} is {running[name]!r}, not {getattr(wanted, name)!r}"
+        for name in given
+        if name in running and name not in _WORDS and running[name] != getattr(wanted, name)
+    ]
+    if other:
+        warnings.warn(
+            f"the broker that runs has other settings: {'; '.join(other)}. Stop it (`pulsar-ray stop`) and "
+            "connect again to change them, or leave them out",
+            stacklevel=_levels_to_program(),
+        )
+
+
+def _levels_to_program() -> int:
+    """How far up the stack the program is, whose line is to be blamed."""
+    level = 1
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - as warnings itself does
+    while frame is not None and frame.f_code.co_filename.startswith(_OWN_CODE):
+        level += 1
+        frame = frame.f_back
+    return level
+
+
+def join_ray(service_url: str) -> bool:
+    """Connect this process to the Ray that is meant; False if "auto" finds none running here.
+
+    Raises ConnectError if it does not answer, or this process is on another one; ValueError for Ray's remote
+    client.
+    """
+    _refuse_remote_client()
+    STAYS.settle()
+    quiet_ray_output()
+    if service_url == "auto" and ray.is_initialized():
+        return True
+    address = service_url if service_url != "auto" else os.environ.get("RAY_ADDRESS") or _running_ray()
+    if not address:
+        return False
+    if address.startswith("ray://"):
+        raise ValueError(f"RAY_ADDRESS is {address}: {NO_REMOTE_CLIENT}")
+    if ray.is_initialized():
+        _check_joined(address)
+    elif has_auth_token() and "RAY_AUTH_MODE" not in os.environ:
+        # As ray.init("auto") does: `ray start` took the token, if there was one.
+        share_auth_mode("token")
+    _init(address)
+    return True
+
+
+def _refuse_remote_client() -> None:
+    ray_client: Any = ray.util.client.ray
+    if ray_client.is_connected():
+        raise ValueError(f"this process is connected to Ray by ray://: {NO_REMOTE_CLIENT}")
+
+
+def _on_this_ray(settings: Settings) -> Connected:
+    """The broker of the Ray this process is connected to, started if none runs."""
+    cluster = RayCluster()
+    described = cluster.describe_broker()
+    if described is None:
+        described = start_broker(settings)
+    address = ray.get_runtime_context().gcs_address
+    record = read_record(Path(described["data_dir"]))
+    mark = None
+    if record is not None and record.address == address:
+        data_dir = Path(described["data_dir"])
+        with contextlib.suppress(OSError):
+            mark = STAYS.begin(data_dir, record, ClientMark(data_dir), cluster)
+    return Connected(cluster, address, mark)
+
+
+def _join_embedded(settings: Settings) -> Connected:
+    quiet_ray_output()
+    record, mark = join_embedded(settings)
+    try:
+        if ray.is_initialized():
+            if ray.get_runtime_context().gcs_address != record.address:
+                raise ConnectError(
+                    "this process is connected to another Ray cluster already; use Client('auto') for its "
+                    "broker, or ray.shutdown()"
+                )
+        else:
+            _join(record)
+    except BaseException:
+        mark.release()
+        raise
+    cluster = RayCluster()
+    kept = STAYS.begin(Path(settings.data_dir), record, mark, cluster)
+    return Connected(cluster, record.address, kept)
+
+
+def _join(record: EmbeddedRecord) -> None:
+    if record.auth_mode:
+        share_auth_mode(record.auth_mode)
+    _init(record.address)
+
+
+def _init(address: str) -> None:
+    _check_answers(address)
+    is_joined = ray.is_initialized()
+    try:
+        with _outliving_its_cluster():
+            ray.init(
+                address=address,
+                namespace=NAMESPACE,
+                ignore_reinit_error=True,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ConnectError(f"no Ray cluster answers at {address}: {error}") from None
+    if not is_joined:
+        ray_was_joined()
+
+
+@contextlib.contextmanager
+def _outliving_its_cluster() -> Iterator[None]:
+    """Around `ray.init`: Ray does not end this process when it has lost its cluster for a minute.
+
+    Ray reads the variable when it connects, and children are to decide for themselves.
+    """
+    if PATIENCE_VARIABLE in os.environ:
+        yield
+        return
+    os.environ[PATIENCE_VARIABLE] = PATIENCE_S
+    try:
+        yield
+    finally:
+        os.environ.pop(PATIENCE_VARIABLE, None)
+
+
+def _check_answers(address: str) -> None:
+    """Raise ConnectError if nobody listens at host:port; Ray would go on trying for minutes."""
+    host, _, port = address.rpartition(":")
+    if ray.is_initialized() or not port.isdigit():
+        return
+    if (error := _probe(host, port)) is not None:
+        raise ConnectError(
+            f"no Ray cluster answers at {address} ({error}): give the address that `ray start` printed, or "
+            '"local" for an embedded broker'
+        )
+
+
+def _probe(host: str, port: str) -> Exception | None:
+    """What a connection there meets; None if somebody listens."""
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), PROBE_TIMEOUT_S).close()
+    except (OSError, OverflowError) as error:
+        return error
+    return None
+
+
+def _check_joined(address: str) -> None:
+    """Raise ConnectError if this process is on another Ray than that at host:port."""
+    joined = ray.get_runtime_context().gcs_address
+    if address == joined:  # as for every handle that was pickled into a task: no name is looked up
+        return
+    host, _, port = address.rpartition(":")
+    joined_host, _, joined_port = joined.rpartition(":")
+    if not port.isdigit() or (port == joined_port and _addresses(host) & _addresses(joined_host)):
+        return
+    raise ConnectError(
+        f"this process is connected to the Ray cluster at {joined} already, not to that at {address}: use "
+        'Client("auto") for the broker there, or ray.shutdown() first'
+    )
+
+
+def _addresses(host: str) -> set[str]:
+    """The IP addresses a name stands for; this machine's own one as well, if it is a loopback address."""
+    try:
+        found = {str(info[4][0]) for info in socket.getaddrinfo(host.strip("[]"), None)}
+    except OSError:
+        return set()
+    if any(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found):
+        found.add(node_address())
+    return found
+
+
+def _running_ray() -> str:
+    """The address of a Ray cluster that `ray start` began on this machine, "" if there is none."""
+    # Where Ray itself looks.
+    directory = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"  # noqa: S108
+    try:
+        address = (Path(directory) / "ray" / "ray_current_cluster").read_text().strip()
+    except OSError:
+        return ""
+    return "" if _was_left_behind(address) else address
+
+
+def _was_left_behind(address: str) -> bool:
+    """Whether this machine's own Ray wrote host:port and has ended: one that is killed leaves the file.
+
+    A head elsewhere that does not answer is a fault that somebody has to be told of.
+    """
+    host, _, port = address.rpartition(":")
+    if not port.isdigit():
+        return False
+    is_refused = isinstance(_probe(host, port), ConnectionRefusedError)
+    return is_refused and _is_of_this_machine(host.strip("[]"))
+
+
+def _is_of_this_machine(host: str) -> bool:
+    """Only own addresses can be bound to."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family) as probe:
+            probe.bind((host, 0))
+    except OSError:
+        return False
+    return True

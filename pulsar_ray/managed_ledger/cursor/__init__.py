@@ -1,0 +1,1 @@
+"""A subscription's cursor and its records."""

@@ -1,0 +1,333 @@
+"""What a subscription has acknowledged: a mark-delete position, every hole above it, and what failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from sortedcontainers import SortedDict
+
+from pulsar_ray.managed_ledger.cursor.cursor_changes import CursorChanges
+from pulsar_ray.managed_ledger.cursor.ledger_spans import LedgerSpans
+from pulsar_ray.managed_ledger.cursor.redelivery_counts import RedeliveryCounts
+from pulsar_ray.model import row_ranges, row_sets
+from pulsar_ray.model.position import EARLIEST, LATEST, Position
+from pulsar_ray.model.position_ranges import PositionRanges
+from pulsar_ray.model.row_ranges import RowRanges
+from pulsar_ray.model.scattered_ints import Piece
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """What must survive the loss of all metadata: the registry can be rebuilt from the cursors."""
+
+    name: str
+    is_durable: bool = True
+    properties: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class KnownConsumer:
+    """A consumer that was attached: after a restart the dispatcher waits for it."""
+
+    consumer_id: int
+    name: str
+    consumer_type: int
+
+
+class ManagedCursor:
+    """Pure state; `cursor_store` makes it durable. All acknowledgments are idempotent facts.
+
+    Everything at or below `mark_delete` is acknowledged, `deleted` holds the entries above it that are,
+    without a limit. Acknowledging a range costs the same whatever its length: a few microseconds in order,
+    about 50 among 100,000 holes. Scattered entries cost by the block. A hole costs at most 80 bytes of memory
+    and 18 in a snapshot; where holes lie close together, 2 or less. Entries beyond the log's end cannot be
+    acknowledged.
+    """
+
+    def __init__(self, subscription: Subscription, mark_delete: Position = EARLIEST) -> None:
+        self.subscription = subscription
+        self.mark_delete = mark_delete
+        self.ledgers = LedgerSpans()
+        self.deleted = PositionRanges()
+        self.counts = RedeliveryCounts()
+        self.consumers: dict[int, KnownConsumer] = {}
+        self.generation = 0
+        self.version = 0
+        """Rises with every change: a change is durable once a flush of this version, or a later one, is."""
+        self.changes = CursorChanges(subscription.is_durable)
+        # Acknowledged rows by position of a batch entry: the durable ones, and all that are known.
+        self._batch_acks: SortedDict = SortedDict()
+        self._session_acks: SortedDict = SortedDict()
+
+    # ---- acknowledging
+
+    def acknowledge(self, ledger_id: int, first: int, last: int) -> int:
+        """Acknowledge entries first..last of a ledger; returns how many were not before."""
+        of_ledger, entry_id = self.mark_delete
+        if ledger_id < of_ledger:
+            return 0
+        lowest = entry_id + 1 if ledger_id == of_ledger else 0
+        first = max(first, lowest)
+        last = min(last, self.ledgers.last_entry_of(ledger_id))
+        if first > last:
+            return 0
+        # In order is the usual case: nothing becomes a hole.
+        follows = first == lowest
+        if ledger_id != of_ledger:
+            follows = self.ledgers.after(self.mark_delete) == (ledger_id, first)
+        if follows:
+            added = last - first + 1
+            if has_holes := bool(self.deleted):
+                added = sum(b - a + 1 for a, b in self.deleted.missing(ledger_id, first, last))
+            self._move_mark_delete(Position(ledger_id, last))
+            if has_holes:
+                self._advance_over_deleted()
+        else:
+            added = self.deleted.add(ledger_id, first, last)
+            if not added:
+                return 0
+            self.changes.add_deleted(ledger_id, first, last)
+            self._forget(ledger_id, first, last)
+        self.version += 1
+        return added
+
+    def acknowledge_bits(self, ledger_id: int, origin: int, entries: int) -> int:
+        """Acknowledge entry origin + n for each bit n that is set; returns how many were not before.
+
+        As `acknowledge` for each of them, at once: scattered entries cost by the thousand, not each.
+        """
+        start = 0
+        if ledger_id <= self.mark_delete.ledger_id:
+            if ledger_id < self.mark_delete.ledger_id:
+                return 0
+            start = self.mark_delete.entry_id + 1
+        if origin < start:
+            entries >>= start - origin
+            origin = start
+        room = max(self.ledgers.last_entry_of(ledger_id) + 1 - origin, 0)
+        if entries.bit_length() > room:
+            entries &= (1 << room) - 1
+        added = self.deleted.add_bits(ledger_id, origin, entries)
+        if not added:
+            return 0
+        self._forget_bits(ledger_id, origin, entries)
+        self._advance_over_deleted()
+        self.changes.add_deleted_bits(ledger_id, origin, entries, self.mark_delete)
+        self.version += 1
+        return added
+
+    def acknowledge_rows(
+        self, position: Position, rows: RowRanges, messages: int | None, is_durable: bool
+    ) -> bool:
+        """Acknowledge messages of a batch entry; returns whether that completed the entry.
+
+        `is_durable` says that batch index acknowledgment is on: these rows are never delivered again.
+        Otherwise they are only remembered until the process ends, to know when the entry is complete. With
+        `messages` unknown (None) that is found out when the entry is read, and the rows are kept durably.
+        """
+        if self.is_acknowledged(position) or not self._exists(position):
+            return False
+        known = row_ranges.union(self.acknowledged_rows(position), rows)
+        if messages is not None:
+            known = row_ranges.intersect(known, row_ranges.all_rows(messages))
+            if row_ranges.count(known) == messages:
+                self.acknowledge(position.ledger_id, position.entry_id, position.entry_id)
+                return True
+        self._session_acks[position] = known
+        if is_durable or messages is None:
+            self._batch_acks[position] = row_ranges.union(self.durable_rows(position), rows)
+            self.changes.set_batch(position, self._batch_acks[position])
+            self.version += 1
+        return False
+
+    def acknowledge_up_to(self, position: Position) -> bool:
+        """Acknowledge everything at or below an existing entry; anything else has no effect (False)."""
+        if position <= self.mark_delete or not self._exists(position):
+            return False
+        self._move_mark_delete(position)
+        self._advance_over_deleted()
+        self.version += 1
+        return True
+
+    def acknowledge_below(self, position: Position) -> bool:
+        """Acknowledge everything below an existing entry."""
+        if not self._exists(position):
+            return False
+        before = self.ledgers.position_of(self.ledgers.count_up_to(position) - 2)
+        return before is not None and self.acknowledge_up_to(before)
+
+    def reset(self, mark_delete: Position) -> None:
+        """Start over above `mark_delete`, forwards or backwards: holes, rows and counts are forgotten."""
+        self.mark_delete = mark_delete
+        self.restore_nothing()
+        self.generation += 1
+        self.changes.reset()
+        self.version += 1
+
+    # ---- what is left
+
+    def is_acknowledged(self, position: Position) -> bool:
+        """Whether an entry is acknowledged as a whole."""
+        return position <= self.mark_delete or self.deleted.contains(*position)
+
+    def missing(self, ledger_id: int, first: int, last: int) -> list[tuple[int, int]]:
+        """The closed ranges of entries first..last that are not acknowledged."""
+        if ledger_id <= self.mark_delete.ledger_id:
+            if ledger_id < self.mark_delete.ledger_id:
+                return []
+            first = max(first, self.mark_delete.entry_id + 1)
+        return self.deleted.missing(ledger_id, first, last)
+
+    def durable_rows(self, position: Position) -> RowRanges:
+        """The rows of a batch entry that are never delivered again."""
+        rows: RowRanges = self._batch_acks.get(position, ()) if self._batch_acks else ()
+        return rows
+
+    def acknowledged_rows(self, position: Position) -> RowRanges:
+        """All rows of a batch entry known to be acknowledged, durably or not."""
+        rows: RowRanges | None = self._session_acks.get(position) if self._session_acks else None
+        return self.durable_rows(position) if rows is None else rows
+
+    @property
+    def marks_end(self) -> Position:
+        """No entry behind this one is acknowledged, even in part, or has failed before."""
+        if self._batch_acks or self._session_acks or self.counts.has_any:
+            return LATEST
+        return max(self.mark_delete, self.deleted.end) if self.deleted else self.mark_delete
+
+    def backlog(self) -> int:
+        """How many entries are not acknowledged."""
+        above = self.ledgers.count() - self.ledgers.count_up_to(self.mark_delete)
+        return above - self.deleted.count()
+
+    def unacknowledged(self, index: int) -> Position | None:
+        """The entry with `index` unacknowledged ones before it (for peek and skip), or None."""
+        at, left = self.mark_delete, index
+        for ledger_id, first, last in self.deleted:
+            before = self.ledgers.count_up_to(Position(ledger_id, first - 1)) - self.ledgers.count_up_to(at)
+            if left < before:
+                break
+            left -= before
+            at = Position(ledger_id, last)
+        return self.ledgers.position_of(self.ledgers.count_up_to(at) + left)
+
+    # ---- the log it follows
+
+    def set_ledgers(self, spans: Sequence[tuple[int, int]]) -> None:
+        """Take the list of ledgers with their last entries; call it when the list changed."""
+        self.ledgers.replace(spans)
+        self._advance_over_deleted()
+
+    def extend(self, end: Position) -> None:
+        """The log became durable up to `end`."""
+        self.ledgers.extend(end)
+
+    # ---- failures and consumers
+
+    def count_redelivery(self, ledger_id: int, first: int, last: int, count: int) -> None:
+        """Entries first..last were redelivered `count` times by now."""
+        for start, end in self.missing(ledger_id, first, last):
+            self.counts.set(ledger_id, start, end, count)
+            self.changes.add_count(ledger_id, start, end, count)
+            self.version += 1
+
+    def count_row_failures(self, position: Position, rows: RowRanges) -> None:
+        """These messages of a batch entry failed once more."""
+        if not self.is_acknowledged(position):
+            self.changes.set_row_failures(position, self.counts.add_row_failures(position, rows))
+            self.version += 1
+
+    def remember_consumer(self, consumer: KnownConsumer) -> None:
+        """The consumer may hold entries from now on; flush before it is told so."""
+        if self.consumers.get(consumer.consumer_id) != consumer:
+            self.consumers[consumer.consumer_id] = consumer
+            self.changes.add_consumer(consumer.consumer_id)
+            self.version += 1
+
+    def forget_consumer(self, consumer_id: int) -> None:
+        """The consumer holds nothing any more."""
+        if self.consumers.pop(consumer_id, None) is not None:
+            self.changes.add_consumer(consumer_id)
+            self.version += 1
+
+    # ---- restoring, for cursor_store
+
+    def restore_nothing(self) -> None:
+        """Forget holes, rows and counts."""
+        self.deleted.clear()
+        self.counts.clear()
+        self._batch_acks.clear()
+        self._session_acks.clear()
+
+    def restore_batch(self, position: Position, rows: RowRanges) -> None:
+        """Put back durably acknowledged rows of a batch entry."""
+        if not self.is_acknowledged(position):
+            self._batch_acks[position] = rows
+
+    def restore_deleted(self, holes: Iterable[tuple[int, Piece]], mark_delete: Position) -> None:
+        """Put back holes, each with its ledger, and the mark-delete position that goes with them."""
+        for ledger_id, (first, last, bits) in holes:
+            if bits is None:
+                self.deleted.add(ledger_id, first, last)
+                self._forget(ledger_id, first, last)
+            else:
+                self.deleted.add_bits(ledger_id, first, bits)
+                self._forget_bits(ledger_id, first, bits)
+        self._move_mark_delete(mark_delete)
+
+    def batch_acks(self) -> Iterable[tuple[Position, RowRanges]]:
+        """The durably acknowledged rows of each batch."""
+        return self._batch_acks.items()  # type: ignore[no-any-return]
+
+    # ---- inner moves
+
+    def _exists(self, position: Position) -> bool:
+        return 0 <= position.entry_id <= self.ledgers.last_entry_of(position.ledger_id)
+
+    def _advance_over_deleted(self) -> None:
+        """Let mark-delete swallow the holes that have no unacknowledged entry below them."""
+        mark_delete = self.mark_delete
+        while self.deleted and (following := self.ledgers.after(mark_delete)) is not None:
+            end = self.deleted.run_end(*following)
+            if end is None:
+                break
+            mark_delete = Position(following.ledger_id, end)
+            self.deleted.remove_up_to(mark_delete)
+        if mark_delete != self.mark_delete:
+            self._move_mark_delete(mark_delete)
+            self.version += 1
+
+    def _move_mark_delete(self, position: Position) -> None:
+        self.mark_delete = position
+        if self.deleted:
+            self.deleted.remove_up_to(position)
+        if self.counts.has_any:
+            self.counts.discard_up_to(position)
+        for acks in (self._batch_acks, self._session_acks):
+            while acks and acks.peekitem(0)[0] <= position:
+                acks.popitem(0)
+
+    def _forget(self, ledger_id: int, first: int, last: int) -> None:
+        """Entries are acknowledged as a whole: what was known of their rows and failures is of no use."""
+        self.counts.discard(ledger_id, first, last)
+        for acks in (self._batch_acks, self._session_acks):
+            if acks:
+                for position in list(acks.irange(Position(ledger_id, first), Position(ledger_id, last))):
+                    del acks[position]
+
+    def _forget_bits(self, ledger_id: int, origin: int, entries: int) -> None:
+        if self.counts.has_any or self._batch_acks or self._session_acks:
+            for start, end in row_sets.ranges_of(entries):
+                self._forget(ledger_id, origin + start, origin + end - 1)
+
+    def validate(self) -> None:
+        """Raise AssertionError where the state contradicts itself; for tests."""
+        mark_delete = self.mark_delete
+        assert all((ledger, first) > mark_delete for ledger, first, _ in self.deleted), "hole below it"
+        following = self.ledgers.after(mark_delete)
+        assert following is None or not self.deleted.contains(*following), "mark-delete is behind a hole"
+        assert self.backlog() >= 0, f"backlog {self.backlog()}"
+        for acks in (self._batch_acks, self._session_acks):
+            assert not any(self.is_acknowledged(position) for position in acks), "rows of a done entry"
+        assert all(Position(ledger, last) > mark_delete for ledger, _, last, _ in self.counts)

@@ -1,0 +1,152 @@
+"""One write of the log: a frame on its way to the disk, and what became of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pulsar_ray.format.block import BlockHeader
+from pulsar_ray.format.checksum import Buffer
+from pulsar_ray.ledger.directory_owner import DirectoryOwner
+from pulsar_ray.ledger.disk import Disk
+from pulsar_ray.ledger.ledger_writer import LedgerWriter
+from pulsar_ray.ledger.record_log import RecordLog
+from pulsar_ray.managed_ledger.log.records import (
+    Checkpoint,
+    LedgerClosed,
+    ManifestRecord,
+    SegmentClosed,
+    to_log,
+)
+from pulsar_ray.model.position import Position
+
+
+class LogFiles(NamedTuple):
+    """What the commit thread writes with; nobody else touches it while work is running."""
+
+    owner: DirectoryOwner
+    log: RecordLog
+    writer: LedgerWriter
+    disk: Disk
+
+
+class AppendResult(NamedTuple):
+    """The first position of each block; the frames as (ledger id, segment index, offset, encoded header)."""
+
+    positions: list[Position]
+    frames: list[tuple[int, int, int, bytes]]
+
+
+class OpenLedger:
+    """Where the next frame goes: the durable end of the open ledger."""
+
+    __slots__ = (
+        "bytes_before_segment",
+        "end_offset",
+        "last_append_ms",
+        "ledger_id",
+        "next_entry_id",
+        "opened_ms",
+        "segment_first_entry_id",
+        "segment_index",
+    )
+
+    def __init__(self, ledger_id: int, opened_ms: int) -> None:
+        self.ledger_id = ledger_id
+        self.opened_ms = opened_ms
+        self.last_append_ms = opened_ms
+        self.next_entry_id = 0
+        self.segment_index = 0
+        self.segment_first_entry_id = 0
+        self.bytes_before_segment = 0
+        self.end_offset = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return self.bytes_before_segment + self.end_offset
+
+    def end_of_segment(self) -> SegmentClosed:
+        """The record that ends the segment at its durable end."""
+        return SegmentClosed(self.ledger_id, self.segment_index, self.end_offset, self.next_entry_id - 1)
+
+    def end_of_ledger(self, now_ms: int) -> list[ManifestRecord]:
+        """The records that end the ledger there."""
+        closed = LedgerClosed(self.ledger_id, self.next_entry_id - 1, self.size_bytes, now_ms)
+        return [self.end_of_segment(), closed]
+
+
+class Commit:
+    """One frame: `run` it on the commit thread, then finish or fail it on the owner loop."""
+
+    __slots__ = (
+        "buffers",
+        "checkpoint",
+        "end_entry_id",
+        "files",
+        "frame_header",
+        "frame_length",
+        "headers",
+        "ledger_id",
+        "max_publish_ms",
+        "now_ms",
+        "offset",
+        "positions",
+        "records",
+        "segment_index",
+        "segment_path",
+        "snapshot",
+        "total_bytes",
+    )
+
+    def __init__(self, files: LogFiles, headers: list[BlockHeader], now_ms: int) -> None:
+        self.files = files
+        self.headers = headers
+        self.now_ms = now_ms
+        self.positions: list[Position] = []
+        self.buffers: list[Buffer] = []
+        self.frame_header = b""
+        self.frame_length = 0
+        self.end_entry_id = 0
+        self.total_bytes = 0
+        self.ledger_id = 0
+        self.segment_index = 0
+        self.offset = 0
+        self.max_publish_ms = 0
+        self.segment_path: Path | None = None
+        """The file of a segment that begins with this frame."""
+        self.records: list[ManifestRecord] = []
+        self.checkpoint: Checkpoint | None = None
+        self.snapshot: Sequence[ManifestRecord] | None = None
+
+    def run(self) -> None:
+        """Write, sync, then check the epoch; the frame is durable and ours when it returns.
+
+        Raises Fenced if somebody else owns the directory, OSError if the disk failed. In both cases nobody
+        may be promised anything, and what the file holds behind the durable end is unknown.
+        """
+        owner, _, writer, disk = self.files
+        if self.segment_path is not None:
+            writer.open_segment(self.segment_path)
+        writer.append(self.buffers, self.total_bytes)
+        if self.segment_path is not None:
+            disk.fsync_dir(self.segment_path.parent)
+        if self.records or self.checkpoint is not None or self.snapshot is not None:
+            self._write_manifest()
+        owner.check()
+
+    def _write_manifest(self) -> None:
+        log = self.files.log
+        records = [to_log(record) for record in self.records]
+        if self.checkpoint is not None:
+            records.insert(0, to_log(self.checkpoint))
+        if self.snapshot is not None:
+            log.rewrite([*map(to_log, self.snapshot), *records])
+        elif self.records:
+            # Only now that the file is durable: a manifest never names a segment that may not be there.
+            log.append(records)
+        else:
+            # A checkpoint only shortens recovery: it neither waits for the disk nor fails the messages.
+            with contextlib.suppress(OSError):
+                log.append(records, sync=False)

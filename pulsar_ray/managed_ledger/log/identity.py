@@ -1,0 +1,53 @@
+"""Whose log a directory holds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from pathlib import Path
+from typing import NamedTuple
+
+from pulsar_ray.errors import PulsarException
+from pulsar_ray.managed_ledger.log.manifest_log import read_manifest
+from pulsar_ray.managed_ledger.log.records import TopicIdentity
+
+__all__ = ["PartitionDirectory", "TopicIdentity", "partition_numbers", "read_identities"]
+
+logger = logging.getLogger(__name__)
+
+
+class PartitionDirectory(NamedTuple):
+    """What a directory was made for; `cluster_id` is "" in what version 0.1 wrote."""
+
+    name: str
+    number: int
+    topic: str
+    partition_index: int
+    cluster_id: str
+
+
+def partition_numbers(directory: Path) -> list[int]:
+    """The numbers of all partition directories below a directory; only names are read."""
+    if not directory.is_dir():
+        return []
+    return sorted(int(path.name) for path in directory.iterdir() if path.name.isdigit())
+
+
+def read_identities(directory: Path, numbers: Collection[int] | None = None) -> list[PartitionDirectory]:
+    """Every partition below a directory, or those with these numbers, in the order of their numbers.
+
+    It only reads, and needs no lock: identities never change. Unreadable directories are logged and left out.
+    """
+    found = []
+    for number in partition_numbers(directory) if numbers is None else sorted(numbers):
+        path = directory / str(number)
+        try:
+            content = read_manifest(path)
+        except (OSError, PulsarException) as error:
+            logger.warning("%s is left out: %s", path, error)
+            continue
+        if content is not None:
+            number, name, partition, cluster_id = content.manifest.identity
+            topic = name.removesuffix(f"-partition-{partition}")
+            found.append(PartitionDirectory(name, number, topic, partition, cluster_id))
+    return found

@@ -1,0 +1,174 @@
+"""Everything a partition's owner knows of its log, between recovery and the next write. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pulsar_ray.config import Settings
+from pulsar_ray.ledger.record_log import RecordLog
+from pulsar_ray.ledger.segment_file import SegmentInfo, segment_name
+from pulsar_ray.managed_ledger.log.append import Commit, OpenLedger
+from pulsar_ray.managed_ledger.log.change import Change
+from pulsar_ray.managed_ledger.log.opening import OpenedLog
+from pulsar_ray.managed_ledger.log.records import (
+    Checkpoint,
+    IncarnationRecord,
+    ManifestRecord,
+)
+from pulsar_ray.model.position import Position, position_of
+
+_BEHIND_ALL_SEGMENTS = 1 << 32
+_COMPACT_ABOVE_BYTES = 1024 * 1024
+_COMPACT_FACTOR = 4
+
+
+class LogState:
+    """Manifest, index and incarnations, the open ledger, and the work that is under way."""
+
+    def __init__(self, opened: OpenedLog, settings: Settings) -> None:
+        self.manifest = opened.manifest
+        self.index = opened.index
+        self.incarnations = opened.incarnations
+        self.open_ledger: OpenLedger | None = None
+        self.in_flight: Commit | None = None
+        self.unfinished: list[Change] = []
+        self.ended: list[ManifestRecord] = []
+        """Ends of ledgers that hold already, and are written with the next records."""
+        self.segments_version = 0
+        self._closed_segments: list[SegmentInfo] | None = None
+        self._checkpoint_bytes = settings.index_checkpoint_bytes
+        self._checkpoint_entries = settings.index_checkpoint_entries
+        self._checkpointed_points = len(opened.index.points)
+        self._bytes_since_checkpoint = 0
+        self._entries_since_checkpoint = 0
+
+    # ---- positions
+
+    @property
+    def last_position(self) -> Position:
+        return self.manifest.last_position
+
+    def first_position(self) -> Position:
+        """The first entry there is; where the next one would stand if there is none."""
+        leaving = self.leaving() if self.unfinished else ()
+        for ledger_id in self.manifest.ledgers:
+            if ledger_id not in leaving:
+                return position_of((ledger_id, 0))
+        return self.last_position.next()
+
+    def leaving(self) -> set[int]:
+        """Ledgers whose deletion has begun: nobody may be sent there any more."""
+        return {ledger_id for change in self.unfinished for ledger_id in change.deleted}
+
+    def segments(self) -> list[SegmentInfo]:
+        """The segments that hold durable entries, in order."""
+        if self._closed_segments is None:
+            self._closed_segments = [
+                segment
+                for ledger in self.manifest.ledgers.values()
+                for segment in ledger.segments
+                if segment.last_entry_id >= segment.first_entry_id
+            ]
+        current = self.open_ledger
+        if current is None:
+            return list(self._closed_segments)
+        name = segment_name(current.ledger_id, current.segment_index)
+        last = SegmentInfo(
+            current.ledger_id,
+            current.segment_index,
+            self.manifest.directory / name,
+            current.segment_first_entry_id,
+            current.end_offset,
+            current.next_entry_id - 1,
+        )
+        return [*self._closed_segments, last]
+
+    def segments_changed(self) -> None:
+        self._closed_segments = None
+        self.segments_version += 1
+
+    # ---- the end of the log
+
+    def advance(self, commit: Commit, entries: int, length: int) -> None:
+        """A commit's entries are durable, at the end of the open ledger."""
+        current = self.open_ledger
+        assert current is not None
+        first = current.next_entry_id
+        current.next_entry_id = first + entries
+        current.end_offset = commit.offset + length
+        current.last_append_ms = commit.now_ms
+        self.manifest.last_position = position_of((commit.ledger_id, first + entries - 1))
+        self.manifest.last_batch_size = commit.headers[-1].batch_size
+        self.index.add_frame(
+            commit.ledger_id, commit.segment_index, commit.offset, first, commit.max_publish_ms
+        )
+        self._bytes_since_checkpoint += length
+        self._entries_since_checkpoint += entries
+
+    def end_open_ledger(self, now_ms: int) -> None:
+        """The open ledger ends at its durable end; nothing more is written to it."""
+        current, self.open_ledger = self.open_ledger, None
+        if current is not None:
+            self.end(current.end_of_ledger(now_ms))
+
+    def end(self, records: Iterable[ManifestRecord]) -> None:
+        """Take records that hold from now on, whenever they are written."""
+        for record in records:
+            self.manifest.apply(record)
+            self.ended.append(record)
+        self.segments_changed()
+
+    # ---- checkpoints and snapshots
+
+    def has_to_rewrite(self, log: RecordLog) -> bool:
+        """Whether the manifest is to begin anew with a snapshot: its log broke, or became long."""
+        is_long = log.size > max(_COMPACT_FACTOR * log.snapshot_size, _COMPACT_ABOVE_BYTES)
+        return (is_long or log.is_broken) and self.in_flight is None
+
+    def checkpoint_if_due(self) -> Checkpoint | None:
+        """A checkpoint of what is durable now, every so many bytes or entries."""
+        if (
+            self._bytes_since_checkpoint < self._checkpoint_bytes
+            and self._entries_since_checkpoint < self._checkpoint_entries
+        ):
+            return None
+        checkpoint = self._checkpoint(self._checkpointed_points, self.incarnations.take_touched())
+        self._bytes_since_checkpoint = self._entries_since_checkpoint = 0
+        return checkpoint
+
+    def checkpoint_written(self, checkpoint: Checkpoint) -> None:
+        self._checkpointed_points += len(checkpoint.points)
+
+    def checkpoint_failed(self, checkpoint: Checkpoint) -> None:
+        """What it said goes into the next one."""
+        self.incarnations.put_back(checkpoint.written)
+
+    def forget_points(self) -> None:
+        """Drop the index points of ledgers that are gone."""
+        before = len(self.index.points)
+        self.index.forget_before(next(iter(self.manifest.ledgers), self.last_position.ledger_id))
+        self._checkpointed_points = max(self._checkpointed_points - before + len(self.index.points), 0)
+
+    def _checkpoint(self, from_point: int, written: list[IncarnationRecord]) -> Checkpoint:
+        current = self.open_ledger
+        if current is not None:
+            place = (current.ledger_id, current.segment_index, current.end_offset, current.next_entry_id)
+        else:
+            # Behind everything there was, before everything there will be.
+            place = (self.last_position.ledger_id, _BEHIND_ALL_SEGMENTS, 0, 0)
+        points: list[tuple[int, int, int, int, int]] = [*self.index.points[from_point:]]
+        last_seqs = {record.incarnation: record.last_seq for record in written}
+        retired = self.incarnations.retired()
+        return Checkpoint(*place, self.index.max_publish_ms, points, last_seqs, retired, written)
+
+    def snapshot(self) -> list[ManifestRecord]:
+        """Records that say everything; not while an append is under way, which may never come to be."""
+        assert self.in_flight is None
+        self.manifest.max_publish_ms = self.index.max_publish_ms
+        records: list[ManifestRecord] = list(self.manifest.snapshot())
+        records += self.incarnations.snapshot()
+        records.append(self._checkpoint(0, []))
+        # Those that ran are durable already, and must not be lost; those that did not run yet do no harm.
+        for change in self.unfinished:
+            records += change.records
+        return records

@@ -1,0 +1,227 @@
+"""A partition's log: endless, made of ledgers, owned by one process at a time.
+
+All methods belong to the owner's loop and touch no disk unless they say so. Work is two-phase: `begin_...`
+decides and returns a piece of work, `work.run()` does the disk's part on the commit thread (one thread, in
+the order of the begins), and `finish_...` or `fail_...` takes the outcome back. At most one append is under
+way at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import Fenced
+from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk
+from pulsar_ray.ledger.ledger_writer import LedgerWriter
+from pulsar_ray.ledger.owner_lock import HeldLock, take_lock
+from pulsar_ray.ledger.record_log import RecordLog
+from pulsar_ray.ledger.segment_file import SegmentInfo
+from pulsar_ray.managed_ledger.log.append import AppendResult, Commit, LogFiles
+from pulsar_ray.managed_ledger.log.appender import Appender
+from pulsar_ray.managed_ledger.log.change import Change
+from pulsar_ray.managed_ledger.log.log_state import LogState
+from pulsar_ray.managed_ledger.log.manifest import LedgerInfo
+from pulsar_ray.managed_ledger.log.manifest_changes import ManifestChanges, before
+from pulsar_ray.managed_ledger.log.manifest_log import MANIFEST
+from pulsar_ray.managed_ledger.log.opening import OpenedLog, open_log
+from pulsar_ray.managed_ledger.log.position_index import IndexPoint
+from pulsar_ray.managed_ledger.log.records import Lease, Subscription, TopicIdentity, to_log
+from pulsar_ray.managed_ledger.log.rollover import RolloverPolicy
+from pulsar_ray.managed_ledger.log.time_search import TimeSearch
+from pulsar_ray.managed_ledger.log.trim import Retention
+from pulsar_ray.model.position import Position
+
+__all__ = ["AppendResult", "Change", "Commit", "ManagedLedger", "Retention", "Subscription"]
+
+
+class ManagedLedger:
+    """The log of one partition, with its subscription registry and producer incarnations."""
+
+    def __init__(self, opened: OpenedLog, files: LogFiles, settings: Settings) -> None:
+        rollover = RolloverPolicy.from_settings(settings)
+        self._files = files
+        self._state = LogState(opened, settings)
+        appender = Appender(self._state, files, rollover)
+        # Of the appender itself: every message goes through them.
+        self.begin_append = appender.begin
+        self.finish_append = appender.finish
+        self.fail_append = appender.fail
+        self._changes = ManifestChanges(self._state, files, rollover)
+        self._retention = Retention.from_settings(settings)
+        self.directory = opened.manifest.directory
+        self.identity = opened.manifest.identity
+        self.epoch = opened.owner.epoch
+        self.incarnations = opened.incarnations
+        self.corruptions = opened.corruptions
+        """Confirmed entries that recovery found unreadable."""
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        identity: TopicIdentity,
+        settings: Settings,
+        now_ms: int,
+        *,
+        must_exist: bool = False,
+        acquire_lock: Callable[[Path], HeldLock] = take_lock,
+        disk: Disk = SYSTEM_DISK,
+    ) -> ManagedLedger:
+        """Own the log and recover it; touches the disk. A former owner is killed, or fenced, when it returns.
+
+        Raises WrongNode when it must exist and does not, CorruptData when manifest or epoch are damaged,
+        DataDirectoryInUse, NetworkFileSystem, NotOurDataDirectory. Corrupt entries only show in
+        `corruptions`.
+        """
+        opened = open_log(directory, identity, now_ms, must_exist, acquire_lock, disk)
+        log = RecordLog(opened.owner, MANIFEST, disk)
+        ledger = cls(opened, LogFiles(opened.owner, log, LedgerWriter(disk), disk), settings)
+        try:
+            log.begin([to_log(record) for record in ledger._state.snapshot()])
+            for path in opened.garbage:
+                with contextlib.suppress(FileNotFoundError):
+                    disk.unlink(path)
+        except BaseException:
+            log.close()
+            opened.owner.close()
+            raise
+        return ledger
+
+    def check_owner(self) -> None:
+        """Raise Fenced if the log has a newer owner."""
+        self._files.owner.check()
+
+    def check_present(self) -> None:
+        """Raise WrongNode if the directory was deleted under the log; looks at the disk."""
+        self._files.owner.check_present()
+
+    def close(self) -> None:
+        """End the open ledger cleanly and give the log up; touches the disk, nothing may be under way.
+
+        Nothing durable depends on it: it only spares the next owner a scan.
+        """
+        state = self._state
+        if state.in_flight is None and not self._files.owner.is_fenced:
+            if state.open_ledger is not None:
+                state.end_open_ledger(state.open_ledger.last_append_ms)
+            with contextlib.suppress(OSError, Fenced):
+                self._files.log.rewrite([to_log(record) for record in state.snapshot()])
+        self._files.writer.close()
+        self._files.log.close()
+        self._files.owner.close()
+
+    # ---- reading
+
+    @property
+    def last_position(self) -> Position:
+        """The last durable entry, EARLIEST if there never was one."""
+        return self._state.manifest.last_position
+
+    @property
+    def first_position(self) -> Position:
+        """The first entry there is; where the next one would stand if there is none."""
+        return self._state.first_position()
+
+    @property
+    def segments_version(self) -> int:
+        """Rises whenever segments come or go."""
+        return self._state.segments_version
+
+    def segments(self) -> list[SegmentInfo]:
+        """The segments with durable entries, in order; only the last one's ends can still move."""
+        return self._state.segments()
+
+    def ledgers(self) -> list[LedgerInfo]:
+        """The ledgers, for stats; of the open one only id and times are up to date."""
+        return list(self._state.manifest.ledgers.values())
+
+    def index_points(self) -> list[IndexPoint]:
+        """Where frames start, one for every 4 MiB or 4,000 entries and for each segment, in order."""
+        return list(self._state.index.points)
+
+    def last_message(self) -> dict[str, Any]:
+        """Position of the last durable entry, [-1, -1] if none; the messages of the batch it is, or 0."""
+        batch_size = self._state.manifest.last_batch_size
+        return {"position": list(self.last_position), "batch_size": batch_size}
+
+    def begin_position_at_time(self, time_ms: int) -> TimeSearch:
+        """Search the first entry published at or after a time; `run` it on any thread."""
+        state = self._state
+        return TimeSearch(time_ms, state.index.floor_of_time(time_ms), state.segments(), state.last_position)
+
+    def before(self, position: Position) -> Position:
+        """The mark-delete position right before an entry."""
+        return before(position)
+
+    def clamp(self, mark_delete: Position) -> Position:
+        """The nearest valid mark-delete position: from right before the first entry to the last one."""
+        return self._changes.clamp(mark_delete)
+
+    # ---- subscriptions, leases, trimming
+
+    def finish_change(self, change: Change) -> Any:
+        """The change's run returned: it is durable; returns its result."""
+        return self._changes.finish(change)
+
+    def fail_change(self, change: Change) -> None:
+        """The change's run raised: whether it is in effect after a restart is unknown."""
+        self._changes.fail(change)
+
+    def find_subscription(self, name: str, is_durable: bool) -> Subscription | None:
+        return self._changes.find_subscription(name, is_durable)
+
+    def has_subscription(self, number: int) -> bool:
+        return number in self._state.manifest.subscriptions
+
+    @property
+    def next_subscription_number(self) -> int:
+        """No subscription has had it, nor a higher one."""
+        return self._state.manifest.next_subscription
+
+    def subscriptions(self) -> list[Subscription]:
+        return list(self._state.manifest.subscriptions.values())
+
+    def leases(self) -> list[Lease]:
+        return list(self._state.manifest.leases.values())
+
+    def begin_register_subscription(
+        self, name: str, is_durable: bool, initial: str | Position, properties: dict[str, str] | None = None
+    ) -> Change:
+        """Register a subscription with its hold; the result is the Subscription, an existing one as it is.
+
+        `initial` is "earliest", "latest" (the durable end now: what is published later is seen), or a
+        mark-delete position, which is clamped to what is there.
+        """
+        return self._changes.register(name, is_durable, initial, dict(properties or {}))
+
+    def begin_move_hold(self, number: int, position: Position) -> Change:
+        """Move a hold forwards, or back for a seek; the result is the mark-delete position that is valid.
+
+        Raises SubscriptionNotFound.
+        """
+        return self._changes.move_hold(number, position)
+
+    def begin_remove_subscription(self, number: int) -> Change:
+        """Forget a subscription and its hold."""
+        return self._changes.remove(number)
+
+    def begin_grant_lease(
+        self, first: Position, last: Position, expires_ms: int, lease_id: int | None = None
+    ) -> Change:
+        """Keep the ledgers of a range until a time; the result is the lease's id. Its id again renews it."""
+        return self._changes.grant_lease(first, last, expires_ms, lease_id)
+
+    def begin_release_lease(self, lease_id: int) -> Change:
+        """Give a lease back before it expires."""
+        return self._changes.release_lease(lease_id)
+
+    def begin_trim(self, now_ms: int, retention: Retention | None = None) -> Change | None:
+        """Delete ledgers at the front that nobody needs; the result is their ids. None: nothing to do.
+
+        It also ends an idle open ledger that everybody has consumed, so that a later trim can take it.
+        """
+        return self._changes.trim(now_ms, retention or self._retention)

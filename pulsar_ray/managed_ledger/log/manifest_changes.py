@@ -1,0 +1,170 @@
+"""Subscriptions, leases and trimming: every change of the manifest that is not an append. Touches no disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pulsar_ray.errors import SubscriptionNotFound
+from pulsar_ray.managed_ledger.log.append import LogFiles, OpenLedger
+from pulsar_ray.managed_ledger.log.change import Change
+from pulsar_ray.managed_ledger.log.log_state import LogState
+from pulsar_ray.managed_ledger.log.records import (
+    HoldMoved,
+    Lease,
+    LeaseEnded,
+    LedgerClosed,
+    LedgersDeleted,
+    ManifestRecord,
+    SegmentClosed,
+    Subscription,
+    SubscriptionRemoved,
+)
+from pulsar_ray.managed_ledger.log.rollover import RolloverPolicy
+from pulsar_ray.managed_ledger.log.trim import Retention, ledgers_to_trim
+from pulsar_ray.model.position import Position
+
+_IDLE_MS = 60_000
+
+
+class ManifestChanges:
+    """Begins, finishes and fails changes; several may be under way."""
+
+    def __init__(self, state: LogState, files: LogFiles, rollover: RolloverPolicy) -> None:
+        self._state = state
+        self._files = files
+        self._rollover = rollover
+
+    def begin(
+        self,
+        records: Sequence[ManifestRecord],
+        result: Any = None,
+        hold: Position | None = None,
+        deleted: Sequence[int] = (),
+    ) -> Change:
+        """A change that writes these records; a log that broke or became long is rewritten with them."""
+        change = Change(self._files, records, result, hold=hold, deleted=deleted)
+        if records and self._state.has_to_rewrite(self._files.log):
+            change.snapshot = self._state.snapshot()
+        self._state.unfinished.append(change)
+        return change
+
+    def finish(self, change: Change) -> Any:
+        """The change ran and is durable; returns its result."""
+        state = self._state
+        state.unfinished.remove(change)
+        for record in change.records:
+            state.manifest.apply(record)
+        if change.deleted:
+            state.manifest.deleted -= change.deleted
+            state.forget_points()
+            state.segments_changed()
+        return change.result
+
+    def fail(self, change: Change) -> None:
+        """The change's run raised: whether it is in effect after a restart is unknown."""
+        self._state.unfinished.remove(change)
+        self._state.ended += (r for r in change.records if isinstance(r, SegmentClosed | LedgerClosed))
+
+    # ---- subscriptions and leases
+
+    def find_subscription(self, name: str, is_durable: bool) -> Subscription | None:
+        for subscription in self._state.manifest.subscriptions.values():
+            if subscription.name == name and subscription.is_durable == is_durable:
+                return subscription
+        return None
+
+    def register(
+        self, name: str, is_durable: bool, initial: str | Position, properties: dict[str, str]
+    ) -> Change:
+        existing = self.find_subscription(name, is_durable)
+        if existing is not None:
+            return self.begin((), existing)
+        for change in self._state.unfinished:
+            pending = change.result
+            if isinstance(pending, Subscription) and (pending.name, pending.is_durable) == (name, is_durable):
+                return self.begin(change.records, pending, change.hold)
+        state = self._state
+        if initial == "latest":
+            hold = state.last_position
+        elif initial == "earliest":
+            hold = before(state.first_position())
+        else:
+            assert isinstance(initial, Position)
+            hold = self.clamp(initial)
+        number = state.manifest.next_subscription
+        state.manifest.next_subscription += 1
+        subscription = Subscription(number, name, is_durable, *hold, properties)
+        return self.begin([subscription], subscription, hold if is_durable else None)
+
+    def move_hold(self, number: int, position: Position) -> Change:
+        if number not in self._state.manifest.subscriptions:
+            topic = self._state.manifest.identity.topic
+            raise SubscriptionNotFound(f"{topic} has no subscription number {number}")
+        hold = self.clamp(position)
+        return self.begin([HoldMoved(number, *hold)], hold, hold)
+
+    def remove(self, number: int) -> Change:
+        return self.begin([SubscriptionRemoved(number)])
+
+    def grant_lease(self, first: Position, last: Position, expires_ms: int, lease_id: int | None) -> Change:
+        manifest = self._state.manifest
+        if lease_id is None:
+            lease_id = manifest.next_lease
+            manifest.next_lease += 1
+        lease = Lease(lease_id, first.ledger_id, last.ledger_id, expires_ms)
+        return self.begin([lease], lease_id, before(Position(first.ledger_id, 0)))
+
+    def release_lease(self, lease_id: int) -> Change:
+        return self.begin([LeaseEnded(lease_id)])
+
+    def clamp(self, mark_delete: Position) -> Position:
+        """The nearest mark-delete position that is valid: from before the first entry to the last one."""
+        lowest = before(self._state.first_position())
+        return min(max(mark_delete, lowest), self._state.last_position)
+
+    # ---- trimming
+
+    def trim(self, now_ms: int, retention: Retention) -> Change | None:
+        """Delete what nobody needs at the front, end expired leases, close an open ledger nobody needs."""
+        state = self._state
+        manifest, current = state.manifest, state.open_ledger
+        holds = [s.hold for s in manifest.subscriptions.values() if s.is_durable]
+        holds += [change.hold for change in state.unfinished if change.hold is not None]
+        records: list[ManifestRecord] = [
+            LeaseEnded(lease.lease_id) for lease in manifest.leases.values() if lease.expires_ms <= now_ms
+        ]
+        leaving = state.leaving()
+        going = ledgers_to_trim(
+            [
+                ledger
+                for ledger in manifest.ledgers.values()
+                if ledger.closed_ms and ledger.ledger_id not in leaving
+            ],
+            0 if current is None else current.size_bytes,
+            holds,
+            manifest.leases.values(),
+            retention,
+            now_ms,
+        )
+        ids = [ledger.ledger_id for ledger in going]
+        if ids:
+            records.append(LedgersDeleted(ids))
+        if state.in_flight is None:
+            if current is not None and self._is_idle(current, holds, now_ms):
+                state.end_open_ledger(now_ms)
+            records[:0] = state.ended
+            state.ended = []
+        return self.begin(records, ids, deleted=ids) if records else None
+
+    def _is_idle(self, current: OpenLedger, holds: list[Position], now_ms: int) -> bool:
+        return (
+            now_ms - current.opened_ms >= self._rollover.min_ms
+            and now_ms - current.last_append_ms >= _IDLE_MS
+            and all(hold >= self._state.last_position for hold in holds)
+        )
+
+
+def before(position: Position) -> Position:
+    """The mark-delete position right before an entry."""
+    return Position(position.ledger_id, max(position.entry_id - 1, -1))

@@ -1,0 +1,75 @@
+"""The log of a non-persistent partition: entries pass through it and are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pulsar_ray.format.block import BlockHeader
+from pulsar_ray.format.checksum import Buffer
+from pulsar_ray.managed_ledger.log.append import AppendResult
+from pulsar_ray.managed_ledger.log.producer_incarnations import ProducerIncarnations, Repeat, Verdict
+from pulsar_ray.model.position import EARLIEST, Position
+
+Blocks = Sequence[tuple[BlockHeader, Sequence[Buffer]]]
+NOT_STORED = EARLIEST
+
+
+class PassingIncarnations(ProducerIncarnations):
+    """Which blocks have passed, for as long as the partition lives; nobody learns a position.
+
+    After a restart producers go on where they are: what was under way is sent again and passes, perhaps for
+    the second time.
+    """
+
+    def knows(self, incarnation: int) -> bool:
+        """Always: to refuse a producer from before a restart would fail what it has pending, for nothing."""
+        return True
+
+    def classify(self, incarnation: int, entry_seq: int, rows: int) -> Verdict:
+        """As of a stored log; a repeat stands nowhere."""
+        verdict = super().classify(incarnation, entry_seq, rows)
+        return Repeat(NOT_STORED) if isinstance(verdict, Repeat) else verdict
+
+
+class PassingBlocks:
+    """One group of blocks on its way through."""
+
+    __slots__ = ("blocks", "total_bytes")
+
+    def __init__(self, blocks: Blocks) -> None:
+        self.blocks = blocks
+        self.total_bytes = sum(header.total_length for header, _ in blocks)
+
+    def run(self) -> None:
+        """There is nothing to write."""
+
+
+class MemoryLog:
+    """What publishing needs of a log, without one: `hand_over` gets each group before its receipts go out.
+
+    Every position it answers is (-1, -1).
+    """
+
+    def __init__(self, epoch: int, hand_over: Callable[[Blocks], None]) -> None:
+        self.epoch = epoch
+        self.incarnations: ProducerIncarnations = PassingIncarnations()
+        self.last_position: Position = NOT_STORED
+        self._hand_over = hand_over
+        self._next_entry_id = 0
+
+    def begin_append(self, blocks: Blocks, now_ms: int) -> PassingBlocks:
+        """Number the blocks, so that repeats are known."""
+        for header, _ in blocks:
+            self.incarnations.record(header, 0, self._next_entry_id, now_ms)
+            self._next_entry_id += header.entries
+        return PassingBlocks(blocks)
+
+    def finish_append(self, passing: PassingBlocks) -> AppendResult:
+        """Hand the blocks over."""
+        self.incarnations.confirm()
+        self._hand_over(passing.blocks)
+        return AppendResult([NOT_STORED] * len(passing.blocks), [])
+
+    def fail_append(self, passing: PassingBlocks) -> None:
+        """The same blocks may be appended again."""
+        self.incarnations.take_back()

@@ -1,0 +1,59 @@
+"""Which ledgers at the front of the log may go. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pulsar_ray.config import Settings
+from pulsar_ray.managed_ledger.log.manifest import LedgerInfo
+from pulsar_ray.managed_ledger.log.records import Lease
+from pulsar_ray.model.position import Position
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How long and how much of what every subscription has consumed is kept; -1 is for ever, 0 not at all."""
+
+    time_ms: int
+    size_bytes: int
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Retention:
+        minutes, mbytes = settings.default_retention_time_in_minutes, settings.default_retention_size_in_mb
+        return cls(
+            minutes * 60_000 if minutes >= 0 else -1,
+            mbytes * 1024 * 1024 if mbytes >= 0 else -1,
+        )
+
+
+def ledgers_to_trim(
+    closed: Sequence[LedgerInfo],
+    open_bytes: int,
+    holds: Iterable[Position],
+    leases: Iterable[Lease],
+    retention: Retention,
+    now_ms: int,
+) -> list[LedgerInfo]:
+    """The ledgers to delete, from the front on and never from the middle.
+
+    A ledger goes when every hold is at or past its last entry, no lease that runs still covers it, and it
+    is either older or beyond the size that retention keeps (so data stays only while it is within both
+    limits).
+    """
+    hold = min(holds, default=None)
+    running = [lease for lease in leases if lease.expires_ms > now_ms]
+    total = open_bytes + sum(ledger.size_bytes for ledger in closed)
+    going: list[LedgerInfo] = []
+    for ledger in closed:
+        if hold is not None and ledger.last_position > hold:
+            break
+        if any(lease.first_ledger_id <= ledger.ledger_id <= lease.last_ledger_id for lease in running):
+            break
+        total -= ledger.size_bytes
+        is_expired = 0 <= retention.time_ms < now_ms - ledger.closed_ms
+        is_over = 0 <= retention.size_bytes <= total
+        if not is_expired and not is_over:
+            break
+        going.append(ledger)
+    return going

@@ -1,0 +1,273 @@
+"""The data directory of a node: its identity, who may use it, and how much space it has left."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from pulsar_ray.errors import (
+    BrokerPersistenceError,
+    DataDirectoryInUse,
+    NotOurDataDirectory,
+    WrongNode,
+)
+from pulsar_ray.ledger.file_system import require_local_file_system
+from pulsar_ray.ledger.owner_lock import FileLock, try_lock
+from pulsar_ray.managed_ledger.store.store_identity import (
+    STORE_FILE,
+    StoreIdentity,
+    new_identity,
+    read_identity,
+    write_identity,
+)
+
+_RETRY_SECONDS = 0.05
+_GIB = 1024 * 1024 * 1024
+# What a file system or a desktop leaves in a directory that is empty as far as we care.
+_IGNORED = {"lost+found", ".DS_Store", "store.json.new", "store.lock", "cluster.lock", "run"}
+
+
+class StoreDirectory:
+    """A data directory this process holds. Exactly one broker of one cluster uses a directory at a time."""
+
+    def __init__(self, path: Path, identity: StoreIdentity, lock: FileLock, cluster_lock: FileLock) -> None:
+        self.path = path
+        self.identity = identity
+        self._locks = (lock, cluster_lock)
+
+    @property
+    def store_id(self) -> str:
+        """Goes with the data, wherever that is mounted."""
+        return self.identity.store_id
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        address: str,
+        wait_s: float = 5.0,
+        session: str = "",
+        create: bool = True,
+        expected_store_id: str | None = None,
+    ) -> StoreDirectory:
+        """Hold a directory, made if it is missing or empty and may be; blocks up to `wait_s` while one ends.
+
+        `address` tells people where we are. `session` (default: the address) tells a restart within our
+        Ray, whose other processes are still there, from a second one. Raises DataDirectoryInUse
+        with pid and address of the holder, NotOurDataDirectory, WrongNode if it is not the expected store
+        or not there, NetworkFileSystem, UnsupportedFormatVersion, CorruptData, BrokerPersistenceError
+        if it cannot be written.
+        """
+        deadline = time.monotonic() + wait_s
+        try:
+            if create and expected_store_id is None:
+                path.mkdir(0o700, parents=True, exist_ok=True)
+            elif not (path / STORE_FILE).is_file():
+                what = f"store {expected_store_id}" if expected_store_id else "a store"
+                raise WrongNode(f"{path} should be {what} but is not there: mount its disk")
+            require_local_file_system(path)
+            check_foreign(path)
+            close_to_others(path)
+            lock = _lock(path / "store.lock", address, deadline)
+            try:
+                identity = read_identity(path) or write_identity(path, new_identity())
+                if expected_store_id is not None and identity.store_id != expected_store_id:
+                    raise WrongNode(
+                        f"{path} is store {identity.store_id}, not {expected_store_id}: wrong node or disk"
+                    )
+                cluster_lock = _lock_cluster(path, session or address, address, deadline)
+            except BaseException:
+                lock.release()
+                raise
+        except OSError as error:
+            raise _unusable(path, error) from error
+        return cls(path, identity, lock, cluster_lock)
+
+    def change(self, identity: StoreIdentity) -> None:
+        """Write what the store knows of its cluster, durably. Raises BrokerPersistenceError."""
+        if identity == self.identity:
+            return
+        try:
+            self.identity = write_identity(self.path, identity)
+        except OSError as error:
+            raise _unusable(self.path, error) from error
+
+    def check_present(self) -> None:
+        """Raise WrongNode if the path does not lead to this store any more: its disk was unmounted."""
+        check_is_store(self.path, self.store_id)
+
+    def close(self) -> None:
+        """Give the directory up."""
+        for lock in self._locks:
+            lock.release()
+
+
+def check_is_store(path: Path, store_id: str) -> None:
+    """Raise WrongNode unless the directory is this store; BrokerPersistenceError if it cannot be read."""
+    try:
+        identity = read_identity(path)
+    except OSError as error:
+        raise _unusable(path, error) from error
+    if identity is None or identity.store_id != store_id:
+        found = f"is store {identity.store_id}" if identity else "holds no store"
+        raise WrongNode(f"{path} should be store {store_id} but {found}: mount its disk")
+
+
+def create_store(path: Path) -> tuple[StoreIdentity, bool]:
+    """Make a directory a store of no cluster yet, closed to others; the identity, and whether it is new.
+
+    Raises NotOurDataDirectory, NetworkFileSystem, UnsupportedFormatVersion, CorruptData,
+    BrokerPersistenceError if it cannot be made.
+    """
+    check_store_directory(path)
+    try:
+        close_to_others(path)
+        identity = read_identity(path)
+        return (identity, False) if identity else (write_identity(path, new_identity()), True)
+    except OSError as error:
+        raise _unusable(path, error) from error
+
+
+def close_to_others(path: Path) -> None:
+    """Take the rights of group and others away from a data directory and what lies right below; ours only.
+
+    What lies in partitions is made closed, and cannot be reached through a closed directory. Raises OSError.
+    """
+    for place in (path, *path.iterdir(), *path.glob("run/*")):
+        found = place.lstat()
+        if found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode) and found.st_mode & 0o077:
+            place.chmod(stat.S_IMODE(found.st_mode) & 0o700)
+
+
+def is_mount(path: Path) -> bool:
+    """Whether a directory, or the nearest one above that exists, lies on another file system than `/`."""
+    existing = next(parent for parent in (path, *path.parents) if parent.is_dir())
+    return existing.stat().st_dev != Path("/").stat().st_dev
+
+
+def _unusable(path: Path, error: OSError) -> BrokerPersistenceError:
+    return BrokerPersistenceError(f"{path} cannot be used as data directory: {error}")
+
+
+def check_store_directory(path: Path) -> None:
+    """Look at a directory before anything is put into it; a missing or empty one is fine.
+
+    Raises NotOurDataDirectory, NetworkFileSystem, BrokerPersistenceError if it cannot be made or read.
+    """
+    try:
+        path.mkdir(0o700, parents=True, exist_ok=True)
+        require_local_file_system(path)
+        check_foreign(path)
+    except OSError as error:
+        raise _unusable(path, error) from error
+
+
+def hold_cluster_lock(path: Path) -> FileLock:
+    """Keep other clusters out while this process lives; for every process that works in a data directory.
+
+    Raises DataDirectoryInUse if another cluster has taken it, WrongNode if it is not there.
+    """
+    try:
+        fd = os.open(path / "cluster.lock", os.O_RDWR)
+    except FileNotFoundError:
+        raise WrongNode(f"{path} should be a store's directory but is not there: mount its disk") from None
+    except OSError as error:
+        raise _unusable(path, error) from error
+    if try_lock(fd, is_shared=True):
+        return FileLock(fd)
+    holder = _holder(fd)
+    os.close(fd)
+    raise DataDirectoryInUse(f"{path} is being taken over by {holder}")
+
+
+def check_foreign(path: Path) -> None:
+    """Raise NotOurDataDirectory if something else lies in a directory."""
+    if (path / STORE_FILE).exists():
+        return
+    others = sorted(entry.name for entry in path.iterdir() if entry.name not in _IGNORED)
+    if others:
+        raise NotOurDataDirectory(
+            f"{path} has no store.json but holds {', '.join(others[:3])}: give data_dir its own"
+        )
+
+
+def _lock(path: Path, address: str, deadline: float) -> FileLock:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        while not try_lock(fd):
+            if time.monotonic() >= deadline:
+                raise DataDirectoryInUse(
+                    f"{path.parent} is used by {_holder(fd)}: stop that broker or use another data_dir"
+                )
+            time.sleep(_RETRY_SECONDS)
+        _name_holder(fd, {"pid": os.getpid(), "address": address})
+    except BaseException:
+        os.close(fd)
+        raise
+    return FileLock(fd)
+
+
+def _lock_cluster(path: Path, session: str, address: str, deadline: float) -> FileLock:
+    """Hold the cluster's lock shared; another cluster's processes must all be gone before."""
+    fd = os.open(path / "cluster.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        while not try_lock(fd):
+            if _read_holder(fd).get("session") == session:
+                break
+            if time.monotonic() >= deadline:
+                raise DataDirectoryInUse(f"{path} is used by processes of the cluster of {_holder(fd)}")
+            time.sleep(_RETRY_SECONDS)
+        _name_holder(fd, {"pid": os.getpid(), "address": address, "session": session})
+        if not try_lock(fd, is_shared=True):
+            raise DataDirectoryInUse(f"{path} is being taken over by {_holder(fd)}")
+    except BaseException:
+        os.close(fd)
+        raise
+    return FileLock(fd)
+
+
+def _name_holder(fd: int, fields: dict[str, object]) -> None:
+    content = json.dumps(fields).encode()
+    os.pwrite(fd, content, 0)
+    os.ftruncate(fd, len(content))
+
+
+def _read_holder(fd: int) -> dict[str, object]:
+    with contextlib.suppress(ValueError):
+        fields = json.loads(os.pread(fd, 4096, 0))
+        if isinstance(fields, dict):
+            return fields
+    return {}
+
+
+def _holder(fd: int) -> str:
+    fields = _read_holder(fd)
+    return f"process {fields.get('pid', '?')} at {fields.get('address', 'an unknown address')}"
+
+
+class Space(NamedTuple):
+    """What a file system has, in bytes; `free_bytes` is what we may still use."""
+
+    free_bytes: int
+    total_bytes: int
+
+
+def probe_space(path: Path) -> Space:
+    """Ask the file system; touches the disk."""
+    stat = os.statvfs(path)
+    return Space(stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize)
+
+
+def low_water_mark(total_bytes: int, setting_bytes: int = -1) -> int:
+    """Free space below which publishing stops, so that acknowledging and trimming can go on."""
+    return setting_bytes if setting_bytes >= 0 else max(_GIB, total_bytes // 50)
+
+
+def is_space_low(space: Space, setting_bytes: int = -1) -> bool:
+    return space.free_bytes < low_water_mark(space.total_bytes, setting_bytes)

@@ -1,0 +1,123 @@
+"""The Ray that this process is on: its nodes, and what Ray shows of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import psutil
+import ray
+
+from pulsar_ray.transport.names import NAMESPACE
+
+CONTAINER_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+"""Bytes, or no number if there is no limit."""
+
+
+def is_driver() -> bool:
+    """Whether this process is a program that joined Ray, not one of Ray's own workers."""
+    return bool(ray._private.worker.global_worker.mode == ray.SCRIPT_MODE)
+
+
+def node_address() -> str:
+    """The address other nodes reach this one at."""
+    get: Any = ray.util.get_node_ip_address
+    return str(get())
+
+
+def node_id() -> str:
+    """The Ray node this process runs on."""
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def node_memory_bytes() -> int:
+    """The memory of this node, or what its container may have of it."""
+    total = psutil.virtual_memory().total
+    for limit in CONTAINER_LIMITS:
+        with contextlib.suppress(OSError, ValueError):
+            total = min(total, int(limit.read_text()))
+    return total
+
+
+def session_directory() -> Path:
+    """Ray's directory for this session on this node: short enough for socket paths, gone with the session."""
+    node: Any = ray._private.worker.global_worker.node
+    return Path(node.get_session_dir_path())
+
+
+def alive_nodes() -> list[str]:
+    """The ids of the nodes that are there."""
+    return list(alive_hosts())
+
+
+def alive_hosts() -> dict[str, str]:
+    """The host names of the nodes that are there, by node id."""
+    nodes: Any = ray.nodes
+    return {node["NodeID"]: node["NodeManagerHostname"] for node in nodes() if node["Alive"]}
+
+
+def draining_nodes() -> set[str]:
+    """The ids of the nodes that Ray drains: it starts nothing more there, and they will go."""
+    state: Any = ray._private.state.state
+    try:
+        return set(state.get_draining_nodes())
+    except AttributeError:  # a Ray that does not say it
+        return set()
+
+
+def is_own_ray() -> bool:
+    """Whether this very process started the Ray that it is on, by `ray.init()`; it ends with the process."""
+    node: Any = ray._private.worker._global_node
+    return node is not None and bool(node.is_head())
+
+
+def has_runtime_env() -> bool:
+    """Whether the actors that this process starts would inherit a runtime environment."""
+    return bool(ray.get_runtime_context().runtime_env)
+
+
+def is_running(handle: Any) -> bool:
+    """Whether the actor has started: not one that is being created or restarted, or is dead."""
+    state: Any = ray._private.state
+    return bool(state.actors(handle._actor_id.hex()).get("State") == "ALIVE")
+
+
+def was_restarted() -> bool:
+    """Whether Ray has restarted the actor of this process."""
+    with warnings.catch_warnings():
+        # The property calls a deprecated sibling of its own.
+        warnings.simplefilter("ignore")
+        return bool(ray.get_runtime_context().was_current_actor_reconstructed)
+
+
+def loop_of_group(group: str) -> tuple[asyncio.AbstractEventLoop, threading.Thread] | None:
+    """The loop and thread on which this actor's calls of a concurrency group run; None if Ray hides them."""
+    try:
+        worker: Any = ray._private.worker.global_worker
+        raylet: Any = ray._raylet
+        nobody = raylet.PythonFunctionDescriptor("", "", "")
+        loop, thread = worker.core_worker.get_event_loop(nobody, group)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+    return (loop, thread) if loop.is_running() else None
+
+
+def allow_blocking_calls() -> None:
+    """Broker actors call other actors from threads made for that; Ray's advice for callers on its loops is
+    noise here.
+    """
+    ray._private.worker.blocking_get_inside_async_warned = True
+
+
+def running_names() -> list[str]:
+    """The names of the broker's actors that run, start or restart; one Ray call."""
+    # The calling actor's own namespace is that of the job that made it.
+    actors: list[dict[str, str]] = ray.util.list_named_actors(all_namespaces=True)
+    return [actor["name"] for actor in actors if actor["namespace"] == NAMESPACE]

@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from pulsar_ray.broker.catalog.catalog import (
+    FOUNDED_NUMBERS,
+    REBUILT_NUMBERS,
+    Catalog,
+    PartitionRow,
+    read_catalog_identity,
+)
+from pulsar_ray.broker.catalog.founding import new_range
+from pulsar_ray.errors import (
+    BrokerPersistenceError,
+    CatalogMissing,
+    CorruptData,
+    NotAllowedError,
+    UnsupportedFormatVersion,
+)
+from pulsar_ray.model.topic_name import TopicName
+
+
+def new_catalog(path: Path) -> Catalog:
+    catalog, left_out = Catalog.make(path, "cluster", "first")
+    assert left_out == []
+    return catalog
+
+
+@contextmanager
+def full_disk(catalog: Catalog) -> Iterator[None]:
+    """No page can be added to the file while this lasts."""
+    (usual,) = catalog._db.execute("PRAGMA max_page_count")[0]
+    catalog._db.execute("PRAGMA max_page_count=1")
+    try:
+        yield
+    finally:
+        catalog._db.execute(f"PRAGMA max_page_count={usual}")
+
+
+def topic(number: int) -> TopicName:
+    return TopicName.parse(f"{'t' * 200}-{number}")
+
+
+def create_all(catalog: Catalog, tried: list[TopicName]) -> None:
+    for number in range(1000):
+        tried.append(topic(number))
+        catalog.create(tried[-1], 8, ["store"])
+
+
+def test_a_topic_that_a_full_disk_refused_is_created_once_there_is_room(tmp_path: Path) -> None:
+    catalog = new_catalog(tmp_path / "meta.sqlite")
+    created: list[TopicName] = []
+    with (
+        full_disk(catalog),
+        pytest.raises(BrokerPersistenceError, match=r"meta.sqlite cannot be used \(database or disk is full"),
+    ):
+        create_all(catalog, created)
+    assert catalog.partitions(created[-1].full) == []
+    assert len(catalog.create(created[-1], 8, ["store"])) == 8
+    catalog.close()
+
+
+def test_a_deletion_that_a_full_disk_refused_leaves_the_topic_and_the_catalog_usable(tmp_path: Path) -> None:
+    path = tmp_path / "meta.sqlite"
+    catalog = new_catalog(path)
+    catalog.create(topic(1), 2, ["store"])
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    log = path.with_name("meta.sqlite-wal")
+    # As a full disk does: the log beside the file grows no more.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (log.stat().st_size, hard))
+    try:
+        with pytest.raises(BrokerPersistenceError, match=r"meta.sqlite cannot be used"):
+            catalog.delete(topic(1).full)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert len(catalog.partitions(topic(1).full)) == 2
+    catalog.delete(topic(1).full)
+    assert catalog.partition_count(topic(1).full) is None
+    catalog.close()
+
+
+def test_a_catalog_is_made_whole_and_never_by_opening_it(tmp_path: Path) -> None:
+    path = tmp_path / "meta.sqlite"
+    with pytest.raises(CatalogMissing):
+        Catalog(path)
+    assert read_catalog_identity(path) is None
+    path.with_name("meta.sqlite.new").write_bytes(b"begun by a process that died")
+    new_catalog(path).close()
+    assert [found.name for found in tmp_path.iterdir()] == ["meta.sqlite"]
+    assert not path.stat().st_mode & 0o077
+    assert read_catalog_identity(path) == Catalog(path).identity == ("cluster", ("first",))
+
+
+def test_a_catalog_of_version_0_1_is_adopted_once(tmp_path: Path) -> None:
+    path = tmp_path / "meta.sqlite"
+    catalog = new_catalog(path)
+    catalog.create(topic(1), 3, ["store"])
+    # As version 0.1 left it.
+    for table in ("cluster", "generation", "store"):
+        catalog._db.execute(f"DROP TABLE {table}")
+    catalog._db.execute("PRAGMA user_version=0")
+    catalog.close()
+    assert read_catalog_identity(path) == ("", ())
+    catalog = Catalog(path)
+    catalog.adopt("cluster", "adopted")
+    assert catalog.identity == ("cluster", ("adopted",))
+    assert [row.number for row in catalog.create(topic(2), 0, ["store"])] == [4]
+    catalog._db.execute("PRAGMA user_version=3")
+    catalog.close()
+    with pytest.raises(UnsupportedFormatVersion, match="format version 3"):
+        Catalog(path)
+
+
+def found(name: str, number: int, store: str, index: int = -1) -> PartitionRow:
+    full = TopicName.parse(name)
+    own = full.partition(index).full if index >= 0 else full.full
+    return PartitionRow(own, number, full.full, index, store, has_ledger=True)
+
+
+def test_what_is_restored_is_never_mixed(tmp_path: Path) -> None:
+    again = found("t", 9, "b")
+    other_kind = found("t", 10, "b", 0)
+    same_number = found("u", 1, "b")
+    kept = found("t", 1, "a")
+    catalog, left_out = Catalog.make(
+        tmp_path / "meta.sqlite", "c", "g", restored=[kept, again, other_kind, same_number, kept]
+    )
+    assert left_out == [again, other_kind, same_number]
+    assert catalog.topics("public/default") == [(kept.topic, 0)]
+    assert catalog.partitions(kept.topic) == [kept]
+    assert catalog.is_taken(again.name, again.topic)
+    assert catalog.is_taken(other_kind.name, other_kind.topic)
+    assert not catalog.is_taken(same_number.name, same_number.topic)
+
+
+def test_a_partition_that_nobody_found_keeps_its_place(tmp_path: Path) -> None:
+    """So keys go where they went, and it is served again when it is found."""
+    parts = [found("t", number, "ab"[number % 2], number) for number in range(4)]
+    catalog, _ = Catalog.make(tmp_path / "meta.sqlite", "c", "g", restored=parts[1::2])
+    rows = catalog.partitions(parts[0].topic)
+    assert [row.partition_index for row in rows] == [0, 1, 2, 3]
+    assert [row.store_id for row in rows] == ["", "b", "", "b"]
+    assert [row.store_id for row in rows if row.number < 0] == ["", ""]
+    assert catalog.partitions_per_store() == {"b": 2}
+    assert not catalog.is_taken(parts[0].name, parts[0].topic)
+    assert catalog.restore(parts) == []
+    assert catalog.partitions(parts[0].topic) == parts
+
+
+def test_no_number_is_granted_twice_whatever_is_lost(tmp_path: Path) -> None:
+    """The catalog is lost, and made anew without a store that comes back later."""
+    random = Random(7)
+    granted: set[int] = set()
+    hidden: list[PartitionRow] = []
+    seen: list[PartitionRow] = []
+    for life in range(20):
+        path = tmp_path / f"{life}.sqlite"
+        first = new_range((row.number for row in seen), random) if life else 0
+        catalog, _ = Catalog.make(path, "c", f"g{life}", first, restored=seen)
+        for number in range(5):
+            for row in catalog.create(topic(100 * life + number), 3, ["here", "hidden"]):
+                assert row.number not in granted
+                granted.add(row.number)
+                (seen if row.store_id == "here" else hidden).append(replace(row, has_ledger=True))
+        catalog.close()
+        if life % 5 == 4:
+            seen, hidden = [*seen, *hidden], []
+
+
+def test_a_restoration_that_a_full_disk_refused_has_restored_nothing(tmp_path: Path) -> None:
+    catalog = new_catalog(tmp_path / "meta.sqlite")
+    rows = [found(topic(number).full, number, "store") for number in range(1, 200)]
+    with full_disk(catalog), pytest.raises(BrokerPersistenceError):
+        catalog.restore(rows)
+    assert catalog.topics("public/default") == []
+    assert catalog.restore(rows) == []
+    assert len(catalog.topics("public/default")) == len(rows)
+
+
+def test_the_log_that_a_lost_catalog_left_does_not_get_into_a_new_one(tmp_path: Path) -> None:
+    path, log = tmp_path / "meta.sqlite", tmp_path / "meta.sqlite-wal"
+    lost = new_catalog(path)
+    for number in range(20):
+        lost.create(topic(number), 3, ["store"])
+    left = log.read_bytes()  # as a kill leaves it
+    lost.close()
+    path.unlink()
+    log.write_bytes(left)
+    first = new_range([], Random(1))
+    made, _ = Catalog.make(path, "cluster", "later", first)
+    assert (made.identity.generations, made.last_number) == (("later",), first)
+    assert made.topics("public/default") == []
+    made.close()
+
+
+def test_a_catalog_that_has_granted_all_its_numbers_says_so(tmp_path: Path) -> None:
+    first = FOUNDED_NUMBERS + REBUILT_NUMBERS
+    catalog, _ = Catalog.make(tmp_path / "meta.sqlite", "c", "g", first)
+    catalog.skip_numbers(first + REBUILT_NUMBERS + 5)
+    catalog.skip_numbers(5)
+    assert catalog.last_number == first
+    catalog.skip_numbers(first + REBUILT_NUMBERS)
+    with pytest.raises(NotAllowedError, match="--rebuild-catalog"):
+        catalog.create(topic(1), 0, ["store"])
+
+
+def test_a_file_of_something_else_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "meta.sqlite"
+    path.write_bytes(b"no database" * 1000)
+    for refused in (Catalog, read_catalog_identity):
+        with pytest.raises(CorruptData, match=r"meta\.sqlite"):
+            refused(path)

@@ -1,0 +1,188 @@
+"""Where the catalog is and who may make one, decided from what the nodes report."""
+
+from __future__ import annotations
+
+import itertools
+from random import Random
+
+import pytest
+
+from pulsar_ray.broker.catalog.catalog import (
+    FOUNDED_NUMBERS,
+    REBUILT_NUMBERS,
+    REBUILT_RANGES,
+    CatalogIdentity,
+)
+from pulsar_ray.broker.catalog.founding import (
+    NodeReport,
+    Order,
+    Word,
+    check_is_ours,
+    check_may_make,
+    decide,
+    new_range,
+)
+from pulsar_ray.errors import (
+    BrokerNotFounded,
+    CatalogConflict,
+    CatalogMissing,
+    CorruptData,
+    NetworkFileSystem,
+    NotOurDataDirectory,
+    ServiceUnitNotReady,
+)
+from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity
+
+NOBODY, FOUNDER, REBUILDER = Word(), Word(may_found=True), Word(may_found=True, may_rebuild=True)
+
+
+def node(name: str, **fields: object) -> NodeReport:
+    return NodeReport(name, f"host-{name}", "/data", **fields)  # type: ignore[arg-type]
+
+
+def store(name: str, cluster: str = "", *generations: str, catalog: str = "") -> StoreIdentity:
+    return StoreIdentity(
+        name, 2, cluster, catalog, f"host-of-{catalog}" if catalog else "", generations, numbers_below=1
+    )
+
+
+def head(name: str, cluster: str, *generations: str) -> NodeReport:
+    """A node with a catalog and the store beside it."""
+    return node(
+        name,
+        store=store(name, cluster, *generations, catalog=name if cluster else ""),
+        has_partitions=True,
+        catalog=CatalogIdentity(cluster, generations),
+    )
+
+
+def worker(name: str, cluster: str, *generations: str, catalog: str) -> NodeReport:
+    return node(name, store=store(name, cluster, *generations, catalog=catalog), has_partitions=True)
+
+
+def decided(word: Word, *reports: NodeReport, here: str = "a", silent: tuple[str, ...] = ()) -> Order:
+    ids = itertools.count(1)
+    return decide(reports, word, here=here, silent=silent, new_id=lambda: f"new-{next(ids)}")
+
+
+@pytest.mark.parametrize("word", [NOBODY, FOUNDER])
+@pytest.mark.parametrize("here", ["a", "b", "c"])
+def test_the_catalog_is_found_from_everywhere(word: Word, here: str) -> None:
+    reports = (node("a"), head("b", "x", "g1"), worker("c", "x", "g1", catalog="b"))
+    order = decided(word, *reports, here=here)
+    assert (order.node_id, order.kind, order.cluster_id) == ("b", "open", "x")
+    # Although one does not answer, or has something else there.
+    broken = node("d", problem=CorruptData("/data/store.json", 0))
+    assert decided(word, *reports, broken, here=here, silent=("e",)).node_id == "b"
+
+
+def test_nothing_anywhere_takes_a_word() -> None:
+    with pytest.raises(BrokerNotFounded, match=r"pulsar-ray start.*allow_founding"):
+        decided(NOBODY, node("a"), node("b"))
+    order = decided(FOUNDER, node("a"), node("b", store=store("fresh")), here="b")
+    assert order == Order("b", "found", "new-1", "new-2")
+
+
+def test_stores_without_their_catalog_are_never_taken_for_nothing() -> None:
+    for word in (NOBODY, FOUNDER):
+        with pytest.raises(
+            CatalogMissing, match=r"host-b:/data \(cluster x\).*host-of-z \(store z\).*--rebuild"
+        ):
+            decided(word, node("a"), worker("b", "x", "g1", catalog="z"))
+        with pytest.raises(CatalogMissing, match=r"host-b:/data"):
+            decided(word, node("a"), node("b", store=store("old"), has_partitions=True))
+
+
+def test_a_lost_catalog_is_made_anew_where_it_was() -> None:
+    reports = (node("a"), worker("b", "x", "g1", catalog="c"), worker("c", "x", "g1", catalog="c"))
+    assert decided(REBUILDER, *reports) == Order("c", "rebuild", "x", "new-1")
+    assert decided(REBUILDER, *reports[:2]) == Order("a", "rebuild", "x", "new-1")
+    old = node("b", store=store("old"), has_partitions=True)
+    assert decided(REBUILDER, node("a"), old) == Order("a", "rebuild", "new-1", "new-2")
+    assert decided(REBUILDER, head("b", "x", "g1")) == Order("b", "rebuild", "x", "new-1")
+    with pytest.raises(CatalogMissing, match="no store to make"):
+        decided(REBUILDER, node("a"))
+    with pytest.raises(CatalogConflict, match="2 clusters"):
+        decided(REBUILDER, worker("b", "x", "g", catalog="z"), worker("c", "y", "g", catalog="z"))
+
+
+def test_of_two_catalogs_none_is_guessed() -> None:
+    for other in (head("b", "y", "h1"), head("b", "x", "h1"), head("b", "")):
+        with pytest.raises(CatalogConflict, match=r"host-a:/data.*host-b:/data"):
+            decided(FOUNDER, head("a", "x", "g1"), other)
+    torn = node("a", store=store("a", "x", "g1", catalog="a"), catalog=CatalogIdentity("y", ("h1",)))
+    with pytest.raises(CatalogConflict, match="store of cluster x and the catalog of cluster y"):
+        decided(FOUNDER, torn)
+
+
+def test_a_catalog_that_was_made_from_another_one_comes_after_it() -> None:
+    later, former = head("b", "x", "g1", "g2"), head("a", "x", "g1")
+    assert decided(NOBODY, former, later).node_id == "b"
+    # The former store has been taken in by the later catalog.
+    aside = node("a", store=store("a", "x", "g1", "g2", catalog="b"), catalog=CatalogIdentity("x", ("g1",)))
+    assert decided(NOBODY, aside, later).node_id == "b"
+    with pytest.raises(CatalogMissing, match="host-of-b"):
+        decided(FOUNDER, aside)
+    with pytest.raises(CatalogMissing, match="replaced by a later one on host-of-b"):
+        decided(FOUNDER, former, worker("c", "x", "g1", "g2", catalog="b"))
+
+
+def test_what_could_not_be_looked_at_may_have_it() -> None:
+    with pytest.raises(ServiceUnitNotReady, match="host-b"):
+        decided(FOUNDER, node("a"), silent=("host-b",))
+    with pytest.raises(CorruptData):
+        decided(FOUNDER, node("a"), node("b", problem=CorruptData("/data/meta.sqlite", 0)))
+    # But not where something else is.
+    for error in (NotOurDataDirectory("thesis"), NetworkFileSystem("nfs")):
+        assert decided(FOUNDER, node("a"), node("b", problem=error)).node_id == "a"
+        with pytest.raises(type(error)):
+            decided(FOUNDER, node("a", problem=error), node("b"))
+
+
+def test_nodes_that_see_one_directory_count_once() -> None:
+    one = head("a", "x", "g1")
+    same = [
+        NodeReport(name, "host", "/data", "disk-1", one.store, one.has_partitions, one.catalog)
+        for name in ("b", "a", "c")
+    ]
+    assert decided(NOBODY, *same).node_id == "a"
+
+
+def test_a_catalog_of_version_0_1_gets_a_cluster() -> None:
+    assert decided(NOBODY, head("b", ""), node("a")) == Order("b", "open", "new-1", "new-2")
+
+
+def test_an_order_is_carried_out_once() -> None:
+    found, rebuild = Order("a", "found", "x", "g2"), Order("a", "rebuild", "x", "g2")
+    check_may_make(found, store("a"), False, "meta.sqlite")
+    check_may_make(rebuild, store("a", "x", "g1"), True, "meta.sqlite")
+    for order in (found, rebuild, Order("a", "open", "x", "g3")):
+        with pytest.raises(CatalogMissing, match=r"meta\.sqlite is gone"):
+            check_may_make(order, store("a", "x", "g1", "g2"), True, "meta.sqlite")
+    for holder, has_partitions in ((store("a", "x", "g1"), False), (store("a"), True)):
+        with pytest.raises(CatalogMissing):
+            check_may_make(found, holder, has_partitions, "meta.sqlite")
+
+
+def test_a_catalog_is_opened_only_with_its_cluster() -> None:
+    order = Order("a", "open", "x", "g")
+    for ours in (CatalogIdentity("x", ("g1",)), CatalogIdentity("", ())):
+        check_is_ours(order, store("a", "x"), ours, "meta.sqlite")
+    check_is_ours(order, store("a"), CatalogIdentity("x", ("g1",)), "meta.sqlite")
+    for holder in (store("a", "x"), store("a", "y")):
+        with pytest.raises(CatalogConflict):
+            check_is_ours(order, holder, CatalogIdentity("y", ("g1",)), "meta.sqlite")
+
+
+def test_a_new_range_has_no_number_that_anybody_saw() -> None:
+    random = Random(1)
+    seen = [5, FOUNDED_NUMBERS - 1]
+    for _ in range(REBUILT_RANGES):
+        first = new_range(seen, random)
+        new = range(first, first + REBUILT_NUMBERS)
+        assert first >= FOUNDED_NUMBERS
+        assert first + REBUILT_NUMBERS < 1 << 32
+        assert not any(number in new for number in seen)
+        seen.append(first + random.randrange(REBUILT_NUMBERS))
+    with pytest.raises(CatalogConflict, match="no numbers left"):
+        new_range(seen, random)

@@ -1,0 +1,83 @@
+"""Who belongs to a cluster, and what a store is told."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pulsar_ray.broker.catalog.catalog import Catalog
+from pulsar_ray.broker.catalog.membership import Membership
+from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity
+from pulsar_ray.model.topic_name import TopicName
+
+TOPIC = TopicName.parse("t")
+
+
+@pytest.fixture
+def membership(tmp_path: Path) -> Membership:
+    catalog, _ = Catalog.make(tmp_path / "meta.sqlite", "x", "g1")
+    catalog.remember_store("own", "head", "/data")
+    return Membership(catalog, "own", "head", takes_old=False, takes_empty=False)
+
+
+def described(
+    identity: StoreIdentity | None, host: str = "new", *, has_partitions: bool = False
+) -> dict[str, Any]:
+    return {"identity": identity, "path": "/data", "host": host, "has_partitions": has_partitions}
+
+
+def test_stores_of_this_cluster_and_fresh_ones_are_taken_in(membership: Membership) -> None:
+    fresh = StoreIdentity("s")
+    assert membership.refusal(described(fresh)) == ""
+    told = membership.told(fresh)
+    assert (told.cluster_id, told.generations, told.catalog_store_id) == ("x", ("g1",), "own")
+    assert membership.refusal(described(told, has_partitions=True)) == ""
+
+
+def test_stores_of_others_are_told_apart(membership: Membership) -> None:
+    other = StoreIdentity("s", cluster_id="y", generations=("g1",))
+    assert "is a store of cluster y, this is x" in membership.refusal(described(other))
+    apart = StoreIdentity("s", 2, "x", "s", "elsewhere", ("g1", "g2"))
+    assert "another catalog of this cluster, on elsewhere" in membership.refusal(described(apart))
+
+
+def test_stores_of_version_0_1_are_taken_in_if_the_catalog_knows_them_or_on_a_word(
+    membership: Membership,
+) -> None:
+    old = described(StoreIdentity("s", 1), has_partitions=True)
+    assert "--rebuild-catalog" in membership.refusal(old)
+    membership.catalog.create(TOPIC, 0, ["s"])
+    assert membership.refusal(old) == ""
+    stranger = described(StoreIdentity("stranger", 1), has_partitions=True)
+    assert membership.refusal(stranger)
+    assert dataclasses.replace(membership, takes_old=True).refusal(stranger) == ""
+
+
+def test_an_empty_directory_needs_a_word_and_one_that_had_a_store_another(membership: Membership) -> None:
+    assert "pulsar-ray init-store /data" in membership.refusal(described(None))
+    assert not membership.is_expected("new")
+    open_to_all = dataclasses.replace(membership, takes_empty=True)
+    assert open_to_all.refusal(described(None)) == ""
+    assert "this node had store own: mount its disk" in open_to_all.refusal(described(None, "head"))
+    assert open_to_all.is_expected("head")
+
+
+def test_numbers_that_a_store_knows_of_are_not_granted_again(membership: Membership) -> None:
+    """The catalog is one that was put back from a copy."""
+    store = described(StoreIdentity("s", cluster_id="x", generations=("g1",), numbers_below=41))
+    membership.take_in(store)
+    (row,) = membership.catalog.create(TOPIC, 0, ["s"])
+    assert row.number == 41
+    assert membership.told(store["identity"]).numbers_below == 42
+    assert membership.told(store["identity"], 50).numbers_below == 50
+
+
+def test_stores_that_are_away_are_named(membership: Membership) -> None:
+    membership.catalog.create(TOPIC, 3, ["own", "s"])
+    membership.catalog.remember_store("s", "worker", "/data")
+    assert membership.away({"own", "s"}) == []
+    (away,) = membership.away({"own"})
+    assert away == {"store_id": "s", "host": "worker", "path": "/data", "partitions": 1}

@@ -1,0 +1,162 @@
+"""What a partition tells those that follow it, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from pulsar_ray.broker.partition.followers import MAX_HELD_BYTES, MAX_PAUSE_S, Followers
+from pulsar_ray.errors import PulsarException
+from pulsar_ray.managed_ledger.log.append import AppendResult
+from pulsar_ray.model.position import Position
+from pulsar_ray.session.packet import decode_packet
+from pulsar_ray.session.requests import Advanced, Follow, decode_request
+from pulsar_ray.session.session_table import Session
+
+LEDGER = 7
+EPOCH = 3
+HEADER = b"h" * 100
+
+
+class ManualLoop:
+    """The loop as far as followers use it; time passes when told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> SimpleNamespace:
+        timer = (when, callback)
+        self.timers.append(timer)
+        return SimpleNamespace(cancel=lambda: self.timers.remove(timer) if timer in self.timers else None)
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        for timer in [timer for timer in self.timers if timer[0] <= self.now]:
+            self.timers.remove(timer)
+            timer[1]()
+
+
+class Pipe:
+    """A carrier that keeps what it is given."""
+
+    is_peer_stopped = False
+    kind = "test"
+
+    def __init__(self) -> None:
+        self.unsent_bytes = 0
+        self.packets: list[Advanced] = []
+
+    def send(self, buffers: Sequence[Any]) -> None:
+        request = decode_request(decode_packet(b"".join(bytes(buffer) for buffer in buffers)))
+        assert isinstance(request, Advanced)
+        self.packets.append(request)
+
+    def close(self, error: PulsarException | None = None) -> None: ...
+
+    def retain(self, count: int) -> None: ...
+
+    def release(self, count: int) -> None: ...
+
+
+class Rig:
+    """Followers of a log without segments that commits advance by an entry."""
+
+    def __init__(self, count: int) -> None:
+        self.loop = ManualLoop()
+        self.log = SimpleNamespace(
+            epoch=EPOCH,
+            last_position=Position(LEDGER, -1),
+            first_position=Position(LEDGER, 0),
+            segments_version=1,
+            segments=list,
+        )
+        loop: Any = self.loop
+        self.followers = Followers(self.log, loop)  # type: ignore[arg-type]
+        self.pipes = [Pipe() for _ in range(count)]
+        self.sessions = [Session(number, f"f{number}", 0) for number in range(count)]
+        for session, pipe in zip(self.sessions, self.pipes, strict=True):
+            session.carrier = pipe
+            self.follow(session)
+        for pipe in self.pipes:
+            pipe.packets.clear()
+
+    def follow(self, session: Session, *, armed: bool = True) -> None:
+        self.followers.follow(session, Follow(session.id, EPOCH, armed))
+
+    def commit(self, header: bytes = HEADER) -> None:
+        entry = self.log.last_position.entry_id + 1
+        self.log.last_position = Position(LEDGER, entry)
+        frame = (LEDGER, 0, 1000 * entry, header)
+        self.followers.advanced(AppendResult([self.log.last_position], [frame]))
+
+    def told(self, number: int = 0) -> list[tuple[int, int]]:
+        """(last entry, frames) of each packet to a follower."""
+        return [(packet.entry_id, len(packet.frames)) for packet in self.pipes[number].packets]
+
+
+def test_a_single_follower_is_told_of_each_commit_at_once() -> None:
+    rig = Rig(1)
+    for _ in range(3):
+        rig.commit()
+    assert rig.told() == [(0, 1), (1, 1), (2, 1)]
+
+
+def test_several_are_told_at_once_after_a_pause_and_then_of_what_follows_together() -> None:
+    rig = Rig(8)
+    rig.commit()
+    assert rig.told() == [(0, 1)]
+    for _ in range(5):
+        rig.commit()
+    assert rig.told() == [(0, 1)]
+    rig.loop.pass_time(MAX_PAUSE_S)
+    assert [rig.told(number) for number in range(8)] == [[(0, 1), (5, 5)]] * 8
+    rig.loop.pass_time(MAX_PAUSE_S)
+    rig.commit()
+    assert rig.told()[2:] == [(6, 1)]
+    assert not rig.loop.timers
+
+
+def test_who_stands_by_makes_nobody_wait() -> None:
+    rig = Rig(8)
+    for session in rig.sessions[1:]:
+        rig.follow(session, armed=False)
+    for _ in range(3):
+        rig.commit()
+    assert rig.told() == [(0, 1), (1, 1), (2, 1)]
+
+
+def test_no_more_is_held_back_than_fits_a_small_packet() -> None:
+    rig = Rig(8)
+    rig.commit()
+    rig.commit(b"h" * MAX_HELD_BYTES)
+    assert rig.told() == [(0, 1), (1, 1)]
+
+
+def test_an_answer_comes_behind_what_was_held_back() -> None:
+    rig = Rig(2)
+    rig.commit()
+    rig.commit()
+    rig.follow(rig.sessions[1])
+    assert rig.told(0) == [(0, 1), (1, 1)]
+    assert rig.told(1) == [(0, 1), (1, 1), (1, 0)]
+    rig.commit()
+    rig.followers.tell_held()
+    assert rig.told(0)[2:] == [(2, 1)]
+
+
+def test_a_follower_that_does_not_read_is_left_out_and_told_later() -> None:
+    rig = Rig(2)
+    rig.pipes[0].unsent_bytes = 1 << 20
+    rig.commit()
+    rig.loop.pass_time(MAX_PAUSE_S)
+    rig.commit()
+    assert rig.told(0) == []
+    assert rig.told(1) == [(0, 1), (1, 1)]
+    rig.pipes[0].unsent_bytes = 0
+    rig.followers.catch_up()
+    assert rig.told(0) == [(1, 0)]

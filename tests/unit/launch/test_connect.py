@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import ConnectError, ForkedClient
+from pulsar_ray.launch import connect
+from pulsar_ray.launch.connect import join_ray
+
+
+@pytest.fixture(autouse=True)
+def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process that is on no Ray yet, whatever other tests of this one have joined."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:1", "127.0.0.1:99999", "[::1]:1", "no-such-host.invalid:6379"]
+)
+def test_an_address_where_nobody_listens_is_refused_without_asking_ray(address: str) -> None:
+    with pytest.raises(ConnectError, match=r"no Ray cluster answers at .*ray start"):
+        join_ray(address)
+
+
+def test_an_environment_that_asks_for_rays_remote_client_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
+    with pytest.raises(ValueError, match=r"RAY_ADDRESS is ray://head:10001: .*`ray job submit`"):
+        join_ray("auto")
+
+
+@pytest.mark.parametrize("service_url", ["auto", "192.0.2.7:6379"])
+def test_a_process_that_is_on_rays_remote_client_is_refused(
+    service_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray.util.client.ray, "is_connected", lambda: True)
+    with pytest.raises(ValueError, match=r"connected to Ray by ray://: .*`ray job submit`"):
+        join_ray(service_url)
+
+
+@pytest.mark.parametrize(
+    ("address", "is_it"),
+    [
+        ("192.0.2.7:6379", True),
+        ("192.0.2.7:6380", False),
+        ("192.0.2.8:6379", False),
+        ("127.0.0.1:6379", True),
+        ("no-such-host.invalid:6379", False),
+    ],
+)
+def test_a_process_that_is_on_a_ray_already_stays_there(
+    address: str, is_it: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined = SimpleNamespace(
+        is_initialized=lambda: True,
+        init=lambda **_: None,
+        get_runtime_context=lambda: SimpleNamespace(gcs_address="192.0.2.7:6379"),
+        util=ray.util,
+    )
+    monkeypatch.setattr(connect, "node_address", lambda: "192.0.2.7")
+    monkeypatch.setattr(connect, "ray", joined)
+    if is_it:
+        assert join_ray(address)
+    else:
+        with pytest.raises(ConnectError, match=r"192\.0\.2\.7:6379 already.*Client\(\"auto\"\)"):
+            join_ray(address)
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+def test_a_token_is_shown_to_a_cluster_however_its_address_came(
+    is_given: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modes: list[str] = []
+    monkeypatch.setattr(ray, "init", lambda **_: None)
+    monkeypatch.setattr(connect, "_check_answers", lambda _: None)
+    monkeypatch.setattr(connect, "has_auth_token", lambda: True)
+    monkeypatch.setattr(connect, "share_auth_mode", modes.append)
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    assert join_ray("head:6379" if is_given else "auto")
+    assert modes == ["token"]
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file in which `ray start` leaves the cluster's address."""
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    (tmp_path / "ray").mkdir()
+    return tmp_path / "ray" / "ray_current_cluster"
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "[::1]:1"])
+def test_the_address_that_a_killed_ray_left_behind_is_no_running_ray(
+    address: str, recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded.write_text(address)
+    assert not join_ray("auto")
+    monkeypatch.setattr(connect, "_is_of_this_machine", lambda _: False)
+    with pytest.raises(ConnectError, match=r"no Ray cluster answers at .*:1"):
+        join_ray("auto")
+
+
+def test_the_address_of_a_ray_that_runs_is_joined(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    joined: list[str] = []
+    monkeypatch.setattr(ray, "init", lambda address, **_: joined.append(address))
+    assert not join_ray("auto"), "there is no file"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        recorded.write_text(address)
+        assert join_ray("auto")
+    assert joined == [address]
+
+
+def test_only_own_addresses_are_of_this_machine() -> None:
+    assert connect._is_of_this_machine("127.0.0.1")
+    assert not connect._is_of_this_machine("203.0.113.7")
+    assert not connect._is_of_this_machine("no-such-host.invalid")
+
+
+SETTLED = """
+max_message_size: 2000
+tcp_port_range: "7000"
+"""
+
+
+class _RunningBroker:
+    """A cluster whose broker was started with settings of its own."""
+
+    def describe_broker(self) -> dict[str, object]:
+        settings = Settings(data_dir="/data", max_message_size=1000, max_block_rows=5)
+        return {"data_dir": "/data", "settings": dataclasses.asdict(settings)}
+
+
+@pytest.mark.parametrize("service_url", ["auto", "local"])
+def test_settings_that_differ_from_those_of_the_running_broker_are_named(
+    service_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined: Any = object()
+    monkeypatch.setattr(connect, "RayCluster", _RunningBroker)
+    monkeypatch.setattr(connect, "join_ray", lambda _: True)
+    monkeypatch.setattr(connect, "is_driver", lambda: True)
+    monkeypatch.setattr(connect, "_on_this_ray", lambda _: joined)
+    monkeypatch.setattr(connect, "_join_embedded", lambda _: joined)
+    file = tmp_path / "broker.yaml"
+    file.write_text(SETTLED)
+    monkeypatch.setenv("PULSAR_RAY_SEGMENT_SIZE_BYTES", "70000")
+    with pytest.warns(UserWarning, match="has other settings") as caught:
+        connect.connect(
+            service_url,
+            data_dir="/mine",
+            config_file=file,
+            settings={"max_block_rows": 5, "max_block_bytes": 2000},
+        )
+    (warning,) = caught
+    assert warning.filename == __file__
+    for said in (
+        "data_dir is '/data', not '/mine'",
+        "max_message_size is 1000, not 2000",
+        "tcp_port_range is '0', not '7000'",
+        "segment_size_bytes is 134217728, not 70000",
+        "max_block_bytes is 1048576, not 2000",
+    ):
+        assert said in str(warning.message)
+    assert "max_block_rows" not in str(warning.message)
+
+
+@pytest.mark.parametrize("service_url", ["auto", "local", "192.0.2.7:6379"])
+def test_a_child_forked_from_a_process_on_ray_is_told_to_be_spawned(
+    service_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connect, "ray", SimpleNamespace(is_initialized=lambda: True))
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            connect.connect(service_url, data_dir=None, config_file=None, settings={})
+        except ForkedClient as error:
+            code = 0 if 'get_context("spawn")' in str(error) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -1,0 +1,54 @@
+"""What is written of a cursor is what changed, however it was collected."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from pulsar_ray.managed_ledger.cursor.cursor_changes import CursorChanges
+from pulsar_ray.managed_ledger.cursor.cursor_records import apply_changes, changes_payload
+from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor, Subscription
+from pulsar_ray.model.position import Position
+
+ENTRIES = 100_000
+
+
+def new_cursor() -> ManagedCursor:
+    cursor = ManagedCursor(Subscription("s"), Position(1, -1))
+    cursor.set_ledgers([(1, ENTRIES - 1)])
+    return cursor
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_records_of_scattered_acknowledgments_rebuild_the_cursor(seed: int) -> None:
+    rng = random.Random(seed)
+    cursor, again = new_cursor(), new_cursor()
+    for _ in range(4):
+        for _ in range(rng.choice([0, 3, 150, 400])):
+            # Close behind mark-delete, so that it moves on, and sometimes far away.
+            near = cursor.mark_delete.entry_id + 1
+            origin = near + rng.randrange(300) if rng.random() < 0.9 else rng.randrange(ENTRIES)
+            match rng.randrange(4):
+                case 0:
+                    cursor.acknowledge(1, origin, min(origin + rng.randrange(40), ENTRIES - 1))
+                case 1:
+                    cursor.acknowledge_bits(1, 0, (1 << ENTRIES - 1) | rng.getrandbits(500) << origin)
+                case _:
+                    cursor.acknowledge_bits(1, origin, rng.getrandbits(1 + rng.randrange(3000)))
+        if rng.random() < 0.2:
+            cursor.reset(Position(1, rng.randrange(ENTRIES)))
+        apply_changes(again, changes_payload(cursor))
+        cursor.changes = CursorChanges(is_recorded=True)
+        assert again.mark_delete == cursor.mark_delete
+        assert list(again.deleted) == list(cursor.deleted)
+
+
+def test_what_mark_delete_has_passed_is_not_written() -> None:
+    cursor = new_cursor()
+    evens = sum(1 << row for row in range(0, 1000, 2))
+    for block in range(200):
+        cursor.acknowledge_bits(1, block * 1000, evens)
+        cursor.acknowledge_bits(1, block * 1000, evens << 1)
+    assert cursor.mark_delete == Position(1, ENTRIES - 1)
+    assert "d" not in changes_payload(cursor)
