@@ -131,7 +131,7 @@ class Controller:
             check_may_make(order, identity, own["has_partitions"], path)
             if order.kind == "found":
                 return Catalog.make(path, order.cluster_id, order.generation)[0]
-            return (await self._rebuilt(None, path))[0]
+            return await self._rebuilt(None, path)
         catalog = Catalog(path)
         check_is_ours(order, identity, catalog.identity, path)
         if not catalog.identity.cluster_id:
@@ -140,7 +140,7 @@ class Controller:
             await self._rebuilt(catalog, path)
         return catalog
 
-    async def _rebuilt(self, catalog: Catalog | None, path: Path) -> tuple[Catalog, list[PartitionRow]]:
+    async def _rebuilt(self, catalog: Catalog | None, path: Path) -> Catalog:
         """A catalog with what lies in the stores that are there; none of their numbers is granted again."""
         order = self._order
         rows: list[PartitionRow] = []
@@ -180,7 +180,7 @@ class Controller:
             first = new_range([*seen, *catalog.first_numbers()], Random())
             made.begin_generation(order.cluster_id, order.generation, first, ancestors)
         logger.warning("made the catalog anew: %d partitions, %d left out", len(rows), len(left_out))
-        return made, left_out
+        return made
 
     def _find_running(self, topics: TopicRegistry) -> None:
         """After a restart of this actor: the partitions and dispatchers that run already."""
