@@ -17,7 +17,7 @@ import ray
 import pulsar_ray
 from benchmarks.measure import CpuMeter
 from pulsar_ray.launch.start import stop_broker
-from pulsar_ray.transport.names import NAMESPACE, dispatcher_name, partition_name
+from pulsar_ray.transport.actor_names import NAMESPACE, dispatcher_name, partition_name
 
 _NUMBERS = itertools.count(1)
 TMPFS = Path("/dev/shm")

@@ -17,7 +17,7 @@ from pulsar_ray.admin import Admin
 from pulsar_ray.launch.start import stop_broker
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.testing.waiting import wait_until
-from pulsar_ray.transport.names import CONTROLLER, NAMESPACE, dispatcher_name, partition_name
+from pulsar_ray.transport.actor_names import CONTROLLER, NAMESPACE, dispatcher_name, partition_name
 from pulsar_ray.transport.ray_calls import RAY_CALLS
 
 RESTART_DEADLINE_S = 60.0

@@ -9,9 +9,9 @@ from typing import Any
 from pulsar_ray.config import Settings
 from pulsar_ray.format.block import ROW_IS_ENTRY, BlockHeader, encode_block, parse_block_header
 from pulsar_ray.format.checksum import Buffer
-from pulsar_ray.managed_ledger.log.append import AppendResult
-from pulsar_ray.managed_ledger.log.identity import TopicIdentity
+from pulsar_ray.managed_ledger.log.commit import AppendResult
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
+from pulsar_ray.managed_ledger.log.partition_directories import TopicIdentity
 
 IDENTITY = TopicIdentity(7, "persistent://public/default/orders", -1)
 MIB = 1024 * 1024

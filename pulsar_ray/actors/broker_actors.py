@@ -12,8 +12,8 @@ import ray
 from pulsar_ray.actors.options import create
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import TooManyActiveActors
-from pulsar_ray.lane.within import within
-from pulsar_ray.transport.names import NAMESPACE
+from pulsar_ray.lane.await_within import within
+from pulsar_ray.transport.actor_names import NAMESPACE
 from pulsar_ray.transport.this_ray import is_running, running_names
 
 logger = logging.getLogger(__name__)

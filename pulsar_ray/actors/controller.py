@@ -34,17 +34,17 @@ from pulsar_ray.errors import (
     TopicNotFound,
     WrongNode,
 )
-from pulsar_ray.lane.within import within
-from pulsar_ray.managed_ledger.log.identity import TopicIdentity
+from pulsar_ray.lane.await_within import within
+from pulsar_ray.managed_ledger.log.partition_directories import TopicIdentity
 from pulsar_ray.managed_ledger.store.store_identity import CATALOG_FILE, StoreIdentity
 from pulsar_ray.model.topic_name import TopicName
-from pulsar_ray.transport.cluster import SubscriptionRequest
-from pulsar_ray.transport.names import (
+from pulsar_ray.transport.actor_names import (
     dispatcher_name,
     parse_dispatcher_name,
     parse_partition_name,
     partition_name,
 )
+from pulsar_ray.transport.cluster import SubscriptionRequest
 from pulsar_ray.transport.ray_errors import translated
 from pulsar_ray.transport.this_ray import alive_nodes, running_names
 

@@ -8,7 +8,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from pulsar_ray.actors.lane_actor import DATA
-from pulsar_ray.transport.names import NAMESPACE
+from pulsar_ray.transport.actor_names import NAMESPACE
 
 DATA_GROUP = 1000
 CTL_GROUP = 16

@@ -16,13 +16,17 @@ import ray
 from pulsar_ray.broker.serving.owner_loop import prepare_broker_process
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException, WrongNode
-from pulsar_ray.lane.within import within
+from pulsar_ray.lane.await_within import within
 from pulsar_ray.ledger.disk import SystemDisk
-from pulsar_ray.managed_ledger.log.identity import PartitionDirectory, partition_numbers, read_identities
+from pulsar_ray.managed_ledger.log.partition_directories import (
+    PartitionDirectory,
+    partition_numbers,
+    read_identities,
+)
 from pulsar_ray.managed_ledger.store.store_directory import StoreDirectory, check_foreign
 from pulsar_ray.managed_ledger.store.store_identity import STORE_FILE, StoreIdentity, has_partitions
 from pulsar_ray.managed_ledger.store.unfinished_growth import mark_added, mark_prepared, prepared_numbers
-from pulsar_ray.transport.names import CONTROLLER, NAMESPACE
+from pulsar_ray.transport.actor_names import CONTROLLER, NAMESPACE
 from pulsar_ray.transport.this_ray import node_address, node_memory_bytes, session_directory
 
 logger = logging.getLogger(__name__)

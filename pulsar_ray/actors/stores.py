@@ -14,9 +14,9 @@ from pulsar_ray.actors.store import StoreActor
 from pulsar_ray.broker.catalog.membership import Membership
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import NotConnected, PulsarException, ServiceUnitNotReady, Timeout
-from pulsar_ray.lane.within import within
+from pulsar_ray.lane.await_within import within
 from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity
-from pulsar_ray.transport.names import store_name
+from pulsar_ray.transport.actor_names import store_name
 from pulsar_ray.transport.ray_errors import translated
 from pulsar_ray.transport.this_ray import alive_hosts, draining_nodes, is_running
 

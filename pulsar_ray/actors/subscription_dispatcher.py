@@ -15,8 +15,8 @@ from pulsar_ray.broker.subscription.dispatcher_start import start_dispatcher
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.transport.actor_names import partition_name
 from pulsar_ray.transport.cluster import SubscriptionRequest
-from pulsar_ray.transport.names import partition_name
 from pulsar_ray.transport.ray_cluster import RayCluster
 from pulsar_ray.transport.this_ray import was_restarted
 

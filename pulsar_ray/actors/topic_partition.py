@@ -13,8 +13,8 @@ from pulsar_ray.broker.partition.partition_server import PartitionServer
 from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
-from pulsar_ray.managed_ledger.log.identity import TopicIdentity
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
+from pulsar_ray.managed_ledger.log.partition_directories import TopicIdentity
 from pulsar_ray.managed_ledger.store.store_directory import check_is_store
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.this_ray import node_id, was_restarted

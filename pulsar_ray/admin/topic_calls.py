@@ -12,8 +12,8 @@ from pulsar_ray.errors import (
     Timeout,
 )
 from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.transport.actor_names import dispatcher_name
 from pulsar_ray.transport.cluster import PartitionRoute, SubscriptionRequest, check_any_there
-from pulsar_ray.transport.names import dispatcher_name
 from pulsar_ray.transport.retry import until
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from pulsar_ray.errors import (
 from pulsar_ray.format.payload import decode_block
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.transport.actor_names import dispatcher_name
 from pulsar_ray.transport.cluster import PartitionRoute
-from pulsar_ray.transport.names import dispatcher_name
 
 MAX_PEEKED_MESSAGES = 100_000
 

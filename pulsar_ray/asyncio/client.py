@@ -9,8 +9,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
+from pulsar_ray.asyncio.blocking_calls import in_thread
 from pulsar_ray.asyncio.consumer import Consumer
-from pulsar_ray.asyncio.control_threads import in_thread
 from pulsar_ray.asyncio.home_loop import HomeLoop
 from pulsar_ray.asyncio.loop_handles import LoopClient, LoopConsumer, LoopProducer, LoopReader
 from pulsar_ray.asyncio.producer import Producer

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pulsar_ray.asyncio.activity import LoopActivity
-from pulsar_ray.asyncio.control_threads import in_thread
+from pulsar_ray.asyncio.activity_notifier import ActivityNotifier
+from pulsar_ray.asyncio.blocking_calls import in_thread
+from pulsar_ray.asyncio.lazy_handle import LazyHandle
 from pulsar_ray.asyncio.loop_handles import LoopConsumer
-from pulsar_ray.asyncio.opened_first import OpenedFirst
 from pulsar_ray.asyncio.receiving import has_message_available, receive_into, receive_one
 from pulsar_ray.asyncio.requests import all_answered
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
@@ -24,14 +24,14 @@ from pulsar_ray.client.options.not_yet import reconsume_later_not_yet
 from pulsar_ray.client.received.message import Message, MessageBatchView
 from pulsar_ray.client.received.taken_rows import FOREVER_S, TakenRows, batch_limits, receive_timeout_s
 from pulsar_ray.errors import InvalidConfiguration, Timeout
-from pulsar_ray.lane.within import retrieved
+from pulsar_ray.lane.await_within import retrieved
 from pulsar_ray.model.message_id import MessageId
 
 if TYPE_CHECKING:
     from pulsar_ray.asyncio.client import Client
 
 
-class Consumer(OpenedFirst[LoopConsumer]):
+class Consumer(LazyHandle[LoopConsumer]):
     """Receives from a topic through a subscription, in any number of tasks of its loop. Made by
     `Client.subscribe`; pickled, it subscribes anew at its first awaited call.
 
@@ -55,7 +55,7 @@ class Consumer(OpenedFirst[LoopConsumer]):
         super()._opened(inner)
         listener = self._options.consumer_event_listener
         if listener is not None:
-            inner.tell_activity_by(LoopActivity(self, listener, inner.core))
+            inner.tell_activity_by(ActivityNotifier(self, listener, inner.core))
 
     # --- receiving --------------------------------------------------------------------------------
 

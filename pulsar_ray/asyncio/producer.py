@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pulsar_ray.asyncio.control_threads import in_thread
+from pulsar_ray.asyncio.blocked_sends import BlockedSends
+from pulsar_ray.asyncio.blocking_calls import in_thread
+from pulsar_ray.asyncio.lazy_handle import LazyHandle
 from pulsar_ray.asyncio.loop_handles import LoopProducer
-from pulsar_ray.asyncio.opened_first import OpenedFirst
-from pulsar_ray.asyncio.room_queue import RoomQueue
-from pulsar_ray.asyncio.sent_message import SentMessage
+from pulsar_ray.asyncio.send_future import SendFuture
 from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.errors import Timeout
-from pulsar_ray.lane.within import within
+from pulsar_ray.lane.await_within import within
 from pulsar_ray.model.message_id import MessageId
 
 if TYPE_CHECKING:
     from pulsar_ray.asyncio.client import Client
 
 
-class Producer(OpenedFirst[LoopProducer]):
+class Producer(LazyHandle[LoopProducer]):
     """Publishes to a topic, from any number of tasks of its loop. Made by `Client.create_producer`; pickled,
     it reconnects as a new one at its first awaited call.
 
@@ -39,7 +39,7 @@ class Producer(OpenedFirst[LoopProducer]):
         super().__init__(client)
         self._options = options
         self._blocks = options.block_if_queue_full
-        self._room_queue: RoomQueue | None = None
+        self._room_queue: BlockedSends | None = None
         if inner is not None:
             self._opened(inner)
 
@@ -47,11 +47,11 @@ class Producer(OpenedFirst[LoopProducer]):
         return await self._client.open_producer(self._options)
 
     @property
-    def _rooms(self) -> RoomQueue:
+    def _rooms(self) -> BlockedSends:
         if self._room_queue is None:
             timeout_s = self._options.send_timeout_millis / 1000
             inner = self._open_already()
-            self._room_queue = RoomQueue(self._client.loop(), timeout_s, lambda: inner.next_in_turn)
+            self._room_queue = BlockedSends(self._client.loop(), timeout_s, lambda: inner.next_in_turn)
         return self._room_queue
 
     async def send(
@@ -91,7 +91,7 @@ class Producer(OpenedFirst[LoopProducer]):
             deliver_at,
             deliver_after,
         )
-        sent = SentMessage(loop=loop)
+        sent = SendFuture(loop=loop)
         if self._blocks:
             self._rooms.put(sent, value, fields, partition)
         elif partition is None:

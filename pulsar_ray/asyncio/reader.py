@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pulsar_ray.asyncio.control_threads import in_thread
+from pulsar_ray.asyncio.blocking_calls import in_thread
+from pulsar_ray.asyncio.lazy_handle import LazyHandle
 from pulsar_ray.asyncio.loop_handles import LoopReader
-from pulsar_ray.asyncio.opened_first import OpenedFirst
 from pulsar_ray.asyncio.receiving import has_message_available, receive_one
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.client.received.taken_rows import receive_timeout_s
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pulsar_ray.asyncio.client import Client
 
 
-class Reader(OpenedFirst[LoopReader]):
+class Reader(LazyHandle[LoopReader]):
     """Reads a topic from a message id on; holds nothing back and leaves no subscription behind. Made by
     `Client.create_reader`; pickled, it starts anew at its first awaited call.
     """

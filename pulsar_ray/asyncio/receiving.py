@@ -13,8 +13,8 @@ from pulsar_ray.client.received.block_rows import BlockRows
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.client.received.taken_rows import FOREVER_S, TakenRows
 from pulsar_ray.errors import PulsarException, SubscriptionNotFound, Timeout, TopicNotFound
+from pulsar_ray.lane.await_within import within
 from pulsar_ray.lane.timers import LoopTimers
-from pulsar_ray.lane.within import within
 
 
 class _Received(asyncio.Future[Message]):

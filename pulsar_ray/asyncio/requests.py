@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pulsar_ray.asyncio.control_threads import in_thread
+from pulsar_ray.asyncio.blocking_calls import in_thread
 from pulsar_ray.client.acks.statements import Statement
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.errors import NotConnected, PulsarException, SessionLost, Timeout
+from pulsar_ray.lane.await_within import within
 from pulsar_ray.lane.timers import LoopTimers
-from pulsar_ray.lane.within import within
 from pulsar_ray.session.requests import Request
-from pulsar_ray.transport.link import FIRST_BACKOFF_S, ActorLink
+from pulsar_ray.transport.actor_link import FIRST_BACKOFF_S, ActorLink
 
 
 async def call_partition(partition: PartitionConsumer, method: str, deadline: float, **arguments: Any) -> Any:

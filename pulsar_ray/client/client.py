@@ -56,8 +56,8 @@ from pulsar_ray.model.enums import (
 )
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.transport.actor_link import ActorLink
 from pulsar_ray.transport.cluster import Cluster
-from pulsar_ray.transport.link import ActorLink
 
 _ENDPOINT_IDS = itertools.count(1)
 LEAVE_RAY_S = 5.0

@@ -23,9 +23,9 @@ from pulsar_ray.lane.handshake import open_lane
 from pulsar_ray.lane.hello import HelloFields, parse_error
 from pulsar_ray.lane.io_interest import IoInterest
 from pulsar_ray.lane.io_thread import IoThread
+from pulsar_ray.lane.lane_writer import LaneWriter
 from pulsar_ray.lane.limits import LaneLimits
-from pulsar_ray.lane.outgoing import Outgoing
-from pulsar_ray.lane.shared_memory import Lending
+from pulsar_ray.lane.shared_memory import MemoryLender
 from pulsar_ray.session.packet import CARRIER_TYPES, ERROR, Buffer, Packet, PacketParser, total_bytes
 
 logger = logging.getLogger(__name__)
@@ -104,8 +104,8 @@ class LaneConnection:
         self._is_dispatching = False
         self._poll = select.poll()
         self._poll.register(self._fd, select.POLLIN)
-        self._outgoing = Outgoing(sock, limits, io, self._want_write, self.lose)
-        self._lending = Lending() if isinstance(address, UnixAddress) else None
+        self._outgoing = LaneWriter(sock, limits, io, self._want_write, self.lose)
+        self._lending = MemoryLender() if isinstance(address, UnixAddress) else None
 
     @classmethod
     def connect(

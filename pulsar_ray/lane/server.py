@@ -22,12 +22,12 @@ from pulsar_ray.errors import (
 )
 from pulsar_ray.format.block_memory import BlockMemory
 from pulsar_ray.lane.address import LaneAddress, TcpAddress, UnixAddress, configure_socket
+from pulsar_ray.lane.connection_limits import ConnectionLimits, UnprovenConnections, file_limit
 from pulsar_ray.lane.hello import HelloFields, SessionDecision, encode_error
 from pulsar_ray.lane.limits import LaneLimits
 from pulsar_ray.lane.listener import Listener
 from pulsar_ray.lane.peer import PeerCredentials, peer_credentials
 from pulsar_ray.lane.receive_budget import ReceiveBudget
-from pulsar_ray.lane.room import LaneRoom, Unproven, file_limit
 from pulsar_ray.lane.server_lane import LaneHandler, ServerLane
 from pulsar_ray.session.packet import STAGING_BYTES
 
@@ -45,8 +45,8 @@ class LaneServer:
 
     `token_check` is asked once per lane; it answers with the session or raises the PulsarException to
     refuse with, and compares tokens in constant time. On Unix sockets only peers of the same user get as
-    far. Connections that have not got there yet are bounded by `room`: the oldest goes. All methods belong to
-    the loop.
+    far. `connection_limits` bounds the connections that have not got there yet: the oldest goes. All methods
+    belong to the loop.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class LaneServer:
         self.loop = loop
         self.limits = limits or LaneLimits()
         self.token_check = token_check
-        self.room = LaneRoom.of(file_limit())
+        self.connection_limits = ConnectionLimits.of(file_limit())
         self._credentials = credentials
         self._allowed_uid = os.geteuid()
-        self._unproven: Unproven[ServerLane] = Unproven(self.room)
+        self._unproven: UnprovenConnections[ServerLane] = UnprovenConnections(self.connection_limits)
         self.budget = ReceiveBudget(self.limits.received_bytes, self.limits.lane_received_bytes)
         # A parser keeps nothing in it between two reads, and reads on one loop follow each other.
         self.staging = bytearray(STAGING_BYTES)
@@ -171,11 +171,12 @@ class LaneServer:
         sock.close()
 
     def _make_room(self, lane: ServerLane, peer: Hashable) -> None:
+        limits = self.connection_limits
         oldest = self._unproven.add(lane, peer)
         if oldest is not None:
             oldest.close(
                 TooManyConnections(
-                    f"more than {self.room.unproven} connections, or {self.room.unproven_of_peer} of one "
+                    f"more than {limits.unproven} connections, or {limits.unproven_of_peer} of one "
                     "peer, have not said who they are, and the oldest is closed: the limit on open files "
                     "(ulimit -Hn, where Ray is started) leaves room for so many"
                 )

@@ -167,7 +167,7 @@ class LentMemory:
             os.close(fd)
 
 
-class Lending:
+class MemoryLender:
     """Which of a client's packets to one actor go through memory. It is lent with the first large one."""
 
     def __init__(self) -> None:

@@ -12,9 +12,9 @@ from pulsar_ray.actors.options import create
 from pulsar_ray.broker.catalog.founding import Word, decide
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
-from pulsar_ray.launch.ending_actors import end_stores
-from pulsar_ray.launch.look import look_everywhere
-from pulsar_ray.transport.names import CONTROLLER
+from pulsar_ray.launch.kill_actors import kill_stores
+from pulsar_ray.launch.node_reports import node_reports
+from pulsar_ray.transport.actor_names import CONTROLLER
 from pulsar_ray.transport.ray_errors import translated
 from pulsar_ray.transport.this_ray import node_id
 
@@ -27,7 +27,7 @@ def bring_up(settings: Settings, word: Word) -> dict[str, Any]:
     The controller is pinned to the node of the catalog: elsewhere it would find no topics.
     """
     here = node_id()
-    reports, silent = look_everywhere(here, settings.data_dir)
+    reports, silent = node_reports(here, settings.data_dir)
     order = decide(reports, word, here=here, silent=silent, new_id=lambda: str(uuid.uuid4()))
     controller = create(Controller, CONTROLLER, order.node_id, settings.data_dir, settings, order)
     try:
@@ -37,6 +37,6 @@ def bring_up(settings: Settings, word: Word) -> dict[str, Any]:
         # One that is only restarting, or that somebody else started meanwhile, is left alone.
         if not error.retriable:
             ray.kill(controller)
-            end_stores()
+            kill_stores()
         raise
     return described

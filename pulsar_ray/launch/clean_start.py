@@ -19,7 +19,7 @@ import ray
 from pulsar_ray.broker.catalog.founding import Word
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import ConnectError, PulsarException, Timeout, error_from
-from pulsar_ray.transport.names import NAMESPACE
+from pulsar_ray.transport.actor_names import NAMESPACE
 
 TIMEOUT_S = 180.0
 _ANSWER = "pulsar-ray-answer: "

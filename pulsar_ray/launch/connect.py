@@ -21,11 +21,11 @@ from pulsar_ray.config import Settings
 from pulsar_ray.errors import ConnectError, ForkedClient
 from pulsar_ray.launch.embedded import ClientMark, EmbeddedRecord, join_embedded, read_record
 from pulsar_ray.launch.joined_ray import has_auth_token, share_auth_mode
+from pulsar_ray.launch.ray_output import quiet_ray_output, ray_was_joined
 from pulsar_ray.launch.ray_stay import STAYS
-from pulsar_ray.launch.raylet_messages import quiet_ray_output, ray_was_joined
 from pulsar_ray.launch.start import start_broker
+from pulsar_ray.transport.actor_names import NAMESPACE
 from pulsar_ray.transport.cluster import Cluster
-from pulsar_ray.transport.names import NAMESPACE
 from pulsar_ray.transport.ray_cluster import RayCluster
 from pulsar_ray.transport.this_ray import is_driver, node_address
 

@@ -14,9 +14,9 @@ from typing import Any
 import ray
 
 from pulsar_ray.errors import ConnectError
-from pulsar_ray.launch.ray_sessions import clear_ended_sessions
-from pulsar_ray.launch.raylet_messages import quiet_ray_output, ray_was_joined
-from pulsar_ray.transport.names import NAMESPACE
+from pulsar_ray.launch.ended_ray_sessions import clear_ended_sessions
+from pulsar_ray.launch.ray_output import quiet_ray_output, ray_was_joined
+from pulsar_ray.transport.actor_names import NAMESPACE
 from pulsar_ray.transport.ray_calls import RAY_CALLS
 
 _END_S = 5.0

@@ -9,8 +9,8 @@ import ray
 from pulsar_ray.broker.catalog.founding import Word
 from pulsar_ray.config import Settings
 from pulsar_ray.launch.clean_start import start_from_clean_process
-from pulsar_ray.launch.ending_actors import end_actors
-from pulsar_ray.transport.names import CONTROLLER, NAMESPACE
+from pulsar_ray.launch.kill_actors import kill_actors
+from pulsar_ray.transport.actor_names import CONTROLLER, NAMESPACE
 from pulsar_ray.transport.ray_errors import translated
 from pulsar_ray.transport.this_ray import has_runtime_env, is_own_ray, running_names
 
@@ -44,9 +44,9 @@ def stop_broker() -> bool:
     try:
         controller = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
     except ValueError:
-        return end_actors(running_names())
+        return kill_actors(running_names())
     with translated("stopping the broker"):
         ray.get(controller.shutdown.remote(), timeout=STOP_TIMEOUT_S)
     ray.kill(controller)
-    end_actors(name for name in running_names() if name != CONTROLLER)
+    kill_actors(name for name in running_names() if name != CONTROLLER)
     return True

@@ -23,10 +23,10 @@ from pulsar_ray.config import Settings
 from pulsar_ray.errors import NotConnected, PulsarException, SubscriptionNotFound, Timeout
 from pulsar_ray.ledger.disk import Disk
 from pulsar_ray.ledger.owner_lock import HeldLock, take_lock
-from pulsar_ray.managed_ledger.log.identity import TopicIdentity
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
+from pulsar_ray.managed_ledger.log.partition_directories import TopicIdentity
+from pulsar_ray.transport.actor_names import partition_name
 from pulsar_ray.transport.cluster import Cluster, SubscriptionRequest
-from pulsar_ray.transport.names import partition_name
 
 T = TypeVar("T")
 NODE_ADDRESS = "127.0.0.1"

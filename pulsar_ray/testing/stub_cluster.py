@@ -30,7 +30,7 @@ from pulsar_ray.errors import (
     TopicNotFound,
     WrongNode,
 )
-from pulsar_ray.managed_ledger.log.identity import TopicIdentity
+from pulsar_ray.managed_ledger.log.partition_directories import TopicIdentity
 from pulsar_ray.managed_ledger.store.store_identity import CATALOG_FILE
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.session.requests import PROTOCOL_VERSION
@@ -40,13 +40,13 @@ from pulsar_ray.testing.stub_actor import StubActor, StubDispatcher, StubPartiti
 from pulsar_ray.testing.stub_controller import STORE, StubController
 from pulsar_ray.testing.stub_non_persistent import StubNonPersistentPartition
 from pulsar_ray.testing.stub_tunnel import StubTunnel, TunnelCall
-from pulsar_ray.transport.cluster import AttachReply, PartitionRoute, SubscriptionRequest
-from pulsar_ray.transport.names import (
+from pulsar_ray.transport.actor_names import (
     dispatcher_name,
     parse_dispatcher_name,
     parse_partition_name,
     partition_name,
 )
+from pulsar_ray.transport.cluster import AttachReply, PartitionRoute, SubscriptionRequest
 from pulsar_ray.transport.retry import until
 
 ATTACH_TIMEOUT_S = 5.0

@@ -11,7 +11,7 @@ from pulsar_ray.broker.partition.non_persistent_partition import NonPersistentPa
 from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.config import Settings
 from pulsar_ray.testing.stub_actor import StubActor
-from pulsar_ray.transport.names import partition_name
+from pulsar_ray.transport.actor_names import partition_name
 
 
 class StubNonPersistentPartition(StubActor):

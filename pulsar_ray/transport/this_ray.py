@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import ray
 
-from pulsar_ray.transport.names import NAMESPACE
+from pulsar_ray.transport.actor_names import NAMESPACE
 
 CONTAINER_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),

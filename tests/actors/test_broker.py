@@ -26,7 +26,7 @@ from pulsar_ray.errors import (
     WrongNode,
 )
 from pulsar_ray.testing.waiting import wait_until
-from pulsar_ray.transport.names import CONTROLLER
+from pulsar_ray.transport.actor_names import CONTROLLER
 from tests.running_broker import Broker, dispatcher_actor, partition_actor
 
 WAIT_MS = 60_000

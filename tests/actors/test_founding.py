@@ -138,7 +138,7 @@ _COLOURED = """
 import os, sys, tempfile
 from pathlib import Path
 import ray, pulsar_ray
-from pulsar_ray.transport.names import NAMESPACE
+from pulsar_ray.transport.actor_names import NAMESPACE
 from pulsar_ray.launch.start import stop_broker
 
 directory = Path(tempfile.mkdtemp())

@@ -15,8 +15,8 @@ from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.session.packet import decode_packet, whole_packets
 from pulsar_ray.session.requests import decode_request
 from pulsar_ray.testing.waiting import wait_until
+from pulsar_ray.transport.actor_names import dispatcher_name
 from pulsar_ray.transport.carriers import Connection
-from pulsar_ray.transport.names import dispatcher_name
 from tests.conformance.broker import QUIET_MS, WAIT_MS, Broker, numbers, receive, values
 
 Quiet = Callable[[Consumer], None]

@@ -18,8 +18,8 @@ from pulsar_ray.errors import AlreadyClosed, ConsumerBusy, NotConnected, Produce
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.session.requests import ConsumerOpened
 from pulsar_ray.testing.waiting import wait_until
+from pulsar_ray.transport.actor_link import ActorLink
 from pulsar_ray.transport.cluster import AttachReply
-from pulsar_ray.transport.link import ActorLink
 from tests.conformance.broker import Broker, receive, values
 
 SOON: dict[str, Any] = {"auto_update_partitions_interval_seconds": 1}

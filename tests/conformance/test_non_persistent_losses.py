@@ -14,7 +14,7 @@ from pulsar_ray.errors import (
     Result,
 )
 from pulsar_ray.testing.waiting import wait_until
-from pulsar_ray.transport.names import dispatcher_name
+from pulsar_ray.transport.actor_names import dispatcher_name
 from tests.conformance.broker import WAIT_MS, Broker, numbers, values
 from tests.conformance.non_persistent import drops, new_topic, send_all, send_until_received
 

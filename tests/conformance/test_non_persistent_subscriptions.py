@@ -26,7 +26,7 @@ from pulsar_ray.model.enums import (
 )
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
-from pulsar_ray.transport.names import dispatcher_name
+from pulsar_ray.transport.actor_names import dispatcher_name
 from tests.conformance.broker import WAIT_MS, Broker, keyed_numbers, numbers, receive, values
 from tests.conformance.non_persistent import drops, new_topic, send_all, send_until_received, wait_for_permits
 

@@ -13,7 +13,7 @@ from pulsar_ray.errors import NotAllowedError, OperationNotSupported, TopicNotFo
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
-from pulsar_ray.transport.names import dispatcher_name
+from pulsar_ray.transport.actor_names import dispatcher_name
 from tests.conformance.broker import EARLIEST, Broker, numbers, receive, values
 
 

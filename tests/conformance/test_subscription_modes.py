@@ -11,7 +11,7 @@ from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.errors import ConsumerBusy
 from pulsar_ray.model.enums import ConsumerType, InitialPosition, SubscriptionMode
 from pulsar_ray.testing.waiting import wait_until
-from pulsar_ray.transport.names import dispatcher_name
+from pulsar_ray.transport.actor_names import dispatcher_name
 from tests.conformance.broker import EARLIEST, Broker, numbers, receive, values
 
 Quiet = Callable[[Consumer], None]

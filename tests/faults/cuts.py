@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pulsar_ray.errors import NotConnected
-from pulsar_ray.lane.outgoing import Outgoing
+from pulsar_ray.lane.lane_writer import LaneWriter
 from pulsar_ray.transport.cluster import Cluster
 from pulsar_ray.transport.ray_cluster import RayCluster
 
@@ -36,9 +36,9 @@ class CarrierCuts:
             self._is_armed = True
 
     def _patch_lanes(self) -> None:
-        write_some = Outgoing._write_some
+        write_some = LaneWriter._write_some
 
-        def cutting(outgoing: Outgoing, buffers: Sequence[Any], flags: int) -> Sequence[Any]:
+        def cutting(outgoing: LaneWriter, buffers: Sequence[Any], flags: int) -> Sequence[Any]:
             if not self._is_armed:
                 return write_some(outgoing, buffers, flags)
             self._is_armed = False
@@ -48,7 +48,7 @@ class CarrierCuts:
             outgoing._sock.shutdown(socket.SHUT_RDWR)
             raise BrokenPipeError("cut by the test")
 
-        Outgoing._write_some = cutting  # type: ignore[method-assign,assignment]
+        LaneWriter._write_some = cutting  # type: ignore[method-assign,assignment]
 
     def _patch_tunnel(self) -> None:
         exchange, exchange_result = RayCluster.exchange, RayCluster.exchange_result

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pulsar_ray.errors import Fenced
 from pulsar_ray.ledger.reader import SegmentReader
-from pulsar_ray.managed_ledger.log.append import Commit
+from pulsar_ray.managed_ledger.log.commit import Commit
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.testing.faulty_disk import FaultyDisk
 from tests.stored_blocks import block, open_log, settings

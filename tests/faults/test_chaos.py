@@ -18,7 +18,7 @@ from pulsar_ray import ConsumerType
 from pulsar_ray.admin import Admin
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.testing.waiting import wait_until
-from pulsar_ray.transport.names import CONTROLLER, dispatcher_name, partition_name
+from pulsar_ray.transport.actor_names import CONTROLLER, dispatcher_name, partition_name
 from tests.faults.chaos import Chaos
 from tests.faults.client_process import ClientSpec
 from tests.faults.journal import id_of

@@ -14,9 +14,9 @@ from pulsar_ray import ConsumerType
 from pulsar_ray.errors import SessionLost
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.testing.waiting import wait_until
-from pulsar_ray.transport import attaching, keep_alive, ray_connection
+from pulsar_ray.transport import actor_attacher, keep_alive, ray_connection
+from pulsar_ray.transport.actor_names import CONTROLLER
 from pulsar_ray.transport.cluster import SubscriptionRequest
-from pulsar_ray.transport.names import CONTROLLER
 from tests.faults import kill_points
 from tests.faults.journal import Id, id_of
 from tests.faults.processes import ClientProcess
@@ -265,7 +265,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """This process takes an actor for silent after 1.5 s instead of 5."""
     monkeypatch.setattr(keep_alive, "PING_INTERVAL_S", 0.5)
     monkeypatch.setattr(keep_alive, "SILENCE_S", 1.5)
-    monkeypatch.setattr(attaching, "ATTACH_TIMEOUT_S", 1.5)
+    monkeypatch.setattr(actor_attacher, "ATTACH_TIMEOUT_S", 1.5)
     monkeypatch.setattr(ray_connection, "CALL_TIMEOUT_S", 1.5)
 
 

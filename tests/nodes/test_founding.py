@@ -60,7 +60,7 @@ _COLOURS = """
 import pulsar_ray, ray
 from pulsar_ray.transport.this_ray import running_names
 from pulsar_ray.launch.connect import join_ray
-from pulsar_ray.transport.names import NAMESPACE
+from pulsar_ray.transport.actor_names import NAMESPACE
 
 def seen(_actor):
     import importlib.util, os

@@ -29,7 +29,7 @@ from pulsar_ray.errors import (
     SessionLost,
 )
 from pulsar_ray.format.block import BlockHeader, check_block_size, parse_block_header, verify_block
-from pulsar_ray.managed_ledger.log.append import AppendResult
+from pulsar_ray.managed_ledger.log.commit import AppendResult
 from pulsar_ray.managed_ledger.log.producer_incarnations import (
     Forgotten,
     NeverStored,

@@ -16,7 +16,7 @@ from pulsar_ray.errors import PulsarException
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory
 from pulsar_ray.managed_ledger.cursor.cursor_store import read_cursor
 from pulsar_ray.managed_ledger.cursor.deleted_text import deleted_text
-from pulsar_ray.managed_ledger.log.records import Subscription
+from pulsar_ray.managed_ledger.log.manifest_records import Subscription
 
 
 class SleepingCursors:

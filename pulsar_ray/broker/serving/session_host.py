@@ -84,7 +84,7 @@ class SessionHost:
             grace_ms=int(settings.reattach_grace_seconds * 1000),
             lease_ms=int(settings.session_lease_seconds * 1000),
             first_id=first_session_id,
-            most=self.lanes.room.proven,
+            most=self.lanes.connection_limits.proven,
         )
         self._ticker: asyncio.TimerHandle | None = None
         self._stays: dict[int, asyncio.Future[None]] = {}

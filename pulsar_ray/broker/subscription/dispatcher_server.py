@@ -35,7 +35,7 @@ from pulsar_ray.errors import (
     SessionLost,
     SubscriptionNotFound,
 )
-from pulsar_ray.lane.within import within
+from pulsar_ray.lane.await_within import within
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory, remove_cursor
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor, Subscription

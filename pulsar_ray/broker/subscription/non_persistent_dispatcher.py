@@ -20,7 +20,7 @@ from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
 from pulsar_ray.dispatch.block_ref import BlockRef
 from pulsar_ray.errors import OperationNotSupported, PulsarException, SubscriptionNotFound
-from pulsar_ray.lane.within import within
+from pulsar_ray.lane.await_within import within
 from pulsar_ray.session.requests import ConsumerOpened, OpenConsumer, Pushed
 from pulsar_ray.session.session_table import Session
 from pulsar_ray.transport.cluster import SubscriptionRequest

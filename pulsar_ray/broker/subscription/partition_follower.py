@@ -10,9 +10,9 @@ from typing import Any
 
 from pulsar_ray.errors import NotConnected, PulsarException, SessionLost
 from pulsar_ray.session.requests import Advanced, Call, Follow, MoveHold, encode_request
+from pulsar_ray.transport.actor_link import ActorLink
 from pulsar_ray.transport.cluster import AttachReply, Cluster, check_any_there
 from pulsar_ray.transport.endpoint import FOLLOWER
-from pulsar_ray.transport.link import ActorLink
 
 ATTACH_DEADLINE_S = 60.0
 CALL_DEADLINE_S = 30.0

@@ -16,7 +16,7 @@ from pulsar_ray.errors import Timeout
 from pulsar_ray.model.row_sets import of_ranges, span
 from pulsar_ray.session.packet import Buffer
 from pulsar_ray.session.requests import Acknowledge, NegativeAcknowledge, Request
-from pulsar_ray.transport.link import ActorLink
+from pulsar_ray.transport.actor_link import ActorLink
 
 MAX_RANGES_PER_PACKET = 20_000
 RANGES_PER_BITS = 50

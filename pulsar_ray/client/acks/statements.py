@@ -10,7 +10,7 @@ from contextlib import suppress
 from pulsar_ray.errors import NotConnected, PulsarException, SessionLost
 from pulsar_ray.session.packet import Buffer
 from pulsar_ray.session.requests import Request
-from pulsar_ray.transport.link import ActorLink
+from pulsar_ray.transport.actor_link import ActorLink
 
 
 class Statement:

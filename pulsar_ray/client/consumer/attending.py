@@ -15,9 +15,9 @@ from pulsar_ray.client.endpoint.withdrawn import Withdrawn
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.errors import AlreadyClosed, PulsarException, SubscriptionNotFound
 from pulsar_ray.session.requests import Call, CloseEndpoint, ConsumerOpened, OpenConsumer
+from pulsar_ray.transport.actor_link import ActorLink
 from pulsar_ray.transport.carriers import Connection
 from pulsar_ray.transport.cluster import AttachReply
-from pulsar_ray.transport.link import ActorLink
 
 
 class Attending(Acknowledging):

@@ -20,8 +20,8 @@ from pulsar_ray.model.row_ranges import RowRanges
 from pulsar_ray.model.row_sets import RowSet
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.session.requests import OpenConsumer
+from pulsar_ray.transport.actor_link import ActorLink
 from pulsar_ray.transport.cluster import PartitionRoute
-from pulsar_ray.transport.link import ActorLink
 
 if TYPE_CHECKING:
     from pulsar_ray.client.consumer.consumer_core import ConsumerCore

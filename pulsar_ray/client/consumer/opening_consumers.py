@@ -31,8 +31,8 @@ from pulsar_ray.errors import (
 from pulsar_ray.model.enums import InitialPosition, SubscriptionMode
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.transport.actor_link import ActorLink
 from pulsar_ray.transport.cluster import PartitionRoute
-from pulsar_ray.transport.link import ActorLink
 
 MAX_REFUSALS = 3
 """How often a partition may say that it has no such subscription: for good where none may be created."""

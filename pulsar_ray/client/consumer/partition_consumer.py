@@ -33,8 +33,8 @@ from pulsar_ray.session.requests import (
     Reset,
     encode_request,
 )
+from pulsar_ray.transport.actor_link import ActorLink
 from pulsar_ray.transport.cluster import AttachReply, PartitionRoute
-from pulsar_ray.transport.link import ActorLink
 
 if TYPE_CHECKING:
     from pulsar_ray.client.consumer.consumer_core import ConsumerCore

@@ -11,8 +11,8 @@ from pulsar_ray.client.endpoint.actor_links import ActorLinks
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.errors import TopicNotFound
 from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.transport.actor_names import partition_name
 from pulsar_ray.transport.cluster import PartitionRoute
-from pulsar_ray.transport.names import partition_name
 
 
 class TopicSelection(Protocol):

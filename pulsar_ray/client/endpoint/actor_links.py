@@ -15,8 +15,8 @@ from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.enums import InitialPosition, SubscriptionMode
 from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.transport.actor_link import ActorLink
 from pulsar_ray.transport.cluster import PartitionRoute, SubscriptionRequest, check_any_there
-from pulsar_ray.transport.link import ActorLink
 
 FIND_TIMEOUT_S = 5.0
 

@@ -8,9 +8,9 @@ from typing import Any
 from pulsar_ray.client.endpoint.leaving import Leaving
 from pulsar_ray.errors import AlreadyClosed, PulsarException
 from pulsar_ray.session.requests import Request
-from pulsar_ray.transport.awaited_replies import Reply
+from pulsar_ray.transport.actor_link import ActorLink
 from pulsar_ray.transport.carriers import Connection
-from pulsar_ray.transport.link import ActorLink
+from pulsar_ray.transport.pending_requests import Reply
 
 RETRY_S = 0.1
 

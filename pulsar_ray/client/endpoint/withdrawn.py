@@ -10,9 +10,9 @@ from pulsar_ray.client.endpoint.leaving import Leaving
 from pulsar_ray.errors import NotConnected, PulsarException, SessionLost
 from pulsar_ray.lane.completion import Completion
 from pulsar_ray.session.requests import CloseEndpoint
-from pulsar_ray.transport.attaching import ATTACH_TIMEOUT_S
+from pulsar_ray.transport.actor_attacher import ATTACH_TIMEOUT_S
+from pulsar_ray.transport.actor_link import ActorLink
 from pulsar_ray.transport.cluster import AttachReply
-from pulsar_ray.transport.link import ActorLink
 
 LOOK_S = 0.5
 """How long nobody looks whether the actor can still be attached to."""

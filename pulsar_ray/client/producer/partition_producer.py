@@ -23,9 +23,9 @@ from pulsar_ray.errors import (
 )
 from pulsar_ray.lane.completion import Completion
 from pulsar_ray.session.requests import OpenProducer, ProducerOpened, PublishFailed
+from pulsar_ray.transport.actor_link import ActorLink
 from pulsar_ray.transport.carriers import Connection
 from pulsar_ray.transport.cluster import AttachReply, PartitionRoute
-from pulsar_ray.transport.link import ActorLink
 
 
 class PartitionProducer(SendQueue):

@@ -27,9 +27,9 @@ from pulsar_ray.format.block import MAX_ROWS, check_block_size
 from pulsar_ray.format.table import MAX_BATCH_BYTES
 from pulsar_ray.session.publish_packets import PublishPackets
 from pulsar_ray.session.requests import ProducerOpened
+from pulsar_ray.transport.actor_link import ActorLink
 from pulsar_ray.transport.carriers import Connection
 from pulsar_ray.transport.cluster import PartitionRoute
-from pulsar_ray.transport.link import ActorLink
 
 MAX_PENDING_BYTES = 64 * 1024 * 1024
 IN_FLIGHT_UNBATCHED = 2

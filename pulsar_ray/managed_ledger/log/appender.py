@@ -9,10 +9,10 @@ from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.format.frame import encode_frame_header
 from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE, SegmentHeader
 from pulsar_ray.ledger.segment_file import segment_name
-from pulsar_ray.managed_ledger.log.append import AppendResult, Commit, LogFiles, OpenLedger
+from pulsar_ray.managed_ledger.log.commit import AppendResult, Commit, LogFiles, OpenLedger
 from pulsar_ray.managed_ledger.log.log_state import LogState
 from pulsar_ray.managed_ledger.log.manifest import LEDGER_COUNTER_BITS
-from pulsar_ray.managed_ledger.log.records import LedgersDeleted, ManifestRecord, SegmentOpened
+from pulsar_ray.managed_ledger.log.manifest_records import LedgersDeleted, ManifestRecord, SegmentOpened
 from pulsar_ray.managed_ledger.log.rollover import RolloverPolicy
 from pulsar_ray.model.position import position_of
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from pulsar_ray.config import Settings
 from pulsar_ray.ledger.record_log import RecordLog
 from pulsar_ray.ledger.segment_file import SegmentInfo, segment_name
-from pulsar_ray.managed_ledger.log.append import Commit, OpenLedger
-from pulsar_ray.managed_ledger.log.change import Change
-from pulsar_ray.managed_ledger.log.opening import OpenedLog
-from pulsar_ray.managed_ledger.log.records import (
+from pulsar_ray.managed_ledger.log.commit import Commit, OpenLedger
+from pulsar_ray.managed_ledger.log.log_recovery import OpenedLog
+from pulsar_ray.managed_ledger.log.manifest_change import ManifestChange
+from pulsar_ray.managed_ledger.log.manifest_records import (
     Checkpoint,
     IncarnationRecord,
     ManifestRecord,
@@ -31,7 +31,7 @@ class LogState:
         self.incarnations = opened.incarnations
         self.open_ledger: OpenLedger | None = None
         self.in_flight: Commit | None = None
-        self.unfinished: list[Change] = []
+        self.unfinished: list[ManifestChange] = []
         self.ended: list[ManifestRecord] = []
         """Ends of ledgers that hold already, and are written with the next records."""
         self.segments_version = 0

@@ -20,22 +20,22 @@ from pulsar_ray.ledger.ledger_writer import LedgerWriter
 from pulsar_ray.ledger.owner_lock import HeldLock, take_lock
 from pulsar_ray.ledger.record_log import RecordLog
 from pulsar_ray.ledger.segment_file import SegmentInfo
-from pulsar_ray.managed_ledger.log.append import AppendResult, Commit, LogFiles
 from pulsar_ray.managed_ledger.log.appender import Appender
-from pulsar_ray.managed_ledger.log.change import Change
+from pulsar_ray.managed_ledger.log.commit import AppendResult, Commit, LogFiles
+from pulsar_ray.managed_ledger.log.log_recovery import OpenedLog, open_log
 from pulsar_ray.managed_ledger.log.log_state import LogState
 from pulsar_ray.managed_ledger.log.manifest import LedgerInfo
+from pulsar_ray.managed_ledger.log.manifest_change import ManifestChange
 from pulsar_ray.managed_ledger.log.manifest_changes import ManifestChanges, before
 from pulsar_ray.managed_ledger.log.manifest_log import MANIFEST
-from pulsar_ray.managed_ledger.log.opening import OpenedLog, open_log
+from pulsar_ray.managed_ledger.log.manifest_records import Lease, Subscription, TopicIdentity, to_log
 from pulsar_ray.managed_ledger.log.position_index import IndexPoint
-from pulsar_ray.managed_ledger.log.records import Lease, Subscription, TopicIdentity, to_log
+from pulsar_ray.managed_ledger.log.retention import Retention
 from pulsar_ray.managed_ledger.log.rollover import RolloverPolicy
 from pulsar_ray.managed_ledger.log.time_search import TimeSearch
-from pulsar_ray.managed_ledger.log.trim import Retention
 from pulsar_ray.model.position import Position
 
-__all__ = ["AppendResult", "Change", "Commit", "ManagedLedger", "Retention", "Subscription"]
+__all__ = ["AppendResult", "Commit", "ManagedLedger", "ManifestChange", "Retention", "Subscription"]
 
 
 class ManagedLedger:
@@ -163,11 +163,11 @@ class ManagedLedger:
 
     # ---- subscriptions, leases, trimming
 
-    def finish_change(self, change: Change) -> Any:
+    def finish_change(self, change: ManifestChange) -> Any:
         """The change's run returned: it is durable; returns its result."""
         return self._changes.finish(change)
 
-    def fail_change(self, change: Change) -> None:
+    def fail_change(self, change: ManifestChange) -> None:
         """The change's run raised: whether it is in effect after a restart is unknown."""
         self._changes.fail(change)
 
@@ -190,7 +190,7 @@ class ManagedLedger:
 
     def begin_register_subscription(
         self, name: str, is_durable: bool, initial: str | Position, properties: dict[str, str] | None = None
-    ) -> Change:
+    ) -> ManifestChange:
         """Register a subscription with its hold; the result is the Subscription, an existing one as it is.
 
         `initial` is "earliest", "latest" (the durable end now: what is published later is seen), or a
@@ -198,28 +198,28 @@ class ManagedLedger:
         """
         return self._changes.register(name, is_durable, initial, dict(properties or {}))
 
-    def begin_move_hold(self, number: int, position: Position) -> Change:
+    def begin_move_hold(self, number: int, position: Position) -> ManifestChange:
         """Move a hold forwards, or back for a seek; the result is the mark-delete position that is valid.
 
         Raises SubscriptionNotFound.
         """
         return self._changes.move_hold(number, position)
 
-    def begin_remove_subscription(self, number: int) -> Change:
+    def begin_remove_subscription(self, number: int) -> ManifestChange:
         """Forget a subscription and its hold."""
         return self._changes.remove(number)
 
     def begin_grant_lease(
         self, first: Position, last: Position, expires_ms: int, lease_id: int | None = None
-    ) -> Change:
+    ) -> ManifestChange:
         """Keep the ledgers of a range until a time; the result is the lease's id. Its id again renews it."""
         return self._changes.grant_lease(first, last, expires_ms, lease_id)
 
-    def begin_release_lease(self, lease_id: int) -> Change:
+    def begin_release_lease(self, lease_id: int) -> ManifestChange:
         """Give a lease back before it expires."""
         return self._changes.release_lease(lease_id)
 
-    def begin_trim(self, now_ms: int, retention: Retention | None = None) -> Change | None:
+    def begin_trim(self, now_ms: int, retention: Retention | None = None) -> ManifestChange | None:
         """Delete ledgers at the front that nobody needs; the result is their ids. None: nothing to do.
 
         It also ends an idle open ledger that everybody has consumed, so that a later trim can take it.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pulsar_ray.ledger.segment_file import SegmentInfo, segment_name
-from pulsar_ray.managed_ledger.log.records import (
+from pulsar_ray.managed_ledger.log.manifest_records import (
     Counters,
     HoldMoved,
     Lease,

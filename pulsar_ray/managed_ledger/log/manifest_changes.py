@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from pulsar_ray.errors import SubscriptionNotFound
-from pulsar_ray.managed_ledger.log.append import LogFiles, OpenLedger
-from pulsar_ray.managed_ledger.log.change import Change
+from pulsar_ray.managed_ledger.log.commit import LogFiles, OpenLedger
 from pulsar_ray.managed_ledger.log.log_state import LogState
-from pulsar_ray.managed_ledger.log.records import (
+from pulsar_ray.managed_ledger.log.manifest_change import ManifestChange
+from pulsar_ray.managed_ledger.log.manifest_records import (
     HoldMoved,
     Lease,
     LeaseEnded,
@@ -20,8 +20,8 @@ from pulsar_ray.managed_ledger.log.records import (
     Subscription,
     SubscriptionRemoved,
 )
+from pulsar_ray.managed_ledger.log.retention import Retention, ledgers_to_trim
 from pulsar_ray.managed_ledger.log.rollover import RolloverPolicy
-from pulsar_ray.managed_ledger.log.trim import Retention, ledgers_to_trim
 from pulsar_ray.model.position import Position
 
 _IDLE_MS = 60_000
@@ -41,15 +41,15 @@ class ManifestChanges:
         result: Any = None,
         hold: Position | None = None,
         deleted: Sequence[int] = (),
-    ) -> Change:
+    ) -> ManifestChange:
         """A change that writes these records; a log that broke or became long is rewritten with them."""
-        change = Change(self._files, records, result, hold=hold, deleted=deleted)
+        change = ManifestChange(self._files, records, result, hold=hold, deleted=deleted)
         if records and self._state.has_to_rewrite(self._files.log):
             change.snapshot = self._state.snapshot()
         self._state.unfinished.append(change)
         return change
 
-    def finish(self, change: Change) -> Any:
+    def finish(self, change: ManifestChange) -> Any:
         """The change ran and is durable; returns its result."""
         state = self._state
         state.unfinished.remove(change)
@@ -61,7 +61,7 @@ class ManifestChanges:
             state.segments_changed()
         return change.result
 
-    def fail(self, change: Change) -> None:
+    def fail(self, change: ManifestChange) -> None:
         """The change's run raised: whether it is in effect after a restart is unknown."""
         self._state.unfinished.remove(change)
         self._state.ended += (r for r in change.records if isinstance(r, SegmentClosed | LedgerClosed))
@@ -76,7 +76,7 @@ class ManifestChanges:
 
     def register(
         self, name: str, is_durable: bool, initial: str | Position, properties: dict[str, str]
-    ) -> Change:
+    ) -> ManifestChange:
         existing = self.find_subscription(name, is_durable)
         if existing is not None:
             return self.begin((), existing)
@@ -97,17 +97,19 @@ class ManifestChanges:
         subscription = Subscription(number, name, is_durable, *hold, properties)
         return self.begin([subscription], subscription, hold if is_durable else None)
 
-    def move_hold(self, number: int, position: Position) -> Change:
+    def move_hold(self, number: int, position: Position) -> ManifestChange:
         if number not in self._state.manifest.subscriptions:
             topic = self._state.manifest.identity.topic
             raise SubscriptionNotFound(f"{topic} has no subscription number {number}")
         hold = self.clamp(position)
         return self.begin([HoldMoved(number, *hold)], hold, hold)
 
-    def remove(self, number: int) -> Change:
+    def remove(self, number: int) -> ManifestChange:
         return self.begin([SubscriptionRemoved(number)])
 
-    def grant_lease(self, first: Position, last: Position, expires_ms: int, lease_id: int | None) -> Change:
+    def grant_lease(
+        self, first: Position, last: Position, expires_ms: int, lease_id: int | None
+    ) -> ManifestChange:
         manifest = self._state.manifest
         if lease_id is None:
             lease_id = manifest.next_lease
@@ -115,7 +117,7 @@ class ManifestChanges:
         lease = Lease(lease_id, first.ledger_id, last.ledger_id, expires_ms)
         return self.begin([lease], lease_id, before(Position(first.ledger_id, 0)))
 
-    def release_lease(self, lease_id: int) -> Change:
+    def release_lease(self, lease_id: int) -> ManifestChange:
         return self.begin([LeaseEnded(lease_id)])
 
     def clamp(self, mark_delete: Position) -> Position:
@@ -125,7 +127,7 @@ class ManifestChanges:
 
     # ---- trimming
 
-    def trim(self, now_ms: int, retention: Retention) -> Change | None:
+    def trim(self, now_ms: int, retention: Retention) -> ManifestChange | None:
         """Delete what nobody needs at the front, end expired leases, close an open ledger nobody needs."""
         state = self._state
         manifest, current = state.manifest, state.open_ledger

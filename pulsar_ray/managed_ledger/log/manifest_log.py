@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pulsar_ray.ledger.record_log import read_log
 from pulsar_ray.managed_ledger.log.manifest import Manifest
+from pulsar_ray.managed_ledger.log.manifest_records import Checkpoint, IncarnationRecord, from_log
 from pulsar_ray.managed_ledger.log.position_index import IndexPoint
-from pulsar_ray.managed_ledger.log.records import Checkpoint, IncarnationRecord, from_log
 
 MANIFEST = "manifest"
 NOTHING = Checkpoint(-1, 0, 0, 0, 0, [], {}, [])

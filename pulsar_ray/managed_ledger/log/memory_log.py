@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from pulsar_ray.format.block import BlockHeader
 from pulsar_ray.format.checksum import Buffer
-from pulsar_ray.managed_ledger.log.append import AppendResult
+from pulsar_ray.managed_ledger.log.commit import AppendResult
 from pulsar_ray.managed_ledger.log.producer_incarnations import ProducerIncarnations, Repeat, Verdict
 from pulsar_ray.model.position import EARLIEST, Position
 

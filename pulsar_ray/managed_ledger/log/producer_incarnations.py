@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from pulsar_ray.format.block import BlockHeader
-from pulsar_ray.managed_ledger.log.records import IncarnationRecord
+from pulsar_ray.managed_ledger.log.manifest_records import IncarnationRecord
 from pulsar_ray.model.position import Position
 
 WINDOW_BLOCKS = 4096

@@ -18,7 +18,7 @@ from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.broker.catalog.membership import Membership
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import NetworkFileSystem, PulsarException, ServiceUnitNotReady, WrongNode
-from pulsar_ray.managed_ledger.log.identity import PartitionDirectory
+from pulsar_ray.managed_ledger.log.partition_directories import PartitionDirectory
 from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity
 
 

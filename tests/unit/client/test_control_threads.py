@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from pulsar_ray.asyncio.control_threads import in_thread
+from pulsar_ray.asyncio.blocking_calls import in_thread
 from tests.conformance.event_loop import on_a_loop, turns, until
 
 

@@ -22,8 +22,8 @@ from pulsar_ray.lane.shared_memory import (
     SLOTS,
     SLOTS_FOR_COPIES,
     BorrowedMemory,
-    Lending,
     LentMemory,
+    MemoryLender,
 )
 from pulsar_ray.session.packet import Packet, decode_packet, encode_packet
 from tests.unit.lane.server_thread import ECHO, HELLO_FIELDS, Receiver, ServerThread
@@ -252,7 +252,7 @@ def test_offers_that_are_none(borrowed: BorrowedMemory, fields: tuple[Any, ...])
 
 
 def test_only_large_whole_packets_are_shortened(borrowed: BorrowedMemory) -> None:
-    lending = Lending()
+    lending = MemoryLender()
     small = encode_packet(ECHO, (1,), [b"x" * 1000])
     large = encode_packet(ECHO, (2,), [b"x" * MIN_SHARED_BYTES])
     assert lending.shortened(small) is small
@@ -272,7 +272,7 @@ def test_without_such_memory_everything_goes_through_the_socket(monkeypatch: pyt
         raise PermissionError("not in this sandbox")
 
     monkeypatch.setattr(shared_memory, "memfd_create", refuse)
-    lending = Lending()
+    lending = MemoryLender()
     large = encode_packet(ECHO, (2,), [b"x" * MIN_SHARED_BYTES])
     assert list(lending.shortened(large)) == large
     assert lending.shortened(large) is large

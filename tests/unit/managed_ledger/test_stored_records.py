@@ -13,8 +13,8 @@ from pulsar_ray.format.record import encode_record, read_records
 from pulsar_ray.managed_ledger.cursor.cursor_records import cursor_from_snapshot, snapshot_payload
 from pulsar_ray.managed_ledger.cursor.managed_cursor import KnownConsumer, ManagedCursor
 from pulsar_ray.managed_ledger.cursor.managed_cursor import Subscription as CursorSubscription
-from pulsar_ray.managed_ledger.log import records as manifest_records
-from pulsar_ray.managed_ledger.log.records import (
+from pulsar_ray.managed_ledger.log import manifest_records
+from pulsar_ray.managed_ledger.log.manifest_records import (
     Checkpoint,
     Counters,
     HoldMoved,

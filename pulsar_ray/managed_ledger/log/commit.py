@@ -13,7 +13,7 @@ from pulsar_ray.ledger.directory_owner import DirectoryOwner
 from pulsar_ray.ledger.disk import Disk
 from pulsar_ray.ledger.ledger_writer import LedgerWriter
 from pulsar_ray.ledger.record_log import RecordLog
-from pulsar_ray.managed_ledger.log.records import (
+from pulsar_ray.managed_ledger.log.manifest_records import (
     Checkpoint,
     LedgerClosed,
     ManifestRecord,

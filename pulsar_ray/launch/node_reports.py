@@ -27,7 +27,7 @@ LOOK_DEADLINE_S = 45.0
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-def look(node_id: str, data_dir: str) -> NodeReport:
+def node_report(node_id: str, data_dir: str) -> NodeReport:
     """What lies in this machine's data directory. Changes nothing, and raises nothing."""
     path = Path(data_dir)
     report: dict[str, Any] = {"node_id": node_id, "host": socket.gethostname(), "path": data_dir}
@@ -50,14 +50,14 @@ def look(node_id: str, data_dir: str) -> NodeReport:
     return NodeReport(**report)
 
 
-def look_everywhere(here: str, data_dir: str) -> tuple[list[NodeReport], list[str]]:
+def node_reports(here: str, data_dir: str) -> tuple[list[NodeReport], list[str]]:
     """The report of every node, and the hosts of those that did not answer in time.
 
     This node's is made by this process, that of the others by short tasks.
     """
     hosts = alive_hosts()
     decorate: Any = ray.remote(num_cpus=0, max_retries=0)
-    task = decorate(look)
+    task = decorate(node_report)
     asked = {
         task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)).remote(
             node_id, data_dir
@@ -65,7 +65,7 @@ def look_everywhere(here: str, data_dir: str) -> tuple[list[NodeReport], list[st
         for node_id in hosts
         if node_id != here
     }
-    reports = [look(here, os.path.abspath(data_dir))]
+    reports = [node_report(here, os.path.abspath(data_dir))]
     silent = []
     done: Iterable[Any] = ()
     if asked:

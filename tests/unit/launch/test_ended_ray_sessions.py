@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_ray.launch.ray_sessions import clear_ended_sessions
+from pulsar_ray.launch.ended_ray_sessions import clear_ended_sessions
 
 LONG_AGO = time.time() - 7200
 

@@ -13,7 +13,7 @@ ATTACH_TIMEOUT_S = 5.0
 _ATTEMPTS = itertools.count(1)
 
 
-class Attaching:
+class ActorAttacher:
     """Of one client to one actor, in one thread at a time.
 
     `find_address` is asked only once nobody has the name any more: it takes no controller to attach to an

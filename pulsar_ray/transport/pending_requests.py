@@ -14,7 +14,7 @@ Reply = Callable[[Any, PulsarException | None], None]
 ANSWERS = (Done, Failed, ProducerOpened, ConsumerOpened)
 
 
-class AwaitedReplies:
+class PendingRequests:
     """Each request has an id of its own, and its reply is called once."""
 
     def __init__(self) -> None:

@@ -7,16 +7,16 @@ from collections.abc import Iterable
 
 import ray
 
-from pulsar_ray.transport.names import NAMESPACE, is_store_name
+from pulsar_ray.transport.actor_names import NAMESPACE, is_store_name
 from pulsar_ray.transport.this_ray import running_names
 
 
-def end_stores() -> None:
+def kill_stores() -> None:
     """End the stores that no controller cares for; one that was left would keep its data directory."""
-    end_actors(name for name in running_names() if is_store_name(name))
+    kill_actors(name for name in running_names() if is_store_name(name))
 
 
-def end_actors(names: Iterable[str]) -> bool:
+def kill_actors(names: Iterable[str]) -> bool:
     """End actors of the broker for good, as a crash would; False if there are none."""
     found = False
     for name in names:

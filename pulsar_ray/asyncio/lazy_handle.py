@@ -7,7 +7,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
-from pulsar_ray.asyncio.control_threads import in_thread
+from pulsar_ray.asyncio.blocking_calls import in_thread
 from pulsar_ray.client.endpoint.ending import Ending
 from pulsar_ray.errors import AlreadyClosed, NotConnected
 
@@ -24,10 +24,10 @@ class _Handle(Protocol):
 
 
 T = TypeVar("T", bound=_Handle)
-S = TypeVar("S", bound="OpenedFirst[Any]")
+S = TypeVar("S", bound="LazyHandle[Any]")
 
 
-class OpenedFirst(Generic[T]):
+class LazyHandle(Generic[T]):
     """`_inner` is the synchronous client's object, once it is open; `_what` it is, for errors."""
 
     _what: ClassVar[str]

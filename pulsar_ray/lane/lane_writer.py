@@ -19,7 +19,7 @@ _FAREWELL_S = 0.1
 """After a failed write: how long the reader may still find the peer's own reason for closing."""
 
 
-class Outgoing:
+class LaneWriter:
     """Writes to a blocking socket, for threads that may block (`write`) and for others (`queue`).
 
     What the latter could not write goes out before anything later: by the next writer, or by `flush` when

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.managed_ledger.log.manifest_log import read_manifest
-from pulsar_ray.managed_ledger.log.records import TopicIdentity
+from pulsar_ray.managed_ledger.log.manifest_records import TopicIdentity
 
 __all__ = ["PartitionDirectory", "TopicIdentity", "partition_numbers", "read_identities"]
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class LoopActivity:
+class ActivityNotifier:
     """Calls the listener for one change after the other, and awaits it if it is a coroutine.
 
     What it raises is logged. Made on the loop; `stop` may come from any thread.

@@ -34,12 +34,12 @@ from pulsar_ray.lane.timers import LoopTimers, Timers
 from pulsar_ray.session.packet import Buffer, Packet
 from pulsar_ray.session.receipts import RECEIPT, receipts_by_producer
 from pulsar_ray.session.requests import MovedNotice, Pong, Request, decode_request, encode_request
-from pulsar_ray.transport.attaching import Attaching
-from pulsar_ray.transport.awaited_replies import ANSWERS, AwaitedReplies, Reply
+from pulsar_ray.transport.actor_attacher import ActorAttacher
 from pulsar_ray.transport.carriers import Connection, open_connection
 from pulsar_ray.transport.cluster import AttachReply, Cluster
 from pulsar_ray.transport.endpoint import FOLLOWER, Endpoint
 from pulsar_ray.transport.keep_alive import KeepAlive
+from pulsar_ray.transport.pending_requests import ANSWERS, PendingRequests, Reply
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ _awaits_packets = attrgetter("awaits_packets")
 
 
 class ActorLink:
-    """One session with one actor; what finds it and asks it is `Attaching`."""
+    """One session with one actor; what finds it and asks it is `ActorAttacher`."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class ActorLink:
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self._cluster = cluster
-        self._attaching = Attaching(cluster, address, find_address, client_id, transport)
+        self._attaching = ActorAttacher(cluster, address, find_address, client_id, transport)
         self._client_id = client_id
         self._transport = transport
         self._pushes = pushes
@@ -74,7 +74,7 @@ class ActorLink:
         self.timers: Timers = self.loop_timers or IoThread.get()
         """For what its endpoints do later."""
         self._endpoints: dict[int, Endpoint] = {}
-        self._replies = AwaitedReplies()
+        self._replies = PendingRequests()
         self._keep_alive = KeepAlive(cluster, lambda: self._connection, self._lost, self.close, loop)
         self._state = threading.Condition()
         self._connection: Connection | None = None

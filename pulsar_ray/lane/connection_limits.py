@@ -16,7 +16,7 @@ _MOST_UNPROVEN = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class LaneRoom:
+class ConnectionLimits:
     """Of one actor. Half of its files stay for its data and for Ray."""
 
     proven: int
@@ -27,7 +27,7 @@ class LaneRoom:
     """Of one process or one host."""
 
     @classmethod
-    def of(cls, file_limit: int) -> LaneRoom:
+    def of(cls, file_limit: int) -> ConnectionLimits:
         """Of a process that may open so many files."""
         unproven = max(8, min(_MOST_UNPROVEN, file_limit // 8))
         return cls(max(8, file_limit * 3 // 8 // _FILES_PER_LANE), unproven, max(4, unproven // 2))
@@ -47,11 +47,11 @@ def raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-class Unproven(Generic[T]):
+class UnprovenConnections(Generic[T]):
     """Connections that have not shown their token, in the order in which they came."""
 
-    def __init__(self, room: LaneRoom) -> None:
-        self._room = room
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self._limits = limits
         self._peers: dict[T, Hashable] = {}
         self._by_peer: dict[Hashable, dict[T, None]] = {}
 
@@ -64,9 +64,9 @@ class Unproven(Generic[T]):
         """
         of_peer = self._by_peer.setdefault(peer, {})
         oldest = None
-        if len(of_peer) >= self._room.unproven_of_peer:
+        if len(of_peer) >= self._limits.unproven_of_peer:
             oldest = next(iter(of_peer))
-        elif len(self._peers) >= self._room.unproven:
+        elif len(self._peers) >= self._limits.unproven:
             oldest = next(iter(self._peers))
         of_peer[connection] = None
         self._peers[connection] = peer

@@ -2,25 +2,25 @@ from __future__ import annotations
 
 import random
 
-from pulsar_ray.lane.room import LaneRoom, Unproven
+from pulsar_ray.lane.connection_limits import ConnectionLimits, UnprovenConnections
 
-ROOM = LaneRoom(proven=100, unproven=6, unproven_of_peer=3)
+ROOM = ConnectionLimits(proven=100, unproven=6, unproven_of_peer=3)
 
 
 def test_the_oldest_of_a_peer_goes_first() -> None:
-    unproven: Unproven[str] = Unproven(ROOM)
+    unproven: UnprovenConnections[str] = UnprovenConnections(ROOM)
     assert unproven.add("other", "b") is None
     assert [unproven.add(name, "a") for name in "xyzuv"] == [None, None, None, "x", "y"]
     assert len(unproven) == 4
 
 
 def test_the_oldest_of_all_goes_when_there_are_too_many() -> None:
-    unproven: Unproven[int] = Unproven(ROOM)
+    unproven: UnprovenConnections[int] = UnprovenConnections(ROOM)
     assert [unproven.add(number, f"peer {number}") for number in range(8)] == [None] * 6 + [0, 1]
 
 
 def test_a_proven_connection_makes_room() -> None:
-    unproven: Unproven[int] = Unproven(ROOM)
+    unproven: UnprovenConnections[int] = UnprovenConnections(ROOM)
     for number in range(1000):
         assert unproven.add(number, "a") is None
         unproven.remove(number)
@@ -30,7 +30,7 @@ def test_a_proven_connection_makes_room() -> None:
 
 def test_never_more_than_the_room_has_whatever_comes_and_goes() -> None:
     choose = random.Random(1)
-    unproven: Unproven[int] = Unproven(ROOM)
+    unproven: UnprovenConnections[int] = UnprovenConnections(ROOM)
     there: dict[int, int] = {}
     for number in range(3000):
         if there and choose.random() < 0.4:
@@ -47,7 +47,7 @@ def test_never_more_than_the_room_has_whatever_comes_and_goes() -> None:
 
 def test_files_are_left_for_data_whatever_the_limit() -> None:
     for limit in (64, 256, 1024, 4096, 65_536, 1 << 20):
-        room = LaneRoom.of(limit)
+        room = ConnectionLimits.of(limit)
         assert 2 * room.proven + room.unproven <= limit // 2
         assert room.unproven_of_peer < room.unproven
-    assert LaneRoom.of(1024).proven == 192
+    assert ConnectionLimits.of(1024).proven == 192

@@ -10,7 +10,7 @@ from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.message_id import MessageId
 
 
-class SentMessage(asyncio.Future[MessageId], ErrorCallback):
+class SendFuture(asyncio.Future[MessageId], ErrorCallback):
     """One message's receipt; completed on the loop it belongs to."""
 
     def __call__(self, result: Any, message_id: MessageId) -> None:

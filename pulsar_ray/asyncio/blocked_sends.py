@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from pulsar_ray.asyncio.sent_message import SentMessage
+from pulsar_ray.asyncio.send_future import SendFuture
 from pulsar_ray.client.producer.partition_producer import PartitionProducer
 from pulsar_ray.errors import PulsarException, Timeout
 from pulsar_ray.lane.timers import LoopTimers
@@ -19,7 +19,7 @@ from pulsar_ray.lane.timers import LoopTimers
 @dataclass
 class _Waiting:
     number: int
-    sent: SentMessage
+    sent: SendFuture
     value: bytes | None
     fields: tuple[Any, ...] | None
     is_in_turn: bool
@@ -27,7 +27,7 @@ class _Waiting:
     is_waiting: bool = field(default=True)
 
 
-class RoomQueue:
+class BlockedSends:
     """Of one producer. Messages bound for a partition wait for that one; those in turn wait together for the
     one that `next_in_turn` gives, which changes while they are added.
     """
@@ -48,7 +48,7 @@ class RoomQueue:
 
     def put(
         self,
-        sent: SentMessage,
+        sent: SendFuture,
         value: bytes | None,
         fields: tuple[Any, ...] | None,
         partition: PartitionProducer | None,

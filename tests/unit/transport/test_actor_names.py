@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from pulsar_ray.transport.names import (
+from pulsar_ray.transport.actor_names import (
     dispatcher_name,
     parse_dispatcher_name,
     parse_partition_name,

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from pulsar_ray.ledger.segment_file import parse_segment_name
-from pulsar_ray.managed_ledger.log.append import LogFiles
-from pulsar_ray.managed_ledger.log.records import ManifestRecord, to_log
+from pulsar_ray.managed_ledger.log.commit import LogFiles
+from pulsar_ray.managed_ledger.log.manifest_records import ManifestRecord, to_log
 from pulsar_ray.model.position import Position
 
 
-class Change:
+class ManifestChange:
     """`run` it on the commit thread, then finish or fail it on the owner loop."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Change:
         run_together([self])
 
 
-def run_together(changes: Sequence[Change]) -> None:
+def run_together(changes: Sequence[ManifestChange]) -> None:
     """Run several changes with one write and one sync: all of them become durable, or it raises."""
     records = [to_log(record) for change in changes for record in change.records]
     snapshot = next((change.snapshot for change in reversed(changes) if change.snapshot is not None), None)

@@ -21,9 +21,14 @@ from pulsar_ray.ledger.recovery import Corruption, SegmentScan, make_durable
 from pulsar_ray.ledger.segment_file import SegmentInfo, parse_segment_name
 from pulsar_ray.managed_ledger.log.manifest import LEDGER_COUNTER_BITS, LedgerInfo, Manifest
 from pulsar_ray.managed_ledger.log.manifest_log import NOTHING, ManifestContent, read_manifest
+from pulsar_ray.managed_ledger.log.manifest_records import (
+    LedgerClosed,
+    LedgersDeleted,
+    SegmentClosed,
+    TopicIdentity,
+)
 from pulsar_ray.managed_ledger.log.position_index import PositionIndex
 from pulsar_ray.managed_ledger.log.producer_incarnations import ProducerIncarnations
-from pulsar_ray.managed_ledger.log.records import LedgerClosed, LedgersDeleted, SegmentClosed, TopicIdentity
 
 
 @dataclass

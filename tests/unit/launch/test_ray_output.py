@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import ray
 
-from pulsar_ray.launch import raylet_messages
-from pulsar_ray.launch.raylet_messages import quiet_ray_output, ray_was_joined
+from pulsar_ray.launch import ray_output
+from pulsar_ray.launch.ray_output import quiet_ray_output, ray_was_joined
 
 MANY_WORKERS = (
     "WARNING: 8 PYTHON worker processes have been started on node: 0a1b with address: 192.0.2.1, which is 4x "
@@ -24,7 +24,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     # Another test of this process may have joined a Ray.
     rays_own = getattr(worker.print_to_stdstream, "_printer", worker.print_to_stdstream)
     monkeypatch.setattr(worker, "print_to_stdstream", rays_own)
-    monkeypatch.setattr(raylet_messages, "_joined", set())
+    monkeypatch.setattr(ray_output, "_joined", set())
 
     def say(*lines: str, pid: str = "raylet") -> None:
         # Ray repeats no line that it has printed a moment ago.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pulsar_ray.errors import Moved, PulsarException, ServiceUnitNotReady, Timeout
-from pulsar_ray.transport.attaching import Attaching
+from pulsar_ray.transport.actor_attacher import ActorAttacher
 from pulsar_ray.transport.cluster import AttachReply
 
 REMOTE = "/of/another/node"
@@ -48,9 +48,9 @@ class Asked:
         self.found += 1
         return f"found-{self.found}"
 
-    def attaching(self, transport: str) -> Attaching:
+    def attaching(self, transport: str) -> ActorAttacher:
         cluster: Any = self
-        return Attaching(cluster, "name", self.find, "me", transport)
+        return ActorAttacher(cluster, "name", self.find, "me", transport)
 
 
 def test_where_its_socket_is_no_port_is_asked_for(tmp_path: Path) -> None:
