@@ -68,9 +68,9 @@ def change(log: ManagedLedger, pending: Any) -> Any:
     try:
         pending.run()
     except BaseException:
-        log.fail_change(pending)
+        log.changes.fail(pending)
         raise
-    return log.finish_change(pending)
+    return log.changes.finish(pending)
 
 
 def abandon(log: ManagedLedger) -> None:

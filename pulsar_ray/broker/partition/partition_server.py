@@ -35,8 +35,10 @@ from pulsar_ray.errors import (
     SubscriptionNotFound,
 )
 from pulsar_ray.managed_ledger.cursor.cursor_directories import remove_forgotten
-from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger, Subscription
+from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.manifest import LEDGER_COUNTER_BITS
+from pulsar_ray.managed_ledger.log.manifest_changes import mark_delete_before
+from pulsar_ray.managed_ledger.log.manifest_records import Subscription
 from pulsar_ray.model.position import Position
 from pulsar_ray.session.control_calls import PARTITION_CALLS, check_call
 from pulsar_ray.session.requests import (
@@ -104,8 +106,8 @@ class PartitionServer:
     def _remove_forgotten_cursors(self) -> None:
         """Those whose subscription was removed by a dispatcher that died before it had removed them."""
         ledger = self.ledger
-        registered = {subscription.number for subscription in ledger.subscriptions()}
-        end = ledger.next_subscription_number
+        registered = {subscription.number for subscription in ledger.changes.subscriptions()}
+        end = ledger.changes.next_subscription_number
         self._loop.run_in_executor(None, remove_forgotten, Path(ledger.directory), registered, end)
 
     def _write_reach_file(self) -> tuple[str, str]:
@@ -198,7 +200,7 @@ class PartitionServer:
         self.ledger.incarnations.forget_idle(now_ms)
         if self._loop.time() - self._trimmed_at >= self._trim_interval():
             self._trimmed_at = self._loop.time()
-            self._submit_change(self.ledger.begin_trim(now_ms))
+            self._submit_change(self.ledger.changes.trim(now_ms))
 
     def _looked(self, _: None, error: BaseException | None) -> None:
         if isinstance(error, PulsarException):
@@ -219,9 +221,9 @@ class PartitionServer:
         self._hold_timer = None
         holds, self._holds = self._holds, {}
         for number, position in holds.items():
-            if self.ledger.has_subscription(number):
+            if self.ledger.changes.has_subscription(number):
                 refused = functools.partial(self._report_again, number, position)
-                self._submit_change(self.ledger.begin_move_hold(number, position), refused)
+                self._submit_change(self.ledger.changes.move_hold(number, position), refused)
 
     def _report_again(self, number: int, position: Position) -> None:
         """A hold that the disk did not take is written later, unless it has moved on by then."""
@@ -268,8 +270,8 @@ class PartitionServer:
     def _settled(self, change: Any, error: BaseException | None) -> Any:
         """What a change that ran has brought: its result, or the error to raise."""
         if error is None:
-            return self.ledger.finish_change(change)
-        self.ledger.fail_change(change)
+            return self.ledger.changes.finish(change)
+        self.ledger.changes.fail(change)
         if isinstance(error, OSError):
             return BrokerPersistenceError(f"{self.ledger.directory}: the disk refused a change: {error}")
         return error
@@ -306,7 +308,7 @@ class PartitionServer:
 
         `initial` is "earliest", "latest" or the [ledger id, entry id] of its first message.
         """
-        existing = self.ledger.find_subscription(name, durable)
+        existing = self.ledger.changes.find_subscription(name, durable)
         if existing is None:
             if not create:
                 raise SubscriptionNotFound(
@@ -316,12 +318,12 @@ class PartitionServer:
             start: str | Position
             if not isinstance(initial, str):
                 await self.check_position(initial)
-                start = self.ledger.before(Position(*initial))
+                start = mark_delete_before(Position(*initial))
             else:
                 start = initial
-            change = self.ledger.begin_register_subscription(name, durable, start, properties)
+            change = self.ledger.changes.register(name, durable, start, properties)
             await self._durable(change)
-            existing = self.ledger.find_subscription(name, durable)
+            existing = self.ledger.changes.find_subscription(name, durable)
             assert existing is not None
         return {
             "number": existing.number,
@@ -333,8 +335,8 @@ class PartitionServer:
 
     async def remove_subscription(self, number: int) -> None:
         """Forget a subscription and its hold, durably."""
-        if self.ledger.has_subscription(number):
-            await self._durable(self.ledger.begin_remove_subscription(number))
+        if self.ledger.changes.has_subscription(number):
+            await self._durable(self.ledger.changes.remove_subscription(number))
 
     async def hold_for_seek(self, number: int, target: str | int | list[int], inclusive: bool) -> list[int]:
         """Lower or raise the hold to where a seek goes; the mark-delete position to start from, clamped to
@@ -343,22 +345,22 @@ class PartitionServer:
         `target` is "earliest", "latest", a publish time in ms, or [ledger id, entry id].
         """
         mark = Position(*await self.seek_position(target, inclusive))
-        return list(await self._durable(self.ledger.begin_move_hold(number, mark)))
+        return list(await self._durable(self.ledger.changes.move_hold(number, mark)))
 
     async def seek_position(self, target: str | int | list[int], inclusive: bool) -> list[int]:
         """The mark-delete position a seek goes to; changes nothing."""
         ledger = self.ledger
         if target == "latest":
             last = ledger.last_position
-            return list(ledger.before(last) if inclusive else last)
+            return list(mark_delete_before(last) if inclusive else last)
         if target == "earliest":
-            return list(ledger.before(ledger.first_position))
+            return list(mark_delete_before(ledger.first_position))
         if isinstance(target, int):
             search = ledger.begin_position_at_time(target)
-            return list(ledger.before(await self._disk.run(search.run)))
+            return list(mark_delete_before(await self._disk.run(search.run)))
         assert not isinstance(target, str)
         position = Position(target[0], target[1])
-        return list(ledger.clamp(ledger.before(position) if inclusive else position))
+        return list(ledger.changes.clamp(mark_delete_before(position) if inclusive else position))
 
     async def last_message(self) -> dict[str, Any]:
         """Position of the newest stored entry, [-1, -1] of an empty log, and its messages if a batch; and of
@@ -378,7 +380,7 @@ class PartitionServer:
 
     async def grant_lease(self, first: list[int], last: list[int], expires_ms: int) -> dict[str, Any]:
         """A hold with an expiry for readers without a subscription, with the segments the range lies in."""
-        change = self.ledger.begin_grant_lease(Position(*first), Position(*last), expires_ms)
+        change = self.ledger.changes.grant_lease(Position(*first), Position(*last), expires_ms)
         lease_id = await self._durable(change)
         return {"lease_id": lease_id, **self.describe_log()}
 
@@ -394,13 +396,13 @@ class PartitionServer:
         groups = cut_range(self.ledger.segments(), self.ledger.index_points(), first, stop, slice_bytes)
         if first >= stop:
             groups = []
-        lease = self.ledger.begin_grant_lease(first, last, self._clock.now_ms() + lease_ms)
+        lease = self.ledger.changes.grant_lease(first, last, self._clock.now_ms() + lease_ms)
         lease_id = await self._durable(lease)
         return {"lease_id": lease_id, "first": list(first), "end": list(stop), "groups": groups}
 
     async def _bound(self, bound: Any) -> Position:
         if isinstance(bound, dict):
-            known = self.ledger.find_subscription(bound["subscription"], True)
+            known = self.ledger.changes.find_subscription(bound["subscription"], True)
             if known is None:
                 raise SubscriptionNotFound(
                     f"subscription {bound['subscription']!r} does not exist on {self.ledger.identity.topic}"
@@ -412,7 +414,7 @@ class PartitionServer:
 
     async def release_lease(self, lease_id: int) -> None:
         """Give a lease back before it expires."""
-        await self._durable(self.ledger.begin_release_lease(lease_id))
+        await self._durable(self.ledger.changes.release_lease(lease_id))
 
     def describe_log(self) -> dict[str, Any]:
         """Where the durable log lies: first and last position, and the segments."""
@@ -428,7 +430,7 @@ class PartitionServer:
 
     def stats(self) -> dict[str, Any]:
         """Counters of this partition since it started, its storage and its subscriptions."""
-        return self._described(self.ledger.subscriptions())
+        return self._described(self.ledger.changes.subscriptions())
 
     async def gather_stats(self) -> dict[str, Any]:
         """As `stats`, in slices between which others get the loop.
@@ -436,7 +438,7 @@ class PartitionServer:
         Of subscriptions whose dispatchers do not run the cursors are read first.
         """
         followed = self.followers.numbers
-        subscriptions = self.ledger.subscriptions()
+        subscriptions = self.ledger.changes.subscriptions()
         await self._cursors.learn([s for s in subscriptions if s.is_durable and s.number not in followed])
         described = self._described(subscriptions[:STATS_SLICE])
         for start in range(STATS_SLICE, len(subscriptions), STATS_SLICE):

@@ -9,7 +9,8 @@ from pulsar_ray.broker.partition.producer_endpoint import ProducerEndpoint
 from pulsar_ray.broker.partition.publish_intake import PublishIntake
 from pulsar_ray.broker.partition.sleeping_cursors import SleepingCursors
 from pulsar_ray.managed_ledger.log.log_sizes import ledger_sizes
-from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger, Subscription
+from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
+from pulsar_ray.managed_ledger.log.manifest_records import Subscription
 
 
 def describe_subscriptions(
@@ -33,7 +34,7 @@ def describe_subscriptions(
 def describe_partition(ledger: ManagedLedger, intake: PublishIntake, followed: Set[int]) -> dict[str, Any]:
     """Counters since the actor started, rates, storage and producers."""
     sizes = ledger_sizes(ledger.segments())
-    numbers = {s.number for s in ledger.subscriptions()}
+    numbers = {s.number for s in ledger.changes.subscriptions()}
     return {
         "msgInCounter": intake.traffic.messages,
         "bytesInCounter": intake.traffic.bytes,

@@ -25,17 +25,16 @@ from pulsar_ray.managed_ledger.log.commit import AppendResult, Commit, LogFiles
 from pulsar_ray.managed_ledger.log.log_recovery import OpenedLog, open_log
 from pulsar_ray.managed_ledger.log.log_state import LogState
 from pulsar_ray.managed_ledger.log.manifest import LedgerInfo
-from pulsar_ray.managed_ledger.log.manifest_change import ManifestChange
-from pulsar_ray.managed_ledger.log.manifest_changes import ManifestChanges, before
+from pulsar_ray.managed_ledger.log.manifest_changes import ManifestChanges
 from pulsar_ray.managed_ledger.log.manifest_log import MANIFEST
-from pulsar_ray.managed_ledger.log.manifest_records import Lease, Subscription, TopicIdentity, to_log
+from pulsar_ray.managed_ledger.log.manifest_records import TopicIdentity, to_log
 from pulsar_ray.managed_ledger.log.position_index import IndexPoint
 from pulsar_ray.managed_ledger.log.retention import Retention
 from pulsar_ray.managed_ledger.log.rollover import RolloverPolicy
 from pulsar_ray.managed_ledger.log.time_search import TimeSearch
 from pulsar_ray.model.position import Position
 
-__all__ = ["AppendResult", "Commit", "ManagedLedger", "ManifestChange", "Retention", "Subscription"]
+__all__ = ["AppendResult", "Commit", "ManagedLedger", "Retention"]
 
 
 class ManagedLedger:
@@ -50,8 +49,8 @@ class ManagedLedger:
         self.begin_append = appender.begin
         self.finish_append = appender.finish
         self.fail_append = appender.fail
-        self._changes = ManifestChanges(self._state, files, rollover)
-        self._retention = Retention.from_settings(settings)
+        self.changes = ManifestChanges(self._state, files, rollover, Retention.from_settings(settings))
+        """Subscriptions with their holds, leases, trimming."""
         self.directory = opened.manifest.directory
         self.identity = opened.manifest.identity
         self.epoch = opened.owner.epoch
@@ -152,76 +151,3 @@ class ManagedLedger:
         """Search the first entry published at or after a time; `run` it on any thread."""
         state = self._state
         return TimeSearch(time_ms, state.index.floor_of_time(time_ms), state.segments(), state.last_position)
-
-    def before(self, position: Position) -> Position:
-        """The mark-delete position right before an entry."""
-        return before(position)
-
-    def clamp(self, mark_delete: Position) -> Position:
-        """The nearest valid mark-delete position: from right before the first entry to the last one."""
-        return self._changes.clamp(mark_delete)
-
-    # ---- subscriptions, leases, trimming
-
-    def finish_change(self, change: ManifestChange) -> Any:
-        """The change's run returned: it is durable; returns its result."""
-        return self._changes.finish(change)
-
-    def fail_change(self, change: ManifestChange) -> None:
-        """The change's run raised: whether it is in effect after a restart is unknown."""
-        self._changes.fail(change)
-
-    def find_subscription(self, name: str, is_durable: bool) -> Subscription | None:
-        return self._changes.find_subscription(name, is_durable)
-
-    def has_subscription(self, number: int) -> bool:
-        return number in self._state.manifest.subscriptions
-
-    @property
-    def next_subscription_number(self) -> int:
-        """No subscription has had it, nor a higher one."""
-        return self._state.manifest.next_subscription
-
-    def subscriptions(self) -> list[Subscription]:
-        return list(self._state.manifest.subscriptions.values())
-
-    def leases(self) -> list[Lease]:
-        return list(self._state.manifest.leases.values())
-
-    def begin_register_subscription(
-        self, name: str, is_durable: bool, initial: str | Position, properties: dict[str, str] | None = None
-    ) -> ManifestChange:
-        """Register a subscription with its hold; the result is the Subscription, an existing one as it is.
-
-        `initial` is "earliest", "latest" (the durable end now: what is published later is seen), or a
-        mark-delete position, which is clamped to what is there.
-        """
-        return self._changes.register(name, is_durable, initial, dict(properties or {}))
-
-    def begin_move_hold(self, number: int, position: Position) -> ManifestChange:
-        """Move a hold forwards, or back for a seek; the result is the mark-delete position that is valid.
-
-        Raises SubscriptionNotFound.
-        """
-        return self._changes.move_hold(number, position)
-
-    def begin_remove_subscription(self, number: int) -> ManifestChange:
-        """Forget a subscription and its hold."""
-        return self._changes.remove(number)
-
-    def begin_grant_lease(
-        self, first: Position, last: Position, expires_ms: int, lease_id: int | None = None
-    ) -> ManifestChange:
-        """Keep the ledgers of a range until a time; the result is the lease's id. Its id again renews it."""
-        return self._changes.grant_lease(first, last, expires_ms, lease_id)
-
-    def begin_release_lease(self, lease_id: int) -> ManifestChange:
-        """Give a lease back before it expires."""
-        return self._changes.release_lease(lease_id)
-
-    def begin_trim(self, now_ms: int, retention: Retention | None = None) -> ManifestChange | None:
-        """Delete ledgers at the front that nobody needs; the result is their ids. None: nothing to do.
-
-        It also ends an idle open ledger that everybody has consumed, so that a later trim can take it.
-        """
-        return self._changes.trim(now_ms, retention or self._retention)

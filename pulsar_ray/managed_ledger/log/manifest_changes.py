@@ -30,27 +30,16 @@ _IDLE_MS = 60_000
 class ManifestChanges:
     """Begins, finishes and fails changes; several may be under way."""
 
-    def __init__(self, state: LogState, files: LogFiles, rollover: RolloverPolicy) -> None:
+    def __init__(
+        self, state: LogState, files: LogFiles, rollover: RolloverPolicy, retention: Retention
+    ) -> None:
         self._state = state
         self._files = files
         self._rollover = rollover
-
-    def begin(
-        self,
-        records: Sequence[ManifestRecord],
-        result: Any = None,
-        hold: Position | None = None,
-        deleted: Sequence[int] = (),
-    ) -> ManifestChange:
-        """A change that writes these records; a log that broke or became long is rewritten with them."""
-        change = ManifestChange(self._files, records, result, hold=hold, deleted=deleted)
-        if records and self._state.has_to_rewrite(self._files.log):
-            change.snapshot = self._state.snapshot()
-        self._state.unfinished.append(change)
-        return change
+        self._retention = retention
 
     def finish(self, change: ManifestChange) -> Any:
-        """The change ran and is durable; returns its result."""
+        """The change's run returned: it is durable; returns its result."""
         state = self._state
         state.unfinished.remove(change)
         for record in change.records:
@@ -68,67 +57,97 @@ class ManifestChanges:
 
     # ---- subscriptions and leases
 
+    def subscriptions(self) -> list[Subscription]:
+        return list(self._state.manifest.subscriptions.values())
+
+    def has_subscription(self, number: int) -> bool:
+        return number in self._state.manifest.subscriptions
+
     def find_subscription(self, name: str, is_durable: bool) -> Subscription | None:
         for subscription in self._state.manifest.subscriptions.values():
             if subscription.name == name and subscription.is_durable == is_durable:
                 return subscription
         return None
 
+    @property
+    def next_subscription_number(self) -> int:
+        """No subscription has had it, nor a higher one."""
+        return self._state.manifest.next_subscription
+
     def register(
-        self, name: str, is_durable: bool, initial: str | Position, properties: dict[str, str]
+        self, name: str, is_durable: bool, initial: str | Position, properties: dict[str, str] | None = None
     ) -> ManifestChange:
+        """Register a subscription with its hold; the result is the Subscription, an existing one as it is.
+
+        `initial` is "earliest", "latest" (the durable end now: what is published later is seen), or a
+        mark-delete position, which is clamped to what is there.
+        """
         existing = self.find_subscription(name, is_durable)
         if existing is not None:
-            return self.begin((), existing)
+            return self._begin((), existing)
         for change in self._state.unfinished:
             pending = change.result
             if isinstance(pending, Subscription) and (pending.name, pending.is_durable) == (name, is_durable):
-                return self.begin(change.records, pending, change.hold)
+                return self._begin(change.records, pending, change.hold)
         state = self._state
         if initial == "latest":
             hold = state.last_position
         elif initial == "earliest":
-            hold = before(state.first_position())
+            hold = mark_delete_before(state.first_position())
         else:
             assert isinstance(initial, Position)
             hold = self.clamp(initial)
         number = state.manifest.next_subscription
         state.manifest.next_subscription += 1
-        subscription = Subscription(number, name, is_durable, *hold, properties)
-        return self.begin([subscription], subscription, hold if is_durable else None)
+        subscription = Subscription(number, name, is_durable, *hold, dict(properties or {}))
+        return self._begin([subscription], subscription, hold if is_durable else None)
 
     def move_hold(self, number: int, position: Position) -> ManifestChange:
+        """Move a hold forwards, or back for a seek; the result is the mark-delete position that is valid.
+
+        Raises SubscriptionNotFound.
+        """
         if number not in self._state.manifest.subscriptions:
             topic = self._state.manifest.identity.topic
             raise SubscriptionNotFound(f"{topic} has no subscription number {number}")
         hold = self.clamp(position)
-        return self.begin([HoldMoved(number, *hold)], hold, hold)
+        return self._begin([HoldMoved(number, *hold)], hold, hold)
 
-    def remove(self, number: int) -> ManifestChange:
-        return self.begin([SubscriptionRemoved(number)])
+    def remove_subscription(self, number: int) -> ManifestChange:
+        """Forget a subscription and its hold."""
+        return self._begin([SubscriptionRemoved(number)])
+
+    def leases(self) -> list[Lease]:
+        return list(self._state.manifest.leases.values())
 
     def grant_lease(
-        self, first: Position, last: Position, expires_ms: int, lease_id: int | None
+        self, first: Position, last: Position, expires_ms: int, lease_id: int | None = None
     ) -> ManifestChange:
+        """Keep the ledgers of a range until a time; the result is the lease's id. Its id again renews it."""
         manifest = self._state.manifest
         if lease_id is None:
             lease_id = manifest.next_lease
             manifest.next_lease += 1
         lease = Lease(lease_id, first.ledger_id, last.ledger_id, expires_ms)
-        return self.begin([lease], lease_id, before(Position(first.ledger_id, 0)))
+        return self._begin([lease], lease_id, mark_delete_before(Position(first.ledger_id, 0)))
 
     def release_lease(self, lease_id: int) -> ManifestChange:
-        return self.begin([LeaseEnded(lease_id)])
+        """Give a lease back before it expires."""
+        return self._begin([LeaseEnded(lease_id)])
 
     def clamp(self, mark_delete: Position) -> Position:
         """The nearest mark-delete position that is valid: from before the first entry to the last one."""
-        lowest = before(self._state.first_position())
+        lowest = mark_delete_before(self._state.first_position())
         return min(max(mark_delete, lowest), self._state.last_position)
 
     # ---- trimming
 
-    def trim(self, now_ms: int, retention: Retention) -> ManifestChange | None:
-        """Delete what nobody needs at the front, end expired leases, close an open ledger nobody needs."""
+    def trim(self, now_ms: int, retention: Retention | None = None) -> ManifestChange | None:
+        """Delete ledgers at the front that nobody needs; the result is their ids. None: nothing to do.
+
+        It also ends expired leases, and an idle open ledger that everybody has consumed, so that a later trim
+        can take it.
+        """
         state = self._state
         manifest, current = state.manifest, state.open_ledger
         holds = [s.hold for s in manifest.subscriptions.values() if s.is_durable]
@@ -146,7 +165,7 @@ class ManifestChanges:
             0 if current is None else current.size_bytes,
             holds,
             manifest.leases.values(),
-            retention,
+            retention or self._retention,
             now_ms,
         )
         ids = [ledger.ledger_id for ledger in going]
@@ -157,7 +176,7 @@ class ManifestChanges:
                 state.end_open_ledger(now_ms)
             records[:0] = state.ended
             state.ended = []
-        return self.begin(records, ids, deleted=ids) if records else None
+        return self._begin(records, ids, deleted=ids) if records else None
 
     def _is_idle(self, current: OpenLedger, holds: list[Position], now_ms: int) -> bool:
         return (
@@ -166,7 +185,21 @@ class ManifestChanges:
             and all(hold >= self._state.last_position for hold in holds)
         )
 
+    def _begin(
+        self,
+        records: Sequence[ManifestRecord],
+        result: Any = None,
+        hold: Position | None = None,
+        deleted: Sequence[int] = (),
+    ) -> ManifestChange:
+        """A change that writes these records; a log that broke or became long is rewritten with them."""
+        change = ManifestChange(self._files, records, result, hold=hold, deleted=deleted)
+        if records and self._state.has_to_rewrite(self._files.log):
+            change.snapshot = self._state.snapshot()
+        self._state.unfinished.append(change)
+        return change
 
-def before(position: Position) -> Position:
+
+def mark_delete_before(position: Position) -> Position:
     """The mark-delete position right before an entry."""
     return Position(position.ledger_id, max(position.entry_id - 1, -1))

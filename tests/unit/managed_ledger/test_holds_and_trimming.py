@@ -37,37 +37,37 @@ def ledger_ids(log: ManagedLedger) -> list[int]:
 
 def test_a_subscription_starts_where_it_says_and_survives(tmp_path: Path) -> None:
     log = log_of(tmp_path, 3)
-    latest = change(log, log.begin_register_subscription("latest", True, "latest", {"a": "b"}))
-    earliest = change(log, log.begin_register_subscription("earliest", True, "earliest"))
-    given = change(log, log.begin_register_subscription("given", False, Position(FIRST, 0)))
+    latest = change(log, log.changes.register("latest", True, "latest", {"a": "b"}))
+    earliest = change(log, log.changes.register("earliest", True, "earliest"))
+    given = change(log, log.changes.register("given", False, Position(FIRST, 0)))
     assert latest.hold == Position(FIRST + 1, 0)
     assert earliest.hold == Position(FIRST, -1)
     assert given.hold == Position(FIRST, 0)
     assert [s.number for s in (latest, earliest, given)] == [1, 2, 3]
     abandon(log)
     again = open_log(tmp_path, config=TWO_A_LEDGER)
-    assert again.subscriptions() == [latest, earliest, given]
-    assert again.find_subscription("latest", True) == latest
-    assert again.find_subscription("latest", False) is None
+    assert again.changes.subscriptions() == [latest, earliest, given]
+    assert again.changes.find_subscription("latest", True) == latest
+    assert again.changes.find_subscription("latest", False) is None
     assert latest.properties == {"a": "b"}
-    other = change(again, again.begin_register_subscription("latest", False, "latest"))
+    other = change(again, again.changes.register("latest", False, "latest"))
     assert other.number == 4, "durable and non-durable ones of a name are two"
 
 
 def test_registering_twice_gives_the_same_subscription(tmp_path: Path) -> None:
     log = log_of(tmp_path, 1)
-    first = log.begin_register_subscription("s", True, "latest")
-    second = log.begin_register_subscription("s", True, "earliest")
+    first = log.changes.register("s", True, "latest")
+    second = log.changes.register("s", True, "earliest")
     run_together([first, second])
-    assert log.finish_change(first) == log.finish_change(second)
-    assert change(log, log.begin_register_subscription("s", True, "earliest")) == first.result
-    assert len(log.subscriptions()) == 1
+    assert log.changes.finish(first) == log.changes.finish(second)
+    assert change(log, log.changes.register("s", True, "earliest")) == first.result
+    assert len(log.changes.subscriptions()) == 1
 
 
 def test_latest_is_fixed_while_an_append_is_under_way(tmp_path: Path) -> None:
     log = log_of(tmp_path, 1)
     commit = log.begin_append([block(1)], 1000)
-    pending = log.begin_register_subscription("s", True, "latest")
+    pending = log.changes.register("s", True, "latest")
     commit.run()
     log.finish_append(commit)
     assert change(log, pending).hold == Position(FIRST, 0), "what was not confirmed yet will be seen"
@@ -75,51 +75,51 @@ def test_latest_is_fixed_while_an_append_is_under_way(tmp_path: Path) -> None:
 
 def test_on_an_empty_log_everything_to_come_is_held(tmp_path: Path) -> None:
     log = open_log(tmp_path, config=TWO_A_LEDGER)
-    assert change(log, log.begin_register_subscription("a", True, "latest")).hold == EARLIEST
-    assert change(log, log.begin_register_subscription("b", True, "earliest")).hold == EARLIEST
+    assert change(log, log.changes.register("a", True, "latest")).hold == EARLIEST
+    assert change(log, log.changes.register("b", True, "earliest")).hold == EARLIEST
     for seq in range(3):
         append(log, seq)
-    assert log.begin_trim(10_000, NONE) is None
+    assert log.changes.trim(10_000, NONE) is None
 
 
 def test_holds_move_within_what_is_there(tmp_path: Path) -> None:
     log = log_of(tmp_path, 6)
-    number = change(log, log.begin_register_subscription("s", True, "earliest")).number
-    assert change(log, log.begin_move_hold(number, Position(FIRST + 1, 1))) == Position(FIRST + 1, 1)
-    assert change(log, log.begin_trim(9_000, NONE)) == [FIRST, FIRST + 1]
+    number = change(log, log.changes.register("s", True, "earliest")).number
+    assert change(log, log.changes.move_hold(number, Position(FIRST + 1, 1))) == Position(FIRST + 1, 1)
+    assert change(log, log.changes.trim(9_000, NONE)) == [FIRST, FIRST + 1]
     assert log.first_position == Position(FIRST + 2, 0)
-    assert change(log, log.begin_move_hold(number, EARLIEST)) == Position(FIRST + 2, -1)
-    assert change(log, log.begin_move_hold(number, LATEST)) == log.last_position
+    assert change(log, log.changes.move_hold(number, EARLIEST)) == Position(FIRST + 2, -1)
+    assert change(log, log.changes.move_hold(number, LATEST)) == log.last_position
     with pytest.raises(SubscriptionNotFound):
-        log.begin_move_hold(99, LATEST)
-    change(log, log.begin_remove_subscription(number))
-    assert not log.has_subscription(number)
-    assert log.subscriptions() == []
+        log.changes.move_hold(99, LATEST)
+    change(log, log.changes.remove_subscription(number))
+    assert not log.changes.has_subscription(number)
+    assert log.changes.subscriptions() == []
 
 
 def test_a_hold_that_moves_while_its_subscription_is_removed_changes_nothing(tmp_path: Path) -> None:
     log = log_of(tmp_path, 3)
-    number = change(log, log.begin_register_subscription("s", True, "latest")).number
-    removing, moving = log.begin_remove_subscription(number), log.begin_move_hold(number, LATEST)
+    number = change(log, log.changes.register("s", True, "latest")).number
+    removing, moving = log.changes.remove_subscription(number), log.changes.move_hold(number, LATEST)
     run_together([removing, moving])
-    log.finish_change(removing)
-    log.finish_change(moving)
-    assert log.subscriptions() == []
+    log.changes.finish(removing)
+    log.changes.finish(moving)
+    assert log.changes.subscriptions() == []
     abandon(log)
-    assert open_log(tmp_path, config=TWO_A_LEDGER).subscriptions() == []
+    assert open_log(tmp_path, config=TWO_A_LEDGER).changes.subscriptions() == []
 
 
 def test_the_slowest_durable_hold_decides(tmp_path: Path) -> None:
     log = log_of(tmp_path, 8)
-    fast = change(log, log.begin_register_subscription("fast", True, "latest")).number
-    slow = change(log, log.begin_register_subscription("slow", True, "earliest")).number
-    change(log, log.begin_register_subscription("reader", False, "earliest"))
-    assert log.begin_trim(9_000, NONE) is None
-    change(log, log.begin_move_hold(slow, Position(FIRST + 1, 0)))
-    assert change(log, log.begin_trim(9_000, NONE)) == [FIRST]
+    fast = change(log, log.changes.register("fast", True, "latest")).number
+    slow = change(log, log.changes.register("slow", True, "earliest")).number
+    change(log, log.changes.register("reader", False, "earliest"))
+    assert log.changes.trim(9_000, NONE) is None
+    change(log, log.changes.move_hold(slow, Position(FIRST + 1, 0)))
+    assert change(log, log.changes.trim(9_000, NONE)) == [FIRST]
     assert ledger_ids(log) == [1, 2, 3]
-    change(log, log.begin_remove_subscription(slow))
-    assert change(log, log.begin_trim(9_000, NONE)) == [FIRST + 1, FIRST + 2]
+    change(log, log.changes.remove_subscription(slow))
+    assert change(log, log.changes.trim(9_000, NONE)) == [FIRST + 1, FIRST + 2]
     assert ledger_ids(log) == [3]
     assert [segment.ledger_id for segment in log.segments()] == [FIRST + 3]
     del fast
@@ -127,17 +127,17 @@ def test_the_slowest_durable_hold_decides(tmp_path: Path) -> None:
 
 def test_a_hold_that_is_being_lowered_or_registered_is_respected_at_once(tmp_path: Path) -> None:
     log = log_of(tmp_path, 6)
-    number = change(log, log.begin_register_subscription("s", True, "latest")).number
-    lowering = log.begin_move_hold(number, Position(FIRST + 1, 0))
-    trim = log.begin_trim(9_000, NONE)
+    number = change(log, log.changes.register("s", True, "latest")).number
+    lowering = log.changes.move_hold(number, Position(FIRST + 1, 0))
+    trim = log.changes.trim(9_000, NONE)
     assert trim is not None
     assert trim.result == [FIRST]
     # The deletion has begun, so a later seek is not sent there.
-    seek = log.begin_move_hold(number, EARLIEST)
+    seek = log.changes.move_hold(number, EARLIEST)
     assert seek.result == Position(FIRST + 1, -1)
-    registering = log.begin_register_subscription("t", True, "earliest")
+    registering = log.changes.register("t", True, "earliest")
     assert registering.result.hold == Position(FIRST + 1, -1)
-    assert log.begin_trim(9_000, NONE) is None, "no ledger is deleted twice"
+    assert log.changes.trim(9_000, NONE) is None, "no ledger is deleted twice"
     for pending in (lowering, trim, seek, registering):
         change(log, pending)
 
@@ -145,34 +145,34 @@ def test_a_hold_that_is_being_lowered_or_registered_is_respected_at_once(tmp_pat
 def test_a_raised_hold_counts_only_when_it_is_durable(tmp_path: Path) -> None:
     disk = FaultyDisk()
     log = log_of(tmp_path, 6, disk=disk)
-    number = change(log, log.begin_register_subscription("s", True, "earliest")).number
-    raising = log.begin_move_hold(number, LATEST)
-    assert log.begin_trim(9_000, NONE) is None
+    number = change(log, log.changes.register("s", True, "earliest")).number
+    raising = log.changes.move_hold(number, LATEST)
+    assert log.changes.trim(9_000, NONE) is None
     disk.fail("fdatasync")
     with pytest.raises(OSError, match="Input/output"):
         change(log, raising)
-    assert log.begin_trim(9_000, NONE) is None
+    assert log.changes.trim(9_000, NONE) is None
 
 
 def test_leases_hold_ledgers_until_they_expire(tmp_path: Path) -> None:
     log = log_of(tmp_path, 8)
-    lease = change(log, log.begin_grant_lease(Position(FIRST + 1, 0), Position(FIRST + 1, 1), 20_000))
-    assert change(log, log.begin_trim(9_000, NONE)) == [FIRST]
-    assert log.begin_trim(19_999, NONE) is None
+    lease = change(log, log.changes.grant_lease(Position(FIRST + 1, 0), Position(FIRST + 1, 1), 20_000))
+    assert change(log, log.changes.trim(9_000, NONE)) == [FIRST]
+    assert log.changes.trim(19_999, NONE) is None
     abandon(log)
     log = open_log(tmp_path, config=TWO_A_LEDGER, now_ms=2000)
-    assert log.leases() == [Lease(lease, FIRST + 1, FIRST + 1, 20_000)]
+    assert log.changes.leases() == [Lease(lease, FIRST + 1, FIRST + 1, 20_000)]
     renewed = change(
-        log, log.begin_grant_lease(Position(FIRST + 1, 0), Position(FIRST + 1, 1), 30_000, lease)
+        log, log.changes.grant_lease(Position(FIRST + 1, 0), Position(FIRST + 1, 1), 30_000, lease)
     )
     assert renewed == lease
-    assert log.begin_trim(20_000, NONE) is None
-    assert change(log, log.begin_trim(30_000, NONE)) == [FIRST + 1, FIRST + 2, FIRST + 3]
-    assert log.leases() == []
-    other = change(log, log.begin_grant_lease(EARLIEST, LATEST, 90_000))
+    assert log.changes.trim(20_000, NONE) is None
+    assert change(log, log.changes.trim(30_000, NONE)) == [FIRST + 1, FIRST + 2, FIRST + 3]
+    assert log.changes.leases() == []
+    other = change(log, log.changes.grant_lease(EARLIEST, LATEST, 90_000))
     assert other == lease + 1
-    change(log, log.begin_release_lease(other))
-    assert log.leases() == []
+    change(log, log.changes.release_lease(other))
+    assert log.changes.leases() == []
 
 
 def test_retention_keeps_what_is_within_both_limits() -> None:
@@ -199,7 +199,7 @@ def test_positions_survive_when_everything_is_trimmed(tmp_path: Path) -> None:
     log = log_of(tmp_path, 4)
     abandon(log)
     log = open_log(tmp_path, config=TWO_A_LEDGER)
-    assert change(log, log.begin_trim(9_000, NONE)) == [FIRST, FIRST + 1]
+    assert change(log, log.changes.trim(9_000, NONE)) == [FIRST, FIRST + 1]
     assert log.segments() == []
     for _ in range(2):
         assert log.last_position == Position(FIRST + 1, 1)
@@ -213,12 +213,12 @@ def test_positions_survive_when_everything_is_trimmed(tmp_path: Path) -> None:
 
 def test_an_idle_open_ledger_that_is_consumed_is_closed_and_goes(tmp_path: Path) -> None:
     log = log_of(tmp_path, 1)
-    number = change(log, log.begin_register_subscription("s", True, "earliest")).number
-    assert log.begin_trim(100_000, NONE) is None
-    change(log, log.begin_move_hold(number, LATEST))
-    assert log.begin_trim(60_000, NONE) is None, "not idle yet"
-    assert change(log, log.begin_trim(100_000, NONE)) == []
-    assert change(log, log.begin_trim(200_000, NONE)) == [FIRST]
+    number = change(log, log.changes.register("s", True, "earliest")).number
+    assert log.changes.trim(100_000, NONE) is None
+    change(log, log.changes.move_hold(number, LATEST))
+    assert log.changes.trim(60_000, NONE) is None, "not idle yet"
+    assert change(log, log.changes.trim(100_000, NONE)) == []
+    assert change(log, log.changes.trim(200_000, NONE)) == [FIRST]
     assert ledger_ids(log) == []
     append(log, 1, now_ms=200_001)
     abandon(log)
@@ -231,10 +231,10 @@ def test_only_recorded_deletions_are_carried_out(tmp_path: Path) -> None:
     log = log_of(tmp_path, 4, disk=disk)
     disk.fail("fdatasync", errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
-        change(log, log.begin_trim(9_000, NONE))
+        change(log, log.changes.trim(9_000, NONE))
     assert ledger_ids(log) == [0, 1]
     assert disk.calls[-1] == "fdatasync", "nothing is unlinked after the record failed"
-    change(log, log.begin_trim(9_000, NONE))
+    change(log, log.changes.trim(9_000, NONE))
     assert ledger_ids(log) == [1]
 
 
@@ -243,7 +243,7 @@ def test_a_deletion_that_a_crash_interrupted_is_completed(tmp_path: Path) -> Non
     log = log_of(tmp_path, 6, disk=disk)
     disk.fail("unlink", 0, errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
-        change(log, log.begin_trim(9_000, NONE))
+        change(log, log.changes.trim(9_000, NONE))
     assert len(ledger_ids(log)) == 2
     abandon(log)
     again = open_log(tmp_path, config=TWO_A_LEDGER)
@@ -256,27 +256,27 @@ def test_many_changes_do_not_make_the_manifest_grow_for_ever(
 ) -> None:
     monkeypatch.setattr("pulsar_ray.managed_ledger.log.log_state._COMPACT_ABOVE_BYTES", 2_000)
     log = log_of(tmp_path, 2)
-    number = change(log, log.begin_register_subscription("s", True, "earliest")).number
+    number = change(log, log.changes.register("s", True, "earliest")).number
     manifest = tmp_path / f"manifest-{log.epoch}"
     largest = 0
     for i in range(300):
-        change(log, log.begin_move_hold(number, Position(FIRST, i % 2)))
+        change(log, log.changes.move_hold(number, Position(FIRST, i % 2)))
         largest = max(largest, manifest.stat().st_size)
     assert 2_000 < largest < 4_000
     abandon(log)
     again = open_log(tmp_path, config=TWO_A_LEDGER)
-    assert again.subscriptions()[0].hold == Position(FIRST, 1)
+    assert again.changes.subscriptions()[0].hold == Position(FIRST, 1)
 
 
 def test_a_rewrite_keeps_changes_that_ran_but_are_not_finished(tmp_path: Path) -> None:
     log = log_of(tmp_path, 2)
-    first = log.begin_register_subscription("first", True, "earliest")
+    first = log.changes.register("first", True, "earliest")
     first.run()
     log._files.log.close()  # as after a failed write: the next change rewrites the manifest
-    second = log.begin_register_subscription("second", True, "earliest")
+    second = log.changes.register("second", True, "earliest")
     second.run()
-    log.finish_change(first)
-    log.finish_change(second)
+    log.changes.finish(first)
+    log.changes.finish(second)
     abandon(log)
     again = open_log(tmp_path, config=TWO_A_LEDGER)
-    assert [s.name for s in again.subscriptions()] == ["first", "second"]
+    assert [s.name for s in again.changes.subscriptions()] == ["first", "second"]

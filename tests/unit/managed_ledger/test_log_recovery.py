@@ -248,10 +248,10 @@ def test_the_tail_is_synced_before_it_counts(tmp_path: Path) -> None:
 def test_the_manifest_is_torn_or_corrupt_at_every_byte(tmp_path: Path) -> None:
     log = open_log(tmp_path / "log")
     append(log, 0)
-    kept = change(log, log.begin_register_subscription("kept", True, "earliest"))
+    kept = change(log, log.changes.register("kept", True, "earliest"))
     manifest = tmp_path / "log" / f"manifest-{log.epoch}"
     end = manifest.stat().st_size
-    change(log, log.begin_register_subscription("last", True, "earliest"))
+    change(log, log.changes.register("last", True, "earliest"))
     abandon(log)
     content = manifest.read_bytes()
     damages = [content[:cut] for cut in range(end, len(content))]
@@ -263,7 +263,7 @@ def test_the_manifest_is_torn_or_corrupt_at_every_byte(tmp_path: Path) -> None:
                 open_log(directory)
             continue
         log = open_log(directory)
-        assert log.subscriptions() == [kept]
+        assert log.changes.subscriptions() == [kept]
         assert log.last_position == Position(FIRST_LEDGER, 0)
         abandon(log)
 

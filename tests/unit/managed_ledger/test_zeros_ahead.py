@@ -120,5 +120,5 @@ def test_a_segment_with_zeros_is_trimmed_as_any_other(tmp_path: Path) -> None:
     path, _ = filled_log(tmp_path)
     log = open_log(tmp_path)
     append(log, 60)
-    change(log, log.begin_trim(10_000_000))
+    change(log, log.changes.trim(10_000_000))
     assert not path.exists()

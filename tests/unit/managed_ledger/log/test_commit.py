@@ -243,12 +243,12 @@ def test_a_failed_checkpoint_fails_no_message(tmp_path: Path) -> None:
     disk.fail("writev", 0, errno.ENOSPC)
     append(log, 2)
     # The manifest cannot be appended to any more: it is rewritten whole with the next change.
-    subscription = change(log, log.begin_register_subscription("s", True, "earliest"))
+    subscription = change(log, log.changes.register("s", True, "earliest"))
     append(log, 3)
     abandon(log)
     again = open_log(tmp_path, config=config)
     assert [seq for _, seq in entries(again)] == [0, 1, 2, 3]
-    assert again.subscriptions() == [subscription]
+    assert again.changes.subscriptions() == [subscription]
     assert again.incarnations.classify(5, 4, 1) == New()
 
 
@@ -275,11 +275,11 @@ def test_a_fenced_owner_confirms_nothing(tmp_path: Path) -> None:
     with pytest.raises(Fenced):
         former.check_owner()
     with pytest.raises(Fenced):
-        change(former, former.begin_register_subscription("late", True, "latest"))
+        change(former, former.changes.register("late", True, "latest"))
     append(successor, 1)
     assert [seq for _, seq in entries(successor)] == [0, 1]
     abandon(successor)
     third = open_log(tmp_path)
     assert [seq for _, seq in entries(third)] == [0, 1]
     assert third.corruptions == []
-    assert third.subscriptions() == []
+    assert third.changes.subscriptions() == []

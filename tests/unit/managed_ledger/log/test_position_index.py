@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
+from pulsar_ray.managed_ledger.log.manifest_changes import mark_delete_before
 from pulsar_ray.managed_ledger.log.position_index import POINT_BYTES, POINT_ENTRIES, IndexPoint, PositionIndex
 from pulsar_ray.model.position import EARLIEST, Position
 from tests.stored_blocks import abandon, append, append_blocks, block, change, open_log, settings
@@ -72,7 +73,7 @@ def test_the_first_message_at_or_after_a_time_is_found(
             (at for at, published_ms in published if published_ms >= time_ms), log.last_position.next()
         )
         assert log.begin_position_at_time(time_ms).run() == expected
-    trimmed = change(log, log.begin_trim(10_000, NONE))
+    trimmed = change(log, log.changes.trim(10_000, NONE))
     remaining = [(at, ms) for at, ms in published if at.ledger_id not in trimmed]
     for time_ms in range(0, 10 * seq, 97):
         expected = next((at for at, ms in remaining if ms >= time_ms), log.last_position.next())
@@ -101,8 +102,8 @@ def test_marks_are_clamped(tmp_path: Path) -> None:
     append(log, 0)
     append(log, 1)
     first = log.first_position
-    assert log.before(first) == Position(first.ledger_id, -1)
-    assert log.before(Position(first.ledger_id, -1)) == Position(first.ledger_id, -1)
-    assert log.clamp(EARLIEST) == log.before(first)
-    assert log.clamp(Position(first.ledger_id, 0)) == first
-    assert log.clamp(Position(first.ledger_id, 99)) == log.last_position
+    assert mark_delete_before(first) == Position(first.ledger_id, -1)
+    assert mark_delete_before(Position(first.ledger_id, -1)) == Position(first.ledger_id, -1)
+    assert log.changes.clamp(EARLIEST) == mark_delete_before(first)
+    assert log.changes.clamp(Position(first.ledger_id, 0)) == first
+    assert log.changes.clamp(Position(first.ledger_id, 99)) == log.last_position
