@@ -24,6 +24,7 @@ from pulsar_ray.errors import (
     SessionLost,
     Timeout,
 )
+from pulsar_ray.lane.address import set_kernel_timeout
 from pulsar_ray.lane.hello import encode_hello, parse_error
 from pulsar_ray.lane.limits import LaneLimits
 from pulsar_ray.lane.peer import PeerCredentials
@@ -48,8 +49,10 @@ class RawClient:
 
     def __init__(self, address: Any, *, hello: bool = True) -> None:
         self.socket = address.new_socket()
-        self.socket.settimeout(DEADLINE_S)
+        # Without O_NONBLOCK it waits for room in the listener's backlog, as a client does.
+        set_kernel_timeout(self.socket, socket.SO_SNDTIMEO, DEADLINE_S)
         self.socket.connect(address.target())
+        self.socket.settimeout(DEADLINE_S)
         self._parser = PacketParser()
         self._packets: list[Packet] = []
         if hello:
