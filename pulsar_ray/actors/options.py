@@ -10,7 +10,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from pulsar_ray.actors.lane_actor import DATA
 from pulsar_ray.transport.actor_names import NAMESPACE
 
-DATA_GROUP = 1000
+# An attached client of another node has two calls under way, and a third one without a socket. There is
+# room for all that its files allow; the number itself costs nothing.
+DATA_GROUP = 40_000
+# Before 2.44 Ray begins a thread for each call that a group may hold, also for coroutines.
+DATA_GROUP_OF_THREADS = 240
+FIRST_RAY_WITHOUT_THREADS = (2, 44)
 CTL_GROUP = 16
 
 _CTL_METHODS = ("probe", "stats", "call", "shutdown")
@@ -23,7 +28,14 @@ def _remote(cls: type[Any]) -> Any:
             if hasattr(cls, name):
                 setattr(cls, name, ray.method(concurrency_group=group)(getattr(cls, name)))
     decorate: Any = ray.remote
-    return decorate(concurrency_groups={DATA: DATA_GROUP, "ctl": CTL_GROUP})(cls)
+    return decorate(concurrency_groups={DATA: data_group(ray.__version__), "ctl": CTL_GROUP})(cls)
+
+
+def data_group(ray_version: str) -> int:
+    """The number of sessions' calls that an actor holds at once."""
+    major, minor = ray_version.split(".")[:2]
+    has_threads = (int(major), int(minor)) < FIRST_RAY_WITHOUT_THREADS
+    return DATA_GROUP_OF_THREADS if has_threads else DATA_GROUP
 
 
 def create(cls: type[Any], name: str, node_id: str | None, *args: Any) -> Any:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import ray
 
@@ -115,6 +116,15 @@ class Counting:
 
     def values(self, count: int) -> list[bytes]:
         return values(self._consumer, count)
+
+
+def test_actors_have_no_more_threads_than_a_machine_can_bear(
+    broker: Broker, client: Client, topic: str
+) -> None:
+    client.create_producer(topic)
+    with Admin(broker.address) as admin:
+        pid = admin.topics.stats(topic)["pid"]
+    assert psutil.Process(pid).num_threads() < 400
 
 
 def test_handles_work_in_tasks_and_actors(client: Client, topic: str) -> None:
