@@ -1,4 +1,7 @@
-"""The metadata of an Arrow IPC message with one record batch: what stands where in a payload."""
+"""The metadata of an Arrow IPC message with one record batch.
+
+It tells where each column stands in a payload.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ class MetadataCutOff(ValueError):
 
 
 class Strings(NamedTuple):
-    """Where a column of strings stands in the payload: start and end of each of its buffers."""
+    """Where a column of strings stands: start and end of each buffer."""
 
     rows: int
     nulls: int
@@ -36,7 +39,9 @@ class Strings(NamedTuple):
 
 
 class BatchMessage:
-    """A payload that is one plain record batch; only its beginning is needed, down to the batch itself.
+    """A payload that is one plain record batch.
+
+    Only its beginning is needed, down to the batch itself.
 
     Raises ValueError for anything else: Arrow can compress a body's buffers by itself and would then allocate
     whatever they announce.
@@ -72,7 +77,7 @@ class BatchMessage:
         self._end = payload_length
 
     def strings(self, column: int) -> Strings:
-        """Where a column stands that has, like all before it, the buffers of strings or bytes."""
+        """Find a column behind columns that all have the buffers of strings or bytes."""
         try:
             rows, nulls = self._pair(_NODES, column)
             places = [self._pair(_BUFFERS, 3 * column + number) for number in range(3)]
@@ -96,7 +101,7 @@ class BatchMessage:
 
 
 def _field(metadata: memoryview, table: int, field: int) -> int:
-    """Return where a field of the flatbuffer table at `table` stands, 0 if it is not there."""
+    """Find a field of the flatbuffer table at `table`; 0 if absent."""
     vtable: int = table - _I32.unpack_from(metadata, table)[0]
     slot = 4 + 2 * field
     # Byte by byte: less than what calls cost.

@@ -1,4 +1,6 @@
-"""Arrow payloads: one record batch as an IPC message without its schema, one row per message (ADR 0002).
+"""Arrow payloads: one record batch, one row per message (ADR 0002).
+
+The batch is an IPC message without its schema.
 
 Which of the canonical columns are there says the block header's `columns`; a column without any value is
 left out. Producers write value, key, ordering_key, properties and event_time; sequence_id only if a batch's
@@ -133,9 +135,9 @@ def _serialized(batch: pa.RecordBatch, columns: int, room: Room | None) -> Buffe
 
 
 def decode_rows(payload: Buffer, columns: int, message_count: int) -> pa.RecordBatch:
-    """Read a payload back without copying it, and validate it down to each offset and character.
+    """Decode a payload without copying it, validated down to each offset and character.
 
-    What comes back is safe to use as long as the payload's memory does not change. Raises ValueError.
+    The batch is safe to use as long as the payload's memory does not change. Raises ValueError.
     """
     batch = _read_batch(payload, columns, message_count)
     try:

@@ -113,7 +113,7 @@ class BlockHeader:
 
     @property
     def batch_size(self) -> int:
-        """Messages of a batch; 0 if this is no batch: a message alone, or rows that are entries."""
+        """Messages of a batch; 0 for single messages, alone or as rows."""
         return self.message_count if self.payload_format == ARROW and not self.flags & ROW_IS_ENTRY else 0
 
     def metadata(self) -> BlockMetadata:
@@ -135,7 +135,9 @@ class BlockHeader:
 
 
 def parse_block_header(buf: Buffer, offset: int = 0, path: str = "block") -> BlockHeader:
-    """Parse the header at `offset`; the payload need not be in the buffer, no checksum is verified.
+    """Parse the header at `offset`, without verifying checksums.
+
+    The payload need not be in the buffer.
 
     Raises CorruptData if the bytes are no block header, UnsupportedFormatVersion for one of another version.
     """
@@ -203,7 +205,10 @@ def _refuse(buf: Buffer, offset: int, path: str) -> None:
 
 
 def parse_blocks(buf: Buffer, path: str = "block") -> list[BlockHeader]:
-    """Parse the headers of all blocks that fill the buffer; raises as `parse_block_header`, or if cut off."""
+    """Parse the headers of all blocks that fill the buffer.
+
+    Raises as `parse_block_header`, also for a block that is cut off.
+    """
     headers = []
     offset = 0
     while offset < len(buf):

@@ -1,4 +1,4 @@
-"""Memory for blocks that are read from files or received: what is not referred to any more is used again."""
+"""Memory for blocks read from files or received, used again and again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ _Slab: TypeAlias = "tuple[npt.NDArray[np.uint8], int]"
 
 
 class BlockMemory:
-    """Hands out buffers, which come back by themselves when nothing refers to them, in whatever thread.
+    """Hands out buffers, and takes back those that nothing refers to any more.
+
+    A buffer comes back by itself, in whatever thread its last reference goes.
 
     Pages fresh from the system cost five times what reading into used ones does, and Arrow's pool gives large
     buffers back to the system at once. At most `kept_bytes` wait to be used again.
@@ -35,7 +37,7 @@ class BlockMemory:
 
     @property
     def free_bytes(self) -> int:
-        """What waits to be used again."""
+        """Bytes of the buffers that wait to be used again."""
         return sum(size * len(free) for size, free in list(self._free.items()))
 
     def take(self, length: int, offset: int) -> memoryview:

@@ -1,4 +1,4 @@
-"""The one checksum of every stored byte: xxh3_64 of the bytes as if they stood in one piece."""
+"""The one checksum of every stored byte: xxh3_64 of the bytes joined."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from xxhash import xxh3_64, xxh3_64_intdigest
 
-# What holds bytes to be stored: also pyarrow.Buffer, which has no type hints.
+# Holds bytes to be stored: also pyarrow.Buffer, which has no type hints.
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 

@@ -1,4 +1,6 @@
-"""Frame header: how one write of a partition places the blocks of clients in a ledger (ADR 0002).
+"""Frame headers, which place clients' blocks in a ledger (ADR 0002).
+
+A frame is one write of a partition.
 
     offset  type  field
     0       u32   magic
@@ -47,7 +49,10 @@ MIN_FRAME_HEADER_SIZE = _ONE.size
 
 
 class BlockSpan(NamedTuple):
-    """What a frame says of one of its blocks; `length` is in bytes, a multiple of 8."""
+    """One block as its frame describes it; `length` is in bytes.
+
+    The length is a multiple of 8.
+    """
 
     length: int
     entries: int
@@ -66,7 +71,10 @@ class FrameIncomplete(Exception):
 
 
 class FrameInvalid(Exception):
-    """The bytes are no frame header of any version: a torn tail or corruption, as the caller can tell."""
+    """The bytes are no frame header of any version.
+
+    They are a torn tail or corruption; the caller can tell which.
+    """
 
 
 class FrameHeader:
@@ -128,7 +136,7 @@ def encode_frame_header(
     broker_time_ms: int,
     blocks: Sequence[tuple[int, int, int]],
 ) -> bytes:
-    """Encode the header of a frame; the blocks' bytes are to be written right behind it.
+    """Encode the header of a frame, behind which the blocks' bytes are written.
 
     `blocks` are BlockSpans, or what one consists of.
 
@@ -197,7 +205,9 @@ def _encode_many(
 
 
 def parse_frame_header(buf: Buffer, offset: int = 0) -> FrameHeader:
-    """Parse and verify the frame header at `offset`; the blocks behind it need not be in the buffer.
+    """Parse and verify the frame header at `offset`.
+
+    The blocks behind the header need not be in the buffer.
 
     Raises FrameIncomplete if the buffer ends too early, FrameInvalid if the bytes are no frame header, and
     UnsupportedFormatVersion if they are an intact one of another version.

@@ -1,4 +1,7 @@
-"""The keys of a payload's rows, found without reading the values, which may be a thousand times as large."""
+"""Find the keys of a payload's rows without reading the values.
+
+The values may be a thousand times as large.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ from pulsar_ray.format.columns import KEY_COLUMN, ORDERING_KEY_COLUMN
 
 
 def key_places(beginning: Buffer, payload_length: int, columns: int, message_count: int) -> list[Strings]:
-    """Where the columns ordering_key and key stand, in this order, as far as a payload has them.
+    """Where the columns ordering_key and key stand, in this order.
+
+    A payload may lack one or both.
 
     `beginning` is that of the payload, as far as its metadata goes. Raises ValueError, MetadataCutOff if it
     does not go so far.
@@ -60,5 +65,8 @@ def keys_at(places: Sequence[Strings], part: Buffer, start: int) -> list[pa.Arra
 
 
 def decode_keys(payload: Buffer, columns: int, message_count: int) -> list[pa.Array]:
-    """The columns ordering_key and key, in this order, as far as a payload has them. Raises ValueError."""
+    """Read the columns ordering_key and key, in this order.
+
+    A payload may lack one or both. Raises ValueError.
+    """
     return keys_at(key_places(payload, len(payload), columns, message_count), payload, 0)

@@ -23,7 +23,7 @@ TAG_EVENT_TIME = 4
 TAG_DELIVER_AT = 5
 TAG_PROPERTIES = 6
 TAG_SCHEMA_VERSION = 7
-# Whoever ignored one of these would show a part, an unfinished or an unreadable message as a whole one.
+# A reader that ignored one of these would show a part, an unfinished or an unreadable message as a whole one.
 TAG_CHUNK = 8 | REQUIRED
 TAG_TRANSACTION = 9 | REQUIRED
 TAG_ENCRYPTION = 10 | REQUIRED
@@ -35,7 +35,10 @@ PADDING = tuple(bytes(n) for n in range(8))
 
 
 class ChunkInfo(NamedTuple):
-    """Which part of a large message a block carries; `total_size` is that message's stored size in bytes."""
+    """The part of a large message that a block carries.
+
+    `total_size` is that message's stored size in bytes.
+    """
 
     uuid: str
     chunk_id: int
@@ -59,7 +62,9 @@ class EncryptionInfo(NamedTuple):
 
 
 class BlockMetadata(NamedTuple):
-    """The optional fields; on a batch without the column of that name they hold for every row.
+    """The optional fields of a block.
+
+    On a batch without the column of that name a field holds for every row.
 
     `deliver_at` and `event_time` are in ms since 1970, `schema_version` is opaque, `unknown` keeps the
     optional fields (tag, value) of newer builds.
@@ -116,7 +121,10 @@ def _field(tag: int, value: bytes) -> bytes:
 
 
 def encode_metadata(metadata: BlockMetadata) -> bytes:
-    """Encode the fields that are not None, padded to a multiple of 8; raises ValueError for wrong values."""
+    """Encode the fields that are not None, padded to a multiple of 8.
+
+    Raises ValueError for wrong values.
+    """
     producer_name, key, ordering_key, event_time, deliver_at, properties = metadata[:6]
     parts: list[bytes] = []
     if producer_name is not None:
@@ -142,7 +150,10 @@ def encode_metadata(metadata: BlockMetadata) -> bytes:
 
 @lru_cache(maxsize=256)
 def encode_producer_name(producer_name: str) -> bytes:
-    """As `encode_metadata` of nothing but a producer's name, which is the same for block after block."""
+    """Encode a producer's name alone, the same for block after block.
+
+    The bytes are those of `encode_metadata`.
+    """
     return encode_metadata(BlockMetadata(producer_name=producer_name))
 
 

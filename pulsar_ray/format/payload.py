@@ -48,7 +48,9 @@ def encode_single(
     codec: int = 0,
     metadata: BlockMetadata | None = None,
 ) -> list[Buffer]:
-    """Encode one message, None being a tombstone; a codec that does not make it smaller is not used.
+    """Encode one message; None is a tombstone.
+
+    A codec that does not make the message smaller is not used.
 
     Raises MessageTooBig above 128 MiB uncompressed, ValueError for wrong metadata. The limits on what is
     stored are `check_block_size`'s.

@@ -35,7 +35,10 @@ _VERSION_AND_RESERVED = struct.pack("<BH", RECORD_VERSION, 0)
 
 
 def encode_record(record_type: int, payload: Any, same_write: int = 0) -> bytes:
-    """Encode one record; `same_write` is the number of bytes right before it in the same write."""
+    """Encode one record.
+
+    `same_write` is the number of bytes right before it in the same write.
+    """
     body: bytes = msgpack.packb(payload)
     head = _HEAD.pack(len(body) + _OVERHEAD, record_type, RECORD_VERSION, 0, same_write) + body
     return head + _CHECKSUM.pack(checksum(head))
@@ -50,7 +53,7 @@ def encode_records(records: Iterable[tuple[int, Any]]) -> bytes:
 
 
 def read_records(buf: Buffer, path: str = "log") -> Iterator[tuple[int, Any, int]]:
-    """Yield (type, payload, end offset) of each record up to a torn tail, where the iteration stops.
+    """Yield (type, payload, end offset) of each record up to a torn tail.
 
     Raises CorruptData when a bad record was durable before a good one behind it was written, and
     UnsupportedFormatVersion at an intact record of another version.

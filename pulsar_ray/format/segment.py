@@ -1,4 +1,6 @@
-"""Segment header: the first 4096 bytes of a ledger's file, so that the frames start aligned (ADR 0002).
+"""Segment headers, the first 4096 bytes of a ledger's file (ADR 0002).
+
+After them the frames start aligned.
 
 offset  type  field
 0       8s    magic "PRAYSEG\\n"

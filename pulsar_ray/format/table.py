@@ -29,7 +29,7 @@ _AS_STORED = {
     for others in itertools.combinations(("key", "ordering_key", "event_time"), count)
 }
 _NONE = pa.schema([])
-# What a received table says of the sending that is over; the new sending makes its own.
+# A received table's columns about the sending that is over; the new sending makes its own.
 _IGNORED_COLUMNS = frozenset(
     (
         "topic",

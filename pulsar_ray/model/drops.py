@@ -1,4 +1,7 @@
-"""Messages of a non-persistent topic that found nobody to take them: counted, in Pulsar's names. Pure."""
+"""Count messages of a non-persistent topic that were dropped.
+
+The names are Pulsar's. Pure.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entries of ledgers as ranges where they come in runs, and as bits where they are scattered."""
+"""A set of entries, as ranges for runs and as bits for scattered ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 EntryRange: TypeAlias = tuple[int, int, int]
 """(ledger id, first entry id, last entry id), inclusive."""
 EntryBits: TypeAlias = tuple[int, int, bytes]
-"""(ledger id, entry id of the lowest bit of the first byte, at most MAX_ENTRIES bits)."""
+"""(ledger id, entry id of the first byte's lowest bit, at most MAX_ENTRIES bits)."""
 
 MAX_ENTRIES = row_sets.MAX_ROWS
 _FEW_RANGES = 4
@@ -34,7 +34,9 @@ class EntrySet(NamedTuple):
 
 
 def entry_set(flat: Sequence[int], ledger_id: int = -1, singles: Sequence[int] = ()) -> EntrySet:
-    """The entries of ranges in any order that may overlap: ledger id, first and last entry id of each.
+    """Make a set of ranges in any order, which may overlap.
+
+    A range is a ledger id, a first and a last entry id.
 
     And `singles`, entry ids of one ledger, in any order too.
     """
@@ -59,7 +61,10 @@ def entry_set(flat: Sequence[int], ledger_id: int = -1, singles: Sequence[int] =
 
 
 def _merged(parts: list[EntryRange]) -> list[EntryRange]:
-    """A few ranges in order, those that touch as one: numpy's first step would take longer."""
+    """Merge a few ranges in order, those that touch into one.
+
+    Without numpy, whose first step would take longer.
+    """
     if len(parts) < 2:
         return parts
     parts.sort()
@@ -74,7 +79,7 @@ def _merged(parts: list[EntryRange]) -> list[EntryRange]:
 
 
 def _dense_bits(ledger_id: int, entries: _Int64s) -> Sequence[EntryBits] | None:
-    """Windows of bits, without putting the entries in order; None where they lie too far apart for that."""
+    """Divide unordered entries into windows of bits; None if they lie too far apart."""
     origin = int(entries.min())
     span = int(entries.max()) - origin + 1
     if span > _SPARSE * len(entries):
@@ -87,7 +92,7 @@ def _dense_bits(ledger_id: int, entries: _Int64s) -> Sequence[EntryBits] | None:
 
 
 def neighbours(flags: Mapping[tuple[int, int], bytes | bytearray]) -> Iterator[tuple[int, int, bytes]]:
-    """Flags by ledger id and first entry id, those of neighbouring entries as one, in order.
+    """Merge flags by ledger id and first entry id, in order, neighbouring ones into one.
 
     Of at most MAX_ENTRIES each: whoever takes them in has less to do for one than for its parts.
     """
@@ -105,7 +110,7 @@ def neighbours(flags: Mapping[tuple[int, int], bytes | bytearray]) -> Iterator[t
 
 
 def flagged(ledger_id: int, origin: int, flags: bytes) -> EntrySet:
-    """The entries from `origin` on whose flag, a byte each, is 1; at least one is."""
+    """The entries from `origin` on whose flag byte is 1; at least one is."""
     first, end = flags.find(1), flags.rfind(1) + 1
     if flags.count(1) == end - first:
         return EntrySet([(ledger_id, origin + first, origin + end - 1)], ())
@@ -114,7 +119,10 @@ def flagged(ledger_id: int, origin: int, flags: bytes) -> EntrySet:
 
 
 def joined(entries: EntrySet, bits: Sequence[EntryBits]) -> EntrySet:
-    """Both; no two of `bits` name the same entry. Costs little unless one may be among `entries` as well."""
+    """Merge a set with bits, of which no two name the same entry.
+
+    The merge costs little unless an entry of the bits may be in `entries` as well.
+    """
     if not any(_may_share(entries, some) for some in bits):
         return EntrySet(entries.ranges, sorted((*entries.bits, *bits)))
     flat: list[int] = []
@@ -142,7 +150,10 @@ def ranges_in(bits: EntryBits) -> Iterator[EntryRange]:
 
 
 def merged_runs(ranges: _Int64s) -> tuple[_Int64s, _Int64s]:
-    """First and last entries of what (first, last) of one ledger, in any order, amount to, in order."""
+    """Merge ranges (first, last) of one ledger into disjoint ones, in order.
+
+    The ranges may come in any order. Returns the first and the last entries.
+    """
     firsts, lasts = ranges[:, 0], ranges[:, 1]
     if (np.diff(firsts) < 0).any():
         order = np.argsort(firsts, kind="stable")

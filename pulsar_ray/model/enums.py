@@ -62,7 +62,7 @@ class BatchingType(ApiEnum):
 
 
 class ProducerAccessMode(ApiEnum):
-    """Who else may write to the topic."""
+    """How far a producer has the topic for itself."""
 
     Shared = 0
     Exclusive = 1
@@ -80,7 +80,7 @@ class LoggerLevel(ApiEnum):
 
 
 class ConsumerCryptoFailureAction(ApiEnum):
-    """What happens to a message that cannot be decrypted."""
+    """How a consumer treats a message that it cannot decrypt."""
 
     FAIL = 0
     DISCARD = 1

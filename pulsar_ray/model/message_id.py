@@ -14,7 +14,9 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class MessageId:
-    """Where a message is stored: ledger, entry, partition (-1: none) and index in its batch (-1: none).
+    """Where a message is stored: ledger, entry, partition and index in its batch.
+
+    The partition is -1 in a topic without partitions, the index -1 outside a batch.
 
     Immutable. Ids order by ledger, entry, batch index, partition; equality compares the same four. The
     constructor's values are checked when an id is used or serialised, not when it is built.
@@ -64,7 +66,7 @@ class MessageId:
         return self._batch_index
 
     def batch_size(self) -> int:
-        """Messages in the batch, 0 if the message is in none or the size is not known."""
+        """Messages in the batch; 0 outside a batch and where the size is unknown."""
         return self._batch_size
 
     def first_chunk(self) -> MessageId | None:
@@ -181,7 +183,10 @@ def _put_varint(out: bytearray, value: int) -> None:
 
 
 def _get_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The value as a signed 64-bit integer, and the offset behind it. IndexError at the end of data."""
+    """Decode a signed 64-bit integer; returns the value and the offset behind it.
+
+    Raises IndexError at the end of data.
+    """
     value = 0
     for shift in range(0, 70, 7):
         byte = data[at]
@@ -222,7 +227,10 @@ def _decode(data: bytes, topic: str, *, may_have_first_chunk: bool) -> MessageId
 
 
 def _fields(data: bytes) -> tuple[dict[int, int], bytes | None]:
-    """The numbers by field and the first chunk's bytes; of repeats the last, unknown ones skipped."""
+    """Decode the numbers by field, and the first chunk's bytes.
+
+    Of repeated fields the last counts; unknown ones are skipped.
+    """
     numbers: dict[int, int] = {}
     chunk: bytes | None = None
     at = 0

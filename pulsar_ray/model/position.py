@@ -23,7 +23,10 @@ position_of: Callable[[tuple[int, int]], Position] = partial(tuple.__new__, Posi
 
 
 def entry_at(first_entry_id: int, row: int) -> int:
-    """The entry id of a row that is an entry; -1 for all rows of what was never stored."""
+    """The entry id of a row that is an entry.
+
+    It is -1 for all rows of a block that was never stored.
+    """
     return first_entry_id + row if first_entry_id >= 0 else -1
 
 

@@ -1,4 +1,4 @@
-"""A set of entries of a managed ledger, cheap where they come in runs and where they are scattered."""
+"""A set of a managed ledger's entries, cheap for runs and for scattered entries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pulsar_ray.model.scattered_ints import Piece, ScatteredInts
 
 
 class PositionRanges:
-    """Entries of each ledger as disjoint closed ranges, or as bits where ranges are many and short.
+    """Entries of each ledger as disjoint closed ranges.
+
+    Where ranges are many and short, bits stand for them.
 
     A range costs two integers in two lists, and much less where many are close together. Adding among 100,000
     of one ledger moves less than a megabyte.
@@ -32,7 +34,9 @@ class PositionRanges:
         return added
 
     def add_bits(self, ledger_id: int, origin: int, bits: int) -> int:
-        """Add entry origin + n for each bit n that is set; returns how many were not contained.
+        """Add entry origin + n for each set bit n; returns the number added.
+
+        Entries that were contained before do not count.
 
         Costs in proportion to the distance between the lowest and the highest, by the thousand.
         """
@@ -52,7 +56,7 @@ class PositionRanges:
         return entries is not None and entry_id in entries
 
     def run_end(self, ledger_id: int, entry_id: int) -> int | None:
-        """The last entry that is contained with all others from `entry_id` on, None if that is not."""
+        """The last entry of the run that begins at `entry_id`; None without one."""
         entries = self._ledgers.get(ledger_id)
         return None if entries is None else entries.run_end(entry_id)
 

@@ -6,11 +6,14 @@ from collections import deque
 from collections.abc import Sequence
 
 WINDOW_SAMPLES = 11
-"""A rate is the mean of the last ten seconds when samples come once a second."""
+"""A rate is the mean of ten seconds if samples come once a second."""
 
 
 class RateMeter:
-    """Counting costs nothing here: whoever counts keeps totals, which are looked at once a second."""
+    """Rates of counters from their totals, which are sampled once a second.
+
+    Counting costs nothing here: the owner of the counters keeps the totals.
+    """
 
     __slots__ = ("_samples",)
 
@@ -19,7 +22,10 @@ class RateMeter:
         self._samples.append((now_ms, tuple(totals)))
 
     def sample(self, now_ms: int, totals: Sequence[int]) -> None:
-        """Take note of the totals; at most once per moment, and a clock that stands still adds nothing."""
+        """Take a sample of the totals, at most one for each moment.
+
+        A clock that stands still adds nothing.
+        """
         if now_ms > self._samples[-1][0]:
             self._samples.append((now_ms, tuple(totals)))
 

@@ -1,4 +1,4 @@
-"""Sets of rows of one block as the bits of an int: row 5 is bit 5.
+"""Sets of a block's rows as the bits of an int: row 5 is bit 5.
 
 However scattered the rows are, a set costs an eighth of a byte for each row of the block, and `&`, `|`, `& ~`
 and `bit_count` work on thousands of rows in a fraction of a microsecond.
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 RowSet: TypeAlias = int
 WireRows: TypeAlias = "RowRanges | bytes"
-"""A set as packets name it: ranges, or bits with row 0 in the lowest of the first byte."""
+"""A set in packets: ranges, or bits with row 0 lowest in the first byte."""
 
 MAX_ROWS = 8192
-"""No block has more. What goes beyond that names nothing."""
+"""No block has more rows; a higher number names no row."""
 _FEW_RANGES = 4
 
 
@@ -100,7 +100,7 @@ def to_wire(rows: RowSet) -> WireRows:
 
 
 def from_wire(rows: WireRows) -> RowSet:
-    """What `to_wire` made."""
+    """Decode a set that `to_wire` encoded."""
     return int.from_bytes(rows, "little") if isinstance(rows, bytes) else of_ranges(rows)
 
 

@@ -1,4 +1,4 @@
-"""A set of numbers, cheap where they come in runs and where they are scattered close together."""
+"""A set of numbers, cheap for runs and for numbers scattered close together."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ _WIDTH = 1 << _SHIFT
 _INNER = _WIDTH - 1
 _FULL = (1 << _WIDTH) - 1
 _FEW_RUNS = 4
-"""So many runs in a window are kept as ranges: below that they take less memory than its bits."""
+"""Keep a window's runs as ranges up to this number of them.
+
+So few take less memory than the window's bits.
+"""
 
 
 class Piece(NamedTuple):
-    """The numbers first..last, or those of them whose bit is set: bit 0 stands for `first`."""
+    """The numbers first..last, or those whose bit is set, bit 0 being `first`."""
 
     first: int
     last: int
@@ -25,7 +28,9 @@ class Piece(NamedTuple):
 
 
 class ScatteredInts:
-    """Disjoint closed ranges, found by bisection; where many lie within a window of 1,024 numbers, its bits.
+    """A set as disjoint closed ranges, found by bisection, and as windows of bits.
+
+    Bits stand for a window of 1,024 numbers in which many ranges lie.
 
     A window either has bits, and these are one piece, or belongs to pieces that are ranges. Pieces may touch.
     """
@@ -65,7 +70,10 @@ class ScatteredInts:
         return self.count - before
 
     def add_bits(self, origin: int, bits: int) -> int:
-        """Add origin + n for each bit n that is set; returns how many were not contained."""
+        """Add origin + n for each set bit n; returns the number added.
+
+        Numbers that were contained before do not count.
+        """
         before = self.count
         window = origin >> _SHIFT
         bits <<= origin & _INNER
@@ -100,14 +108,14 @@ class ScatteredInts:
         self.count += last - first + 1 - present
 
     def _is_crowded(self, i: int, window: int) -> bool:
-        """Whether many ranges of a window begin before piece i, or as many end behind it."""
+        """Whether many ranges of a window begin before piece i, or end behind it."""
         firsts, lasts = self._firsts, self._lasts
         return (i >= _FEW_RUNS and firsts[i - _FEW_RUNS] >> _SHIFT == window) or (
             i + _FEW_RUNS <= len(lasts) and lasts[i + _FEW_RUNS - 1] >> _SHIFT == window
         )
 
     def _forget(self, i: int, j: int) -> int:
-        """Pieces i..j-1 are about to go: drop their bits, and return how many numbers they hold."""
+        """Drop the bits of pieces i..j-1, which are about to go; returns their numbers' count."""
         firsts, lasts, bits = self._firsts, self._lasts, self._bits
         held = sum(lasts[i:j]) - sum(firsts[i:j]) + (j - i)
         if bits:
@@ -149,7 +157,10 @@ class ScatteredInts:
         self._replace(i, j, base, end, pieces)
 
     def _replace(self, i: int, j: int, base: int, end: int, pieces: list[tuple[int, int]]) -> None:
-        """Put in what a window has now; ranges that reach into it from outside are joined or cut."""
+        """Put in a window's present content.
+
+        Ranges that reach into the window from outside are joined or cut.
+        """
         firsts, lasts, bits = self._firsts, self._lasts, self._bits
         has_bits = base >> _SHIFT in bits
         if not has_bits:

@@ -23,7 +23,10 @@ _REMEDY = "use 'topic', 'tenant/namespace/topic' or '{persistent|non-persistent}
 
 @dataclass(frozen=True, slots=True)
 class TopicName:
-    """A valid topic name, of a whole topic or of one partition (`partition_index` >= 0, else -1)."""
+    """A valid name of a whole topic or of one partition.
+
+    `partition_index` is -1 for a whole topic.
+    """
 
     domain: str
     tenant: str
@@ -33,7 +36,10 @@ class TopicName:
 
     @classmethod
     def parse(cls, name: str) -> TopicName:
-        """The parts of a full or short name. Raises InvalidTopicName, ValueError if it is no str."""
+        """Parse a full or short name.
+
+        Raises InvalidTopicName, and ValueError for anything but a str.
+        """
         if not isinstance(name, str):
             raise ValueError(f"Argument topic={name!r:.200} must be a str: {_REMEDY}")
         domain, tenant, namespace, local_name = _split(name)

@@ -1,4 +1,7 @@
-"""What went to a consumer or came from a producer: counters, rates and times, in Pulsar's names. Pure."""
+"""Counters, rates and times of one consumer's or producer's messages.
+
+The names are Pulsar's. Pure.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,7 @@ class OutgoingTraffic:
 
 
 class IncomingTraffic:
-    """What one producer, or all of a partition, stored."""
+    """Messages stored of one producer, or of all of a partition."""
 
     __slots__ = ("_meter", "bytes", "messages")
 
