@@ -1,4 +1,4 @@
-"""The README's table of settings: python -m tests.docs.settings_table prints it."""
+"""The table of settings in docs/settings.md: python -m tests.docs.settings_table prints it."""
 
 from __future__ import annotations
 

@@ -6,17 +6,19 @@ import sys
 from codeop import compile_command
 from importlib.util import find_spec
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 
 import pytest
-import yaml
 
+from pulsar_ray.config import Settings
 from tests.docs.fences import Block, blocks_of, is_printed
 from tests.docs.new_user import ROOT, new_environment
 from tests.docs.settings_table import reserved_names, settings_rows
 
 README = ROOT / "README.md"
+TOURS = (README, ROOT / "docs" / "tour.md")
+SETTINGS = ROOT / "docs" / "settings.md"
 RUN = ("python", "console")
 TIMEOUT_S = 300
 # Without, the tour leaves out its block about it.
@@ -34,10 +36,11 @@ def sessions(blocks: list[Block]) -> list[list[int]]:
 
 
 @pytest.mark.timeout(900)
-def test_the_tour_does_what_it_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tour", TOURS, ids=attrgetter("name"))
+def test_the_tour_does_what_it_says(tour: Path, tmp_path: Path) -> None:
     with new_environment(tmp_path) as environment:
-        for numbers in sessions(blocks_of(README)):
-            command = [sys.executable, "-m", "tests.docs.run_blocks", str(README), *map(str, numbers)]
+        for numbers in sessions(blocks_of(tour)):
+            command = [sys.executable, "-m", "tests.docs.run_blocks", str(tour), *map(str, numbers)]
             done = subprocess.run(
                 command,
                 cwd=tmp_path,
@@ -52,9 +55,10 @@ def test_the_tour_does_what_it_says(tmp_path: Path) -> None:
             assert done.returncode == 0, done.stdout
 
 
-def test_the_tour_can_be_typed_into_python() -> None:
+@pytest.mark.parametrize("tour", TOURS, ids=attrgetter("name"))
+def test_the_tour_can_be_typed_into_python(tour: Path) -> None:
     """An interactive Python wants an empty line after a loop."""
-    for block in blocks_of(README):
+    for block in blocks_of(tour):
         if block.language != "python":
             continue
         typed: list[str] = []
@@ -65,12 +69,10 @@ def test_the_tour_can_be_typed_into_python() -> None:
         assert not typed, f"line {block.line}"
 
 
-def test_what_is_not_run_exists() -> None:
+def test_commands_that_are_not_run_exist() -> None:
     targets = {line.split(":")[0] for line in (ROOT / "Makefile").read_text().splitlines() if ":" in line}
     for block in blocks_of(README):
-        if block.language == "yaml":
-            assert yaml.safe_load(block.text)
-        elif block.language not in RUN:
+        if block.language not in RUN:
             assert block.language == "sh"
             for line in block.text.splitlines():
                 command = line.partition("#")[0].split()
@@ -99,8 +101,32 @@ def test_comparing_what_is_printed(wanted: list[str], printed: list[str], same: 
 
 
 def test_every_setting_is_listed_with_its_default_or_as_reserved() -> None:
-    text = README.read_text(encoding="utf-8")
-    section = text.partition("\n## Settings\n")[2].partition("\n## ")[0]
-    assert [line for line in section.splitlines() if line.startswith("| `")] == settings_rows()
-    reserved = section.rpartition(":\n")[2]
+    text = SETTINGS.read_text(encoding="utf-8")
+    assert [line for line in text.splitlines() if line.startswith("| `")] == settings_rows()
+    reserved = text.rpartition(":\n")[2]
     assert re.findall("`[a-z_]+`", reserved) == reserved_names()
+
+
+def test_a_settings_file_as_shown_is_taken(tmp_path: Path) -> None:
+    (shown,) = [block.text for block in blocks_of(SETTINGS) if block.language == "yaml"]
+    path = tmp_path / "pulsar_ray.yaml"
+    path.write_text(shown)
+    assert Settings.load(path, env={}).default_retention_time_in_minutes == 1440
+
+
+def anchors_of(page: Path) -> set[str]:
+    """What a link may name behind `#`: headings in lower case, without punctuation, with hyphens."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in (README, *(ROOT / "docs").rglob("*.md")):
+        for target in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
+            if "://" in target:
+                continue
+            name, _, anchor = target.partition("#")
+            there = (page.parent / name).resolve() if name else page
+            assert there.exists(), (page, target)
+            if anchor:
+                assert anchor in anchors_of(there), (page, target)
