@@ -22,6 +22,7 @@ from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray_spark.errors import JavaNotFound, SparkAlreadyRunning, SparkNotStarted
 from pulsar_ray_spark.handover import release_all
 from pulsar_ray_spark.java import JAVA_OPTIONS, JDK_WHEEL, REQUIRED_JAVA, Java, find_java
+from pulsar_ray_spark.java_libraries import remove_java_libraries
 from pulsar_ray_spark.readers import READERS
 
 _log = logging.getLogger(__name__)
@@ -72,6 +73,8 @@ def start(
         _shut_jvm()
         with _placed_master(java):
             spark = _init_spark(app_name, num_executors, executor_cores, executor_memory, java, python, conf)
+    # Now that driver and app master have loaded theirs, so that nothing stays even if they are killed.
+    remove_java_libraries()
     _await_executors(spark, num_executors, executor_cores, start_timeout_s)
     return spark
 

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import ray
 from pyspark.sql import Row, SparkSession
@@ -47,6 +49,20 @@ def test_spark_leaves_a_cpu_for_others(spark: SparkSession) -> None:
 
 def test_the_environment_is_as_it_was(spark: SparkSession) -> None:
     assert "PYSPARK_PYTHON" not in os.environ
+
+
+def test_running_jvms_have_left_nothing_on_the_disk(spark: SparkSession) -> None:
+    loaded = []
+    for process in psutil.Process().children(recursive=True):
+        if process.name() == "java":
+            loaded += [
+                line.split(maxsplit=5)[5]
+                for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines()
+                if "libcore_worker_library_java" in line and "session_" not in line
+            ]
+    directories = {Path(path).parent for path in loaded}
+    assert len(directories) == 2, "the driver's and the app master's"
+    assert not any(path.exists() for path in directories)
 
 
 def test_one_session_at_a_time(spark: SparkSession) -> None:
