@@ -18,7 +18,7 @@ from benchmarks.environment import Environment
 from benchmarks.measure import p50
 from benchmarks.results import Row
 from pulsar_ray.broker.serving.owner_loop import GC_THRESHOLDS
-from pulsar_ray.dispatch.block_ref import BlockRef
+from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.settings import DispatchSettings

@@ -21,7 +21,7 @@ from pulsar_ray.actors.stores import Stores
 from pulsar_ray.actors.subscription_dispatcher import SubscriptionDispatcher
 from pulsar_ray.actors.topic_partition import TopicPartition
 from pulsar_ray.broker.catalog.catalog import Catalog, PartitionRow
-from pulsar_ray.broker.catalog.founding import Order, check_is_ours, check_may_make, new_range
+from pulsar_ray.broker.catalog.founding import CatalogOrder, check_is_ours, check_may_make, new_range
 from pulsar_ray.broker.catalog.membership import Membership
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
 from pulsar_ray.broker.serving.owner_loop import prepare_broker_process
@@ -59,7 +59,7 @@ NAME_POLL_S = 0.02
 class Controller:
     """Resolves topics, starts partitions and dispatchers beside their data, restarts what is frozen."""
 
-    def __init__(self, data_dir: str, settings: Settings, order: Order) -> None:
+    def __init__(self, data_dir: str, settings: Settings, order: CatalogOrder) -> None:
         prepare_broker_process()
         self._data_dir = Path(data_dir).expanduser()
         self._settings = settings

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from pulsar_ray.broker.catalog.founding import Word
+from pulsar_ray.broker.catalog.founding import StartPermission
 from pulsar_ray.cli.console import INTERRUPTED, say
 from pulsar_ray.cli.standalone import serve
 from pulsar_ray.cli.target import Target, pass_target
@@ -70,7 +70,7 @@ def standalone(target: Target, data_dir: str | None, idle_seconds: float, rebuil
         for line in _how_to_connect(settings.data_dir, address, dashboard_url):
             click.echo(line)
 
-    word = Word(may_found=True, may_rebuild=rebuild_catalog)
+    word = StartPermission(may_found=True, may_rebuild=rebuild_catalog)
     number = serve(settings, word, idle_seconds=idle_seconds, on_ready=ready)
     say(f"ended; everything is in {settings.data_dir}")
     if number == signal.SIGINT:
@@ -110,7 +110,7 @@ def start(target: Target, data_dir: str | None, rebuild_catalog: bool) -> None:
     described = RayCluster().describe_broker()
     was_running = described is not None
     if described is None:
-        described = start_broker(settings, Word(may_found=True, may_rebuild=rebuild_catalog))
+        described = start_broker(settings, StartPermission(may_found=True, may_rebuild=rebuild_catalog))
     elif rebuild_catalog:
         raise NotAllowedError(
             "the broker runs: stop it with `pulsar-ray stop` before its catalog is made anew"

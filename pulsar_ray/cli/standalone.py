@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
-from pulsar_ray.broker.catalog.founding import Word
+from pulsar_ray.broker.catalog.founding import StartPermission
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import ConnectError, PulsarException
 from pulsar_ray.launch.embedded import (
@@ -52,7 +52,7 @@ def _raise_at_signals() -> None:
 
 
 def serve(
-    settings: Settings, word: Word, *, idle_seconds: float, on_ready: Callable[[str, str], None]
+    settings: Settings, word: StartPermission, *, idle_seconds: float, on_ready: Callable[[str, str], None]
 ) -> int:
     """Serve until a signal, whose number it returns, or (0) nobody has used the broker for `idle_seconds`.
 
@@ -126,7 +126,7 @@ def main() -> int:
     try:
         serve(
             settings,
-            Word(may_found=True),
+            StartPermission(may_found=True),
             idle_seconds=settings.embedded_idle_shutdown_seconds,
             on_ready=lambda address, _: _log(f"serving {settings.data_dir} at {address}"),
         )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pulsar_ray.dispatch.block_ref import BlockRef
-from pulsar_ray.dispatch.consumer import PendingBlock
-from pulsar_ray.dispatch.pending_acks import PendingAcks
+from pulsar_ray.dispatch.blocks.block_ref import BlockRef
+from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
+from pulsar_ray.dispatch.consumer import DispatchBlock
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor
 from pulsar_ray.model import row_ranges, row_sets
 from pulsar_ray.model.entry_sets import EntryBits
@@ -24,22 +24,22 @@ class Acknowledgments:
     What does not exist, or is acknowledged already, has no effect.
     """
 
-    def __init__(self, cursor: ManagedCursor, pending: PendingAcks) -> None:
+    def __init__(self, cursor: ManagedCursor, blocks: DispatchBlocks) -> None:
         self._cursor = cursor
-        self._pending = pending
+        self._blocks = blocks
 
     def acknowledge_ranges(self, ranges: Iterable[tuple[int, int, int]]) -> None:
         """Entries (ledger, first, last). Costs per range and block, not per entry.
 
         Neighbouring ranges within one block, as Key_Shared has them, cost little more than one.
         """
-        block: PendingBlock | None = None
+        block: DispatchBlock | None = None
         within = 0  # rows of that block
         for ledger_id, first, last in ranges:
             if block is None or not _is_part(block.ref, ledger_id, first, last):
                 if block is not None:
                     self._acknowledge_rows(block, within)
-                block, within = self._pending.blocks.find(ledger_id, first), 0
+                block, within = self._blocks.index.find(ledger_id, first), 0
                 if block is None or not _is_part(block.ref, ledger_id, first, last):
                     self._acknowledge_range(ledger_id, first, last, block)
                     block = None
@@ -55,16 +55,16 @@ class Acknowledgments:
         entries = int.from_bytes(data, "little")
         if not self._cursor.acknowledge_bits(ledger_id, origin, entries):
             return
-        for block in self._pending.blocks.overlapping(ledger_id, origin, origin + entries.bit_length() - 1):
+        for block in self._blocks.index.overlapping(ledger_id, origin, origin + entries.bit_length() - 1):
             ref = block.ref
             offset = ref.first_entry_id - origin
             rows = (entries >> offset if offset >= 0 else entries << -offset) & ((1 << ref.entries) - 1)
             if rows and ref.row_is_entry:
-                self._pending.drop_rows(block, rows)
+                self._blocks.drop_rows(block, rows)
             elif rows:
-                self._pending.drop(block)
+                self._blocks.drop(block)
 
-    def _acknowledge_rows(self, block: PendingBlock, rows: RowSet) -> None:
+    def _acknowledge_rows(self, block: DispatchBlock, rows: RowSet) -> None:
         """Rows that are entries."""
         ledger_id, origin = block.key
         if row_sets.is_range(rows):
@@ -73,27 +73,27 @@ class Acknowledgments:
         else:
             added = self._cursor.acknowledge_bits(ledger_id, origin, rows)
         if added:
-            self._pending.drop_rows(block, rows)
+            self._blocks.drop_rows(block, rows)
 
-    def _acknowledge_range(self, ledger_id: int, first: int, last: int, at: PendingBlock | None) -> None:
+    def _acknowledge_range(self, ledger_id: int, first: int, last: int, at: DispatchBlock | None) -> None:
         """Entries that are not part of one block; `at` holds the first of them."""
         if not self._cursor.acknowledge(ledger_id, first, last):
             return
         if at is not None and at.key == (ledger_id, first) and at.ref.entries == last - first + 1:
-            self._pending.drop(at)
+            self._blocks.drop(at)
             return
-        for block in self._pending.blocks.overlapping(ledger_id, first, last):
+        for block in self._blocks.index.overlapping(ledger_id, first, last):
             ref = block.ref
             if first <= ref.first_entry_id and ref.last_entry_id <= last:
-                self._pending.drop(block)
+                self._blocks.drop(block)
             else:
-                self._pending.drop_rows(block, ref.rows_of_entries(first, last))
+                self._blocks.drop_rows(block, ref.rows_of_entries(first, last))
 
     def acknowledge_batch(self, ledger_id: int, entry_id: int, rows: RowRanges, is_durable: bool) -> None:
         """Messages of a batch entry, by batch index; an entry of a single message has only index 0."""
         position = Position(ledger_id, entry_id)
         rows = row_ranges.union((), rows)  # a client may send them in any order
-        block = self._pending.blocks.find(ledger_id, entry_id)
+        block = self._blocks.index.find(ledger_id, entry_id)
         # A client may name rows that there are not, however high.
         most = MAX_ROWS if block is None else block.ref.messages if block.is_batch else 1
         rows = row_ranges.intersect(rows, row_ranges.all_rows(most))
@@ -104,9 +104,9 @@ class Acknowledgments:
         elif not block.is_batch:
             self.acknowledge_ranges([(ledger_id, entry_id, entry_id)])
         elif self._cursor.acknowledge_rows(position, rows, block.ref.messages, is_durable):
-            self._pending.drop(block)
+            self._blocks.drop(block)
         else:
-            self._pending.settle_batch(block, row_sets.of_ranges(rows), takes_from_waiting=is_durable)
+            self._blocks.settle_batch(block, row_sets.of_ranges(rows), takes_from_waiting=is_durable)
 
     def acknowledge_up_to(self, position: Position, row: int, is_durable: bool) -> None:
         """Everything up to an entry; with `row` >= 0 up to that message of the batch there.
@@ -116,7 +116,7 @@ class Acknowledgments:
         if position.entry_id < 0:
             self._acknowledge_below(Position(position.ledger_id, 0))
             return
-        block = self._pending.blocks.find(*position)
+        block = self._blocks.index.find(*position)
         if row >= 0 and (block is None or block.ref.is_batch):
             self._acknowledge_below(position)
             self.acknowledge_batch(*position, ((0, row + 1),), is_durable)
@@ -141,12 +141,12 @@ class Acknowledgments:
             self._drop_up_to(Position(position.ledger_id, position.entry_id - 1))
 
     def _drop_up_to(self, position: Position) -> None:
-        for block in self._pending.blocks.up_to(position):
+        for block in self._blocks.index.up_to(position):
             ref = block.ref
             if (ref.ledger_id, ref.last_entry_id) <= position:
-                self._pending.drop(block)
+                self._blocks.drop(block)
             else:
-                self._pending.drop_rows(block, ref.rows_of_entries(ref.first_entry_id, position.entry_id))
+                self._blocks.drop_rows(block, ref.rows_of_entries(ref.first_entry_id, position.entry_id))
 
 
 def _is_part(ref: BlockRef, ledger_id: int, first: int, last: int) -> bool:

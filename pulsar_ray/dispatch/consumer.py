@@ -6,10 +6,10 @@ from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pulsar_ray.dispatch.block_ref import BlockRef
+from pulsar_ray.dispatch.blocks.block_ref import BlockRef
+from pulsar_ray.dispatch.blocks.counted_rows import CountedRows
 from pulsar_ray.dispatch.key_shared.hash_regions import DEFAULT_KEY_SHARED, KeySharedSpec
 from pulsar_ray.dispatch.key_shared.sticky_key import Slots
-from pulsar_ray.dispatch.row_segments import Segment
 from pulsar_ray.model import row_sets
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.row_sets import RowSet
@@ -142,7 +142,7 @@ class Shares(NamedTuple):
     rows: dict[int, RowSet]
 
 
-class PendingBlock:
+class DispatchBlock:
     """A block that is not acknowledged completely, as far as it was read.
 
     `slots` are those of its rows' sticky keys, where the subscription needs them.
@@ -158,8 +158,8 @@ class PendingBlock:
         """What of it goes to whom, as Key_Shared found it last."""
         self.key = (ref.ledger_id, ref.first_entry_id)
         self.deliveries: list[Delivery] = []
-        self.waiting: list[Segment] = []
-        self.suspects: list[Segment] = []
+        self.waiting: list[CountedRows] = []
+        self.suspects: list[CountedRows] = []
 
 
 class Delivery:
@@ -178,7 +178,7 @@ class Delivery:
     )
 
     def __init__(
-        self, consumer: Consumer, block: PendingBlock, rows: RowSet, count: int, is_suspect: bool = False
+        self, consumer: Consumer, block: DispatchBlock, rows: RowSet, count: int, is_suspect: bool = False
     ) -> None:
         self.consumer = consumer
         self.block = block

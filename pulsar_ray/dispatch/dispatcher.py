@@ -13,20 +13,20 @@ from collections.abc import Iterable, Sequence
 from pulsar_ray.dispatch import validation
 from pulsar_ray.dispatch.acknowledgments import Acknowledgments
 from pulsar_ray.dispatch.attachment import Attachment, Departure
-from pulsar_ray.dispatch.block_ref import BlockRef
+from pulsar_ray.dispatch.blocks.block_intake import BlockIntake
+from pulsar_ray.dispatch.blocks.block_ref import BlockRef
+from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
 from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec
 from pulsar_ray.dispatch.grant import DropQueue, Grant
-from pulsar_ray.dispatch.granting import Granting
-from pulsar_ray.dispatch.intake import Intake
+from pulsar_ray.dispatch.grant_maker import GrantMaker
 from pulsar_ray.dispatch.key_shared.policy import KeySharedPolicy
 from pulsar_ray.dispatch.key_shared.sticky_key import Slots, Slotting
-from pulsar_ray.dispatch.pending_acks import PendingAcks
+from pulsar_ray.dispatch.policies.subscription_type import SubscriptionType
 from pulsar_ray.dispatch.read_ahead import ReadAhead
 from pulsar_ray.dispatch.redelivery import EMPTY_QUEUE, ConsumerQueue, NackItem, Redelivery
 from pulsar_ray.dispatch.redelivery_requests import RedeliveryRequests
-from pulsar_ray.dispatch.returning import HeldRows, ReturningConsumers
+from pulsar_ray.dispatch.returning_consumers import ReportedRows, ReturningConsumers
 from pulsar_ray.dispatch.settings import DispatchSettings
-from pulsar_ray.dispatch.subscription_type import SubscriptionType
 from pulsar_ray.dispatch.unacked_limits import UnackedLimits
 from pulsar_ray.errors import ConsumerBusy, CumulativeAcknowledgementNotAllowedError
 from pulsar_ray.managed_ledger.cursor.managed_cursor import KnownConsumer, ManagedCursor
@@ -58,16 +58,16 @@ class Dispatcher:
         self.seek_generation = cursor.generation
         """Rises with every seek, and where reading starts over; an offer read before is ignored."""
         self.consumers: dict[int, Consumer] = {}
-        self.pending = PendingAcks()
+        self.blocks = DispatchBlocks()
         self._returning = ReturningConsumers(cursor.consumers.values(), now_ms + settings.reattach_grace_ms)
-        self._intake = Intake(cursor, self.pending, self._returning, self.consumers)
-        self._acknowledgments = Acknowledgments(cursor, self.pending)
-        self._redelivery = Redelivery(cursor, self.pending)
-        self._limits = UnackedLimits(settings, self.pending)
-        self._type = SubscriptionType(settings, self.pending)
-        self._read_ahead = ReadAhead(settings, self.pending, self._returning, self.consumers, self._type)
+        self._intake = BlockIntake(cursor, self.blocks, self._returning, self.consumers)
+        self._acknowledgments = Acknowledgments(cursor, self.blocks)
+        self._redelivery = Redelivery(cursor, self.blocks)
+        self._limits = UnackedLimits(settings, self.blocks)
+        self._type = SubscriptionType(settings, self.blocks)
+        self._read_ahead = ReadAhead(settings, self.blocks, self._returning, self.consumers, self._type)
         self._requests = RedeliveryRequests(self._redelivery, self._returning, self.consumers, self._type)
-        self._granting = Granting(cursor, self.pending, self._limits, self._type, self.room)
+        self._granting = GrantMaker(cursor, self.blocks, self._limits, self._type, self.room)
         self.now_ms = now_ms
 
     # ---- consumers
@@ -126,7 +126,7 @@ class Dispatcher:
         *,
         epoch: int = 0,
         received: int = 0,
-        held: Sequence[HeldRows] = (),
+        held: Sequence[ReportedRows] = (),
         received_messages: int = 0,
         generation: int | None = None,
     ) -> Attachment:
@@ -165,7 +165,7 @@ class Dispatcher:
         if self.consumers:
             self._type.check(spec)
         elif self._type.become(spec):
-            self.pending.clear()
+            self.blocks.clear()
             self._intake.seek(self.cursor.mark_delete.next())
             self.seek_generation += 1
         self._type.policy.admit(spec, self.consumers.values())
@@ -272,7 +272,7 @@ class Dispatcher:
     def is_full_of_unacked(self) -> bool:
         """Whether the subscription has as many unacknowledged messages as it may."""
         limit = self.settings.max_unacked_messages_per_subscription
-        return self._type.policy.limits_unacked and 0 < limit <= self.pending.unacked_messages
+        return self._type.policy.limits_unacked and 0 < limit <= self.blocks.unacked_messages
 
     @property
     def has_unread(self) -> bool:
@@ -281,7 +281,7 @@ class Dispatcher:
 
     def has_more(self, last: Position) -> bool | None:
         """Whether anything up to `last` is still to be delivered; None while that is not known."""
-        return self.pending.waiting_messages > 0 or self._intake.has_unread(last)
+        return self.blocks.waiting_messages > 0 or self._intake.has_unread(last)
 
     def is_under_way(self, consumer_id: int, received: int) -> bool:
         """Whether something was granted to a consumer behind delivery `received` that it is still to get."""
@@ -371,7 +371,7 @@ class Dispatcher:
 
         `position` must be valid and held by the partition. Flush the cursor before answering.
         """
-        self.pending.clear()
+        self.blocks.clear()
         self._returning.claims.clear()
         self._requests.clear()
         before = Position(position.ledger_id, position.entry_id - 1) if position > EARLIEST else EARLIEST
@@ -388,4 +388,4 @@ class Dispatcher:
 
     def validate(self) -> None:
         """Raise AssertionError if the state contradicts itself; for tests."""
-        validation.validate(self.cursor, self.pending, self.consumers.values(), self.read_position)
+        validation.validate(self.cursor, self.blocks, self.consumers.values(), self.read_position)

@@ -63,8 +63,8 @@ class NonPersistentDispatcher(Dispatcher):
     def dispatch(self, now_ms: int) -> list[Grant]:
         """Grant what was offered as far as there is room; the rest is dropped and counted."""
         grants = super().dispatch(now_ms)
-        self.drops.record(self.pending.waiting_messages)
-        self.pending.clear()
+        self.drops.record(self.blocks.waiting_messages)
+        self.blocks.clear()
         return grants
 
     def acknowledge(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
 from pulsar_ray.dispatch.consumer import Consumer
-from pulsar_ray.dispatch.pending_acks import PendingAcks
-from pulsar_ray.dispatch.returning import ReturningConsumers
+from pulsar_ray.dispatch.policies.subscription_type import SubscriptionType
+from pulsar_ray.dispatch.returning_consumers import ReturningConsumers
 from pulsar_ray.dispatch.settings import DispatchSettings
-from pulsar_ray.dispatch.subscription_type import SubscriptionType
 
 _MAX_MESSAGES = 65_536
 
@@ -22,13 +22,13 @@ class ReadAhead:
     def __init__(
         self,
         settings: DispatchSettings,
-        pending: PendingAcks,
+        blocks: DispatchBlocks,
         returning: ReturningConsumers,
         consumers: Mapping[int, Consumer],
         kind: SubscriptionType,
     ) -> None:
         self._settings = settings
-        self._pending = pending
+        self._blocks = blocks
         self._returning = returning
         self._consumers = consumers
         self._type = kind
@@ -47,9 +47,9 @@ class ReadAhead:
             if room and keyed is not None:
                 limit = min(max(limit, self._look_ahead()), _MAX_MESSAGES)
                 portion = limit // 4
-                if 2 * self._pending.waiting_messages > limit and not keyed.is_short:
+                if 2 * self._blocks.waiting_messages > limit and not keyed.is_short:
                     return 0
-        wanted = limit - self._pending.waiting_messages
+        wanted = limit - self._blocks.waiting_messages
         return max(wanted, portion) if wanted > 0 else 0
 
     def _look_ahead(self) -> int:

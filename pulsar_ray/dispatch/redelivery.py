@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from pulsar_ray.dispatch.consumer import Consumer, Delivery, PendingBlock
-from pulsar_ray.dispatch.pending_acks import PendingAcks
+from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
+from pulsar_ray.dispatch.consumer import Consumer, Delivery, DispatchBlock
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor
 from pulsar_ray.model import row_ranges, row_sets
 from pulsar_ray.model.position import Position
@@ -43,13 +43,13 @@ EMPTY_QUEUE = ConsumerQueue(1 << 62, None)
 class Redelivery:
     """Moves deliveries back to where they wait."""
 
-    def __init__(self, cursor: ManagedCursor, pending: PendingAcks) -> None:
+    def __init__(self, cursor: ManagedCursor, blocks: DispatchBlocks) -> None:
         self._cursor = cursor
-        self._pending = pending
+        self._blocks = blocks
 
     def negative_acknowledge(
         self, consumer: Consumer, items: Iterable[NackItem], had_received: int
-    ) -> tuple[PendingBlock, int] | None:
+    ) -> tuple[DispatchBlock, int] | None:
         """Let messages come again that failed at this consumer; returns the lowest block and row of them.
 
         An item that refers to another redelivery count than the pending one is stale and has no effect, nor
@@ -58,9 +58,9 @@ class Redelivery:
         But of what was granted before a restart the predecessor may have counted this failure and died before
         the message came again, which it does now; or died before its counts were durable.
         """
-        lowest: tuple[PendingBlock, int] | None = None
+        lowest: tuple[DispatchBlock, int] | None = None
         for ledger_id, entry_id, rows, count in items:
-            block = self._pending.blocks.find(ledger_id, entry_id)
+            block = self._blocks.index.find(ledger_id, entry_id)
             if block is None:
                 continue
             offset = entry_id - block.ref.first_entry_id if block.ref.row_is_entry else 0
@@ -87,7 +87,7 @@ class Redelivery:
                     lowest = block, first
         return lowest
 
-    def rewind(self, consumer: Consumer, block: PendingBlock, row: int, queue: ConsumerQueue) -> None:
+    def rewind(self, consumer: Consumer, block: DispatchBlock, row: int, queue: ConsumerQueue) -> None:
         """Take back everything pending from this row on, unfailed, so that it comes again in order.
 
         The consumer drops what waits in its queue and what is on its way. After an earlier failure some of
@@ -108,8 +108,8 @@ class Redelivery:
                 if later == delivery.rows:
                     self.give_back(delivery)
                 elif later:
-                    self._pending.settle(delivery, later)
-                    self._pending.put_back(delivery.block, later, delivery.count)
+                    self._blocks.settle(delivery, later)
+                    self._blocks.put_back(delivery.block, later, delivery.count)
 
     def redeliver(self, consumer: Consumer, through: int | None) -> None:
         """Take back deliveries up to number `through` (None: all).
@@ -134,33 +134,33 @@ class Redelivery:
     def give_back(self, delivery: Delivery, failed: RowSet = 0, is_suspect: bool = False) -> None:
         """End a delivery; all its rows wait again, the failed ones with a higher count."""
         block, count = delivery.block, delivery.count
-        rows = self._pending.end(delivery)
+        rows = self._blocks.end(delivery)
         if block.ref.is_batch:
             self._give_back_batch(block, count, failed, is_suspect)
             return
         if failed:
             self._count(block, failed, count + 1)
-            self._pending.put_back(block, failed, count + 1, is_suspect)
+            self._blocks.put_back(block, failed, count + 1, is_suspect)
             rows &= ~failed
-        self._pending.put_back(block, rows, count, is_suspect)
+        self._blocks.put_back(block, rows, count, is_suspect)
 
     def _fail(self, delivery: Delivery, failed: RowSet) -> None:
         block = delivery.block
         if block.ref.is_batch or failed == delivery.rows:
             self.give_back(delivery, failed)
             return
-        self._pending.settle(delivery, failed)
+        self._blocks.settle(delivery, failed)
         self._count(block, failed, delivery.count + 1)
-        self._pending.put_back(block, failed, delivery.count + 1)
+        self._blocks.put_back(block, failed, delivery.count + 1)
 
     def _take_back(self, delivery: Delivery, rows: RowSet) -> None:
         if delivery.block.ref.is_batch or rows == delivery.rows:
             self.give_back(delivery)
             return
-        self._pending.settle(delivery, rows)
-        self._pending.put_back(delivery.block, rows, delivery.count)
+        self._blocks.settle(delivery, rows)
+        self._blocks.put_back(delivery.block, rows, delivery.count)
 
-    def _give_back_batch(self, block: PendingBlock, count: int, failed: RowSet, is_suspect: bool) -> None:
+    def _give_back_batch(self, block: DispatchBlock, count: int, failed: RowSet, is_suspect: bool) -> None:
         position = Position(*block.key)
         if failed:
             count += 1
@@ -169,9 +169,9 @@ class Redelivery:
         # Suspects come one by one within this session, so what is known to be acknowledged is left out.
         known = self._cursor.acknowledged_rows if is_suspect else self._cursor.durable_rows
         rows = block.ref.all_rows & ~row_sets.of_ranges(known(position))
-        self._pending.put_back(block, self._pending.nowhere(block, rows), count, is_suspect)
+        self._blocks.put_back(block, self._blocks.nowhere(block, rows), count, is_suspect)
 
-    def _count(self, block: PendingBlock, rows: RowSet, count: int) -> None:
+    def _count(self, block: DispatchBlock, rows: RowSet, count: int) -> None:
         ref = block.ref
         if not ref.row_is_entry:
             rows = 1

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from pulsar_ray.dispatch.consumer import Consumer
+from pulsar_ray.dispatch.policies.subscription_type import SubscriptionType
 from pulsar_ray.dispatch.redelivery import EMPTY_QUEUE, ConsumerQueue, NackItem, Redelivery
-from pulsar_ray.dispatch.returning import ReturningConsumers
-from pulsar_ray.dispatch.subscription_type import SubscriptionType
+from pulsar_ray.dispatch.returning_consumers import ReturningConsumers
 
 
 class _Deferred(NamedTuple):

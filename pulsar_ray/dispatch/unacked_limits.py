@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
 from pulsar_ray.dispatch.consumer import Consumer
-from pulsar_ray.dispatch.pending_acks import PendingAcks
 from pulsar_ray.dispatch.settings import DispatchSettings
 
 
 class UnackedLimits:
     """A limit that was reached holds until half of it is acknowledged; 0 means no limit."""
 
-    def __init__(self, settings: DispatchSettings, pending: PendingAcks) -> None:
+    def __init__(self, settings: DispatchSettings, blocks: DispatchBlocks) -> None:
         self._per_consumer = settings.max_unacked_messages_per_consumer
         self._per_subscription = settings.max_unacked_messages_per_subscription
-        self._pending = pending
+        self._blocks = blocks
         self.is_blocked = False
         """Nothing is dispatched until half of the subscription's limit is acknowledged."""
 
@@ -23,7 +23,7 @@ class UnackedLimits:
         limit = self._per_subscription
         if not limit:
             return room
-        unacked = self._pending.unacked_messages
+        unacked = self._blocks.unacked_messages
         if self.is_blocked and unacked >= limit // 2:
             return 0
         self.is_blocked = False
@@ -34,5 +34,5 @@ class UnackedLimits:
         """Notice that a limit was reached."""
         if 0 < self._per_consumer <= consumer.unacked:
             consumer.is_blocked = True
-        if 0 < self._per_subscription <= self._pending.unacked_messages:
+        if 0 < self._per_subscription <= self._blocks.unacked_messages:
             self.is_blocked = True

@@ -4,34 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from pulsar_ray.dispatch import row_segments
-from pulsar_ray.dispatch.consumer import Consumer, PendingBlock
-from pulsar_ray.dispatch.pending_acks import PendingAcks
+from pulsar_ray.dispatch.blocks import counted_rows
+from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
+from pulsar_ray.dispatch.consumer import Consumer, DispatchBlock
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor
 from pulsar_ray.model import row_sets
 from pulsar_ray.model.position import Position
 
 
 def validate(
-    cursor: ManagedCursor, pending: PendingAcks, consumers: Collection[Consumer], read_position: Position
+    cursor: ManagedCursor, blocks: DispatchBlocks, consumers: Collection[Consumer], read_position: Position
 ) -> None:
     """Raise AssertionError if a row is at two places or nowhere, or a total is wrong."""
     cursor.validate()
     waiting = unacked = 0
-    fresh = set(map(id, pending.fresh))
-    for key, block in pending.blocks.items():
+    fresh = set(map(id, blocks.fresh))
+    for key, block in blocks.index.items():
         assert key == block.key
         assert key < read_position, f"block {key} lies beyond the read position {read_position}"
         _validate_block(cursor, block)
-        waiting += row_segments.size(block.waiting)
+        waiting += counted_rows.size(block.waiting)
         unacked += sum(delivery.messages for delivery in block.deliveries)
-        assert not block.waiting or key in pending.waiting or id(block) in fresh, f"{key} waits in no queue"
-        assert bool(block.suspects) == (key in pending.suspects), f"suspects of {key}"
-    assert all(block.waiting for block in pending.waiting.values()), "a block without waiting rows is queued"
-    assert waiting == pending.waiting_messages, f"{waiting} wait, counted {pending.waiting_messages}"
-    assert unacked == pending.unacked_messages, f"{unacked} pending, counted {pending.unacked_messages}"
+        assert not block.waiting or key in blocks.waiting or id(block) in fresh, f"{key} waits in no queue"
+        assert bool(block.suspects) == (key in blocks.suspects), f"suspects of {key}"
+    assert all(block.waiting for block in blocks.waiting.values()), "a block without waiting rows is queued"
+    assert waiting == blocks.waiting_messages, f"{waiting} wait, counted {blocks.waiting_messages}"
+    assert unacked == blocks.unacked_messages, f"{unacked} pending, counted {blocks.unacked_messages}"
     for consumer in consumers:
-        mine = [delivery for block in pending.blocks.values() for delivery in block.deliveries]
+        mine = [delivery for block in blocks.index.values() for delivery in block.deliveries]
         assert {d for d in mine if d.consumer is consumer} == set(consumer.deliveries)
         assert consumer.unacked == sum(delivery.messages for delivery in consumer.deliveries)
         suspects = [delivery for delivery in consumer.deliveries if delivery.is_suspect]
@@ -39,10 +39,10 @@ def validate(
         assert not suspects or (len(consumer.deliveries) == 1 and suspects[0].messages == 1)
 
 
-def _validate_block(cursor: ManagedCursor, block: PendingBlock) -> None:
+def _validate_block(cursor: ManagedCursor, block: DispatchBlock) -> None:
     ref = block.ref
     parts = [delivery.rows for delivery in block.deliveries]
-    parts += [row_segments.rows_of(block.waiting), row_segments.rows_of(block.suspects)]
+    parts += [counted_rows.rows_of(block.waiting), counted_rows.rows_of(block.suspects)]
     everywhere = 0
     for rows in parts:
         assert not everywhere & rows, f"rows of {block.key} are at two places: {parts}"

@@ -9,7 +9,7 @@ import ray
 
 from pulsar_ray.actors.controller import Controller
 from pulsar_ray.actors.options import create
-from pulsar_ray.broker.catalog.founding import Word, decide
+from pulsar_ray.broker.catalog.founding import StartPermission, decide
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.launch.kill_actors import kill_stores
@@ -21,7 +21,7 @@ from pulsar_ray.transport.this_ray import node_id
 START_TIMEOUT_S = 90.0
 
 
-def bring_up(settings: Settings, word: Word) -> dict[str, Any]:
+def bring_up(settings: Settings, word: StartPermission) -> dict[str, Any]:
     """As `start_broker`, by this process: what it starts inherits its job's environment.
 
     The controller is pinned to the node of the catalog: elsewhere it would find no topics.

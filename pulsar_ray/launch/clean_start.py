@@ -16,7 +16,7 @@ from typing import Any
 
 import ray
 
-from pulsar_ray.broker.catalog.founding import Word
+from pulsar_ray.broker.catalog.founding import StartPermission
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import ConnectError, PulsarException, Timeout, error_from
 from pulsar_ray.transport.actor_names import NAMESPACE
@@ -28,7 +28,7 @@ _COMMAND = "from pulsar_ray.launch.clean_start import main; main()"
 _OF_JOBS = ("RAY_JOB_", "RAY_RUNTIME_ENV", "RAY_OVERRIDE_", "PYTHONPATH", "RAY_ADDRESS")
 
 
-def start_from_clean_process(settings: Settings, word: Word) -> dict[str, Any]:
+def start_from_clean_process(settings: Settings, word: StartPermission) -> dict[str, Any]:
     """As `bring_up`, on the Ray of this process, by another one. Raises what that raises, or Timeout."""
     request = {
         "address": ray.get_runtime_context().gcs_address,
@@ -74,7 +74,7 @@ def main() -> None:
     )
     answer: dict[str, Any]
     try:
-        answer = {"described": bring_up(Settings(**request["settings"]), Word(**request["word"]))}
+        answer = {"described": bring_up(Settings(**request["settings"]), StartPermission(**request["word"]))}
     except PulsarException as error:
         answer = {"error": [type(error).__name__, error.text, error.details]}
     sys.stdout.write(f"\n{_ANSWER}{json.dumps(answer)}\n")

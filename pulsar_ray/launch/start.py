@@ -6,7 +6,7 @@ from typing import Any
 
 import ray
 
-from pulsar_ray.broker.catalog.founding import Word
+from pulsar_ray.broker.catalog.founding import StartPermission
 from pulsar_ray.config import Settings
 from pulsar_ray.launch.clean_start import start_from_clean_process
 from pulsar_ray.launch.kill_actors import kill_actors
@@ -17,7 +17,7 @@ from pulsar_ray.transport.this_ray import has_runtime_env, is_own_ray, running_n
 STOP_TIMEOUT_S = 60.0
 
 
-def start_broker(settings: Settings, word: Word | None = None) -> dict[str, Any]:
+def start_broker(settings: Settings, word: StartPermission | None = None) -> dict[str, Any]:
     """Bring up the broker whose catalog lies here, or find it running; returns what it says of itself.
 
     `word` allows more: to begin an empty one, to make a lost catalog anew. By default an empty one is begun
@@ -26,7 +26,7 @@ def start_broker(settings: Settings, word: Word | None = None) -> dict[str, Any]
     Raises BrokerNotFounded, CatalogMissing, CatalogConflict, what is wrong with a data directory.
     """
     if word is None:
-        word = Word(may_found=settings.allow_founding or is_own_ray())
+        word = StartPermission(may_found=settings.allow_founding or is_own_ray())
     # Detached actors inherit the environment and the import path of the job that made them, and outlive it.
     if has_runtime_env() or not is_own_ray():
         return start_from_clean_process(settings, word)

@@ -26,7 +26,7 @@ from pathlib import Path
 import pulsar_ray
 from pulsar_ray import Admin, Client, MessageId
 from pulsar_ray.launch.connect import join_ray
-from pulsar_ray.broker.catalog.founding import Word
+from pulsar_ray.broker.catalog.founding import StartPermission
 from pulsar_ray.launch.start import start_broker, stop_broker
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import BrokerNotFounded, CatalogMissing, NotOurDataDirectory
@@ -69,7 +69,7 @@ _FOUNDING = (
 assert "pulsar-ray start" in refused(BrokerNotFounded, connect)
 assert not data_dir.exists()
 join_ray(address)
-described = start_broker(settings, Word(may_found=True))
+described = start_broker(settings, StartPermission(may_found=True))
 send("first", b"1")
 send("second", b"2")
 assert stop_broker()
@@ -97,7 +97,7 @@ _LOSING = (
     _BEGIN
     + """
 join_ray(address)
-start_broker(settings, Word(may_found=True))
+start_broker(settings, StartPermission(may_found=True))
 send("first", b"1")
 send("second", b"2")
 assert stop_broker()
@@ -107,10 +107,10 @@ for lost in data_dir.glob("meta.sqlite*"):
     lost.unlink()
 had = numbers()
 assert "--rebuild-catalog" in refused(CatalogMissing, connect)
-assert "--rebuild-catalog" in refused(CatalogMissing, start_broker, settings, Word(may_found=True))
+assert "--rebuild-catalog" in refused(CatalogMissing, start_broker, settings, StartPermission(may_found=True))
 assert not (data_dir / "meta.sqlite").exists()
 (data_dir / "p" / str(had[0])).rename(data_dir / "hidden")
-start_broker(settings, Word(may_found=True, may_rebuild=True))
+start_broker(settings, StartPermission(may_found=True, may_rebuild=True))
 assert stored("second") == [b"2"]
 send("first", b"another")
 send("third", b"3")

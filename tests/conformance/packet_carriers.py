@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, cast
 
-from pulsar_ray.broker.serving.ray_carrier import TunnelCarrier
+from pulsar_ray.broker.serving.tunnel_carrier import TunnelCarrier
 from pulsar_ray.errors import NotConnected
 from pulsar_ray.lane.connection import LaneConnection
 from pulsar_ray.testing.lossy_tunnel import LOSSY, PERFECT, FateSource

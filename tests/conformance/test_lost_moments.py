@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.broker.subscription.consumer_endpoint import ConsumerEndpoint
-from pulsar_ray.broker.subscription.subscription_host import SubscriptionHost
+from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint
+from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.endpoint.withdrawn import Withdrawn
@@ -263,17 +263,17 @@ def test_a_failure_whose_answer_is_lost_counts_once(
     client.create_producer(topic).send_many([b"a", b"b", b"c"])
     messages = receive(consumer, 3)
     link = consumer._core.partitions[0].link
-    answer = SubscriptionHost._answer_done
+    answer = ServedSubscription._answer_done
     lost: list[int] = []
 
-    def lose_first(host: SubscriptionHost, endpoint: ConsumerEndpoint, request_id: int) -> None:
+    def lose_first(host: ServedSubscription, endpoint: ConsumerEndpoint, request_id: int) -> None:
         if lost:
             answer(host, endpoint, request_id)
             return
         lost.append(request_id)
         lose(link)
 
-    monkeypatch.setattr(SubscriptionHost, "_answer_done", lose_first)
+    monkeypatch.setattr(ServedSubscription, "_answer_done", lose_first)
     consumer.negative_acknowledge(messages[1].message_id() if by_id else messages[1])
     (again,) = receive(consumer, 1)
     wait_until(lambda: not consumer._core.partitions[0]._statements.unanswered(), what="the answer")

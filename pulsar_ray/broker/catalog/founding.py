@@ -52,7 +52,7 @@ class NodeReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class StartPermission:
     """What whoever brings a broker up allows: to make a new, empty one; to make a lost catalog anew."""
 
     may_found: bool = False
@@ -60,7 +60,7 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class CatalogOrder:
     """What the controller finds or makes on its node. Carried out once, however often the actor restarts:
 
     `generation` stands in the catalog and in the store beside it from then on.
@@ -74,12 +74,12 @@ class Order:
 
 def decide(
     reports: Iterable[NodeReport],
-    word: Word,
+    word: StartPermission,
     *,
     here: str,
     silent: Collection[str] = (),
     new_id: Callable[[], str],
-) -> Order:
+) -> CatalogOrder:
     """The node of the catalog, and what to do there. `here` is the node of whoever asks, `silent` are hosts.
 
     Raises CatalogConflict, CatalogMissing, BrokerNotFounded, what is wrong with a directory, or
@@ -91,7 +91,7 @@ def decide(
         if not word.may_rebuild:
             _refuse_former(catalog, catalog.catalog, members_of(reports))
         cluster_id = catalog.catalog.cluster_id or new_id()
-        return Order(catalog.node_id, "rebuild" if word.may_rebuild else "open", cluster_id, new_id())
+        return CatalogOrder(catalog.node_id, "rebuild" if word.may_rebuild else "open", cluster_id, new_id())
     _refuse_unseen(reports, here, silent)
     members = members_of(reports)
     orphans = [report for report in reports if report not in members and report.has_partitions]
@@ -106,7 +106,7 @@ def decide(
             "directory of the one that was (PULSAR_RAY_DATA_DIR, data_dir), or set allow_founding to let "
             "this program begin an empty one"
         )
-    return Order(here, "found", new_id(), new_id())
+    return CatalogOrder(here, "found", new_id(), new_id())
 
 
 def members_of(reports: Iterable[NodeReport]) -> list[NodeReport]:
@@ -194,7 +194,7 @@ def _rebuild(
     orphans: Sequence[NodeReport],
     here: str,
     new_id: Callable[[], str],
-) -> Order:
+) -> CatalogOrder:
     clusters = sorted({report.store.cluster_id for report in members if report.store is not None})
     if len(clusters) > 1:
         raise CatalogConflict(
@@ -208,7 +208,7 @@ def _rebuild(
         (r.node_id for r in members if r.store is not None and r.store.catalog_store_id == r.store.store_id),
         here,
     )
-    return Order(at, "rebuild", clusters[0] if clusters else new_id(), new_id())
+    return CatalogOrder(at, "rebuild", clusters[0] if clusters else new_id(), new_id())
 
 
 def _without_catalog(members: Sequence[NodeReport], orphans: Sequence[NodeReport]) -> str:
@@ -243,7 +243,7 @@ def new_range(seen: Iterable[int], random: Random) -> int:
     return FOUNDED_NUMBERS + random.choice(free) * REBUILT_NUMBERS
 
 
-def check_may_make(order: Order, store: StoreIdentity, has_partitions: bool, path: object) -> None:
+def check_may_make(order: CatalogOrder, store: StoreIdentity, has_partitions: bool, path: object) -> None:
     """Raise CatalogMissing unless the catalog that is not there was never made as ordered."""
     is_empty = not store.cluster_id and not has_partitions
     if order.generation in store.generations or order.kind == "open":
@@ -255,7 +255,7 @@ def check_may_make(order: Order, store: StoreIdentity, has_partitions: bool, pat
         raise CatalogMissing(f"{path} is not there, but a store with data is: {REMEDIES}")
 
 
-def check_is_ours(order: Order, store: StoreIdentity, catalog: CatalogIdentity, path: object) -> None:
+def check_is_ours(order: CatalogOrder, store: StoreIdentity, catalog: CatalogIdentity, path: object) -> None:
     """Raise CatalogConflict unless the catalog that is there belongs to the order and to its store."""
     for other in (order.cluster_id, store.cluster_id):
         if other and catalog.cluster_id not in ("", other):

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from pulsar_ray.broker.serving.ray_carrier import TunnelCarrier
+from pulsar_ray.broker.serving.tunnel_carrier import TunnelCarrier
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException, ServiceUnitNotReady, SessionLost, UnsupportedVersionError

@@ -15,14 +15,14 @@ from typing import Any
 
 from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.broker.serving.session_host import SessionHost
-from pulsar_ray.broker.subscription.consumer_calls import ConsumerCalls
-from pulsar_ray.broker.subscription.consumer_endpoint import ConsumerEndpoint
-from pulsar_ray.broker.subscription.early_acknowledgments import EarlyAcknowledgments, reach_of
-from pulsar_ray.broker.subscription.log_feed import LogFeed
-from pulsar_ray.broker.subscription.openings import Openings
-from pulsar_ray.broker.subscription.partition_follower import PartitionFollower
+from pulsar_ray.broker.subscription.consumers.consumer_calls import ConsumerCalls
+from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint
+from pulsar_ray.broker.subscription.consumers.early_acknowledgments import EarlyAcknowledgments, reach_of
+from pulsar_ray.broker.subscription.consumers.pending_opens import PendingOpens
+from pulsar_ray.broker.subscription.log.log_view import LogView
+from pulsar_ray.broker.subscription.log.partition_follower import PartitionFollower
+from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
 from pulsar_ray.broker.subscription.subscription_admin import SubscriptionAdmin
-from pulsar_ray.broker.subscription.subscription_host import SubscriptionHost
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
 from pulsar_ray.dispatch.dispatcher import Dispatcher
@@ -72,7 +72,7 @@ class DispatcherServer:
         self,
         request: SubscriptionRequest,
         follower: PartitionFollower,
-        feed: LogFeed,
+        log: LogView,
         settings: Settings,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
@@ -82,7 +82,7 @@ class DispatcherServer:
         self._request = request
         self._follower = follower
         follower.on_advanced = self.advanced
-        self._feed = feed
+        self._log = log
         self._clock = clock
         self._loop = loop
         self._host = host
@@ -90,12 +90,12 @@ class DispatcherServer:
         self._reader = DiskThread(loop, "reader")
         self._cursor_disk = DiskThread(loop, "cursor")
         self._settings = DispatchSettings.of(settings)
-        self._subscriptions: dict[str, SubscriptionHost] = {}
+        self._subscriptions: dict[str, ServedSubscription] = {}
         self._number = next(_FOLLOWER_NUMBERS)
         self._directory = ""
         self._epoch = 0
         self._is_armed = False
-        self._openings = Openings()
+        self._openings = PendingOpens()
         self._calls = self._calls_type(follower, seek=self._seek_to, unsubscribe=self._unsubscribe)
         self._early = EarlyAcknowledgments(lambda: follower.call("last_message"), host.spawn)
         self.is_removed = False
@@ -116,7 +116,7 @@ class DispatcherServer:
         else:
             self._epoch = self._clock.now_ms()
         self._follower.follow(self._number, armed=False)
-        while self._feed.epoch < 0:
+        while self._log.epoch < 0:
             await asyncio.sleep(0.001)
         self._host.serve(self)
 
@@ -140,7 +140,7 @@ class DispatcherServer:
         self._admin = SubscriptionAdmin(
             host,
             self._follower,
-            self._feed,
+            self._log,
             self._reader,
             self._directory,
             look_around=self.look_around,
@@ -148,14 +148,14 @@ class DispatcherServer:
             remove=lambda: self._remove(host),
         )
 
-    def _add_host(self, name: str, cursor: ManagedCursor, store: CursorStore | None) -> SubscriptionHost:
+    def _add_host(self, name: str, cursor: ManagedCursor, store: CursorStore | None) -> ServedSubscription:
         now_ms = self._clock.monotonic_ms()
         core = Dispatcher(cursor, self._settings, epoch=self._epoch, now_ms=now_ms, topic=self._request.topic)
-        host = SubscriptionHost(
+        host = ServedSubscription(
             name,
             core,
             store,
-            self._feed,
+            self._log,
             self._clock,
             self._loop,
             self._reader,
@@ -163,7 +163,7 @@ class DispatcherServer:
             self._directory,
             on_mark_delete=lambda position: self._follower.move_hold(*position),
             on_fatal=self._on_fatal,
-            on_appetite=self._update_arming,
+            on_demand=self._update_arming,
         )
         self._subscriptions[name] = host
         return host
@@ -172,7 +172,7 @@ class DispatcherServer:
 
     def advanced(self, packet: Advanced) -> None:
         """The partition's log moved."""
-        self._feed.advanced(packet)
+        self._log.advanced(packet)
         for host in self._subscriptions.values():
             host.turn.log_moved()
 
@@ -245,7 +245,7 @@ class DispatcherServer:
         match request:
             case Credit():
                 host.credit(endpoint, request)
-            case Acknowledge() if reach_of(request) > self._feed.last:
+            case Acknowledge() if reach_of(request) > self._log.last:
                 self._early.add(partial(self._acknowledge_late, session, host, endpoint, request))
             case Acknowledge():
                 host.acknowledge(endpoint, request)
@@ -255,7 +255,7 @@ class DispatcherServer:
                 host.redeliver_unacknowledged(endpoint, request)
 
     def _acknowledge_late(
-        self, session: Session, host: SubscriptionHost, endpoint: ConsumerEndpoint, request: Acknowledge
+        self, session: Session, host: ServedSubscription, endpoint: ConsumerEndpoint, request: Acknowledge
     ) -> None:
         # On another connection, or after another opening, the client says it again.
         if session.endpoints.get(request.consumer_id) is endpoint:
@@ -294,7 +294,7 @@ class DispatcherServer:
         self._check_not_removed()
         return opened
 
-    async def _open_reader(self, request: OpenConsumer) -> SubscriptionHost:
+    async def _open_reader(self, request: OpenConsumer) -> ServedSubscription:
         start = request.start or {"target": "latest", "inclusive": False}
         mark = Position(*await self._follower.call("seek_position", **start))
         cursor = ManagedCursor(Subscription(request.subscription, is_durable=False), mark)
@@ -313,7 +313,7 @@ class DispatcherServer:
             self._forget_reader(host)
         self._update_arming()
 
-    def _forget_reader(self, host: SubscriptionHost) -> None:
+    def _forget_reader(self, host: ServedSubscription) -> None:
         if not self._request.durable and not host.endpoints:
             self._subscriptions.pop(host.name, None)
 
@@ -346,7 +346,7 @@ class DispatcherServer:
             )
         return await self._admin.call(name, arguments)
 
-    async def _seek_to(self, host: SubscriptionHost, target: Any, inclusive: bool) -> int:
+    async def _seek_to(self, host: ServedSubscription, target: Any, inclusive: bool) -> int:
         if self._request.durable:
             mark = await self._follower.call(
                 "hold_for_seek", number=self._number, target=target, inclusive=inclusive
@@ -356,14 +356,14 @@ class DispatcherServer:
         position = Position(*mark)
         return await host.seek(position.next() if position != EARLIEST else Position(0, 0))
 
-    async def _unsubscribe(self, host: SubscriptionHost, endpoint: ConsumerEndpoint) -> None:
+    async def _unsubscribe(self, host: ServedSubscription, endpoint: ConsumerEndpoint) -> None:
         if self._request.durable:
             await self._remove(host)
         else:
             await host.close_consumer(endpoint)
             self._forget_reader(host)
 
-    async def _remove(self, host: SubscriptionHost) -> None:
+    async def _remove(self, host: ServedSubscription) -> None:
         async with self._removing:
             if self.is_removed:
                 return
@@ -396,7 +396,7 @@ class DispatcherServer:
         with contextlib.suppress(PulsarException, asyncio.TimeoutError):
             await within(self._follower.call("last_message"), LOOK_DEADLINE_S)
         for host in self._subscriptions.values():
-            host.core.cursor.set_ledgers(self._feed.ledgers)
+            host.core.cursor.set_ledgers(self._log.ledgers)
 
     def stats(self) -> dict[str, Any]:
         """Per subscription; `consumers` counts all."""

@@ -7,10 +7,12 @@ from collections.abc import Callable
 
 from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.broker.subscription.dispatcher_server import DispatcherServer
-from pulsar_ray.broker.subscription.log_feed import LogFeed
-from pulsar_ray.broker.subscription.non_persistent_dispatcher import NonPersistentDispatcherServer
-from pulsar_ray.broker.subscription.partition_follower import PartitionFollower
-from pulsar_ray.broker.subscription.push_follower import PushFollower
+from pulsar_ray.broker.subscription.log.log_view import LogView
+from pulsar_ray.broker.subscription.log.partition_follower import PartitionFollower
+from pulsar_ray.broker.subscription.non_persistent.non_persistent_dispatcher import (
+    NonPersistentDispatcherServer,
+)
+from pulsar_ray.broker.subscription.non_persistent.push_follower import PushFollower
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
 from pulsar_ray.model.topic_name import TopicName
@@ -31,7 +33,7 @@ async def start_dispatcher(
     server: DispatcherServer
     if TopicName.parse(request.topic).is_persistent:
         follower = PartitionFollower(cluster, request.topic, partition_address, loop)
-        server = DispatcherServer(request, follower, LogFeed(), settings, clock, loop, host, on_fatal)
+        server = DispatcherServer(request, follower, LogView(), settings, clock, loop, host, on_fatal)
     else:
         name = request.subscription if request.durable else ""
         pushed = PushFollower(cluster, request.topic, partition_address, loop, name)

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pulsar_ray.broker.serving.owner_loop import DiskThread
-from pulsar_ray.broker.subscription.log_feed import LogFeed
-from pulsar_ray.broker.subscription.partition_follower import PartitionFollower
-from pulsar_ray.broker.subscription.subscription_host import SubscriptionHost
-from pulsar_ray.broker.subscription.subscription_peek import peek_blocks
+from pulsar_ray.broker.subscription.log.log_view import LogView
+from pulsar_ray.broker.subscription.log.partition_follower import PartitionFollower
+from pulsar_ray.broker.subscription.log.subscription_peek import peek_blocks
+from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
 from pulsar_ray.dispatch.inspect.key_stats import key_owner
 from pulsar_ray.dispatch.inspect.why_blocked import why_blocked
 from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, ServiceUnitNotReady
@@ -25,9 +25,9 @@ class SubscriptionAdmin:
 
     def __init__(
         self,
-        host: SubscriptionHost,
+        host: ServedSubscription,
         follower: PartitionFollower,
-        feed: LogFeed,
+        log: LogView,
         reader: DiskThread,
         directory: str,
         *,
@@ -37,7 +37,7 @@ class SubscriptionAdmin:
     ) -> None:
         self._host = host
         self._follower = follower
-        self._feed = feed
+        self._log = log
         self._reader = reader
         self._directory = directory
         self._look_around = look_around
@@ -110,7 +110,7 @@ class SubscriptionAdmin:
         await self._catch_up()
         cursor = self._host.core.cursor
         return await peek_blocks(
-            cursor, self._feed, self._reader, self._directory, messages, Position(*behind)
+            cursor, self._log, self._reader, self._directory, messages, Position(*behind)
         )
 
     async def delete(self, force: bool) -> None:
@@ -142,5 +142,5 @@ class SubscriptionAdmin:
         """Know of everything that is stored by now. Raises ServiceUnitNotReady."""
         last = await self._follower.call("last_message")
         await self._look_around()
-        if self._feed.last < Position(*last["position"]):
+        if self._log.last < Position(*last["position"]):
             raise ServiceUnitNotReady("the dispatcher has not heard of the newest messages yet: ask again")

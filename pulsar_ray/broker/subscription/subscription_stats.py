@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pulsar_ray.broker.subscription.consumer_endpoint import ConsumerEndpoint
+from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint
 from pulsar_ray.clock import Clock
 from pulsar_ray.dispatch.consumer import Consumer
 from pulsar_ray.dispatch.dispatcher import Dispatcher
@@ -101,7 +101,7 @@ class SubscriptionStats:
             "type": "" if consumer_type is None else consumer_type.name.replace("KeyShared", "Key_Shared"),
             "activeConsumerName": core.active_consumer_name,
             "msgBacklog": cursor.backlog(),
-            "unackedMessages": core.pending.unacked_messages,
+            "unackedMessages": core.blocks.unacked_messages,
             "blockedSubscriptionOnUnackedMsgs": core.is_blocked_on_unacked,
             "msgRateExpired": self._expiry.per_second()[0],
             "totalMsgExpired": self._expired,

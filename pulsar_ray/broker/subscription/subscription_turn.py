@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from pulsar_ray.broker.subscription.appetite import Appetite
-from pulsar_ray.broker.subscription.consumer_endpoint import ConsumerEndpoint
-from pulsar_ray.broker.subscription.core_feeding import CoreFeeding
-from pulsar_ray.broker.subscription.log_feed import LogFeed
+from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint
+from pulsar_ray.broker.subscription.demand_tracker import DemandTracker
+from pulsar_ray.broker.subscription.log.core_feeder import CoreFeeder
+from pulsar_ray.broker.subscription.log.log_view import LogView
 from pulsar_ray.broker.subscription.subscription_stats import SubscriptionStats
 from pulsar_ray.clock import Clock
 from pulsar_ray.dispatch.dispatcher import Dispatcher
@@ -19,32 +19,32 @@ from pulsar_ray.model.enums import ConsumerType
 class SubscriptionTurn:
     """Runs on the owner loop, once for all that happened in one turn of the loop.
 
-    `on_drops` is called when queues have to go, `on_appetite` when consumers have room again after a while.
+    `on_drops` is called when queues have to go, `on_demand` when consumers have room again after a while.
     """
 
     def __init__(
         self,
         core: Dispatcher,
-        feed: LogFeed,
-        feeding: CoreFeeding,
+        log: LogView,
+        feeding: CoreFeeder,
         endpoints: Mapping[int, ConsumerEndpoint],
         counts: SubscriptionStats,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         *,
         on_drops: Callable[[list[DropQueue]], None],
-        on_appetite: Callable[[], None],
+        on_demand: Callable[[], None],
     ) -> None:
         self._core = core
-        self._feed = feed
-        self._feeding = feeding
+        self._log = log
+        self._feeder = feeding
         self._endpoints = endpoints
         self._counts = counts
         self._clock = clock
         self._loop = loop
         self._on_drops = on_drops
-        self._on_appetite = on_appetite
-        self._appetite = Appetite()
+        self._on_demand = on_demand
+        self._demand = DemandTracker()
         self._is_scheduled = False
         self._is_untold = False
         self._has_granted = False
@@ -75,7 +75,7 @@ class SubscriptionTurn:
 
     def room_was_made(self) -> None:
         """Run as well, unless nothing waits for room."""
-        if not self._is_scheduled and (self._appetite.is_sated or self.has_work):
+        if not self._is_scheduled and (self._demand.is_satisfied or self.has_work):
             self.schedule()
 
     def consumer_opened(self) -> None:
@@ -86,21 +86,21 @@ class SubscriptionTurn:
     @property
     def has_work(self) -> bool:
         """Whether anything is left to grant, or to feed the core with."""
-        core, pending = self._core, self._core.pending
-        is_left = pending.waiting_messages or pending.suspects
-        return bool(is_left) or core.read_position <= self._feed.last
+        core, blocks = self._core, self._core.blocks
+        is_left = blocks.waiting_messages or blocks.suspects
+        return bool(is_left) or core.read_position <= self._log.last
 
     @property
-    def is_sated(self) -> bool:
+    def is_satisfied(self) -> bool:
         """Whether nobody has had room for new entries lately."""
-        return self._appetite.is_sated
+        return self._demand.is_satisfied
 
     def tick(self) -> None:
         """Once a second."""
         if self._has_granted:
-            self._appetite.granted()
+            self._demand.granted()
             self._has_granted = False
-        self._appetite.tick(has_room=not self._endpoints or self._core.blocks_wanted() > 0)
+        self._demand.tick(has_room=not self._endpoints or self._core.blocks_wanted() > 0)
 
     # --- what -------------------------------------------------------------------------------------
 
@@ -112,15 +112,15 @@ class SubscriptionTurn:
         core, now_ms = self._core, self._clock.monotonic_ms()
         if self._is_untold or core.must_elect:
             self.elect(now_ms)
-        while self._feeding.feed() | self.dispatch(now_ms) and self.has_work:
+        while self._feeder.feed() | self.dispatch(now_ms) and self.has_work:
             continue
         if core.keyed is not None:
-            self._feeding.feed()  # dispatching may have shown that somebody wants more than was read
+            self._feeder.feed()  # dispatching may have shown that somebody wants more than was read
         if self._deadline_timer is None and (deadline_ms := core.next_deadline()) is not None:
             delay_s = max(0.01, (deadline_ms - now_ms) / 1000)
             self._deadline_timer = self._loop.call_later(delay_s, self._deadline_reached)
-        if self._appetite.is_sated and self._appetite.has_come_back(has_room=core.blocks_wanted() > 0):
-            self._on_appetite()
+        if self._demand.is_satisfied and self._demand.has_returned(has_room=core.blocks_wanted() > 0):
+            self._on_demand()
 
     def elect(self, now_ms: int) -> None:
         """See whose turn it is on a Failover subscription; each is told once, and when it changes."""

@@ -25,7 +25,7 @@ def key_shared_stats(dispatcher: Dispatcher) -> dict[str, Any]:
         "allowOutOfOrderDelivery": any(
             consumer.spec.key_shared.allow_out_of_order_delivery for consumer in dispatcher.consumers.values()
         ),
-        "msgInReplay": dispatcher.pending.waiting_messages,
+        "msgInReplay": dispatcher.blocks.waiting_messages,
         **{name: sum(one[name] for one in stats) for name in _SUMS},
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from pulsar_ray.dispatch.block_ref import BlockRef
+from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor
 from pulsar_ray.model import row_ranges
 from pulsar_ray.model.position import Position

@@ -62,5 +62,5 @@ def _progress_of(dispatcher: Dispatcher) -> Progress:
 
 
 def _could_move(dispatcher: Dispatcher) -> bool:
-    has_work = dispatcher.pending.waiting_messages > 0 or dispatcher.has_unread
+    has_work = dispatcher.blocks.waiting_messages > 0 or dispatcher.has_unread
     return has_work and any(consumer.permits > 0 for consumer in dispatcher.consumers.values())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pulsar_ray.dispatch import row_segments
-from pulsar_ray.dispatch.consumer import Consumer, Delivery, PendingBlock
+from pulsar_ray.dispatch.blocks import counted_rows
+from pulsar_ray.dispatch.consumer import Consumer, Delivery, DispatchBlock
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.key_shared.key_routes import NOWHERE
 from pulsar_ray.dispatch.key_shared.policy import KeySharedPolicy
@@ -33,8 +33,8 @@ def why_blocked(dispatcher: Dispatcher, now_ms: int) -> dict[str, Any]:
         "type": "" if kind is None else kind.name.replace("KeyShared", "Key_Shared"),
         "reason": _reason(dispatcher, hashes, consumers),
         "msgBacklog": dispatcher.cursor.backlog(),
-        "waitingMessages": dispatcher.pending.waiting_messages,
-        "unackedMessages": dispatcher.pending.unacked_messages,
+        "waitingMessages": dispatcher.blocks.waiting_messages,
+        "unackedMessages": dispatcher.blocks.unacked_messages,
         "hashes": hashes,
         "hashesNotShown": not_shown,
         "consumers": consumers,
@@ -49,13 +49,13 @@ def _reason(dispatcher: Dispatcher, hashes: list[dict[str, Any]], consumers: lis
     elif dispatcher.awaits_consumers:
         reason = "consumers from before a restart are awaited"
     elif dispatcher.is_full_of_unacked:
-        unacked = dispatcher.pending.unacked_messages
+        unacked = dispatcher.blocks.unacked_messages
         reason = f"max_unacked_messages_per_subscription is reached: {unacked} messages are unacknowledged"
     elif hashes:
         reason = f"hash {hashes[0]['hash']}: {hashes[0]['reason']}"
     elif in_the_way := _in_the_way(dispatcher, consumers):
         reason = f"consumer {in_the_way[0]['consumerName']}: {in_the_way[0]['reason']}"
-    elif dispatcher.pending.waiting_messages or dispatcher.has_unread:
+    elif dispatcher.blocks.waiting_messages or dispatcher.has_unread:
         reason = "nothing keeps messages from going out"
     else:
         reason = "everything was delivered and waits to be acknowledged"
@@ -86,14 +86,14 @@ def _consumer(dispatcher: Dispatcher, consumer: Consumer) -> dict[str, Any] | No
 def _waiting_for(dispatcher: Dispatcher, consumer: Consumer) -> int:
     keyed = dispatcher.keyed
     if keyed is None:
-        return dispatcher.pending.waiting_messages
+        return dispatcher.blocks.waiting_messages
     number = keyed.routes.consumers.index(consumer)
-    blocks = [*dispatcher.pending.waiting.values(), *dispatcher.pending.fresh]
+    blocks = [*dispatcher.blocks.waiting.values(), *dispatcher.blocks.fresh]
     return sum(int(np.count_nonzero(_routes(keyed, block) == number)) for block in blocks if block.waiting)
 
 
-def _routes(keyed: KeySharedPolicy, block: PendingBlock) -> Any:
-    rows = row_sets.numbers_of(row_segments.rows_of(block.waiting))
+def _routes(keyed: KeySharedPolicy, block: DispatchBlock) -> Any:
+    rows = row_sets.numbers_of(counted_rows.rows_of(block.waiting))
     slots = block.slots
     return keyed.routes.table[np.full(len(rows), slots) if isinstance(slots, int) else slots[rows]]  # type: ignore[index]
 
@@ -120,7 +120,7 @@ def _hash(
         _message_id(block, int(row))
         for block in parked.blocks.values()
         if block.waiting
-        for row in _rows_of_slot(block, slot, row_sets.numbers_of(row_segments.rows_of(block.waiting)))
+        for row in _rows_of_slot(block, slot, row_sets.numbers_of(counted_rows.rows_of(block.waiting)))
     )
     held_by = [_holding(holder, slot) for holder in holders]
     if held_by:
@@ -152,7 +152,7 @@ def _ids_of_slot(delivery: Delivery, slot: int) -> list[list[int]]:
     return [_message_id(delivery.block, int(row)) for row in rows]
 
 
-def _rows_of_slot(block: PendingBlock, slot: int, rows: Any) -> Any:
+def _rows_of_slot(block: DispatchBlock, slot: int, rows: Any) -> Any:
     slots = block.slots
     if isinstance(slots, int):
         return rows if slots == slot else rows[:0]
@@ -160,7 +160,7 @@ def _rows_of_slot(block: PendingBlock, slot: int, rows: Any) -> Any:
     return rows[slots[rows] == slot]
 
 
-def _message_id(block: PendingBlock, row: int) -> list[int]:
+def _message_id(block: DispatchBlock, row: int) -> list[int]:
     """[ledger, entry, batch index or -1]."""
     ref = block.ref
     if ref.is_batch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec, Delivery, PendingBlock, Shares
+from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec, Delivery, DispatchBlock, Shares
 from pulsar_ray.dispatch.key_shared.draining import DrainingHashes, Held
 from pulsar_ray.dispatch.key_shared.hash_regions import HashRegions
 from pulsar_ray.dispatch.key_shared.sticky_key import SLOTS
@@ -62,7 +62,7 @@ class KeyRoutes:
         number = int(self._owners[slot])
         return None if number < 0 else self.consumers[number]
 
-    def shares(self, block: PendingBlock) -> dict[int, RowSet]:
+    def shares(self, block: DispatchBlock) -> dict[int, RowSet]:
         """The rows of a block by the number of the consumer they go to, NOWHERE among them.
 
         Found anew only after a slot has moved.
@@ -71,7 +71,7 @@ class KeyRoutes:
             block.shares = Shares(self._version, self._shares(block))
         return block.shares.rows
 
-    def _shares(self, block: PendingBlock) -> dict[int, RowSet]:
+    def _shares(self, block: DispatchBlock) -> dict[int, RowSet]:
         slots = block.slots
         assert slots is not None
         if isinstance(slots, int):

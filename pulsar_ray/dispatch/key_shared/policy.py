@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from pulsar_ray.dispatch import row_segments
-from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec, Delivery, PendingBlock
+from pulsar_ray.dispatch.blocks import counted_rows
+from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
+from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec, Delivery, DispatchBlock
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.dispatch.key_shared.hash_range import AutoSplitRanges
 from pulsar_ray.dispatch.key_shared.hash_regions import HashRegions, KeySharedSpec
@@ -18,8 +19,7 @@ from pulsar_ray.dispatch.key_shared.hash_ring import HashRing
 from pulsar_ray.dispatch.key_shared.key_routes import KeyRoutes
 from pulsar_ray.dispatch.key_shared.sticky_ranges import StickyRanges
 from pulsar_ray.dispatch.key_shared.waiting_index import WaitingIndex
-from pulsar_ray.dispatch.pending_acks import PendingAcks
-from pulsar_ray.dispatch.policy import GrantSource, rows_that_fit
+from pulsar_ray.dispatch.policies.policy import GrantSource, rows_that_fit
 from pulsar_ray.dispatch.suspects.turns import Barriers, dispatch_to_owners
 from pulsar_ray.errors import ConsumerBusy
 from pulsar_ray.model import row_sets
@@ -45,18 +45,18 @@ class KeySharedPolicy:
     limits_unacked = True
     must_elect = False
 
-    def __init__(self, mode: KeySharedMode, regions: HashRegions, pending: PendingAcks) -> None:
+    def __init__(self, mode: KeySharedMode, regions: HashRegions, blocks: DispatchBlocks) -> None:
         self.mode = mode
         self.slotting = regions.slotting
         self.routes = KeyRoutes(regions)
         self.index = WaitingIndex(self.routes)
-        self._pending = pending
+        self._blocks = blocks
         self.is_short = True
         """Whether somebody may have room for more than what was read."""
         self._must_rebuild = True
-        self._changed: dict[tuple[int, int], PendingBlock] = {}
+        self._changed: dict[tuple[int, int], DispatchBlock] = {}
         self._freed: set[int] = set()
-        pending.watcher = self
+        blocks.watcher = self
 
     # ---- consumers
 
@@ -83,7 +83,7 @@ class KeySharedPolicy:
 
     # ---- what happens to blocks
 
-    def came_back(self, block: PendingBlock) -> None:
+    def came_back(self, block: DispatchBlock) -> None:
         self._changed[block.key] = block
 
     def restored(self, delivery: Delivery) -> None:
@@ -104,7 +104,7 @@ class KeySharedPolicy:
         """Grant until no consumer has room or nothing is left for those who have."""
         grants: list[Grant] = []
         self._update_index(source.now_ms)
-        barriers = dispatch_to_owners(self.routes, source, grants) if self._pending.suspects else {}
+        barriers = dispatch_to_owners(self.routes, source, grants) if self._blocks.suspects else {}
         for number, consumer in enumerate(self.routes.consumers):
             # Most have no permits most of the time; asking for a blocked one's room may end that.
             if (
@@ -119,7 +119,7 @@ class KeySharedPolicy:
     def _update_index(self, now_ms: int) -> None:
         self._pass_by_fresh()
         if self._must_rebuild:
-            self.index.rebuild(self._pending.waiting, now_ms)
+            self.index.rebuild(self._blocks.waiting, now_ms)
         else:
             for slot in self._freed:
                 self.index.free(slot, now_ms)
@@ -134,7 +134,7 @@ class KeySharedPolicy:
 
         A block can come back that was never dispatched here: its consumer had it from a former dispatcher.
         """
-        fresh, waiting = self._pending.fresh, self._pending.waiting
+        fresh, waiting = self._blocks.fresh, self._blocks.waiting
         if not fresh or not waiting:
             return
         last = waiting.peekitem(-1)[0]
@@ -162,7 +162,7 @@ class KeySharedPolicy:
 
     def _dispatch_fresh(self, source: GrantSource, barriers: Barriers, grants: list[Grant]) -> None:
         """Blocks nobody has looked at yet: all that have room take their rows at once."""
-        pending, fresh = self._pending, self._pending.fresh
+        blocks, fresh = self._blocks, self._blocks.fresh
         takers = self._takers(source, barriers)
         while fresh and takers:
             block = fresh.popleft()
@@ -170,7 +170,7 @@ class KeySharedPolicy:
                 continue
             self._take(source, block, takers, grants, None)
             if block.waiting:
-                pending.waiting[block.key] = block
+                blocks.waiting[block.key] = block
                 self.index.put(block, source.now_ms)
             if block.waiting or len(grants) & 63 == 0:
                 takers = self._takers(source, barriers)
@@ -187,7 +187,7 @@ class KeySharedPolicy:
     def _take(
         self,
         source: GrantSource,
-        block: PendingBlock,
+        block: DispatchBlock,
         takers: Sequence[int],
         grants: list[Grant],
         below: int | None,
@@ -205,7 +205,7 @@ class KeySharedPolicy:
         consumer = self.routes.consumers[number]
         while block.waiting and (room := source.room(consumer)) > 0:
             if below is not None:
-                before = (row_segments.rows_of(block.waiting) & ((1 << below) - 1)).bit_count()
+                before = (counted_rows.rows_of(block.waiting) & ((1 << below) - 1)).bit_count()
                 if not before:
                     return True
                 room = min(room, before)
@@ -215,13 +215,13 @@ class KeySharedPolicy:
     def _take_rows(
         self,
         source: GrantSource,
-        block: PendingBlock,
+        block: DispatchBlock,
         takers: Sequence[int],
         grants: list[Grant],
         below: int | None,
     ) -> bool:
         shares, is_left = self.routes.shares(block), False
-        waiting = row_segments.rows_of(block.waiting)
+        waiting = counted_rows.rows_of(block.waiting)
         allowed = waiting if below is None else waiting & ((1 << below) - 1)
         for number in takers:
             mine = shares.get(number, 0) & waiting
@@ -234,7 +234,7 @@ class KeySharedPolicy:
                 consumer.declined = (consumer.credit, consumer.granted, consumer.window)
             chosen = row_sets.lowest(mine & allowed, fitting)
             is_left |= chosen != mine
-            for rows, count in self._pending.take_rows(block, chosen) if chosen else ():
+            for rows, count in self._blocks.take_rows(block, chosen) if chosen else ():
                 grants.append(source.grant_taken(consumer, block, rows, count))
-        self._pending.queue_rest(block)
+        self._blocks.queue_rest(block)
         return is_left

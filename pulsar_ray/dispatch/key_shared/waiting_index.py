@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sortedcontainers import SortedDict
 
-from pulsar_ray.dispatch import row_segments
-from pulsar_ray.dispatch.consumer import PendingBlock
+from pulsar_ray.dispatch.blocks import counted_rows
+from pulsar_ray.dispatch.consumer import DispatchBlock
 from pulsar_ray.dispatch.key_shared.key_routes import KeyRoutes
 from pulsar_ray.model.row_sets import numbers_of
 from pulsar_ray.numpy_on_demand import np
@@ -19,7 +19,7 @@ class Parked:
     __slots__ = ("blocks", "since_ms")
 
     def __init__(self, since_ms: int) -> None:
-        self.blocks: dict[Key, PendingBlock] = {}
+        self.blocks: dict[Key, DispatchBlock] = {}
         self.since_ms = since_ms
 
 
@@ -36,7 +36,7 @@ class WaitingIndex:
         """By number of the consumer: blocks in the order of the log."""
         self.parked: dict[int, Parked] = {}
 
-    def put(self, block: PendingBlock, now_ms: int) -> None:
+    def put(self, block: DispatchBlock, now_ms: int) -> None:
         """Find out where the waiting rows of a block may go."""
         if not block.waiting:
             return
@@ -49,7 +49,7 @@ class WaitingIndex:
                 self._park(slots, block, now_ms)
             return
         assert slots is not None
-        waiting = row_segments.rows_of(block.waiting)
+        waiting = counted_rows.rows_of(block.waiting)
         for number, rows in self._routes.shares(block).items():
             if not rows & waiting:
                 continue
@@ -85,7 +85,7 @@ class WaitingIndex:
         self.ready = [SortedDict() for _ in self._routes.consumers]
         self.parked = {}
 
-    def _park(self, slot: int, block: PendingBlock, now_ms: int) -> None:
+    def _park(self, slot: int, block: DispatchBlock, now_ms: int) -> None:
         if (parked := self.parked.get(slot)) is None:
             parked = self.parked[slot] = Parked(now_ms)
         parked.blocks[block.key] = block

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TypeAlias
 
-from pulsar_ray.dispatch import row_segments
-from pulsar_ray.dispatch.consumer import Consumer, PendingBlock
+from pulsar_ray.dispatch.blocks import counted_rows
+from pulsar_ray.dispatch.blocks.counted_rows import CountedRows
+from pulsar_ray.dispatch.consumer import Consumer, DispatchBlock
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.dispatch.key_shared.key_routes import KeyRoutes
-from pulsar_ray.dispatch.policy import GrantSource
-from pulsar_ray.dispatch.row_segments import Segment
+from pulsar_ray.dispatch.policies.policy import GrantSource
 from pulsar_ray.model import row_sets
 from pulsar_ray.model.row_sets import numbers_of
 from pulsar_ray.numpy_on_demand import np
@@ -22,23 +22,23 @@ Barriers: TypeAlias = dict[int, tuple[tuple[int, int], int]]
 # ---- one active consumer: in the order of the log
 
 
-def comes_first(suspect: PendingBlock, block: PendingBlock | None) -> bool:
+def comes_first(suspect: DispatchBlock, block: DispatchBlock | None) -> bool:
     """Whether a block's first suspect lies before everything that waits as usual, `block` at its head."""
     if block is None or suspect.key < block.key:
         return True
     return suspect is block and _first(suspect.suspects) < _first(block.waiting)
 
 
-def rows_before_suspects(block: PendingBlock) -> int:
+def rows_before_suspects(block: DispatchBlock) -> int:
     """How many waiting rows of a block lie before its first suspect."""
     if not block.suspects:
-        return row_segments.size(block.waiting)
+        return counted_rows.size(block.waiting)
     before = (1 << _first(block.suspects)) - 1
-    return (row_segments.rows_of(block.waiting) & before).bit_count()
+    return (counted_rows.rows_of(block.waiting) & before).bit_count()
 
 
-def _first(segments: list[Segment]) -> int:
-    return row_sets.first(row_segments.rows_of(segments))
+def _first(parts: list[CountedRows]) -> int:
+    return row_sets.first(counted_rows.rows_of(parts))
 
 
 # ---- Shared: to anybody who is free
@@ -50,7 +50,7 @@ def dispatch_to_free(
     """Give suspects to consumers that hold nothing; returns the consumer that is kept free for the rest."""
     for consumer in consumers:
         if consumer.unacked == 0 and source.room(consumer) > 0:
-            block = source.pending.suspects.first_free()
+            block = source.blocks.suspects.first_free()
             if block is None:
                 return None
             grants.append(source.grant_suspect(consumer, block))
@@ -77,12 +77,12 @@ def dispatch_to_owners(routes: KeyRoutes, source: GrantSource, grants: list[Gran
     return {number: (block.key, row) for number, (block, row) in first.items()}
 
 
-def _first_suspects(routes: KeyRoutes, source: GrantSource) -> dict[int, tuple[PendingBlock, int]]:
-    first: dict[int, tuple[PendingBlock, int]] = {}
-    for block in source.pending.suspects.blocks():
+def _first_suspects(routes: KeyRoutes, source: GrantSource) -> dict[int, tuple[DispatchBlock, int]]:
+    first: dict[int, tuple[DispatchBlock, int]] = {}
+    for block in source.blocks.suspects.blocks():
         if len(first) == len(routes.consumers):
             break
-        rows = numbers_of(row_segments.rows_of(block.suspects))
+        rows = numbers_of(counted_rows.rows_of(block.suspects))
         for number, row in zip(_numbers(routes, block, rows), rows.tolist(), strict=True):
             if number >= 0:
                 first.setdefault(number, (block, row))
@@ -90,7 +90,7 @@ def _first_suspects(routes: KeyRoutes, source: GrantSource) -> dict[int, tuple[P
 
 
 def _numbers(
-    routes: KeyRoutes, block: PendingBlock, rows: np.ndarray[tuple[int], np.dtype[np.int64]]
+    routes: KeyRoutes, block: DispatchBlock, rows: np.ndarray[tuple[int], np.dtype[np.int64]]
 ) -> list[int]:
     assert block.slots is not None
     if isinstance(block.slots, int):
@@ -99,12 +99,12 @@ def _numbers(
     return numbers
 
 
-def _is_behind(routes: KeyRoutes, source: GrantSource, number: int, suspect: PendingBlock, row: int) -> bool:
+def _is_behind(routes: KeyRoutes, source: GrantSource, number: int, suspect: DispatchBlock, row: int) -> bool:
     """Whether a message that waits as usual comes before the suspect at this consumer."""
-    for waiting_key, block in source.pending.waiting.items():
+    for waiting_key, block in source.blocks.waiting.items():
         if waiting_key > suspect.key:
             return False
-        rows = numbers_of(row_segments.rows_of(block.waiting))
+        rows = numbers_of(counted_rows.rows_of(block.waiting))
         for found, at in zip(_numbers(routes, block, rows), rows.tolist(), strict=True):
             if found == number and (waiting_key < suspect.key or at < row):
                 return True

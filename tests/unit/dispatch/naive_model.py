@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pulsar_ray.dispatch.attachment import Departure
-from pulsar_ray.dispatch.block_ref import BlockRef
+from pulsar_ray.dispatch.blocks.block_ref import BlockRef
+from pulsar_ray.dispatch.blocks.counted_rows import rows_of
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue, Grant
 from pulsar_ray.dispatch.key_shared.hash_regions import KeySharedSpec
 from pulsar_ray.dispatch.key_shared.sticky_key import Slots
-from pulsar_ray.dispatch.row_segments import rows_of
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor, Subscription
 from pulsar_ray.model.enums import ConsumerType
@@ -302,13 +302,13 @@ class NaiveModel:
             assert cursor.mark_delete < first_left
         pending = {
             message: delivery.consumer.spec.consumer_id
-            for block in self.dispatcher.pending.blocks.values()
+            for block in self.dispatcher.blocks.index.values()
             for delivery in block.deliveries
             for message in messages_of(block.ref, ranges_of(delivery.rows))
         }
         expected = {m: c for m, (c, _) in self.holder.items() if m[:2] < read}
         assert pending == expected, "pending at other consumers than expected"
-        for block in self.dispatcher.pending.blocks.values():
+        for block in self.dispatcher.blocks.index.values():
             suspects = set(messages_of(block.ref, ranges_of(rows_of(block.suspects))))
             expected_suspects = {m for m in self.suspects if self.ref_of[m[:2]] is block.ref}
             assert suspects == expected_suspects, f"suspects of {block.ref}"

@@ -9,8 +9,8 @@ import pytest
 from pulsar_ray.dispatch.attachment import Departure
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
-from pulsar_ray.dispatch.failover import elected_index
 from pulsar_ray.dispatch.grant import DropQueue
+from pulsar_ray.dispatch.policies.failover import elected_index
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.model.enums import ConsumerType
 from tests.unit.dispatch.rig import Rig

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from pulsar_ray.dispatch.attachment import Departure
-from pulsar_ray.dispatch.block_ref import BlockRef
+from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.non_persistent import NonPersistentDispatcher
 from pulsar_ray.dispatch.settings import DispatchSettings
@@ -53,7 +53,7 @@ class Passing:
             for grant in self.dispatcher.dispatch(0)
         ]
         self.dispatcher.validate()
-        assert not self.dispatcher.pending.blocks
+        assert not self.dispatcher.blocks.index
         assert all(consumer.unacked == 0 for consumer in self.dispatcher.consumers.values())
         return granted
 

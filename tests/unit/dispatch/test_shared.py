@@ -289,7 +289,7 @@ def test_acknowledgments_may_cut_across_blocks_and_come_from_anybody() -> None:
     assert list(rig.cursor.deleted) == [(1, 2, 2), (1, 5, 14)]
     assert rig.dispatcher.consumers[1].unacked == 4 + 7
     rig.dispatcher.acknowledge(99, [(1, 0, 10_000)])
-    assert (rig.cursor.backlog(), len(rig.dispatcher.pending.blocks)) == (0, 0)
+    assert (rig.cursor.backlog(), len(rig.dispatcher.blocks.index)) == (0, 0)
     rig.dispatcher.validate()
 
 

@@ -7,7 +7,7 @@ from collections import deque
 import msgpack
 
 from pulsar_ray.dispatch.attachment import Departure
-from pulsar_ray.dispatch.block_ref import BlockRef
+from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue, Grant
@@ -397,4 +397,4 @@ class World(NaiveModel):
         self.validate()
         assert all(self.is_complete(entry) for entry in self.entries), "messages were lost"
         assert self.dispatcher.cursor.backlog() == 0
-        assert not self.dispatcher.pending.blocks
+        assert not self.dispatcher.blocks.index

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from pulsar_ray.dispatch.block_ref import BlockRef
+from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.model.row_sets import from_wire, span, to_wire
 from pulsar_ray.session.deliver_packets import DeliverEncoder

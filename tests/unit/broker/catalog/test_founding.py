@@ -14,9 +14,9 @@ from pulsar_ray.broker.catalog.catalog import (
     CatalogIdentity,
 )
 from pulsar_ray.broker.catalog.founding import (
+    CatalogOrder,
     NodeReport,
-    Order,
-    Word,
+    StartPermission,
     check_is_ours,
     check_may_make,
     decide,
@@ -33,7 +33,11 @@ from pulsar_ray.errors import (
 )
 from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity
 
-NOBODY, FOUNDER, REBUILDER = Word(), Word(may_found=True), Word(may_found=True, may_rebuild=True)
+NOBODY, FOUNDER, REBUILDER = (
+    StartPermission(),
+    StartPermission(may_found=True),
+    StartPermission(may_found=True, may_rebuild=True),
+)
 
 
 def node(name: str, **fields: object) -> NodeReport:
@@ -60,14 +64,16 @@ def worker(name: str, cluster: str, *generations: str, catalog: str) -> NodeRepo
     return node(name, store=store(name, cluster, *generations, catalog=catalog), has_partitions=True)
 
 
-def decided(word: Word, *reports: NodeReport, here: str = "a", silent: tuple[str, ...] = ()) -> Order:
+def decided(
+    word: StartPermission, *reports: NodeReport, here: str = "a", silent: tuple[str, ...] = ()
+) -> CatalogOrder:
     ids = itertools.count(1)
     return decide(reports, word, here=here, silent=silent, new_id=lambda: f"new-{next(ids)}")
 
 
 @pytest.mark.parametrize("word", [NOBODY, FOUNDER])
 @pytest.mark.parametrize("here", ["a", "b", "c"])
-def test_the_catalog_is_found_from_everywhere(word: Word, here: str) -> None:
+def test_the_catalog_is_found_from_everywhere(word: StartPermission, here: str) -> None:
     reports = (node("a"), head("b", "x", "g1"), worker("c", "x", "g1", catalog="b"))
     order = decided(word, *reports, here=here)
     assert (order.node_id, order.kind, order.cluster_id) == ("b", "open", "x")
@@ -80,7 +86,7 @@ def test_nothing_anywhere_takes_a_word() -> None:
     with pytest.raises(BrokerNotFounded, match=r"pulsar-ray start.*allow_founding"):
         decided(NOBODY, node("a"), node("b"))
     order = decided(FOUNDER, node("a"), node("b", store=store("fresh")), here="b")
-    assert order == Order("b", "found", "new-1", "new-2")
+    assert order == CatalogOrder("b", "found", "new-1", "new-2")
 
 
 def test_stores_without_their_catalog_are_never_taken_for_nothing() -> None:
@@ -95,11 +101,11 @@ def test_stores_without_their_catalog_are_never_taken_for_nothing() -> None:
 
 def test_a_lost_catalog_is_made_anew_where_it_was() -> None:
     reports = (node("a"), worker("b", "x", "g1", catalog="c"), worker("c", "x", "g1", catalog="c"))
-    assert decided(REBUILDER, *reports) == Order("c", "rebuild", "x", "new-1")
-    assert decided(REBUILDER, *reports[:2]) == Order("a", "rebuild", "x", "new-1")
+    assert decided(REBUILDER, *reports) == CatalogOrder("c", "rebuild", "x", "new-1")
+    assert decided(REBUILDER, *reports[:2]) == CatalogOrder("a", "rebuild", "x", "new-1")
     old = node("b", store=store("old"), has_partitions=True)
-    assert decided(REBUILDER, node("a"), old) == Order("a", "rebuild", "new-1", "new-2")
-    assert decided(REBUILDER, head("b", "x", "g1")) == Order("b", "rebuild", "x", "new-1")
+    assert decided(REBUILDER, node("a"), old) == CatalogOrder("a", "rebuild", "new-1", "new-2")
+    assert decided(REBUILDER, head("b", "x", "g1")) == CatalogOrder("b", "rebuild", "x", "new-1")
     with pytest.raises(CatalogMissing, match="no store to make"):
         decided(REBUILDER, node("a"))
     with pytest.raises(CatalogConflict, match="2 clusters"):
@@ -149,14 +155,14 @@ def test_nodes_that_see_one_directory_count_once() -> None:
 
 
 def test_a_catalog_of_version_0_1_gets_a_cluster() -> None:
-    assert decided(NOBODY, head("b", ""), node("a")) == Order("b", "open", "new-1", "new-2")
+    assert decided(NOBODY, head("b", ""), node("a")) == CatalogOrder("b", "open", "new-1", "new-2")
 
 
 def test_an_order_is_carried_out_once() -> None:
-    found, rebuild = Order("a", "found", "x", "g2"), Order("a", "rebuild", "x", "g2")
+    found, rebuild = CatalogOrder("a", "found", "x", "g2"), CatalogOrder("a", "rebuild", "x", "g2")
     check_may_make(found, store("a"), False, "meta.sqlite")
     check_may_make(rebuild, store("a", "x", "g1"), True, "meta.sqlite")
-    for order in (found, rebuild, Order("a", "open", "x", "g3")):
+    for order in (found, rebuild, CatalogOrder("a", "open", "x", "g3")):
         with pytest.raises(CatalogMissing, match=r"meta\.sqlite is gone"):
             check_may_make(order, store("a", "x", "g1", "g2"), True, "meta.sqlite")
     for holder, has_partitions in ((store("a", "x", "g1"), False), (store("a"), True)):
@@ -165,7 +171,7 @@ def test_an_order_is_carried_out_once() -> None:
 
 
 def test_a_catalog_is_opened_only_with_its_cluster() -> None:
-    order = Order("a", "open", "x", "g")
+    order = CatalogOrder("a", "open", "x", "g")
     for ours in (CatalogIdentity("x", ("g1",)), CatalogIdentity("", ())):
         check_is_ours(order, store("a", "x"), ours, "meta.sqlite")
     check_is_ours(order, store("a"), CatalogIdentity("x", ("g1",)), "meta.sqlite")

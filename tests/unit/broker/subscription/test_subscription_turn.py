@@ -42,7 +42,7 @@ def test_somebody_for_whom_nothing_waits_is_read_for_at_once() -> None:
         ManualClock(),
         nothing,
         on_drops=lambda _: None,
-        on_appetite=lambda: None,
+        on_demand=lambda: None,
     )
     turn.run()
     assert feeding.wanted == [0, 40]

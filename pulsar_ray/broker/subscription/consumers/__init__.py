@@ -1,0 +1,1 @@
+"""The consumers that are connected to a subscription, and their requests."""

@@ -1,0 +1,1 @@
+"""A dispatcher's view of its partition's log, and reading from it."""

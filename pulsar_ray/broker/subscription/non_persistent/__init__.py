@@ -1,0 +1,1 @@
+"""Dispatchers and subscriptions of non-persistent topics."""

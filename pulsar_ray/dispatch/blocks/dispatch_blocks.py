@@ -1,0 +1,252 @@
+"""Every block between being read and being acknowledged: where each of its rows is.
+
+A row that is not acknowledged is pending at a consumer, waits to be dispatched, or waits as a suspect.
+Everything works on blocks and sets of their rows, never on a row.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+from sortedcontainers import SortedDict
+
+from pulsar_ray.dispatch.blocks import counted_rows
+from pulsar_ray.dispatch.blocks.block_index import BlockIndex
+from pulsar_ray.dispatch.blocks.counted_rows import CountedRows
+from pulsar_ray.dispatch.consumer import Consumer, Delivery, DispatchBlock
+from pulsar_ray.dispatch.suspects.queue import SuspectQueue
+from pulsar_ray.model.row_sets import RowSet
+
+
+class BlockWatcher(Protocol):
+    """Learns what happens to blocks, where a subscription type keeps books of its own."""
+
+    def came_back(self, block: DispatchBlock) -> None:
+        """Rows of a block wait again."""
+
+    def restored(self, delivery: Delivery) -> None:
+        """A consumer that attached again holds these rows."""
+
+    def settled(self, delivery: Delivery, before: RowSet) -> None:
+        """Some of the rows that were pending in a delivery are not any more."""
+
+    def cleared(self) -> None:
+        """Every block was forgotten."""
+
+
+class DispatchBlocks:
+    """Blocks in the order of the log, the queues of those with rows to dispatch, and the totals."""
+
+    def __init__(self) -> None:
+        self.index = BlockIndex()
+        self.fresh: deque[DispatchBlock] = deque()
+        """Blocks never dispatched, in order; those without waiting rows are stale and skipped."""
+        self.waiting: SortedDict = SortedDict()
+        """Blocks whose waiting rows came back or are the rest of a block that was cut, by key."""
+        self.suspects = SuspectQueue()
+        self.waiting_messages = 0
+        self.unacked_messages = 0
+        self.watcher: BlockWatcher | None = None
+
+    # ---- what waits
+
+    def head(self) -> DispatchBlock | None:
+        """The lowest block with waiting rows."""
+        fresh = self.fresh
+        while fresh and not fresh[0].waiting:
+            fresh.popleft()
+        if self.waiting:
+            block: DispatchBlock = self.waiting.peekitem(0)[1]
+            if not fresh or block.key < fresh[0].key:
+                return block
+        return fresh[0] if fresh else None
+
+    # ---- rows in, rows out
+
+    def add(self, block: DispatchBlock, parts: list[CountedRows]) -> None:
+        """Take in a block that was read, with its rows that wait."""
+        self.index.add(block)
+        if parts:
+            block.waiting = parts
+            self.waiting_messages += counted_rows.size(parts)
+            self.fresh.append(block)
+
+    def add_whole(self, block: DispatchBlock) -> None:
+        """Take in a block that was read, all of whose rows wait."""
+        self.index.add(block)
+        messages = block.ref.messages
+        block.waiting = [((1 << messages) - 1, 0)]
+        self.waiting_messages += messages
+        self.fresh.append(block)
+
+    def take(self, block: DispatchBlock, limit: int) -> tuple[RowSet, int]:
+        """Take up to `limit` waiting rows that share a redelivery count off a block."""
+        waiting = block.waiting
+        if len(waiting) == 1 and (messages := waiting[0][0].bit_count()) <= limit:
+            rows, count = waiting.pop()
+            self.waiting_messages -= messages
+        else:
+            rows, count = counted_rows.take(waiting, limit)
+            self.waiting_messages -= rows.bit_count()
+        if self.fresh and self.fresh[0] is block:
+            self.fresh.popleft()
+        if block.waiting or self.waiting:
+            self.queue_rest(block)
+        return rows, count
+
+    def take_rows(self, block: DispatchBlock, rows: RowSet) -> list[tuple[RowSet, int]]:
+        """Take these waiting rows off a block; in order, rows that share a redelivery count, and it.
+
+        `queue_rest` follows when no more are taken.
+        """
+        waiting = block.waiting
+        if len(waiting) == 1:
+            known, count = waiting[0]
+            self.waiting_messages -= rows.bit_count()
+            waiting[:] = [(known ^ rows, count)] if known != rows else ()
+            return [(rows, count)]
+        taken = [(part, count) for known, count in waiting if (part := known & rows)]
+        self.waiting_messages -= counted_rows.remove(waiting, rows)
+        return list(counted_rows.in_order(taken))
+
+    def queue_rest(self, block: DispatchBlock) -> None:
+        """What is left of a block that rows were taken off waits with those that came back."""
+        if block.waiting:
+            self.waiting[block.key] = block
+        elif self.waiting:
+            self.waiting.pop(block.key, None)
+
+    def claim(self, block: DispatchBlock, rows: RowSet) -> RowSet:
+        """Take those of `rows` that wait, whatever their counts, off a block; returns them."""
+        free = rows & (counted_rows.rows_of(block.waiting) | counted_rows.rows_of(block.suspects))
+        self._remove_waiting(block, free)
+        return free
+
+    def deliver(
+        self, consumer: Consumer, block: DispatchBlock, rows: RowSet, count: int, is_suspect: bool = False
+    ) -> Delivery:
+        """Make rows that were taken pending at a consumer; the caller charges and numbers them."""
+        delivery = Delivery(consumer, block, rows, count, is_suspect)
+        messages = rows.bit_count()
+        block.deliveries.append(delivery)
+        consumer.deliveries[delivery] = None
+        consumer.unacked += messages
+        self.unacked_messages += messages
+        if is_suspect:
+            consumer.suspect = delivery
+        return delivery
+
+    def restore(self, consumer: Consumer, block: DispatchBlock, rows: RowSet, count: int) -> None:
+        """Rows that were taken have been at a consumer since before this dispatcher began."""
+        delivery = self.deliver(consumer, block, rows, count)
+        delivery.mark_from_before()
+        if self.watcher is not None:
+            self.watcher.restored(delivery)
+
+    def put_back(self, block: DispatchBlock, rows: RowSet, count: int, is_suspect: bool = False) -> None:
+        """Let rows that are nowhere wait again, with this redelivery count."""
+        if not rows:
+            return
+        if is_suspect:
+            self.suspects.add(block, rows, count)
+            return
+        if block.is_batch and block.waiting:
+            # One entry has one count: rows that wait already get the new one.
+            known = counted_rows.rows_of(block.waiting)
+            rows |= known
+            block.waiting.clear()
+            self.waiting_messages -= known.bit_count()
+        counted_rows.insert(block.waiting, rows, count)
+        self.waiting[block.key] = block
+        self.waiting_messages += rows.bit_count()
+        if self.watcher is not None:
+            self.watcher.came_back(block)
+
+    def end(self, delivery: Delivery) -> RowSet:
+        """Nothing of a delivery is pending any more; returns the rows that were."""
+        rows = delivery.rows
+        self._shrink(delivery, 0, rows.bit_count())
+        return rows
+
+    def settle(self, delivery: Delivery, rows: RowSet) -> int:
+        """Some rows of a delivery are no longer pending, as far as they were; returns how many."""
+        gone = delivery.rows & rows
+        messages = gone.bit_count()
+        if gone:
+            self._shrink(delivery, delivery.rows ^ gone, messages)
+        return messages
+
+    def _shrink(self, delivery: Delivery, left: RowSet, gone: int) -> None:
+        before, delivery.rows = delivery.rows, left
+        consumer = delivery.consumer
+        consumer.unacked -= gone
+        self.unacked_messages -= gone
+        if not left:
+            del consumer.deliveries[delivery]
+            delivery.block.deliveries.remove(delivery)
+            if consumer.suspect is delivery:
+                consumer.suspect = None
+        if self.watcher is not None:
+            self.watcher.settled(delivery, before)
+
+    # ---- acknowledged
+
+    def drop(self, block: DispatchBlock) -> None:
+        """The whole block is acknowledged."""
+        for delivery in tuple(block.deliveries):
+            self._shrink(delivery, 0, delivery.rows.bit_count())
+        if block.waiting:
+            self.waiting_messages -= counted_rows.size(block.waiting)
+            block.waiting = []
+            self.waiting.pop(block.key, None)
+        self.suspects.remove(block, block.ref.all_rows)
+        del self.index[block.key]
+
+    def drop_rows(self, block: DispatchBlock, rows: RowSet) -> None:
+        """Rows of a block are acknowledged; the block goes with its last row."""
+        left = rows.bit_count()
+        for delivery in tuple(block.deliveries):
+            left -= self.settle(delivery, rows)
+            if not left:
+                break
+        else:
+            self._remove_waiting(block, rows)
+        if not (block.deliveries or block.waiting or block.suspects):
+            del self.index[block.key]
+
+    def settle_batch(self, block: DispatchBlock, rows: RowSet, takes_from_waiting: bool) -> None:
+        """Messages of a batch are acknowledged, but not all; a batch that waits may still come whole."""
+        for delivery in tuple(block.deliveries):
+            self.settle(delivery, rows)
+        if takes_from_waiting:
+            self._remove_waiting(block, rows)
+        else:
+            self.suspects.remove(block, rows)
+
+    def nowhere(self, block: DispatchBlock, rows: RowSet) -> RowSet:
+        """Those of `rows` that neither are pending nor wait."""
+        for delivery in block.deliveries:
+            rows &= ~delivery.rows
+        return rows & ~(counted_rows.rows_of(block.waiting) | counted_rows.rows_of(block.suspects))
+
+    def clear(self) -> None:
+        """Forget every block: the cursor moved elsewhere."""
+        for block in self.index.values():
+            for delivery in tuple(block.deliveries):
+                self.end(delivery)
+            block.waiting = []
+        self.index.clear()
+        self.waiting.clear()
+        self.suspects.clear()
+        self.fresh.clear()
+        self.waiting_messages = 0
+        if self.watcher is not None:
+            self.watcher.cleared()
+
+    def _remove_waiting(self, block: DispatchBlock, rows: RowSet) -> None:
+        if block.waiting:
+            self.waiting_messages -= counted_rows.remove(block.waiting, rows)
+            if not block.waiting:
+                self.waiting.pop(block.key, None)
+        self.suspects.remove(block, rows)

@@ -1,0 +1,71 @@
+"""Makes grants: what a policy gives to a consumer becomes pending there, and is charged to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
+from pulsar_ray.dispatch.consumer import Consumer, Delivery, DispatchBlock
+from pulsar_ray.dispatch.grant import Grant, grant_of
+from pulsar_ray.dispatch.policies.subscription_type import SubscriptionType
+from pulsar_ray.dispatch.unacked_limits import UnackedLimits
+from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor
+from pulsar_ray.managed_ledger.cursor.redelivery_counts import RowFailures
+from pulsar_ray.model.position import Position
+from pulsar_ray.model.row_sets import RowSet
+
+
+class GrantMaker:
+    """The `GrantSource` that policies are given; `room` says how many messages a consumer may get now."""
+
+    def __init__(
+        self,
+        cursor: ManagedCursor,
+        blocks: DispatchBlocks,
+        limits: UnackedLimits,
+        kind: SubscriptionType,
+        room: Callable[[Consumer], int],
+    ) -> None:
+        self._cursor = cursor
+        self.blocks = blocks
+        self._limits = limits
+        self._type = kind
+        self.room = room
+        self.now_ms = 0
+
+    def grant(self, consumer: Consumer, block: DispatchBlock, limit: int) -> Grant:
+        """Give up to `limit` waiting rows of a block, or a whole batch, to a consumer."""
+        rows, count = self.blocks.take(block, block.ref.messages if block.is_batch else limit)
+        return self._deliver(consumer, block, rows, count, is_suspect=False)
+
+    def grant_taken(self, consumer: Consumer, block: DispatchBlock, rows: RowSet, count: int) -> Grant:
+        """Give rows that share a redelivery count, and that the caller takes off the block, to a consumer."""
+        return self._deliver(consumer, block, rows, count, is_suspect=False)
+
+    def grant_suspect(self, consumer: Consumer, block: DispatchBlock, row: int | None = None) -> Grant:
+        """Give one suspect message of a block, the first without `row`, to one that has nothing else."""
+        rows, count = self.blocks.suspects.take(block, row)
+        return self._deliver(consumer, block, rows, count, is_suspect=True)
+
+    def _deliver(
+        self, consumer: Consumer, block: DispatchBlock, rows: RowSet, count: int, is_suspect: bool
+    ) -> Grant:
+        if block.is_batch:
+            # Parts of an entry may have waited at several places; the entry has one count.
+            count = self._cursor.counts.of(*block.key)
+        delivery = self.blocks.deliver(consumer, block, rows, count, is_suspect)
+        consumer.charge(delivery)
+        if self._type.policy.limits_unacked:
+            self._limits.granted(consumer)
+        return self.grant_of(delivery)
+
+    def grant_of(self, delivery: Delivery) -> Grant:
+        """What goes out for a delivery, also when it goes out once more."""
+        block = delivery.block
+        ref = block.ref
+        failures: RowFailures = ()
+        if block.is_batch:
+            failures = self._cursor.counts.row_failures(Position(ref.ledger_id, ref.first_entry_id))
+        consumer_id = delivery.consumer.spec.consumer_id
+        number, rows, count = delivery.number, delivery.rows, delivery.count
+        return grant_of((consumer_id, number, ref, rows, count, delivery.is_suspect, failures))

@@ -1,0 +1,1 @@
+"""Subscription types: how each one shares out its messages."""

@@ -1,0 +1,83 @@
+"""After a restart: which consumers may come back, and what the ones that came say they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pulsar_ray.dispatch.consumer import ConsumerSpec
+from pulsar_ray.managed_ledger.cursor.managed_cursor import KnownConsumer
+from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.model.row_ranges import RowRanges
+
+ReportedRows = tuple[int, int, Sequence[tuple[int, int]]]
+"""(ledger id, first entry id of a block, rows of the block) a consumer has and has not acknowledged."""
+Claim = tuple[int, RowRanges]
+"""(consumer id, rows)."""
+
+
+class ReturningConsumers:
+    """Nothing is dispatched until all consumers known from the log are back or the grace period is over.
+
+    Claims on blocks that were not read yet wait here until they are.
+    """
+
+    def __init__(self, known: Iterable[KnownConsumer], grace_until_ms: int) -> None:
+        self.awaited = {consumer.consumer_id: consumer for consumer in known}
+        """By id: those that may still come back."""
+        self._grace_until_ms = grace_until_ms
+        self.claims: dict[tuple[int, int], list[Claim]] = {}
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When waiting ends; None if nobody is awaited."""
+        return self._grace_until_ms if self.awaited else None
+
+    def is_waiting(self, now_ms: int) -> bool:
+        return bool(self.awaited) and now_ms < self._grace_until_ms
+
+    def keeps_out(self, spec: ConsumerSpec) -> bool:
+        """Whether somebody who is awaited excludes this consumer, or may do so.
+
+        Which ranges the awaited ones of a Key_Shared subscription declared is not known before they are back.
+        """
+        is_new = spec.consumer_id not in self.awaited
+        is_alone = spec.consumer_type == ConsumerType.Exclusive
+        may_overlap = spec.consumer_type == ConsumerType.KeyShared and is_new
+        return any(
+            consumer.consumer_id != spec.consumer_id
+            and (consumer.consumer_type != spec.consumer_type or is_alone or may_overlap)
+            for consumer in self.awaited.values()
+        )
+
+    def came_back(self, consumer_id: int) -> None:
+        self.awaited.pop(consumer_id, None)
+
+    def stop_waiting(self, now_ms: int) -> list[int]:
+        """Once the grace period is over: the consumers that did not come."""
+        if now_ms < self._grace_until_ms:
+            return []
+        missing = list(self.awaited)
+        self.awaited.clear()
+        return missing
+
+    def claim(self, consumer_id: int, key: tuple[int, int], rows: RowRanges) -> None:
+        """Note rows of a block that was not read yet."""
+        self.claims.setdefault(key, []).append((consumer_id, rows))
+
+    def has_claims(self, consumer_id: int) -> bool:
+        """Whether blocks this consumer holds are still to be read."""
+        return any(consumer_id == claimant for claims in self.claims.values() for claimant, _ in claims)
+
+    def drop_below(self, position: tuple[int, int]) -> None:
+        """Everything below was read: claims there name nothing that is unacknowledged."""
+        for stale in [claimed for claimed in self.claims if claimed < position]:
+            del self.claims[stale]
+
+    def forget(self, consumer_id: int) -> None:
+        """The consumer is gone; what it claimed is free."""
+        for key, claims in list(self.claims.items()):
+            left = [claim for claim in claims if claim[0] != consumer_id]
+            if left:
+                self.claims[key] = left
+            else:
+                del self.claims[key]

@@ -1,0 +1,52 @@
+"""Blocks out of a dispatcher's memory, wherever its cursor stands in them."""
+
+from __future__ import annotations
+
+from pulsar_ray.broker.subscription.log.log_view import MAX_TAIL_BLOCKS, NEAR_BLOCKS, LogView
+from pulsar_ray.format.frame import encode_frame_header
+from pulsar_ray.model.position import Position
+from pulsar_ray.session.requests import Advanced
+
+
+def told(blocks: int) -> tuple[LogView, list[tuple[int, int]]]:
+    """A log of two ledgers, frames of one to three blocks and blocks of one to four entries; all blocks."""
+    log = LogView()
+    known: list[tuple[int, int]] = []
+    log.advanced(Advanced(1, 1, -1, 1, 0, [(1, 0, "1-0", 0, 4096, -1)], None, []))
+    ledger_id, first, offset = 1, 0, 4096
+    while len(known) < blocks:
+        if ledger_id == 1 and len(known) > blocks - NEAR_BLOCKS - 4:
+            ledger_id, first, offset = 2, 0, 4096
+        spans = [(64, 1 + n % 4, 1 + n % 4) for n in range(len(known), len(known) + 1 + len(known) % 3)]
+        header = encode_frame_header(ledger_id, 1, first, first - 1, 0, spans)
+        frame = (ledger_id, 0, offset, header)
+        for _, entries, _ in spans:
+            known.append((ledger_id, first))
+            first += entries
+        offset += len(header) + 64 * len(spans)
+        log.advanced(Advanced(1, ledger_id, first - 1, 1, 0, None, None, [frame]))
+    return log, known
+
+
+def test_blocks_come_from_every_entry_that_memory_holds() -> None:
+    log, known = told(100)
+    last = known[-1]
+    for at, (ledger_id, first) in enumerate(known):
+        following = known[at + 1] if at + 1 < len(known) else (ledger_id, log.last.entry_id + 1)
+        end = following[1] if following[0] == ledger_id else first + 1
+        for entry_id in range(first, end):
+            blocks = log.blocks_from(Position(ledger_id, entry_id), 1000)
+            assert blocks is not None
+            assert [(ref.ledger_id, ref.first_entry_id) for ref in blocks] == known[at:]
+    assert log.blocks_from(Position(*last), 1) == log.blocks_from(Position(*last), 1000)
+    assert log.blocks_from(log.last.next(), 10) == []
+    assert log.blocks_from(Position(0, 5), 10) is None
+
+
+def test_no_more_blocks_come_than_are_wanted_and_what_was_forgotten_is_read() -> None:
+    log, known = told(MAX_TAIL_BLOCKS + 10)
+    forgotten = len(known) - MAX_TAIL_BLOCKS
+    assert log.blocks_from(Position(*known[forgotten - 1]), 10) is None
+    blocks = log.blocks_from(Position(*known[forgotten]), 10)
+    assert blocks is not None
+    assert sum(ref.messages for ref in blocks[:-1]) < 10 <= sum(ref.messages for ref in blocks)
