@@ -21,8 +21,13 @@ from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.options.checks import check_number
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.options.not_yet import reconsume_later_not_yet
+from pulsar_ray.client.received.batch_collector import (
+    FOREVER_S,
+    BatchCollector,
+    batch_limits,
+    receive_timeout_s,
+)
 from pulsar_ray.client.received.message import Message, MessageBatchView
-from pulsar_ray.client.received.taken_rows import FOREVER_S, TakenRows, batch_limits, receive_timeout_s
 from pulsar_ray.errors import InvalidConfiguration, Timeout
 from pulsar_ray.lane.await_within import retrieved
 from pulsar_ray.model.message_id import MessageId
@@ -94,7 +99,7 @@ class Consumer(LazyHandle[LoopConsumer]):
         check_number("max_messages", max_messages, 1)
         timeout_s = FOREVER_S if timeout_millis is None else receive_timeout_s(timeout_millis)
         inner.core.widen(2 * max_messages)
-        taken = TakenRows(max_messages, 2**62, fills=False)
+        taken = BatchCollector(max_messages, 2**62, fills=False)
         await receive_into(inner.core, taken, timeout_s)
         if not taken.parts:
             raise Timeout(f"no message arrived in {timeout_millis} ms")

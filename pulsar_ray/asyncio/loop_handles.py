@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from pulsar_ray.client.client import Client
-from pulsar_ray.client.consumer.activity import Teller
 from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
+from pulsar_ray.client.consumer.event_listener import ListenerRunner
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.consumer.reader import Reader
 from pulsar_ray.client.options.client_options import ClientOptions
@@ -119,7 +119,7 @@ class LoopConsumer(Consumer):
     def _tell_activity(self, listener: ConsumerEventListener) -> None:
         """Left to `tell_activity_by`, on the loop."""
 
-    def tell_activity_by(self, teller: Teller) -> None:
+    def tell_activity_by(self, teller: ListenerRunner) -> None:
         """It is stopped when the consumer closes."""
         self._activity = teller
 

@@ -8,10 +8,10 @@ import time
 from pulsar_ray.asyncio.requests import call_partition
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
-from pulsar_ray.client.consumer.receivers import Origin
+from pulsar_ray.client.consumer.waiting_receivers import Origin
+from pulsar_ray.client.received.batch_collector import FOREVER_S, BatchCollector
 from pulsar_ray.client.received.block_rows import BlockRows
 from pulsar_ray.client.received.message import Message
-from pulsar_ray.client.received.taken_rows import FOREVER_S, TakenRows
 from pulsar_ray.errors import PulsarException, SubscriptionNotFound, Timeout, TopicNotFound
 from pulsar_ray.lane.await_within import within
 from pulsar_ray.lane.timers import LoopTimers
@@ -63,7 +63,7 @@ async def receive_one(core: ConsumerCore, timeout_s: float | None) -> Message:
             expiry.cancel()
 
 
-async def receive_into(core: ConsumerCore, taken: TakenRows, timeout_s: float = FOREVER_S) -> None:
+async def receive_into(core: ConsumerCore, taken: BatchCollector, timeout_s: float = FOREVER_S) -> None:
     """Take what is here, and what comes until it is enough or the time is over. Raises AlreadyClosed, or what
     reading a block raises; then nothing is taken.
     """

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pulsar_ray.asyncio.blocking_calls import in_thread
-from pulsar_ray.client.acks.statements import Statement
+from pulsar_ray.client.acks.unanswered_requests import PendingRequest
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.errors import NotConnected, PulsarException, SessionLost, Timeout
 from pulsar_ray.lane.await_within import within
@@ -53,7 +53,7 @@ async def _request(link: ActorLink, build: Callable[[int], Request], deadline: f
     return await _until(answered, deadline, "the actor did not answer in time")
 
 
-async def all_answered(statements: Sequence[Statement], deadline: float) -> None:
+async def all_answered(statements: Sequence[PendingRequest], deadline: float) -> None:
     """Wait until the dispatcher has answered. Raises what it refused one with, or Timeout."""
     loop = asyncio.get_running_loop()
     timers = LoopTimers(loop)

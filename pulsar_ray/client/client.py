@@ -13,8 +13,8 @@ from typing import Any
 
 from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
+from pulsar_ray.client.consumer.consumer_factory import ConsumerFactory
 from pulsar_ray.client.consumer.non_persistent import refuse_view_of_unstored
-from pulsar_ray.client.consumer.opening_consumers import ConsumerOpening
 from pulsar_ray.client.consumer.reader import Reader
 from pulsar_ray.client.consumer.start_position import StartPosition
 from pulsar_ray.client.consumer.table_view import TableView
@@ -111,7 +111,7 @@ class Client:
         self._connection = connection
         self._links = ActorLinks(connection, self._options.transport, self.operation_timeout_s)
         self._producers = ProducerOpening(self._links, _ENDPOINT_IDS)
-        self._consumers = ConsumerOpening(self._links, _ENDPOINT_IDS)
+        self._consumers = ConsumerFactory(self._links, _ENDPOINT_IDS)
 
     @classmethod
     def _on(cls, cluster: Cluster, **arguments: Any) -> Client:

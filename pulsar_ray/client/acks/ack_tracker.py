@@ -30,7 +30,7 @@ MAX_UNSIZED = 10_000
 """Batches of unknown size whose acknowledged rows are remembered; they may be anybody's."""
 
 
-class PendingAcks(NamedTuple):
+class AckBatch(NamedTuple):
     """What one Acknowledge request carries."""
 
     ranges: list[EntryRange]
@@ -282,7 +282,7 @@ class AckTracker:
         batch = self._partial.get(key)
         return rows if batch is None else rows & ~of_ranges(batch.rows())
 
-    def drain(self) -> PendingAcks | None:
+    def drain(self) -> AckBatch | None:
         """Everything gathered since the last call, or None; repeats of it are harmless, so it may be sent
         again.
         """
@@ -304,7 +304,7 @@ class AckTracker:
         self.count = 0
         if not (entries.ranges or entries.bits or batch_rows) and cumulative is None:
             return None
-        return PendingAcks(entries.ranges, batch_rows, cumulative, entries.bits)
+        return AckBatch(entries.ranges, batch_rows, cumulative, entries.bits)
 
     def _drain_entries(self) -> EntrySet:
         ledger_id = self._ledger

@@ -10,9 +10,9 @@ from datetime import timedelta
 import pyarrow as pa
 
 from pulsar_ray.client.acks.ack_tracker import WHOLE_ENTRY
-from pulsar_ray.client.arrow.arrow_positions import MAX_BATCH_INDEX, table_nacks, table_positions
-from pulsar_ray.client.arrow.arrow_table import received_table
 from pulsar_ray.client.arrow.handed_tables import HandedTables
+from pulsar_ray.client.arrow.received_table import received_table
+from pulsar_ray.client.arrow.table_positions import MAX_BATCH_INDEX, table_nacks, table_positions
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.endpoint.opened_later import OpenedLater

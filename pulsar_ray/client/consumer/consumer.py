@@ -11,18 +11,23 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pulsar_ray.client.consumer.acknowledging_consumer import AcknowledgingConsumer
-from pulsar_ray.client.consumer.activity import ActivityThread, Teller
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
-from pulsar_ray.client.consumer.listener import ListenerThread
+from pulsar_ray.client.consumer.event_listener import EventListenerThread, ListenerRunner
+from pulsar_ray.client.consumer.message_listener import MessageListenerThread
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
-from pulsar_ray.client.consumer.receivers import FutureReceiver
 from pulsar_ray.client.consumer.start_position import StartPosition
+from pulsar_ray.client.consumer.waiting_receivers import FutureReceiver
 from pulsar_ray.client.endpoint.close_each import close_each
 from pulsar_ray.client.endpoint.ending import Ending
 from pulsar_ray.client.options.checks import check_number
 from pulsar_ray.client.options.policies import ConsumerEventListener
+from pulsar_ray.client.received.batch_collector import (
+    FOREVER_S,
+    BatchCollector,
+    batch_limits,
+    receive_timeout_s,
+)
 from pulsar_ray.client.received.message import Message, MessageBatchView
-from pulsar_ray.client.received.taken_rows import FOREVER_S, TakenRows, batch_limits, receive_timeout_s
 from pulsar_ray.errors import (
     InvalidConfiguration,
     OperationNotSupported,
@@ -50,19 +55,19 @@ class Consumer(AcknowledgingConsumer):
         super().__init__(topic, core, client.operation_timeout_s)
         self._client = client
         self._ending = ending or self.known_ending("consumer")
-        self._listener: ListenerThread | None = None
+        self._listener: MessageListenerThread | None = None
         if (listener := self._options.message_listener) is not None:
             self.start_listening(lambda message: listener(self, message))
-        self._activity: Teller | None = None
+        self._activity: ListenerRunner | None = None
         if (told := self._options.consumer_event_listener) is not None:
             self._tell_activity(told)
 
     def _tell_activity(self, listener: ConsumerEventListener) -> None:
-        self._activity = ActivityThread(self, listener, self._core.activity)
+        self._activity = EventListenerThread(self, listener, self._core.activity)
 
     def start_listening(self, listen: Callable[[Message], object]) -> None:
         """Call `listen` with each message from now on (a reader calls its own listener)."""
-        self._listener = ListenerThread(self._core, listen, paused=self._options.start_paused)
+        self._listener = MessageListenerThread(self._core, listen, paused=self._options.start_paused)
         self._listener.start()
 
     # --- receiving --------------------------------------------------------------------------------
@@ -114,7 +119,7 @@ class Consumer(AcknowledgingConsumer):
         check_number("max_messages", max_messages, 1)
         wait_s = FOREVER_S if timeout_millis is None else receive_timeout_s(timeout_millis)
         self._core.widen(2 * max_messages)
-        taken = TakenRows(max_messages, 2**62, fills=False)
+        taken = BatchCollector(max_messages, 2**62, fills=False)
         self._core.take_into(taken, time.monotonic() + wait_s)
         if not taken.parts:
             raise Timeout(f"no message arrived in {timeout_millis} ms")
@@ -229,7 +234,7 @@ class Consumer(AcknowledgingConsumer):
         """Go on after `pause_message_listener`."""
         self._the_listener().resume()
 
-    def _the_listener(self) -> ListenerThread:
+    def _the_listener(self) -> MessageListenerThread:
         if self._listener is None:
             raise InvalidConfiguration("this consumer has no message_listener to pause or resume")
         return self._listener

@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from queue import SimpleQueue
 
-from pulsar_ray.client.consumer.activity import Activity
-from pulsar_ray.client.consumer.arrivals import Arrivals
+from pulsar_ray.client.consumer.arrival_signal import ArrivalSignal
 from pulsar_ray.client.consumer.consumer_partitions import ConsumerPartitions
+from pulsar_ray.client.consumer.event_listener import ActiveChange
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
-from pulsar_ray.client.consumer.receivers import Origin, Receiver, WaitingReceivers
+from pulsar_ray.client.consumer.waiting_receivers import Origin, Receiver, WaitingReceivers
 from pulsar_ray.client.endpoint.forking import watch
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
+from pulsar_ray.client.received.batch_collector import BatchCollector
 from pulsar_ray.client.received.block_rows import BlockRows
-from pulsar_ray.client.received.granted import Granted
 from pulsar_ray.client.received.message import Message
+from pulsar_ray.client.received.queued_delivery import QueuedDelivery
 from pulsar_ray.client.received.segment_files import SegmentFiles
-from pulsar_ray.client.received.taken_rows import TakenRows
 from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException, Timeout
 from pulsar_ray.ledger.reader import SegmentGone
 
@@ -41,14 +41,14 @@ class ConsumerCore(ConsumerPartitions):
         self.name = name
         self.subscription = subscription
         self.files = files
-        self._arrivals = Arrivals(self.lock)
+        self._arrivals = ArrivalSignal(self.lock)
         self._taking = threading.Lock()
         self._receivers = WaitingReceivers()
         self._waiting = 0
         self._bulk_window = 0
         self.error: PulsarException | None = None
         """What every receive raises, once there is something."""
-        self.activity: SimpleQueue[Activity | None] = SimpleQueue()
+        self.activity: SimpleQueue[ActiveChange | None] = SimpleQueue()
         """Filled if there is a consumer event listener."""
         self.on_activity: Callable[[], None] | None = None
         """Called, on any thread, when it was."""
@@ -101,7 +101,7 @@ class ConsumerCore(ConsumerPartitions):
         for partition in self.partitions:
             partition.send_credit()
 
-    def arrived(self, granted: list[Granted]) -> None:
+    def arrived(self, granted: list[QueuedDelivery]) -> None:
         """Called with the lock held: deliveries join the queue."""
         self.queue.granted.extend(granted)
         self._arrivals.tell()
@@ -244,7 +244,7 @@ class ConsumerCore(ConsumerPartitions):
                     self.queue.put_back(part, partition)
         self.serve_waiting()
 
-    def _decode(self, granted: Granted) -> tuple[BlockRows, PartitionConsumer] | None:
+    def _decode(self, granted: QueuedDelivery) -> tuple[BlockRows, PartitionConsumer] | None:
         """Called with `_taking` held and no part left: its first part, taken; None if nothing of it is to be
         handed out.
         """
@@ -304,7 +304,7 @@ class ConsumerCore(ConsumerPartitions):
             self._bulk_window = messages
             self.send_credit()
 
-    def take_into(self, taken: TakenRows, deadline: float) -> None:
+    def take_into(self, taken: BatchCollector, deadline: float) -> None:
         """Add what is here, and what comes until `deadline` or until it has enough."""
         self._send_held_back()
         # What a table makes due goes with its acknowledgment, else with the next call.

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
-from pulsar_ray.client.received.row_queue import RowQueue
+from pulsar_ray.client.received.receiver_queue import ReceiverQueue
 from pulsar_ray.errors import PulsarException, SubscriptionNotFound, TopicNotFound, WrongNode
 from pulsar_ray.transport.cluster import PartitionRoute
 
@@ -33,7 +33,7 @@ class ConsumerPartitions:
     def __init__(self, options: ConsumerOptions) -> None:
         self.options = options
         self.lock = threading.Lock()
-        self.queue = RowQueue()
+        self.queue = ReceiverQueue()
         self.is_multi_topic = not isinstance(options.topic, str)
         self.partitions: list[PartitionConsumer] = []
         """Replaced, never changed, as topics come and go."""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from pulsar_ray.client.acks.ack_tracker import WHOLE_ENTRY, AckTracker
 from pulsar_ray.client.acks.nack_tracker import NackTracker
+from pulsar_ray.client.acks.unacked_rows import UnackedRows
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
-from pulsar_ray.client.received.granted import BlockDecoder, Granted
-from pulsar_ray.client.received.held_rows import HeldRows
+from pulsar_ray.client.received.queued_delivery import BlockDecoder, QueuedDelivery
 from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.errors import NotAllowedError
 from pulsar_ray.model.row_ranges import RowRanges
@@ -62,13 +62,13 @@ class _NoNacks(NackTracker):
         """Without effect."""
 
 
-class _NothingHeld(HeldRows):
+class _NothingHeld(UnackedRows):
     def add(self, ledger_id: int, first_entry_id: int, entries: int, rows: RowSet, messages: int) -> None:
         """Without effect."""
 
 
 class _UnplacedBlocks(BlockDecoder):
-    def decode(self, granted: Granted) -> ReceivedBlock:
+    def decode(self, granted: QueuedDelivery) -> ReceivedBlock:
         """Verify and decode a delivered block, whose place nobody is told."""
         block = super().decode(granted)
         block.ledger_id = block.first_entry_id = UNSTORED

@@ -10,12 +10,12 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pulsar_ray.client.consumer.attending import Attending
 from pulsar_ray.client.consumer.consumer_credit import ConsumerCredit
+from pulsar_ray.client.consumer.dispatcher_session import DispatcherSession
 from pulsar_ray.client.consumer.start_position import StartPosition
 from pulsar_ray.client.endpoint.withdrawn import Withdrawn
 from pulsar_ray.client.received import segment_files
-from pulsar_ray.client.received.granted import BlockDecoder, Granted
+from pulsar_ray.client.received.queued_delivery import BlockDecoder, QueuedDelivery
 from pulsar_ray.client.received.skipped_rows import SkippedRows
 from pulsar_ray.errors import ForkedClient, PulsarException, WrongNode
 from pulsar_ray.ledger.reader import SegmentGone
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 ORDERED_TYPES = (ConsumerType.Exclusive, ConsumerType.Failover)
 
 
-class PartitionConsumer(Attending):
+class PartitionConsumer(DispatcherSession):
     """An endpoint on the link to one partition's dispatcher."""
 
     def __init__(self, core: ConsumerCore, link: ActorLink, consumer_id: int, route: PartitionRoute) -> None:
@@ -156,7 +156,7 @@ class PartitionConsumer(Attending):
         """Dispatchers send no receipts."""
 
     def _delivered(self, request: Deliver, body: memoryview) -> None:
-        granted: list[Granted] = []
+        granted: list[QueuedDelivery] = []
         generation = request.generation
         with self._core.lock:
             if request.epoch < self._epoch or generation < self.generation or not self._is_open:
@@ -187,7 +187,9 @@ class PartitionConsumer(Attending):
                     self._path = self._segment_path(ledger_id, segment)
                     self._segment = (ledger_id, segment)
                 granted.append(
-                    Granted(self, generation, ledger_id, self._path, at, length, first, row_set, count, data)
+                    QueuedDelivery(
+                        self, generation, ledger_id, self._path, at, length, first, row_set, count, data
+                    )
                 )
             if granted:
                 self._core.arrived(granted)
@@ -246,7 +248,7 @@ class PartitionConsumer(Attending):
         for ledger_id, first_entry_id, rows in self._core.queue.take_all(self):
             self.held.remove_rows(ledger_id, first_entry_id, rows)
 
-    def outstanding_rows(self, granted: Granted, batch_size: int) -> RowSet:
+    def outstanding_rows(self, granted: QueuedDelivery, batch_size: int) -> RowSet:
         """Called with the lock held: what of a batch is to be handed out.
 
         Rows that were acknowledged are not, nor those that a seek into the batch leaves out.
@@ -257,7 +259,7 @@ class PartitionConsumer(Attending):
             rows &= ~row_sets.of_ranges(skipped)
         return self.acks.outstanding_rows(ledger_id, entry_id, rows, batch_size)
 
-    def leave_out(self, granted: Granted, error: PulsarException) -> bool:
+    def leave_out(self, granted: QueuedDelivery, error: PulsarException) -> bool:
         """A block could not be read: it counts as consumed, and stays unacknowledged.
 
         True if it was trimmed before a cursor that holds nothing back came to it: nobody needs to know.
@@ -275,7 +277,7 @@ class PartitionConsumer(Attending):
         self.send_credit()
         return is_trimmed
 
-    def is_trimmed(self, granted: Granted) -> bool:
+    def is_trimmed(self, granted: QueuedDelivery) -> bool:
         """Whether a block was trimmed before a cursor that holds nothing back came to it."""
         if self._core.options.subscription_mode == SubscriptionMode.Durable:
             return False

@@ -17,6 +17,8 @@ T = TypeVar("T")
 
 Rows: TypeAlias = "range | list[int]"
 """Row numbers in ascending order; neighbouring ones are a range."""
+PlacedRows: TypeAlias = tuple[int, int, RowSet]
+"""(ledger id, first entry id of the block, rows)."""
 
 
 class BlockRows(NamedTuple):

@@ -5,7 +5,7 @@ from itertools import chain
 
 import pytest
 
-from pulsar_ray.client.acks.ack_tracker import MAX_UNSIZED, WHOLE_ENTRY, AckTracker, PendingAcks
+from pulsar_ray.client.acks.ack_tracker import MAX_UNSIZED, WHOLE_ENTRY, AckBatch, AckTracker
 from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.model.entry_sets import MAX_ENTRIES, ranges_in
 from pulsar_ray.model.row_sets import of_ranges
@@ -17,7 +17,7 @@ def test_neighbours_become_one_range() -> None:
     for entry_id in range(1000):
         acks.add(3, entry_id)
     assert acks.count == 1000
-    assert acks.drain() == PendingAcks([(3, 0, 999)], [], None)
+    assert acks.drain() == AckBatch([(3, 0, 999)], [], None)
     assert acks.count == 0
     assert acks.drain() is None
 
@@ -63,7 +63,7 @@ def test_a_batch_is_acknowledged_once_all_its_messages_are() -> None:
     assert acks.outstanding_rows(3, 5, of_ranges(((0, 3),))) == of_ranges(((1, 2),))
     acks.add_row(3, 5, 2, 3)
     acks.add_row(3, 5, 1, 3)
-    assert acks.drain() == PendingAcks([(3, 5, 5)], [], None)
+    assert acks.drain() == AckBatch([(3, 5, 5)], [], None)
     assert acks.outstanding_rows(3, 5, of_ranges(((0, 3),))) == of_ranges(((0, 3),))
 
 
@@ -71,12 +71,12 @@ def test_with_index_acks_the_rows_so_far_are_sent() -> None:
     acks = AckTracker(batch_index_ack=True)
     acks.add_row(3, 5, 0, 5)
     acks.add_row(3, 5, 3, 5)
-    assert acks.drain() == PendingAcks([], [(3, 5, ((0, 1), (3, 4)))], None)
+    assert acks.drain() == AckBatch([], [(3, 5, ((0, 1), (3, 4)))], None)
     assert acks.drain() is None
     acks.add_rows(3, 5, [(0, 2)], 5)
-    assert acks.drain() == PendingAcks([], [(3, 5, ((0, 2), (3, 4)))], None)
+    assert acks.drain() == AckBatch([], [(3, 5, ((0, 2), (3, 4)))], None)
     acks.add_rows(3, 5, [(2, 3), (4, 5)], 5)
-    assert acks.drain() == PendingAcks([(3, 5, 5)], [], None)
+    assert acks.drain() == AckBatch([(3, 5, 5)], [], None)
 
 
 def test_rows_of_a_batch_of_unknown_size_are_sent_as_they_are() -> None:
@@ -84,7 +84,7 @@ def test_rows_of_a_batch_of_unknown_size_are_sent_as_they_are() -> None:
     acks.add_rows(3, 5, [(0, 2)])
     acks.add_rows(3, 5, [(1, 4)])
     assert acks.count == 4
-    assert acks.drain() == PendingAcks([], [(3, 5, ((0, 4),))], None)
+    assert acks.drain() == AckBatch([], [(3, 5, ((0, 4),))], None)
     assert acks.drain() is None
 
 
@@ -95,7 +95,7 @@ def test_rows_of_unknown_size_are_left_out_when_their_batch_comes_and_complete_i
     assert acks.outstanding_rows(3, 5, of_ranges(((0, 4),)), 4) == of_ranges(((2, 4),))
     acks.drain()
     acks.add_rows(3, 5, [(2, 4)], 4)
-    assert acks.drain() == PendingAcks([(3, 5, 5)], [], None)
+    assert acks.drain() == AckBatch([(3, 5, 5)], [], None)
 
 
 def test_rows_of_unknown_size_are_remembered_within_bounds() -> None:
@@ -111,38 +111,38 @@ def test_rows_of_unknown_size_are_remembered_within_bounds() -> None:
 def test_cumulative_inside_a_batch_of_unknown_size_names_the_row() -> None:
     acks = AckTracker()
     acks.add_cumulative(3, 5, 1)
-    assert acks.drain() == PendingAcks([], [], (3, 5, 1))
+    assert acks.drain() == AckBatch([], [], (3, 5, 1))
 
 
 def test_the_furthest_cumulative_acknowledgment_counts() -> None:
     acks = AckTracker()
     for entry_id in (4, 9, 7):
         acks.add_cumulative(3, entry_id)
-    assert acks.drain() == PendingAcks([], [], (3, 9, WHOLE_ENTRY))
+    assert acks.drain() == AckBatch([], [], (3, 9, WHOLE_ENTRY))
     assert acks.drain() is None
 
 
 def test_cumulative_inside_a_batch_without_index_acks_stops_before_it() -> None:
     acks = AckTracker()
     acks.add_cumulative(3, 5, 1, 4)
-    assert acks.drain() == PendingAcks([], [], (3, 4, WHOLE_ENTRY))
+    assert acks.drain() == AckBatch([], [], (3, 4, WHOLE_ENTRY))
     assert acks.outstanding_rows(3, 5, of_ranges(((0, 4),))) == of_ranges(((2, 4),))
     acks.add_cumulative(3, 5, 3, 4)
-    assert acks.drain() == PendingAcks([], [], (3, 5, WHOLE_ENTRY))
+    assert acks.drain() == AckBatch([], [], (3, 5, WHOLE_ENTRY))
     assert acks.outstanding_rows(3, 5, of_ranges(((0, 4),))) == of_ranges(((0, 4),))
 
 
 def test_cumulative_inside_the_first_batch_of_a_ledger_covers_the_ledgers_before() -> None:
     acks = AckTracker()
     acks.add_cumulative(3, 0, 1, 4)
-    assert acks.drain() == PendingAcks([], [], (3, -1, WHOLE_ENTRY))
+    assert acks.drain() == AckBatch([], [], (3, -1, WHOLE_ENTRY))
 
 
 def test_cumulative_inside_a_batch_with_index_acks_names_the_row() -> None:
     acks = AckTracker(batch_index_ack=True)
     acks.add_cumulative(3, 5, 1, 4)
     acks.add_cumulative(3, 5, 0, 4)
-    assert acks.drain() == PendingAcks([], [], (3, 5, 1))
+    assert acks.drain() == AckBatch([], [], (3, 5, 1))
     acks.add_cumulative(3, 5, 2, 4)
     acks.add_cumulative(3, 5, WHOLE_ENTRY, 4)
     acks.add_cumulative(3, 5, 2, 4)
@@ -156,7 +156,7 @@ def test_cumulative_forgets_partial_batches_below_it() -> None:
     acks.add_row(3, 5, 0, 4)
     acks.add_row(3, 6, 0, 4)
     acks.add_cumulative(3, 5)
-    assert acks.drain() == PendingAcks([], [(3, 6, ((0, 1),))], (3, 5, WHOLE_ENTRY))
+    assert acks.drain() == AckBatch([], [(3, 6, ((0, 1),))], (3, 5, WHOLE_ENTRY))
 
 
 def test_clear_forgets_what_was_not_sent_and_partial_batches() -> None:
@@ -178,10 +178,10 @@ def test_rows_of_blocks() -> None:
     acks.add_part(rows, range(1, 3))
     acks.add_part(batch, range(1))
     acks.add_part(rows, [0])
-    assert acks.drain() == PendingAcks([(3, 4, 7)], [], None)
+    assert acks.drain() == AckBatch([(3, 4, 7)], [], None)
 
 
-def named(drained: PendingAcks | None) -> list[tuple[int, int]]:
+def named(drained: AckBatch | None) -> list[tuple[int, int]]:
     assert drained is not None
     ranges = chain(drained.ranges, chain.from_iterable(map(ranges_in, drained.entry_bits)))
     return [(ledger_id, entry_id) for ledger_id, a, b in ranges for entry_id in range(a, b + 1)]
@@ -234,7 +234,7 @@ def test_neighbouring_messages_of_several_blocks_are_one_range() -> None:
         block = received([b"a", b"b", b"c"], is_batching=False, first_entry_id=first)
         for row in range(3):
             acks.add_message(block, row)
-    assert acks.drain() == PendingAcks([(3, 5, 13)], [], None)
+    assert acks.drain() == AckBatch([(3, 5, 13)], [], None)
 
 
 @pytest.mark.parametrize(("rows", "told"), [(1000, 2), (8000, 10), (8192, 10)])
@@ -260,7 +260,7 @@ def test_a_message_that_is_acknowledged_again_does_not_send_its_batch_again() ->
     acks = AckTracker(batch_index_ack=True)
     batch = received([b"a", b"b", b"c"], first_entry_id=5)
     acks.add_message(batch, 1)
-    assert acks.drain() == PendingAcks([], [(3, 5, ((1, 2),))], None)
+    assert acks.drain() == AckBatch([], [(3, 5, ((1, 2),))], None)
     acks.add_message(batch, 1)
     assert acks.drain() is None
 
@@ -272,7 +272,7 @@ class Sent:
         self.entries: set[tuple[int, int]] = set()
         self.rows: dict[tuple[int, int], set[int]] = {}
 
-    def take(self, drained: PendingAcks | None) -> None:
+    def take(self, drained: AckBatch | None) -> None:
         if drained is None:
             return
         assert drained.ranges == sorted(drained.ranges)
@@ -340,7 +340,7 @@ def test_a_whole_batch_counts_all_its_messages_once() -> None:
     batch = received([b"a", b"b", b"c"], first_entry_id=5)
     acks.add_part(batch, range(3))
     assert acks.count == 3
-    assert acks.drain() == PendingAcks([(3, 5, 5)], [], None)
+    assert acks.drain() == AckBatch([(3, 5, 5)], [], None)
     assert acks.drain() is None
 
 
@@ -351,4 +351,4 @@ def test_a_whole_batch_of_which_a_row_was_acknowledged_before(row: int) -> None:
     acks.add_row(3, 5, row, 3)
     acks.add_part(batch, range(3))
     assert acks.count == 3
-    assert acks.drain() == PendingAcks([(3, 5, 5)], [], None)
+    assert acks.drain() == AckBatch([(3, 5, 5)], [], None)

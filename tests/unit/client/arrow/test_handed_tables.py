@@ -4,8 +4,8 @@ import gc
 
 import pyarrow as pa
 
-from pulsar_ray.client.arrow.arrow_table import received_table
 from pulsar_ray.client.arrow.handed_tables import HandedTables
+from pulsar_ray.client.arrow.received_table import received_table
 from pulsar_ray.client.received.block_rows import BlockRows
 from tests.unit.client.blocks import received
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pulsar_ray.client.consumer.receivers import Origin
+from pulsar_ray.client.consumer.waiting_receivers import Origin
 from pulsar_ray.client.options.policies import DEFAULT_BATCH_RECEIVE_POLICY, ConsumerBatchReceivePolicy
 from pulsar_ray.client.received.block_rows import BlockRows, Rows, items_of
 from pulsar_ray.client.received.received_block import ReceivedBlock
@@ -10,7 +10,7 @@ from pulsar_ray.client.received.received_block import ReceivedBlock
 FOREVER_S = 1e9
 
 
-class TakenRows:
+class BatchCollector:
     """What is there once the first came, or with `fills` as many as come until a limit is reached.
 
     A message above `max_bytes` comes alone.
@@ -56,13 +56,13 @@ class TakenRows:
         return fitting
 
 
-def batch_limits(policy: ConsumerBatchReceivePolicy | None) -> tuple[TakenRows, float]:
+def batch_limits(policy: ConsumerBatchReceivePolicy | None) -> tuple[BatchCollector, float]:
     """What a batch receive takes, and for how long it waits, in seconds."""
     limits = policy or DEFAULT_BATCH_RECEIVE_POLICY
     most = limits.max_num_message if limits.max_num_message > 0 else 2**31
     size = limits.max_num_bytes if limits.max_num_bytes > 0 else 2**62
     timeout_s = limits.timeout_ms / 1000 if limits.timeout_ms > 0 else FOREVER_S
-    return TakenRows(most, size, fills=policy is not None), timeout_s
+    return BatchCollector(most, size, fills=policy is not None), timeout_s
 
 
 def receive_timeout_s(timeout_millis: int) -> float:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 KEEP_DECODED = 2
 
 
-class Granted(NamedTuple):
+class QueuedDelivery(NamedTuple):
     """Rows of a block that were delivered and wait in the receiver queue."""
 
     partition: PartitionConsumer
@@ -48,7 +48,7 @@ class BlockDecoder:
         self._schema = schema
         self._decoded: list[tuple[tuple[int, int], ReceivedBlock]] = []
 
-    def decode(self, granted: Granted) -> ReceivedBlock:
+    def decode(self, granted: QueuedDelivery) -> ReceivedBlock:
         """Read, verify and decode a granted block. Raises CorruptData, SegmentGone, InvalidMessage."""
         if not granted.length:
             raise SegmentGone(granted.path)

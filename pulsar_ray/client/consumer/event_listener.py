@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STOP_S = 1.0
-Activity = tuple[bool, int]
+ActiveChange = tuple[bool, int]
 """Whether the consumer became the active one, and of which partition (-1: the topic has none)."""
 
 
-class Teller(Protocol):
+class ListenerRunner(Protocol):
     """What tells a listener."""
 
     def stop(self) -> None:
         """Call no more."""
 
 
-class ActivityThread:
+class EventListenerThread:
     """Calls the listener for one change after the other; what it raises is logged."""
 
     def __init__(
-        self, consumer: Consumer, listener: ConsumerEventListener, changes: SimpleQueue[Activity | None]
+        self, consumer: Consumer, listener: ConsumerEventListener, changes: SimpleQueue[ActiveChange | None]
     ) -> None:
         self._consumer = consumer
         self._listener = listener

@@ -38,7 +38,7 @@ MAX_REFUSALS = 3
 """How often a partition may say that it has no such subscription: for good where none may be created."""
 
 
-class ConsumerOpening:
+class ConsumerFactory:
     """Opens consumers over the links of one client; their endpoint ids come from `endpoint_ids`."""
 
     def __init__(self, links: ActorLinks, endpoint_ids: itertools.count[int]) -> None:

@@ -7,11 +7,11 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 
-from pulsar_ray.client.acks.ack_tracker import AckTracker, PendingAcks
+from pulsar_ray.client.acks.ack_tracker import AckBatch, AckTracker
 from pulsar_ray.client.acks.nack_tracker import Nack, NackTracker
-from pulsar_ray.client.acks.statements import Statement, Statements
+from pulsar_ray.client.acks.unacked_rows import UnackedRows
+from pulsar_ray.client.acks.unanswered_requests import PendingRequest, UnansweredRequests
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
-from pulsar_ray.client.received.held_rows import HeldRows
 from pulsar_ray.errors import Timeout
 from pulsar_ray.model.row_sets import of_ranges, span
 from pulsar_ray.session.packet import Buffer
@@ -26,7 +26,7 @@ LOOK_S = 0.5
 """How long nobody looks whether the partition is known to be away by now."""
 
 
-class Acknowledging(ABC):
+class AckSender(ABC):
     """The part of a PartitionConsumer that acknowledges; `lock` is shared with the consumer above it."""
 
     def __init__(
@@ -38,13 +38,13 @@ class Acknowledging(ABC):
         self.nacks = NackTracker(
             options.negative_ack_redelivery_delay_ms, options.negative_ack_redelivery_backoff
         )
-        self.held = HeldRows()
+        self.held = UnackedRows()
         self.generation = 0
         self._io = link.timers
         self._lock = lock
         self._ack_options = options
-        self._statements = Statements(link)
-        self._forgotten: list[Statement] = []
+        self._statements = UnansweredRequests(link)
+        self._forgotten: list[PendingRequest] = []
         self._is_open = False
         self.acks_gathered = 0
         """So many acknowledgments may gather before `acks_added` has to hear of it: a timer sends them."""
@@ -55,7 +55,7 @@ class Acknowledging(ABC):
         """In a forked child: nothing is said any more."""
         self._lock = lock
         self._is_open = False
-        self._statements = Statements(self.link)
+        self._statements = UnansweredRequests(self.link)
 
     @property
     def is_connected(self) -> bool:
@@ -92,13 +92,13 @@ class Acknowledging(ABC):
         """
         self._wait(self.say_durably(), deadline)
 
-    def say_durably(self) -> list[Statement]:
+    def say_durably(self) -> list[PendingRequest]:
         """Send what was gathered, to be made durable at once; it is when these are answered."""
         said = self._say_acks(at_once=True)
         # What another thread took along is durable when its own statement is answered.
         return said or self._statements.unanswered()
 
-    def _wait(self, statements: list[Statement], deadline: float) -> None:
+    def _wait(self, statements: list[PendingRequest], deadline: float) -> None:
         for statement in statements:
             while not self.link.wait(statement.answered, min(deadline, time.monotonic() + LOOK_S)):
                 if (absence := self.link.absence) is not None:
@@ -110,7 +110,7 @@ class Acknowledging(ABC):
             if statement.error is not None:
                 raise statement.error.again()
 
-    def _say_acks(self, *, at_once: bool) -> list[Statement]:
+    def _say_acks(self, *, at_once: bool) -> list[PendingRequest]:
         with self._lock:
             # Added before anybody else can find that there is nothing to acknowledge any more.
             said = [self._acknowledgment(part, at_once=at_once) for part in _parts(self.acks.drain())]
@@ -132,7 +132,7 @@ class Acknowledging(ABC):
         Whoever writes it for itself wakes the dispatcher twice, and is often preempted by it.
         """
 
-    def _acknowledgment(self, acknowledged: PendingAcks, *, at_once: bool) -> Statement:
+    def _acknowledgment(self, acknowledged: AckBatch, *, at_once: bool) -> PendingRequest:
         def carried_out() -> None:
             # Not before: the successor of a dispatcher that died must learn that these rows are not free.
             with self._lock:
@@ -140,7 +140,7 @@ class Acknowledging(ABC):
 
         ranges, batch_rows, cumulative, bits = acknowledged
         generation = self.generation
-        return Statement(
+        return PendingRequest(
             lambda rid: Acknowledge(
                 rid, self.consumer_id, ranges, batch_rows, cumulative, at_once, generation, bits
             ),
@@ -149,8 +149,8 @@ class Acknowledging(ABC):
 
     def _say(
         self, build: Callable[[int], Request], carried_out: Callable[[], None] | None = None
-    ) -> Statement:
-        statement = Statement(build, carried_out)
+    ) -> PendingRequest:
+        statement = PendingRequest(build, carried_out)
         self._statements.add(statement)
         if self._is_open:
             self._statements.send(statement)
@@ -218,7 +218,7 @@ class Acknowledging(ABC):
         """The number of the last delivery, and the first message that waits in the queue."""
 
 
-def _parts(pending: PendingAcks | None) -> Iterator[PendingAcks]:
+def _parts(pending: AckBatch | None) -> Iterator[AckBatch]:
     """As it is, or cut into what fits into packets."""
     if pending is None:
         return
@@ -228,16 +228,16 @@ def _parts(pending: PendingAcks | None) -> Iterator[PendingAcks]:
         return
     step = MAX_RANGES_PER_PACKET // RANGES_PER_BITS
     for start in range(0, len(pending.entry_bits), step):
-        yield PendingAcks([], [], None, pending.entry_bits[start : start + step])
+        yield AckBatch([], [], None, pending.entry_bits[start : start + step])
     for start in range(0, len(pending.ranges), MAX_RANGES_PER_PACKET):
-        yield PendingAcks(pending.ranges[start : start + MAX_RANGES_PER_PACKET], [], None)
+        yield AckBatch(pending.ranges[start : start + MAX_RANGES_PER_PACKET], [], None)
     for rows in pending.batch_rows:
-        yield PendingAcks([], [rows], None)
+        yield AckBatch([], [rows], None)
     if pending.cumulative is not None:
-        yield PendingAcks([], [], pending.cumulative)
+        yield AckBatch([], [], pending.cumulative)
 
 
-def _remove(held: HeldRows, acknowledged: PendingAcks) -> None:
+def _remove(held: UnackedRows, acknowledged: AckBatch) -> None:
     held.remove_entries(acknowledged.ranges)
     for bits in acknowledged.entry_bits:
         held.remove_bits(bits)

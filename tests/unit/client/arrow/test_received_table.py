@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pulsar_ray.client.arrow.arrow_positions import TablePositions, table_nacks, table_positions
-from pulsar_ray.client.arrow.arrow_table import received_table
+from pulsar_ray.client.arrow.received_table import received_table
+from pulsar_ray.client.arrow.table_positions import TablePositions, table_nacks, table_positions
 from pulsar_ray.client.arrow.table_schema import TABLE_SCHEMA
 from pulsar_ray.client.received.block_rows import BlockRows
 from pulsar_ray.client.received.message import Message

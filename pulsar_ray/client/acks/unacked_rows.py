@@ -12,16 +12,14 @@ from pulsar_ray.model.row_sets import RowSet, of_ranges, ranges_of
 
 MAX_DECLARED_RANGES = 90_000
 
-Held = tuple[int, int, RowSet]
-"""(ledger id, first entry id of the block, rows)."""
-Declared = tuple[int, int, RowRanges]
-"""The same as a packet says it."""
+DeclaredRows = tuple[int, int, RowRanges]
+"""(ledger id, first entry id of the block, rows), as a packet has them."""
 
 _Key = tuple[int, int]
 _FEW = 64
 
 
-class HeldRows:
+class UnackedRows:
     """Blocks with rows in this consumer's hands; the consumer's lock guards it.
 
     Costs are per block, or per range of entries that lie apart; least while blocks come in order, and single
@@ -153,9 +151,9 @@ class HeldRows:
                 return
         self._delete(key)
 
-    def declared(self) -> list[Declared]:
+    def declared(self) -> list[DeclaredRows]:
         """Everything held, in order, as far as it fits into one packet: what is left out comes again."""
-        declared: list[Declared] = []
+        declared: list[DeclaredRows] = []
         ranges = 0
         for ledger_id, first in sorted(self._blocks):
             held = self._blocks[ledger_id, first]

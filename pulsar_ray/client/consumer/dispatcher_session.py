@@ -7,8 +7,8 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from pulsar_ray.client.acks.acknowledging import Acknowledging
-from pulsar_ray.client.acks.statements import Statements
+from pulsar_ray.client.acks.ack_sender import AckSender
+from pulsar_ray.client.acks.unanswered_requests import UnansweredRequests
 from pulsar_ray.client.endpoint.leaving import Leaving
 from pulsar_ray.client.endpoint.reopening import Reopening, open_first
 from pulsar_ray.client.endpoint.withdrawn import Withdrawn
@@ -20,7 +20,7 @@ from pulsar_ray.transport.carriers import Connection
 from pulsar_ray.transport.cluster import AttachReply
 
 
-class Attending(Acknowledging):
+class DispatcherSession(AckSender):
     """The part of a PartitionConsumer that comes and goes; `lock` is shared with the consumer above it.
 
     It ends in one of three ways: it leaves, it is refused, or it is abandoned, when there is nobody to leave.
@@ -48,7 +48,7 @@ class Attending(Acknowledging):
 
     def attach_through(self, link: ActorLink) -> None:
         """By this link, before anything is said."""
-        self.link, self._io, self._statements = link, link.timers, Statements(link)
+        self.link, self._io, self._statements = link, link.timers, UnansweredRequests(link)
 
     def open(self, deadline: float) -> ConsumerOpened:
         """Open at the dispatcher. Raises ConsumerBusy, SubscriptionNotFound, or what attaching raises."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pulsar_ray.client.received.held_rows import Declared, HeldRows
+from pulsar_ray.client.acks.unacked_rows import DeclaredRows, UnackedRows
 from pulsar_ray.model.row_ranges import RowRanges
 from pulsar_ray.model.row_sets import of_ranges, span
 from pulsar_ray.session.packet import MAX_FIELDS_BYTES, decode_packet
@@ -16,12 +16,12 @@ Model = dict[tuple[int, int], set[tuple[int, int]]]
 """(ledger id, first entry id) -> (entry id, row) of what is held."""
 
 
-def opening(held: list[Declared]) -> OpenConsumer:
+def opening(held: list[DeclaredRows]) -> OpenConsumer:
     return OpenConsumer(1, 2, "c", 2**60, 0, 0, False, True, 3, 4, held, None, "s", 5)
 
 
 def test_what_is_held_is_declared_in_order() -> None:
-    held = HeldRows()
+    held = UnackedRows()
     held.add(LEDGER, 10, 5, span(0, 5), 5)
     held.add(LEDGER, 3, 1, span(0, 1), 1)
     held.add(LEDGER, 20, 1, span(0, 100), 100)
@@ -35,10 +35,10 @@ def test_what_is_held_is_declared_in_order() -> None:
 
 
 def test_a_declaration_fits_into_a_packet_whatever_is_held() -> None:
-    singles = HeldRows()
+    singles = UnackedRows()
     for entry_id in range(0, 200_000, 2):
         singles.add(LEDGER, entry_id, 1, span(0, 1), 1)
-    fragments = HeldRows()
+    fragments = UnackedRows()
     rows = of_ranges(tuple((row, row + 1) for row in range(7000, 8192, 2)))
     for entry_id in range(1000):
         fragments.add(LEDGER, 10_000 + entry_id, 1, rows, 8192)
@@ -51,7 +51,7 @@ def test_a_declaration_fits_into_a_packet_whatever_is_held() -> None:
 
 
 def test_scattered_entries_are_removed_by_bits() -> None:
-    held = HeldRows()
+    held = UnackedRows()
     held.add(LEDGER, 10, 5, span(0, 5), 5)
     held.add(LEDGER, 15, 1, span(0, 100), 100)
     held.add(LEDGER, 16, 1, span(0, 1), 1)
@@ -86,7 +86,7 @@ def test_what_is_removed_in_whatever_way_is_not_held(ordered: float) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
-    held, model = HeldRows(), dict[tuple[int, int], set[tuple[int, int]]]()
+    held, model = UnackedRows(), dict[tuple[int, int], set[tuple[int, int]]]()
     blocks: list[tuple[int, int, int]] = []
     entry_id = 0
     for _ in range(300):
@@ -107,7 +107,7 @@ def test_what_is_removed_in_whatever_way_is_not_held(ordered: float) -> None:
         assert len(held) == len(model)
 
 
-def _remove_somewhere(chance: random.Random, held: HeldRows, model: Model, end: int) -> None:
+def _remove_somewhere(chance: random.Random, held: UnackedRows, model: Model, end: int) -> None:
     ledger, first = min(model, default=(0, 0)) if chance.random() < 0.7 else (0, chance.randrange(end))
     last = first + chance.choice([0, 1, 10, 40])
     way = chance.randrange(4)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 
-class Arrivals:
+class ArrivalSignal:
     """Wakes threads that sleep and calls listeners. `lock` guards it, and what is waited for.
 
     While nobody waits, telling costs nothing but a look.

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 LOOK_INTERVAL_S = 1.0
 
 
-class ListenerThread:
+class MessageListenerThread:
     """Calls `listen(message)` for one message after the other; what it raises is logged.
 
     Starts with `start`, once everything that a listener may use is there.

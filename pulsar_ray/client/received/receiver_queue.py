@@ -9,10 +9,9 @@ from copy import copy
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-from pulsar_ray.client.received.block_rows import BlockRows, rows_in, set_of
-from pulsar_ray.client.received.granted import Granted
-from pulsar_ray.client.received.held_rows import Held
+from pulsar_ray.client.received.block_rows import BlockRows, PlacedRows, rows_in, set_of
 from pulsar_ray.client.received.message import Message
+from pulsar_ray.client.received.queued_delivery import QueuedDelivery
 from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.model.row_sets import RowSet, first
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 
 
-class RowQueue:
+class ReceiverQueue:
     """First the rows that are being handed out, then parts of decoded blocks, then grants.
 
     The consumer's lock guards it, with one exception: anybody may take the next of `messages`. Rows that are
@@ -32,7 +31,7 @@ class RowQueue:
         """The rows being handed out. It steps in C over a list or range, so that no lock is needed."""
         self.partition: PartitionConsumer | None = None
         """Where they come from."""
-        self.granted: deque[Granted] = deque()
+        self.granted: deque[QueuedDelivery] = deque()
         self._block: ReceivedBlock | None = None
         self._rows: Iterator[int] = iter(())
         self._parts: deque[tuple[BlockRows, PartitionConsumer]] = deque()
@@ -47,7 +46,7 @@ class RowQueue:
         return not (self or operator.length_hint(self._rows))
 
     @property
-    def head(self) -> Granted | None:
+    def head(self) -> QueuedDelivery | None:
         """What is handed out next, if it is not decoded yet."""
         if self._parts or operator.length_hint(self._rows) or not self.granted:
             return None
@@ -97,7 +96,7 @@ class RowQueue:
         if rest and self._block is not None and self.partition is not None:
             self.put_back(BlockRows(self._block, rest), self.partition)
 
-    def take_all(self, partition: PartitionConsumer) -> list[Held]:
+    def take_all(self, partition: PartitionConsumer) -> list[PlacedRows]:
         """Forget what there is of a partition, and return it; it counts as consumed."""
         taken = [(*granted.key, granted.rows) for granted in self.granted if granted.partition is partition]
         self.granted = deque(granted for granted in self.granted if granted.partition is not partition)
@@ -129,6 +128,6 @@ class RowQueue:
         return waiting + sum(len(part.rows) for part, owner in self._parts if owner is partition)
 
 
-def _held(part: BlockRows) -> Held:
+def _held(part: BlockRows) -> PlacedRows:
     block, rows = part
     return block.ledger_id, block.first_entry_id, set_of(rows)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 
-from pulsar_ray.client.consumer.arrivals import Arrivals
+from pulsar_ray.client.consumer.arrival_signal import ArrivalSignal
 
 WAIT_S = 20.0
 
 
 def test_listeners_are_called_with_the_lock_held_until_they_are_removed() -> None:
     lock = threading.Lock()
-    arrivals = Arrivals(lock)
+    arrivals = ArrivalSignal(lock)
     told: list[bool] = []
 
     def listen() -> None:
@@ -27,7 +27,7 @@ def test_listeners_are_called_with_the_lock_held_until_they_are_removed() -> Non
 
 def test_threads_that_sleep_wake_for_what_they_wait_for() -> None:
     lock = threading.Lock()
-    arrivals = Arrivals(lock)
+    arrivals = ArrivalSignal(lock)
     come: list[str] = []
     asked = threading.Event()
     woken: list[bool] = []
@@ -55,14 +55,14 @@ def test_threads_that_sleep_wake_for_what_they_wait_for() -> None:
 
 
 def test_what_is_there_already_is_not_waited_for() -> None:
-    arrivals = Arrivals(threading.Lock())
+    arrivals = ArrivalSignal(threading.Lock())
     assert arrivals.wait_for(lambda: True, 0.0)
     assert not arrivals.wait_for(lambda: False, 0.0)
 
 
 def test_a_forked_child_waits_with_a_lock_of_its_own() -> None:
     lock, own = threading.Lock(), threading.Lock()
-    arrivals = Arrivals(lock)
+    arrivals = ArrivalSignal(lock)
     lock.acquire()  # by a thread that the child does not have
     arrivals.forked(own)
     assert not arrivals.wait_for(lambda: not own.locked(), 0.0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.client.consumer.attending import Attending
+from pulsar_ray.client.consumer.dispatcher_session import DispatcherSession
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.errors import (
     AlreadyClosed,
@@ -28,7 +28,7 @@ OTHER_DISPATCHER = AttachReply(2, 1, b"", 6, None, None, ("", ""), "/a", 1, {})
 ID = 7
 
 
-class Consumer(Attending):
+class Consumer(DispatcherSession):
     """Nothing is delivered to it."""
 
     def __init__(self, link: Any, *, is_durable: bool = True) -> None:

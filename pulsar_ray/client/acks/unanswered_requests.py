@@ -13,7 +13,7 @@ from pulsar_ray.session.requests import Request
 from pulsar_ray.transport.actor_link import ActorLink
 
 
-class Statement:
+class PendingRequest:
     """`build(request id)` makes the request. `answered`: it was carried out, or refused with `error`."""
 
     __slots__ = ("_then", "answered", "build", "carried_out", "error")
@@ -50,7 +50,7 @@ class Statement:
             self.end(self.error)
 
 
-class Statements:
+class UnansweredRequests:
     """Kept until the dispatcher answers, and said again after each re-attach: a repeat harms nothing.
 
     Whether one that got no answer had arrived, or died with its dispatcher, cannot be known.
@@ -59,14 +59,14 @@ class Statements:
     def __init__(self, link: ActorLink) -> None:
         self._link = link
         self._lock = threading.Lock()
-        self._unanswered: dict[Statement, None] = {}
+        self._unanswered: dict[PendingRequest, None] = {}
 
-    def add(self, statement: Statement) -> None:
+    def add(self, statement: PendingRequest) -> None:
         """Keep it; `send` or, after the next re-attach, `send_all` says it."""
         with self._lock:
             self._unanswered[statement] = None
 
-    def send(self, statement: Statement, behind: Sequence[Buffer] = ()) -> None:
+    def send(self, statement: PendingRequest, behind: Sequence[Buffer] = ()) -> None:
         """Say it now, and the packets `behind` it in the same breath. What cannot be sent stays."""
 
         def answered(_value: object, error: PulsarException | None) -> None:
@@ -85,12 +85,12 @@ class Statements:
         for statement in self.unanswered():
             self.send(statement)
 
-    def unanswered(self) -> list[Statement]:
+    def unanswered(self) -> list[PendingRequest]:
         """What may not have been carried out yet, in order."""
         with self._lock:
             return list(self._unanswered)
 
-    def take(self) -> list[Statement]:
+    def take(self) -> list[PendingRequest]:
         """Say none of them again; whoever takes them ends them."""
         with self._lock:
             unanswered, self._unanswered = self._unanswered, {}
