@@ -6,7 +6,10 @@ from enum import Enum, IntEnum
 
 
 class ApiEnum(IntEnum):
-    """An int that prints as its name on every Python, as the official client's enums do."""
+    """An int that prints as its name on every Python.
+
+    The official client's enums do the same.
+    """
 
     __str__ = Enum.__str__
 

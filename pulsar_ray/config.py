@@ -32,7 +32,10 @@ CONFIG_FILE_VARIABLE = "PULSAR_RAY_CONFIG_FILE"
 ENTRY_OVERHEAD_BYTES = 10 * KIB
 """How much larger than max_message_size a whole entry with its metadata may be."""
 MAX_FRAME_BYTES = 8 * MIB - 64 * KIB
-"""Upper bound of netty_max_frame_size_bytes: an entry crosses a connection in one packet of at most 8 MiB."""
+"""Upper bound of netty_max_frame_size_bytes.
+
+An entry crosses a connection in one packet of at most 8 MiB.
+"""
 
 _BYTES_PER_ACTIVE_ACTOR = 80 * MIB  # 59 MB private memory each, and room for what it reads and writes
 _PORT_RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?\Z", re.ASCII)
@@ -156,7 +159,10 @@ class Settings:
         self._refuse_not_yet()
 
     def _refuse_not_yet(self) -> None:
-        """Raise for a promise that this broker does not keep; who turned it on must not believe in it."""
+        """Raise for a promise that this broker does not keep.
+
+        Its user must not believe in it.
+        """
         if self.broker_deduplication_enabled:
             raise InvalidConfiguration(
                 "broker_deduplication_enabled is True, but deduplication by producer name and sequence id is "
@@ -199,7 +205,7 @@ class Settings:
         env: Mapping[str, str] | None = None,
         **overrides: Any,
     ) -> dict[str, Any]:
-        """What `load` takes from keywords, environment and file, without the defaults and not yet checked."""
+        """Collect values from keywords, environment and file, without defaults and unchecked."""
         if env is None:
             env = os.environ
         path = config_file if config_file is not None else env.get(CONFIG_FILE_VARIABLE)

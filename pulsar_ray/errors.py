@@ -118,7 +118,9 @@ def _restore(cls: type[PulsarException], text: str) -> PulsarException:
 
 
 def error_from(error: str | int, text: str, details: Mapping[str, Any] | None = None) -> PulsarException:
-    """The error with this class name or result code, as it was before it became (name, text, details).
+    """Make the error again that became (name, text, details).
+
+    `error` is its class name or result code.
 
     A name unknown here (a newer broker's) becomes an UnknownError that keeps the name in its text.
     """
@@ -273,7 +275,9 @@ class TopicNotFound(PulsarException):
 
 
 class SubscriptionNotFound(PulsarException):
-    """The subscription does not exist; `directory` is that of the partition that lacks it, if that is known.
+    """The subscription does not exist.
+
+    `directory` is that of the partition that lacks it, if that is known.
 
     A topic that was deleted and created again has another one.
     """
@@ -356,21 +360,30 @@ class NotOurDataDirectory(InvalidConfiguration):
 
 
 class NetworkFileSystem(InvalidConfiguration):
-    """The data directory lies on a network file system, whose locks and syncs cannot be trusted."""
+    """The data directory lies on a network file system.
+
+    Its locks and syncs cannot be trusted.
+    """
 
 
 class BrokerNotFounded(ConnectError):
-    """No broker was ever made here, and this program may not make one: run `pulsar-ray start`."""
+    """No broker was ever made here: run `pulsar-ray start`.
+
+    This program may not make one.
+    """
 
     retriable = False
 
 
 class CatalogMissing(BrokerMetadataError):
-    """There are stores, but not their catalog of topics: nothing is served rather than something empty."""
+    """There are stores, but not their catalog of topics.
+
+    Nothing is served rather than something empty.
+    """
 
 
 class CatalogConflict(BrokerMetadataError):
-    """More than one catalog, or stores of more than one cluster, lie where one broker would serve."""
+    """Several catalogs, or stores of several clusters, lie in one broker's place."""
 
 
 class TooManyActiveActors(NotAllowedError):
@@ -378,7 +391,10 @@ class TooManyActiveActors(NotAllowedError):
 
 
 class TooManyConnections(NotAllowedError):
-    """An actor has as many connections as the limit on open files of its process has room for."""
+    """An actor has no room for one more connection.
+
+    Its process's limit on open files decides.
+    """
 
 
 class DiskSpaceLow(BrokerPersistenceError):
@@ -388,7 +404,10 @@ class DiskSpaceLow(BrokerPersistenceError):
 
 
 class BrokerGone(ConnectError):
-    """The embedded broker that a handle was made at has ended, or this process has left its Ray: make a new
+    """The embedded broker of a handle has ended: make a new Client.
+
+    Or this process has left the broker's Ray.
+
     Client.
     """
 
@@ -407,7 +426,10 @@ class CorruptData(ChecksumError):
 
 
 class UnsupportedFormatVersion(UnsupportedVersionError):
-    """A file has a format this code cannot read: use the version that wrote it, or a newer one."""
+    """This code cannot read the format of a file.
+
+    Use the version that wrote the file, or a newer one.
+    """
 
 
 class WrongNode(ServiceUnitNotReady):
@@ -433,7 +455,10 @@ class ProtocolError(ReadError):
 
 
 class ForkedClient(AlreadyClosed):
-    """A forked child used a client of its parent, or made one although the parent is on Ray."""
+    """A forked child used a client of its parent, or made one.
+
+    The latter is refused if the parent is on Ray.
+    """
 
     def __init__(self, text: str = "this client belongs to the parent process") -> None:
         super().__init__(

@@ -1,4 +1,6 @@
-"""System calls that the standard library has only where Python was built with the headers of a newer Linux.
+"""System calls that the standard library has on newer Linux only.
+
+It lacks them where Python was built with older headers.
 
 Not every build of a Python that runs on Linux 6 was made there. They are called through the C library under
 any Python, so that there is one way, which every test takes.

@@ -1,4 +1,4 @@
-"""What one setting is: its range, its Pulsar key, and how text becomes its value."""
+"""A setting's range, its Pulsar key, and how text becomes its value."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def setting(
     choices: Sequence[str] = (),
     pulsar_key: str = "",
 ) -> V:
-    """A dataclass field that is a setting; its type is the default's, `pulsar_key` only where irregular."""
+    """Declare a dataclass field that is a setting of its default's type.
+
+    Give `pulsar_key` only where it is irregular.
+    """
     metadata = {
         "doc": doc,
         "minimum": minimum,

@@ -26,7 +26,10 @@ NO_RAY = (
 )
 
 STORES_AWAY = 3
-"""The exit code of `start` and `status` if the broker runs, and not all of its stores work."""
+"""Exit code of `start` and `status` if a store does not work.
+
+The broker itself runs then.
+"""
 
 _rebuild = click.option(
     "--rebuild-catalog",
@@ -128,7 +131,10 @@ def start(target: Target, data_dir: str | None, rebuild_catalog: bool) -> None:
 
 
 def _report_stores(described: dict[str, Any]) -> None:
-    """Say which stores do not work, and what they hold that is not served; exits with 3 if any is lost."""
+    """Print which stores do not work, and which partitions are not served.
+
+    Exits with 3 if any store is lost.
+    """
     lost = [store for store in described["refused_stores"] if store["is_lost"]]
     away = described["away_stores"]
     for store in lost:
@@ -175,7 +181,7 @@ def init_store(target: Target, directory: str | None, require_mount: bool, repla
 
 
 def _means_embedded(target: Target, data_dir: str | None) -> bool:
-    """Whether an embedded broker is asked for: by "local", or by the directory of one that runs."""
+    """Whether "local" or a running broker's directory asks for an embedded broker."""
     if target.service_url == "local":
         return True
     is_named = bool(data_dir or target.data_dir)
@@ -186,7 +192,7 @@ def _means_embedded(target: Target, data_dir: str | None) -> bool:
 @click.option("--data-dir", type=click.Path(file_okay=False), help="Of the embedded broker that is meant.")
 @pass_target
 def status(target: Target, data_dir: str | None) -> None:
-    """Say whether a broker runs here, where it stores, and which of its stores do not work.
+    """Show whether a broker runs here, where it stores, and its broken stores.
 
     Looks at the Ray cluster that runs here, else at the embedded broker of the data directory; first at the
     latter if one serves a directory that is given. Starts nothing; exits with 1 if there is none, and with 3

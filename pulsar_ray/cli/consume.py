@@ -65,7 +65,7 @@ def consume(
     as_json: bool,
     key_separator: str | None,
 ) -> None:
-    """Print the messages of a subscription, one line each, and acknowledge them once they are printed.
+    """Print the messages of a subscription, and acknowledge them once they are printed.
 
     \b
     Examples:

@@ -25,7 +25,7 @@ class Latencies:
         return Latencies(self._buckets.copy())
 
     def since(self, earlier: Latencies) -> Latencies:
-        """What was added after `earlier` was copied from these."""
+        """The durations that were added after `earlier` was copied from these."""
         return Latencies([now - then for now, then in zip(self._buckets, earlier._buckets, strict=True)])
 
     @staticmethod

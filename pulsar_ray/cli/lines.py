@@ -12,7 +12,10 @@ KeyOf = Callable[[bytes], tuple[str | None, bytes]]
 
 
 def key_rule(regex: str | None, separator: str | None) -> KeyOf:
-    """How keys are taken out of lines. Raises UsageError for a bad expression, or both rules at once."""
+    """Take keys out of lines.
+
+    Raises UsageError for a bad expression, or both rules at once.
+    """
     if regex is not None and separator is not None:
         raise click.UsageError("give --key-regex or --key-separator, not both")
     if separator is not None:

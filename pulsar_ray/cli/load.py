@@ -21,7 +21,7 @@ _PAUSE_S = 0.01
 
 
 class Meter:
-    """What one thread has done. Written by one thread, read by others."""
+    """Counters of one thread, which writes them while others read."""
 
     def __init__(self) -> None:
         self.messages = 0
@@ -120,7 +120,10 @@ class _TimedReceipt(ErrorCallback):
 def produce(
     producer: Producer, payload: bytes, rate: float, load: Load, meter: Meter, quota: int | None
 ) -> None:
-    """Send `quota` messages, or until the load stops, at most `rate` a second (0: as fast as it goes)."""
+    """Send `quota` messages, or until the load stops.
+
+    At most `rate` a second; 0 stands for no limit.
+    """
     failures: list[PulsarException] = []
     started, sent, size = time.perf_counter(), 0, len(payload)
     while (quota is None or sent < quota) and not load.stop.is_set() and not failures:

@@ -50,7 +50,10 @@ _COMMANDS = {
 
 
 class Commands(click.Group):
-    """Imports a command when it is run, for most bring Ray; turns errors into one line and an exit code."""
+    """Import a command when it runs, since most commands load Ray.
+
+    Errors become one line and an exit code.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names, in order."""
@@ -80,14 +83,14 @@ class Commands(click.Group):
         except ValueError as error:
             if type(error) is not ValueError:  # a defect of ours, or input that is no text
                 raise
-            # What the client says of wrong arguments.
+            # The client raises a plain ValueError for wrong arguments.
             raise click.UsageError(str(error)) from None
         except KeyboardInterrupt:
             raise click.exceptions.Exit(INTERRUPTED) from None
 
 
 def _one_line(text: str) -> str:
-    """A text that may quote names with line ends and other signs that are not to be printed."""
+    """Escape line ends and other signs that are not to be printed."""
     return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 

@@ -175,7 +175,7 @@ class _Report:
         self._latencies = Latencies.total([meter.latencies.copy() for meter in load.meters])
 
     def since(self, earlier: _Report) -> str:
-        """What happened between two reports, as a line."""
+        """Describe the load between two reports in a line."""
         seconds = self._at - earlier._at
         messages = self._messages - earlier._messages
         transferred = size((self._bytes - earlier._bytes) / seconds if seconds > 0 else 0)

@@ -1,4 +1,6 @@
-"""The process behind an embedded broker: a Ray of its own, the broker on it, and an end when nobody uses it.
+"""The process behind an embedded broker.
+
+It runs a Ray of its own with the broker on it, and ends when nobody uses it.
 
 Run as `python -m pulsar_ray.cli.standalone SETTINGS.json` by the first client, or by `pulsar-ray standalone`.
 """
@@ -54,14 +56,16 @@ def _raise_at_signals() -> None:
 def serve(
     settings: Settings, word: StartPermission, *, idle_seconds: float, on_ready: Callable[[str, str], None]
 ) -> int:
-    """Serve until a signal, whose number it returns, or (0) nobody has used the broker for `idle_seconds`.
+    """Serve until a signal, or until nobody has used the broker for `idle_seconds`.
+
+    Returns the signal's number, or 0.
 
     0 idle seconds stand for ever. `word` says what may be made, `on_ready(address, dashboard url)` is called
     once it serves. Raises what is wrong with the data directory, and ConnectError when Ray has ended under
     it.
     """
     _raise_at_signals()
-    # What it makes is closed to other users, as its Ray's processes do too.
+    # Files made here are closed to other users, as are those of its Ray's processes.
     os.umask(0o077)
     data_dir = Path(settings.data_dir)
     undo = ExitStack()

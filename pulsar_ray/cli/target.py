@@ -1,4 +1,7 @@
-"""Which broker a command talks to. Clients are imported when they are made: `--help` must not pay for Ray."""
+"""The broker that a command talks to.
+
+Clients are imported when they are made: `--help` must not pay for Ray.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ class Target:
         return Admin(self.service_url, data_dir=self.data_dir)
 
     def ask(self, call: Callable[[Topics], T]) -> T:
-        """What `call` gets from `Admin.topics` of the broker."""
+        """Call `Admin.topics` of the broker, and return the answer."""
         with self.admin() as admin:
             return call(admin.topics)
 

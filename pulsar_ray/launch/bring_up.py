@@ -1,4 +1,7 @@
-"""Bringing up the broker whose catalog lies on this Ray's nodes, or making one on somebody's word."""
+"""Bring up the broker whose catalog lies on this Ray's nodes.
+
+A new catalog is made on somebody's word only.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Starting the broker from a process of its own, so that no job's environment reaches the broker's actors.
+"""Start the broker from a process of its own.
+
+So no job's environment reaches the broker's actors.
 
 That runs `main`, with the request on standard input.
 """
@@ -24,12 +26,15 @@ from pulsar_ray.transport.actor_names import NAMESPACE
 TIMEOUT_S = 180.0
 _ANSWER = "pulsar-ray-answer: "
 _COMMAND = "from pulsar_ray.launch.clean_start import main; main()"
-# What tells a process of which job, task and environment it is part.
+# Variables that tell a process of which job, task and environment it is part.
 _OF_JOBS = ("RAY_JOB_", "RAY_RUNTIME_ENV", "RAY_OVERRIDE_", "PYTHONPATH", "RAY_ADDRESS")
 
 
 def start_from_clean_process(settings: Settings, word: StartPermission) -> dict[str, Any]:
-    """As `bring_up`, on the Ray of this process, by another one. Raises what that raises, or Timeout."""
+    """Call `bring_up` in another process, on the Ray of this one.
+
+    Raises whatever that raises, or Timeout.
+    """
     request = {
         "address": ray.get_runtime_context().gcs_address,
         "settings": asdict(settings),
@@ -65,7 +70,7 @@ def start_from_clean_process(settings: Settings, word: StartPermission) -> dict[
 
 
 def main() -> None:
-    """Start the broker as asked on standard input, and say how it went on standard output."""
+    """Start the broker as standard input asks, and report on standard output."""
     from pulsar_ray.launch.bring_up import bring_up  # noqa: PLC0415 - only this process loads the actors
 
     request = json.loads(sys.stdin.read())

@@ -40,7 +40,7 @@ NO_REMOTE_CLIENT = (
 
 
 _WORDS = ("allow_founding",)
-"""What a client is given as a word to it alone, whatever the broker was told."""
+"""The settings that a client gives for itself alone, whatever the broker has."""
 
 _was_forked_on_ray = False
 
@@ -55,7 +55,10 @@ os.register_at_fork(after_in_child=_after_fork)
 
 @dataclass(slots=True)
 class Connected:
-    """A cluster with a running broker. `address` finds it again from another process of the same cluster."""
+    """A cluster with a running broker.
+
+    `address` finds it again from another process of the same cluster.
+    """
 
     cluster: Cluster
     address: str
@@ -94,7 +97,10 @@ def connect(
 
 
 def _warn_of_other_settings(wanted: Settings, given: Iterable[str], described: dict[str, Any]) -> None:
-    """Settings count when a broker starts, so those of a client that finds one running do nothing."""
+    """Warn of settings that differ from those of the broker that runs.
+
+    Settings count when a broker starts, so those of a later client do nothing.
+    """
     running = {**described.get("settings", {}), "data_dir": described.get("data_dir")}
     other = [
         f"{name} is {running[name]!r}, not {getattr(wanted, name)!r}"
@@ -120,7 +126,7 @@ def _levels_to_program() -> int:
 
 
 def join_ray(service_url: str) -> bool:
-    """Connect this process to the Ray that is meant; False if "auto" finds none running here.
+    """Connect this process to Ray; False if "auto" finds none running here.
 
     Raises ConnectError if it does not answer, or this process is on another one; ValueError for Ray's remote
     client.
@@ -212,7 +218,9 @@ def _init(address: str) -> None:
 
 @contextlib.contextmanager
 def _outliving_its_cluster() -> Iterator[None]:
-    """Around `ray.init`: Ray does not end this process when it has lost its cluster for a minute.
+    """Keep Ray from ending this process a minute after losing its cluster.
+
+    For use around `ray.init`.
 
     Ray reads the variable when it connects, and children are to decide for themselves.
     """
@@ -239,7 +247,7 @@ def _check_answers(address: str) -> None:
 
 
 def _probe(host: str, port: str) -> Exception | None:
-    """What a connection there meets; None if somebody listens."""
+    """Connect for a moment; returns the error, or None if somebody listens."""
     try:
         socket.create_connection((host.strip("[]"), int(port)), PROBE_TIMEOUT_S).close()
     except (OSError, OverflowError) as error:
@@ -263,7 +271,10 @@ def _check_joined(address: str) -> None:
 
 
 def _addresses(host: str) -> set[str]:
-    """The IP addresses a name stands for; this machine's own one as well, if it is a loopback address."""
+    """Resolve a name to its IP addresses.
+
+    A loopback address adds this machine's own one.
+    """
     try:
         found = {str(info[4][0]) for info in socket.getaddrinfo(host.strip("[]"), None)}
     except OSError:
@@ -274,7 +285,7 @@ def _addresses(host: str) -> set[str]:
 
 
 def _running_ray() -> str:
-    """The address of a Ray cluster that `ray start` began on this machine, "" if there is none."""
+    """The address of this machine's `ray start` cluster; "" if there is none."""
     # Where Ray itself looks.
     directory = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"  # noqa: S108
     try:
@@ -285,7 +296,9 @@ def _running_ray() -> str:
 
 
 def _was_left_behind(address: str) -> bool:
-    """Whether this machine's own Ray wrote host:port and has ended: one that is killed leaves the file.
+    """Whether this machine's own Ray wrote host:port and has ended.
+
+    A Ray that is killed leaves the file.
 
     A head elsewhere that does not answer is a fault that somebody has to be told of.
     """

@@ -1,4 +1,7 @@
-"""The embedded broker of a data directory: one background process, found through a record beside the data."""
+"""The embedded broker of a data directory: one background process.
+
+Programs find it through a record beside the data.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,10 @@ class EmbeddedRecord:
     auth_mode: str
 
     def is_alive(self) -> bool:
-        """Whether the process that wrote it still runs; one that only waits for its parent does not."""
+        """Whether the process that wrote the record still runs.
+
+        A process that only waits for its parent does not.
+        """
         try:
             is_same = start_time(self.pid) == self.started
             return is_same and psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE
@@ -80,7 +86,10 @@ def write_record(data_dir: Path, address: str, dashboard_url: str) -> None:
 
 
 def prepare_run_directory(data_dir: Path) -> None:
-    """Make the place of these files. Raises what is wrong with the data directory, with nothing written."""
+    """Make the directory of the embedded broker's files.
+
+    Raises if something is wrong with the data directory, with nothing written.
+    """
     check_store_directory(data_dir)
     with _writing(data_dir):
         _run(data_dir).mkdir(0o700, exist_ok=True)
@@ -101,7 +110,7 @@ def remove_record(data_dir: Path) -> None:
 
 
 def ensure_embedded(settings: Settings) -> EmbeddedRecord:
-    """Find the embedded broker of the data directory, or start one in the background and wait for it.
+    """Find the data directory's embedded broker, or start one and wait for it.
 
     Raises what is wrong with the directory, typed, or ConnectError with the end of its log.
     """
@@ -116,7 +125,9 @@ def ensure_embedded(settings: Settings) -> EmbeddedRecord:
 
 
 class StartLock:
-    """Held by whoever starts the embedded broker of a directory, and by a broker from its end's beginning on.
+    """Locks the start of a directory's embedded broker.
+
+    A starting process holds the lock, and a broker from its end's beginning on.
 
     So nobody starts a second one beside a broker that is still writing its last. The kernel drops it with the
     process.
@@ -177,7 +188,7 @@ def _start(data_dir: Path, settings: Settings) -> EmbeddedRecord:
 
 
 def _say(text: str) -> None:
-    """To somebody who sits before a terminal; it takes seconds, and nothing else is said meanwhile."""
+    """Tell a user before a terminal; the start takes seconds and is silent otherwise."""
     if sys.stderr is not None and sys.stderr.isatty():
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
@@ -217,13 +228,13 @@ def _failure(path: Path, data_dir: Path, code: int) -> Exception:
 
 
 class ClientMark:
-    """Says that a client of the embedded broker is alive: a shared lock that goes with the process."""
+    """Marks a living client of the embedded broker: a shared lock of its process."""
 
     def __init__(self, data_dir: Path) -> None:
         self._held = _locked(_run(data_dir) / CLIENTS_LOCK, fcntl.LOCK_SH)
 
     def release(self) -> None:
-        """This client is gone."""
+        """Take the mark away: this client is gone."""
         self._held.release()
 
 
@@ -239,7 +250,7 @@ def _locked(path: Path, kind: int) -> FileLock:
 
 
 def stop_embedded(data_dir: Path) -> EmbeddedRecord | None:
-    """End the embedded broker of a data directory and wait for it; None if none runs.
+    """End a data directory's embedded broker and wait for it; None without one.
 
     It makes everything durable first. Raises Timeout if it does not end.
     """
@@ -262,7 +273,10 @@ def has_clients(data_dir: Path) -> bool:
 
 
 def withdraw_record(data_dir: Path) -> bool:
-    """Take back the record unless there are clients: nobody joins any more. True if it is gone."""
+    """Take back the record unless there are clients; True if it is gone.
+
+    Without the record no client joins any more.
+    """
     return _without_clients(data_dir, lambda: remove_record(data_dir))
 
 
@@ -279,7 +293,9 @@ def _without_clients(data_dir: Path, act: Callable[[], None]) -> bool:
 
 
 def join_embedded(settings: Settings) -> tuple[EmbeddedRecord, ClientMark]:
-    """Find or start the embedded broker, and mark this process as its client before it can end.
+    """Find or start the embedded broker, and mark this process as its client.
+
+    The broker cannot end between the two.
 
     Raises what `ensure_embedded` raises.
     """

@@ -1,4 +1,6 @@
-"""The directories of embedded Rays that have ended: the logs of the newest are kept, everything else goes.
+"""The directories of embedded Rays that have ended.
+
+The logs of the newest are kept, everything else goes.
 
 Ray leaves a directory for each session and never removes one.
 """
@@ -17,7 +19,7 @@ BEGINNING_S = 60.0
 
 
 def clear_ended_sessions(directory: Path, ended: Path | None = None) -> None:
-    """Make room below the directory of this user's embedded Rays; those that run are left alone.
+    """Remove old sessions of this user's embedded Rays; running ones are left alone.
 
     `ended` is known to have.
     """

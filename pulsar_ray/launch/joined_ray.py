@@ -28,14 +28,20 @@ def share_auth_mode(mode: str) -> None:
 
 
 def has_auth_token() -> bool:
-    """Whether this user has a token for Ray clusters, so that `ray start` asks for it."""
+    """Whether this user has a token for Ray clusters.
+
+    With one, `ray start` asks for it.
+    """
     raylet: Any = ray._raylet
     loader = getattr(raylet, "AuthenticationTokenLoader", None)  # Ray has tokens from 2.52 on
     return loader is not None and bool(loader.instance().has_token(ignore_auth_mode=True))
 
 
 def leave_ray(wait_s: float) -> bool:
-    """Leave a Ray that has gone, as soon as no thread is inside it; False if one stays there so long."""
+    """Leave a Ray that has gone, once no thread is inside it.
+
+    Returns False if a thread stays inside for `wait_s` seconds.
+    """
     deadline = time.monotonic() + wait_s
     while True:
         left = max(0.0, deadline - time.monotonic())
@@ -49,7 +55,10 @@ def leave_ray(wait_s: float) -> bool:
 
 
 def _is_program_inside() -> bool:
-    """Whether a thread that is not Ray's own runs Ray's code, under which it must not be shut down."""
+    """Whether a thread that is not Ray's own runs Ray's code.
+
+    Ray must not be shut down under such a thread.
+    """
     mine = threading.get_ident()
     return any(_entered_ray(frame) for thread, frame in sys._current_frames().items() if thread != mine)
 

@@ -12,12 +12,15 @@ from pulsar_ray.transport.this_ray import running_names
 
 
 def kill_stores() -> None:
-    """End the stores that no controller cares for; one that was left would keep its data directory."""
+    """End the stores that no controller cares for.
+
+    A store that was left would keep its data directory.
+    """
     kill_actors(name for name in running_names() if is_store_name(name))
 
 
 def kill_actors(names: Iterable[str]) -> bool:
-    """End actors of the broker for good, as a crash would; False if there are none."""
+    """End actors of the broker for good, as a crash would; False without any."""
     found = False
     for name in names:
         with contextlib.suppress(ValueError):  # it went just now

@@ -1,4 +1,4 @@
-"""Looking at the data directory of every node, before a broker is brought up on them."""
+"""Look at every node's data directory before a broker is brought up."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def node_report(node_id: str, data_dir: str) -> NodeReport:
-    """What lies in this machine's data directory. Changes nothing, and raises nothing."""
+    """Report this machine's data directory; changes nothing, and raises nothing."""
     path = Path(data_dir)
     report: dict[str, Any] = {"node_id": node_id, "host": socket.gethostname(), "path": data_dir}
     try:
@@ -51,7 +51,7 @@ def node_report(node_id: str, data_dir: str) -> NodeReport:
 
 
 def node_reports(here: str, data_dir: str) -> tuple[list[NodeReport], list[str]]:
-    """The report of every node, and the hosts of those that did not answer in time.
+    """Every node's report, and the hosts that did not answer in time.
 
     This node's is made by this process, that of the others by short tasks.
     """

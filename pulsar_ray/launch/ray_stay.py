@@ -26,7 +26,7 @@ LEAVE_TIMEOUT_S = 90.0
 
 
 class RayStay:
-    """One stay: from joining the Ray of a broker until this process or the broker leaves."""
+    """One stay on a broker's Ray, from joining until either side leaves."""
 
     def __init__(self, data_dir: Path, record: EmbeddedRecord, mark: ClientMark) -> None:
         self._data_dir = data_dir
@@ -51,7 +51,9 @@ class RayStay:
         return read_record(self._data_dir) == self._record
 
     def end_unless_served(self) -> None:
-        """End the stay if it is over: tell all clusters, and leave the Ray of a broker that has gone.
+        """End the stay if it is over.
+
+        All clusters are notified, and the Ray of a broker that has gone is left.
 
         Raises ConnectError if this process cannot leave.
         """
@@ -98,7 +100,7 @@ class RayStay:
 
 
 class _Stays:
-    """What this process is a member of now; one at a time, as of one Ray."""
+    """The present stay of this process; one at a time, as of one Ray."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -113,7 +115,10 @@ class _Stays:
     def begin(
         self, data_dir: Path, record: EmbeddedRecord, mark: ClientMark, cluster: RayCluster
     ) -> ClientMark | None:
-        """This process is on the Ray of this broker; the mark, if it is to be released with its client."""
+        """Begin this process's stay on the Ray of a broker.
+
+        Returns the mark if it is to be released with its client.
+        """
         if not is_driver():
             # A worker comes and goes with its Ray, and stays there without work too.
             return mark

@@ -1,4 +1,4 @@
-"""Bringing the broker up on the Ray cluster this process is connected to, and stopping it."""
+"""Bring the broker up on this process's Ray cluster, and stop it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ STOP_TIMEOUT_S = 60.0
 
 
 def start_broker(settings: Settings, word: StartPermission | None = None) -> dict[str, Any]:
-    """Bring up the broker whose catalog lies here, or find it running; returns what it says of itself.
+    """Bring up the broker whose catalog lies here, or find it running.
+
+    Returns the broker's description of itself.
 
     `word` allows more: to begin an empty one, to make a lost catalog anew. By default an empty one is begun
     on a Ray that this very process started, and elsewhere if `allow_founding` is set.
@@ -37,7 +39,7 @@ def start_broker(settings: Settings, word: StartPermission | None = None) -> dic
 
 
 def stop_broker() -> bool:
-    """Let every actor write what is pending and end them; False if no broker runs here.
+    """Let every actor write pending changes, and end them; False without a broker.
 
     Without a controller, whose node may be gone, what is left of the broker ends as in a crash.
     """

@@ -1,4 +1,6 @@
-"""Who may write in a directory: one owner at a time, and late writes of a former owner count for nothing.
+"""The right to write in a directory: one owner at a time.
+
+Late writes of a former owner count for nothing.
 
 An opener takes the lock (killing whoever holds it), raises the epoch, and only then reads what is there. An
 owner writes, syncs, *then* checks the epoch, and only then answers: a check that passes proves that no
@@ -32,7 +34,10 @@ _EPOCH_IN_NAME = re.compile(r"[a-z]+-(\d+)\Z")
 
 
 class DirectoryOwner:
-    """The right to write in one directory, held until `close`, a kill, or a successor's `open`."""
+    """The right to write in one directory.
+
+    It is held until `close`, a kill, or a successor's `open`.
+    """
 
     def __init__(
         self,
@@ -61,7 +66,9 @@ class DirectoryOwner:
         acquire_lock: Callable[[Path], HeldLock] = take_lock,
         disk: Disk = SYSTEM_DISK,
     ) -> DirectoryOwner:
-        """Become the owner of a directory; blocks while a former owner is killed and the epoch synced.
+        """Become the owner of a directory.
+
+        Blocks while a former owner is killed and the epoch synced.
 
         After it returns no former owner's check passes any more. Raises WrongNode when the directory was
         expected (`create` false) and is not there whole, CorruptData when its epoch cannot be read,
@@ -92,9 +99,9 @@ class DirectoryOwner:
             raise
 
     def check_present(self) -> None:
-        """Raise WrongNode if the directory was deleted, or another put in its place; looks at the disk.
+        """Raise WrongNode if the directory was deleted or replaced; looks at the disk.
 
-        What is written to a deleted file is durable for nobody, and no write tells.
+        Bytes written to a deleted file are durable for nobody, and no write tells.
         """
         try:
             found = os.stat(self.path / "epoch")
@@ -107,7 +114,10 @@ class DirectoryOwner:
             )
 
     def check(self) -> None:
-        """Raise Fenced if anybody opened the directory after us; call after the sync, before the answer."""
+        """Raise Fenced if anybody opened the directory after us.
+
+        Call this after the sync, before the answer.
+        """
         # A successor always overwrites the slot that is not ours first, and no slot ever gets an old value
         # back, so one comparison of raw bytes (0.1 us) finds every successor, even one in the middle of its
         # write.
@@ -119,7 +129,10 @@ class DirectoryOwner:
         return self._is_closed or self._map[self._watched] != self._expected
 
     def move_to(self, path: Path, disk: Disk = SYSTEM_DISK) -> None:
-        """Give the directory its name, durably, once all is in it. OSError if something is there already."""
+        """Give the directory its name, durably, once all is in it.
+
+        Raises OSError if something has the name already.
+        """
         disk.rename(self.path, path)
         self.path = path
         disk.fsync_dir(path.parent)
@@ -157,7 +170,10 @@ def _decode_slot(slot: bytes) -> int | None:
 
 
 def _create_epoch_file(path: Path, epoch_path: Path, disk: Disk) -> None:
-    """Put epoch 0 into both slots of a new file that appears under its name only when it is whole."""
+    """Put epoch 0 into both slots of a new file.
+
+    The file appears under its name only when it is whole.
+    """
     content = bytearray(_FILE_SIZE)
     for offset in _SLOT_OFFSETS:
         content[offset : offset + _SLOT_SIZE] = _encode_slot(0)
@@ -176,7 +192,10 @@ def _create_epoch_file(path: Path, epoch_path: Path, disk: Disk) -> None:
 
 
 def _raise_epoch(path: Path, epoch_path: Path, fd: int, disk: Disk) -> tuple[int, int]:
-    """Write the next epoch durably into the older slot; returns it and the offset of the other slot."""
+    """Write the next epoch durably into the older slot.
+
+    Returns the epoch and the offset of the other slot.
+    """
     slots = [_decode_slot(os.pread(fd, _SLOT_SIZE, offset)) for offset in _SLOT_OFFSETS]
     if slots[0] is None and slots[1] is None:
         raise CorruptData(str(epoch_path), 0, "neither slot of the epoch file is intact")

@@ -1,4 +1,7 @@
-"""The system calls that make bytes durable, behind a small protocol so that tests can inject faults."""
+"""The system calls that make bytes durable.
+
+They stand behind a small protocol so that tests can inject faults.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _FALLOC_FL_KEEP_SIZE = 1
 
 
 class Disk(Protocol):
-    """What the ledger and the record logs need of a file system; every method raises OSError."""
+    """The file-system calls of ledgers and record logs; every method raises OSError."""
 
     def open(self, path: Path, flags: int) -> int:
         """Open a file; the descriptor is not inherited by child programs."""

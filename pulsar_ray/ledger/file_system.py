@@ -47,7 +47,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def mount_type(path: Path) -> str:
-    """The file system name /proc/mounts gives for the mount a path is on, '' if there is none."""
+    """The file system of the mount a path is on; '' if unknown.
+
+    As /proc/mounts names it.
+    """
     real = str(path.resolve())
     best, best_type = "", ""
     for line in Path("/proc/mounts").read_text("utf-8", "surrogateescape").splitlines():

@@ -12,14 +12,19 @@ from pulsar_ray.ledger.disk import Disk
 
 MAX_BUFFERS_PER_WRITE = 1024  # IOV_MAX
 FILLED_APPEND_BYTES = 32 * 1024
-"""Zeros are written ahead of appends up to this size; longer ones gain too little by them."""
+"""Write zeros ahead of appends up to this size.
+
+Longer appends gain too little by them.
+"""
 MIN_FILL_BYTES = 16 * 1024
 MAX_FILL_BYTES = 256 * 1024
 _ZEROS = bytes(MAX_FILL_BYTES)
 
 
 class LedgerWriter:
-    """The one open segment file. A failed write or sync is never repeated on it: open another segment.
+    """The one open segment file of a ledger.
+
+    A failed write or sync is never repeated on the same file: open another segment.
 
     Small appends go into zeros written before: a sync that changes neither the file's size nor its extents
     needs no journal entry of the file system (ADR 0021). Readers know a segment's end, or find it by the

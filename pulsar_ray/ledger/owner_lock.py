@@ -1,4 +1,7 @@
-"""The lock on a directory: flock on a file that names its holder, who is killed by whoever comes next."""
+"""The lock on a directory: flock on a file that names its holder.
+
+The next owner kills the holder.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ class HeldLock(Protocol):
 
 
 class FileLock:
-    """A flock held by this process; neither programs it executes nor children it forks keep it."""
+    """A flock of this process, which executed programs and forked children do not keep."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -86,7 +89,10 @@ def try_lock(fd: int, is_shared: bool = False) -> bool:
 
 
 def start_time(pid: int) -> int | None:
-    """Start time of a process in ticks since boot, which with its pid names it for good; None if gone."""
+    """Start time of a process in ticks since boot; None if gone.
+
+    With its pid it names the process for good.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -101,7 +107,7 @@ def _write_holder(fd: int) -> None:
 
 
 def _read_holder(fd: int) -> tuple[int, int] | None:
-    """Pid and start time of the holder of a lock file, None if it has not written them."""
+    """Pid and start time of a lock file's holder; None if not written."""
     fields = os.pread(fd, _RECORD_SIZE, 0).split()
     try:
         return int(fields[0]), int(fields[1])
@@ -110,7 +116,10 @@ def _read_holder(fd: int) -> tuple[int, int] | None:
 
 
 def _kill(path: Path, pid: int, started: int) -> bool:
-    """Kill the process of that pid and start time and wait for its end; False if there is none."""
+    """Kill a process and wait for its end; False if there is none.
+
+    The process is named by pid and start time.
+    """
     try:
         process = pidfd_open(pid)
     except ProcessLookupError:

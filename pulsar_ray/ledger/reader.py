@@ -52,7 +52,10 @@ class SegmentReader:
     """One segment file open for reading; readable even once it is trimmed, from any thread."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file; raises SegmentGone if it is not there, CorruptData if it cannot be opened."""
+        """Open a segment file.
+
+        Raises SegmentGone if it is not there, CorruptData if it cannot be opened.
+        """
         self.path = path
         try:
             self._fd = os.open(path, os.O_RDONLY)
@@ -85,7 +88,9 @@ class SegmentReader:
         return SegmentHeader.decode(self.read(0, SEGMENT_HEADER_SIZE), str(self.path))
 
     def read_frames(self, offset: int, end_offset: int, max_bytes: int) -> list[FrameAt]:
-        """Headers of the frames from `offset` (a frame's start) on: one, and more as far as max_bytes goes.
+        """Read headers of frames from `offset` on, as far as max_bytes goes.
+
+        `offset` is a frame's start; at least one header is read.
 
         Payloads of large frames are not read. Raises CorruptData if the frame there is not whole before
         end_offset; a later one that is not ends the list.
@@ -106,7 +111,9 @@ class SegmentReader:
         return frames
 
     def frames(self, offset: int, end_offset: int) -> Iterator[FrameAt]:
-        """Headers of the frames from `offset` (a frame's start) on, each read when it is asked for.
+        """Yield headers of the frames from `offset` on, read one by one.
+
+        `offset` is a frame's start.
 
         Raises CorruptData at the first that is not whole before end_offset.
         """
@@ -191,7 +198,10 @@ class SegmentReader:
 
 
 def frame_blocks(buffer: Buffer, frame: FrameHeader) -> list[BlockHeader]:
-    """The block headers of a whole frame; raises CorruptData unless they are what the frame announces."""
+    """Read the block headers of a whole frame.
+
+    Raises CorruptData unless they are what the frame announces.
+    """
     headers = []
     offset = frame.header_length
     for span in frame.blocks:

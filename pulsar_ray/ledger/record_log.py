@@ -1,4 +1,6 @@
-"""A log of small records in a directory we own: a snapshot, then changes; each owner starts its own file.
+"""A log of small records in a directory we own.
+
+It holds a snapshot, then changes; each owner starts a file of its own.
 
 Files are named `<name>-<epoch>`. One appears under its name only when its snapshot is whole and durable,
 and only then are older ones removed. One thread at a time may use a log; everything here touches the disk.
@@ -27,7 +29,7 @@ Record: TypeAlias = tuple[int, Any]
 
 @dataclass(frozen=True)
 class LogContent:
-    """What the newest log of a name holds: the snapshot's records, then the changes."""
+    """The content of a name's newest log: the snapshot's records, then the changes."""
 
     path: Path
     epoch: int

@@ -1,4 +1,4 @@
-"""Finding out what a segment file holds: its frames, and where a torn tail or corruption begins.
+"""Find the frames of a segment file, and its torn tail or corruption.
 
 Every frame says which entry was durable when it was written. A bad frame at or below the highest such entry
 was confirmed to somebody: that is corruption, which is reported and skipped, never cut. A bad frame above
@@ -52,7 +52,10 @@ class ScannedFrame:
 
 
 class SegmentScan:
-    """One pass over a segment file from a frame's start; iterate `frames` to its end for the results."""
+    """One pass over a segment file from a frame's start.
+
+    Iterate `frames` to its end for the results.
+    """
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class SegmentScan:
         self.durable_entry_id = durable_entry_id
         self.corruptions: list[Corruption] = []
         self.unproven_offset = offset
-        """Where the frames start of which no later frame or record proves that they were durable."""
+        """Where the frames begin that no later frame or record proves durable."""
         self._ledger_id = ledger_id
         self._limit = end_offset
 
@@ -124,7 +127,10 @@ class SegmentScan:
             yield ScannedFrame(scanned.offset, scanned.header, [])
 
     def _frame_at(self, window: _Window, offset: int, entry_id: int) -> tuple[ScannedFrame | None, str]:
-        """The frame there and what is wrong with its payload, or None and what is wrong with its header."""
+        """Read the frame at `offset` and what is wrong with its payload.
+
+        Without a valid header the result is None and what is wrong with that.
+        """
         header = window.frame_header(offset)
         if isinstance(header, str):
             return None, header
@@ -158,7 +164,7 @@ class SegmentScan:
 def find_frame(
     reader: SegmentReader, offset: int, end_offset: int, ledger_id: int, first_entry_id: int
 ) -> int | None:
-    """Where, behind damage at `offset`, the next intact frame header of this ledger is, if there is any.
+    """Find the ledger's next intact frame header behind damage at `offset`, if any.
 
     Frames that end before `first_entry_id` are passed over.
     """

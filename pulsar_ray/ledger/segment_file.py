@@ -10,7 +10,10 @@ _NAME = re.compile(r"(\d+)-(\d+)\.seg\Z")
 
 
 class SegmentInfo(NamedTuple):
-    """The part of a segment file that holds durable entries; last_entry_id is first - 1 while it has none."""
+    """The part of a segment file that holds durable entries.
+
+    `last_entry_id` is first - 1 while there are none.
+    """
 
     ledger_id: int
     segment_index: int
@@ -25,6 +28,6 @@ def segment_name(ledger_id: int, segment_index: int) -> str:
 
 
 def parse_segment_name(name: str) -> tuple[int, int] | None:
-    """Ledger id and segment index, None if it is not the name of a segment file."""
+    """Ledger id and segment index of a segment's name; None for other names."""
     match = _NAME.match(name)
     return (int(match[1]), int(match[2])) if match else None

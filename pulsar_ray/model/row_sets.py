@@ -1,4 +1,4 @@
-"""Sets of a block's rows as the bits of an int: row 5 is bit 5.
+"""Sets of a block's rows as bits of an int: row 5 is bit 5.
 
 However scattered the rows are, a set costs an eighth of a byte for each row of the block, and `&`, `|`, `& ~`
 and `bit_count` work on thousands of rows in a fraction of a microsecond.

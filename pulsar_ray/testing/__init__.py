@@ -1,1 +1,1 @@
-"""What a test of code on top of pulsar_ray needs: clocks, stub clusters, faults."""
+"""Clocks, stub clusters and faults for tests of code on top of pulsar_ray."""

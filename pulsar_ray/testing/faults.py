@@ -1,4 +1,7 @@
-"""Faults between a lane's ends: a proxy that cuts, stalls and slices what passes, at the byte asked for."""
+"""A proxy between a lane's ends that cuts, stalls and slices the bytes.
+
+Faults happen at the byte asked for.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ class LaneCutter:
             return len(self._links)
 
     def cut_after(self, direction: str, count: int) -> None:
-        """Cut each connection as soon as `count` more bytes have passed in that direction (UP or DOWN)."""
+        """Cut each connection after `count` more bytes in a direction (UP or DOWN)."""
         with self._lock:
             self._cut_after[direction] = count
             for link in self._links:

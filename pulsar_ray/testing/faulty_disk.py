@@ -1,4 +1,7 @@
-"""A disk that fails, lies about nothing, and is slow where it is told to be."""
+"""A disk that fails and is slow where a test wants it.
+
+It lies about nothing.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ from pulsar_ray.ledger.disk import SystemDisk
 
 
 class FaultyDisk(SystemDisk):
-    """The real disk with faults: an error by the name of a call, short writes, a hook before each call."""
+    """The real disk with faults: errors by call name, short writes, a hook.
+
+    The hook runs before each call.
+    """
 
     def __init__(self) -> None:
         self.errors: dict[str, list[int]] = {}

@@ -1,4 +1,7 @@
-"""Faults of tunnel calls, drawn from a seed: calls and replies get lost, repeated, delayed and reordered."""
+"""Faults of tunnel calls, drawn from a seed.
+
+Calls and replies get lost, repeated, delayed and reordered.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TunnelFaults:
-    """Probabilities per call; `delay_s` bounds how late a delayed call is made, after ones that follow it."""
+    """Probabilities of faults per call.
+
+    `delay_s` bounds how late a delayed call is made, after ones that follow it.
+    """
 
     lose_call: float = 0.0
     lose_reply: float = 0.0
@@ -24,7 +30,7 @@ PERFECT = TunnelFaults()
 
 @dataclass(frozen=True)
 class CallFate:
-    """What becomes of one call: when it is made (None: never), how often, and whether its reply arrives."""
+    """When a call is made (None: never), how often, and whether it answers."""
 
     after_s: float | None
     times: int
@@ -32,7 +38,10 @@ class CallFate:
 
 
 class FateSource:
-    """Draws the fate of each call; thread-safe. Which thread draws next is not up to the seed."""
+    """Draws the fate of each call; thread-safe.
+
+    The seed does not decide which thread draws next.
+    """
 
     def __init__(self, faults: TunnelFaults, seed: int) -> None:
         self.faults = faults

@@ -1,4 +1,7 @@
-"""One life of a broker actor in this process: the real server and session host on an owner loop."""
+"""One life of a broker actor in this process.
+
+The real server and session host run on an owner loop.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,10 @@ _KILL_PATIENCE_S = 2.0
 
 
 class StubActor:
-    """Base of both kinds. `kill` is a SIGKILL: nothing is flushed, answered or closed in order."""
+    """Base of both kinds of stub actors.
+
+    `kill` is a SIGKILL: nothing is flushed, answered or closed in order.
+    """
 
     def __init__(
         self,
@@ -86,7 +92,10 @@ class StubActor:
         return future
 
     def result(self, future: Future[Any], timeout_s: float) -> Any:
-        """What a call answers. Raises its error, Timeout, or NotConnected if the actor died meanwhile."""
+        """Wait for a call's answer.
+
+        Raises its error, Timeout, or NotConnected if the actor died meanwhile.
+        """
         try:
             return future.result(timeout_s)
         except CancelledError:
@@ -331,7 +340,7 @@ class StubDispatcher(StubActor):
 
 
 def _forget_jobs(disk: DiskThread) -> None:
-    """What the disk thread has not begun yet will never be done."""
+    """Drop the jobs that the disk thread has not begun yet."""
     jobs = disk._jobs  # noqa: SLF001
     while True:
         try:

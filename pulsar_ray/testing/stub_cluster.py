@@ -1,4 +1,6 @@
-"""A broker in this process without Ray: the real servers, lanes and files behind the `Cluster` protocol.
+"""A broker in this process without Ray.
+
+The real servers, lanes and files stand behind the `Cluster` protocol.
 
 Partitions and dispatchers are the broker's own objects, each on an owner loop of its own; only naming,
 placement and restarting are imitated. Hooks kill actors as a SIGKILL would, keep them down, and spoil the
@@ -180,13 +182,14 @@ class StubCluster:
         return self._tunnel.start(actor, session_id, attachment, token, up)
 
     def exchange_result(self, handle: TunnelCall, timeout_s: float) -> tuple[int, list[tuple[int, bytes]]]:
-        """What the call brought down. Raises NotConnected for a lost call or reply."""
+        """Wait for the packets that a call brought down.
+
+        Raises NotConnected for a lost call or reply.
+        """
         return handle.result(timeout_s)
 
     def call(self, address: str, method: str, *arguments: Any, timeout_s: float) -> Any:
-        """A Ray method of an actor that an administrator calls; what crosses is a copy, as between
-        processes.
-        """
+        """Call a Ray method of an actor for an administrator, on copies, as between processes."""
         actor = self._running(address)
         actor.serving(timeout_s)
         arguments = pickle.loads(pickle.dumps(arguments))
@@ -239,14 +242,17 @@ class StubCluster:
             actor.kill()
 
     def end_calls(self, wait_s: float) -> None:
-        """There is no Ray to stay out of, and other clients go on with this object."""
+        """Do nothing: there is no Ray, and other clients use this object."""
 
     def when_gone(self, tell: Callable[[PulsarException], None]) -> None:
         """See Cluster.when_gone; `go` tells."""
         self._told.append(tell)
 
     def go(self) -> None:
-        """As an embedded broker whose process is killed: nothing serves any more, and clients are told."""
+        """Go as an embedded broker does whose process is killed.
+
+        Nothing serves any more, and clients are notified.
+        """
         error = self._gone = BrokerGone("the embedded broker has ended")
         self.close(kill=True)
         for tell in self._told:
@@ -379,7 +385,10 @@ class StubCluster:
         return list(self._actors)
 
     def kill(self, address: str, *, keep_down: bool = False) -> None:
-        """End an actor without any shutdown; it starts again from disk when asked for, unless kept down."""
+        """End an actor without any shutdown.
+
+        It starts again from disk when asked for, unless kept down.
+        """
         with self._lock:
             if keep_down:
                 self._kept_down.add(address)

@@ -1,4 +1,4 @@
-"""What an administrator asks the controller, answered in this process."""
+"""The controller's answers to administrators, given in this process."""
 
 from __future__ import annotations
 

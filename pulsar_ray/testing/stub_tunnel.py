@@ -1,4 +1,7 @@
-"""The tunnel of a broker in one process: calls whose fate is drawn from a seed."""
+"""The tunnel of a broker in one process.
+
+A seed decides the fate of each call.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ class TunnelCall(NamedTuple):
     has_reply: bool
 
     def result(self, timeout_s: float) -> tuple[int, list[tuple[int, bytes]]]:
-        """What the call brought down. Raises NotConnected for a lost call or reply."""
+        """Wait for the packets that a call brought down.
+
+        Raises NotConnected for a lost call or reply.
+        """
         if self.future is None or not self.has_reply:
             raise NotConnected(f"{self.actor.address}: the call or its reply was lost")
         last_received, packets = self.actor.result(self.future, timeout_s)

@@ -1,4 +1,6 @@
-"""Columns of the Arrow blocks a DataFrame is made of. Readers import this: without pyspark, it is slow.
+"""Columns of the Arrow blocks under a DataFrame.
+
+Readers import this module: without pyspark, which is slow to import.
 
 Spark reads blocks by position and physical layout, ignoring their own schema (Arrow Java 12, no
 dictionaries): so BLOCK_SCHEMA and schema.py's `block_struct()` have to agree field by field. Times are us
@@ -30,4 +32,7 @@ BLOCK_SCHEMA = pa.schema(
         pa.field("schema_version", pa.binary()),
     ]
 )
-"""`source` is the place of (topic, partition) in the list `as_messages` gets: a number for a name per row."""
+"""`source` is a number in place of a topic and partition per row.
+
+The number counts in the list that `as_messages` gets.
+"""

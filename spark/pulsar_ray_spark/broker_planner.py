@@ -40,7 +40,10 @@ class BrokerPlanner:
 
     @contextmanager
     def plan(self, topics: Sequence[str], start: Bound, end: Bound) -> Iterator[RangePlan]:
-        """Resolve, and hold the files until the context is left; a lease that cannot be given back expires by
+        """Resolve bounds to files, and hold the files until the context is left.
+
+        A lease that cannot be given back expires by itself.
+
         itself.
         """
         leases: list[tuple[str, int]] = []
@@ -82,7 +85,10 @@ def _target(bound: Bound, partition: int) -> Any:
 
 
 def _batch_index(bound: Bound, partition: int, position: Position) -> int:
-    """The row within the entry at `position` where the bound lies; 0 unless it is inside that very batch."""
+    """The row within the entry at `position` where the bound lies.
+
+    It is 0 unless the bound is inside that very batch.
+    """
     if not isinstance(bound, AtMessages):
         return 0
     message_id: MessageId = bound.of_partition(partition)

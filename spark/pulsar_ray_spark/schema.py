@@ -51,7 +51,9 @@ def block_struct() -> StructType:
 
 
 def as_messages(blocks: DataFrame, sources: Sequence[tuple[str, int]]) -> DataFrame:
-    """Blocks as messages: the columns of MESSAGE_SCHEMA, Spark filling in what is the same for many rows.
+    """Make messages of blocks: the columns of MESSAGE_SCHEMA.
+
+    Spark fills in values that are the same for many rows.
 
     `sources` are the (topic, partition) pairs of the blocks. A range is read past all subscriptions, so the
     redelivery count is 0.

@@ -1,4 +1,7 @@
-"""Read a range from the segment files of this node: every byte verified, every row within bounds."""
+"""Read a range from the segment files of this node.
+
+Every byte is verified, and every row is within bounds.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,10 @@ def _rows_of_frame(reader: SegmentReader, frame: FrameAt, read_range: ReadRange)
 
 
 def _rows_within(position: Position, block: BlockHeader, read_range: ReadRange) -> tuple[int, int]:
-    """Which rows of the block at `position` are in the range: from, to; none if from is not before to."""
+    """The rows (from, to) of the block at `position` within the range.
+
+    There are none if from is not before to.
+    """
     first, end = read_range.first, read_range.end
     if block.row_is_entry:
         # Entries of their own have no batch index: a bound's says nothing about them.

@@ -44,7 +44,9 @@ def start(
     start_timeout_s: float = 120.0,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start Spark on the Ray cluster of this process, or on one it starts or joins as `ray.init()` does.
+    """Start Spark on this process's Ray cluster.
+
+    Without one, the cluster is started or joined as `ray.init()` does.
 
     `conf` has Spark's own keys (`{"spark.sql.shuffle.partitions": "8"}`), which win over the defaults
     here. Each executor takes `executor_cores` CPUs from Ray;
@@ -80,7 +82,10 @@ def start(
 
 
 def stop() -> None:
-    """Stop the session `start` made and hand back all blocks its DataFrames held; without one do nothing."""
+    """Stop the session of `start`, and hand back its DataFrames' blocks.
+
+    Does nothing without a session.
+    """
     release_all()
     READERS.close()
     try:
@@ -133,7 +138,10 @@ def _path_with(java: Java) -> str:
 
 @contextmanager
 def _environment(java: Java, python: str) -> Iterator[None]:
-    """What pyspark's launcher, a Ray that is started here and their children read from the environment."""
+    """Set the environment of pyspark's launcher, and of a Ray started here.
+
+    Their children read it too.
+    """
     path = f"{java.bin_directory}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     wanted = {
         "JAVA_HOME": str(java.home),
@@ -166,7 +174,10 @@ class _PlacedMaster:
 
 @contextmanager
 def _placed_master(java: Java) -> Iterator[None]:
-    """Keep the master on this node, whose Ray sockets it tells the driver's JVM, and on this Java."""
+    """Keep the master on this node and this Java.
+
+    The master tells the driver's JVM the Ray sockets of its node.
+    """
     original = raydp_cluster.RayDPSparkMaster
     raydp_cluster.RayDPSparkMaster = _PlacedMaster(
         original,
@@ -182,7 +193,10 @@ def _placed_master(java: Java) -> Iterator[None]:
 
 
 def _check_java_workers() -> None:
-    """Raise JavaNotFound if this node's raylet was started without a `java`: it never starts JVMs then."""
+    """Raise JavaNotFound if this node's raylet was started without a `java`.
+
+    Such a raylet never starts JVMs.
+    """
     node: Any = ray._private.worker._global_node  # noqa: SLF001
     socket = node.raylet_socket_name
     for process in psutil.process_iter(["name", "cmdline"]):

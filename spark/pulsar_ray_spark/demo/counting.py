@@ -1,4 +1,4 @@
-"""Consumers in Ray actors: each has one partition to itself and keeps a tally per key."""
+"""Consumers in Ray actors, each with a partition and tallies of its own."""
 
 from __future__ import annotations
 
@@ -90,7 +90,10 @@ class Counters:
         return sum(ray.get([actor.progress.remote() for actor in self._actors], timeout=CALL_TIMEOUT_S))
 
     def finish(self) -> dict[str, Tally]:
-        """The tallies of all; a key is on one partition only, so that each is whole."""
+        """The tallies of all consumers.
+
+        A key is on one partition only, so each tally is whole.
+        """
         found: Sequence[dict[str, Tally]] = ray.get(
             [actor.finish.remote() for actor in self._actors], timeout=CALL_TIMEOUT_S
         )

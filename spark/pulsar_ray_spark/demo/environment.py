@@ -1,4 +1,4 @@
-"""What the demo changes in its process while it runs."""
+"""Signals, output and environment of the demo's process while it runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from pulsar_ray_spark.java import find_java
 
 @contextmanager
 def signals_raise() -> Iterator[ExitStack]:
-    """Give a stack whose callbacks run at the end, whatever ends it; no signal cuts them short."""
+    """Give a stack whose callbacks run at the end, however it comes.
+
+    No signal cuts the callbacks short.
+    """
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     raise_at_sigterm()
     stack = ExitStack()
@@ -32,7 +35,10 @@ def signals_raise() -> Iterator[ExitStack]:
 
 
 def raise_at_sigterm() -> None:
-    """SIGTERM raises SystemExit; to be called again after `ray.init`, which puts in a handler that aborts."""
+    """Let SIGTERM raise SystemExit.
+
+    Call this again after `ray.init`, which puts in a handler that aborts.
+    """
 
     def raise_exit(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -42,7 +48,9 @@ def raise_at_sigterm() -> None:
 
 @contextmanager
 def output_into(path: Path) -> Iterator[None]:
-    """What this process and children started inside write goes to a file; the children's also afterwards.
+    """Write the output of this process and its new children to a file.
+
+    The output of children goes there afterwards too.
 
     Spark's JVM talks a lot on both its outputs.
     """

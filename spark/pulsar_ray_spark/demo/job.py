@@ -40,10 +40,10 @@ class DemoFailed(PulsarException):
 
 
 class Demo:
-    """Sends files through a topic to consumers and to Spark, and compares what arrives with the files.
+    """Sends files through a topic to consumers and Spark, and compares.
 
-    Without `data_dir` everything happens in a temporary directory that is removed at the end. Whatever it
-    started has ended when `run` returns or raises.
+    Without `data_dir` everything happens in a temporary directory that is removed at the end. All that the
+    demo started has ended when `run` returns or raises.
     """
 
     def __init__(self, files: Sequence[TextFile], console: Console, data_dir: Path | None = None) -> None:

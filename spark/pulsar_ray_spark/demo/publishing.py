@@ -71,7 +71,7 @@ class Publishing:
 
     @property
     def share(self) -> float:
-        """How much of the files is sent, from 0 to 1."""
+        """The sent share of the files, from 0 to 1."""
         return min(1.0, self.sent_bytes / self._total_bytes) if self._total_bytes else 1.0
 
     def run(self, half_way: Callable[[], None]) -> None:

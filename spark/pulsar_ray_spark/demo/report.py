@@ -14,7 +14,10 @@ _SHOWN = 8
 def differences(
     files: Mapping[str, Tally], consumed: Mapping[str, Tally], spark: Mapping[str, Tally]
 ) -> list[str]:
-    """What does not agree, one line for each module and side; empty if all is well."""
+    """Name each difference, a line for each module and side.
+
+    Empty if all is well.
+    """
     found = []
     for module in sorted(files.keys() | consumed.keys() | spark.keys()):
         of_file = files.get(module, Tally())

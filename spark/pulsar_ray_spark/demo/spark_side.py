@@ -42,7 +42,10 @@ class SparkCount:
         self.seconds = 0.0
 
     def tallies(self, topic: str) -> dict[str, Tally]:
-        """Lines and the sum of their CRCs by key; Spark knows no order of lines, so `text_crc` stays 0."""
+        """Count lines and sum their CRCs by key in Spark.
+
+        Spark knows no order of lines, so `text_crc` stays 0.
+        """
         started = time.perf_counter()
         with releasing(read(self._spark, topic)) as messages:
             rows = (

@@ -13,7 +13,7 @@ _NOT_THE_STANDARD_LIBRARY = {"site-packages", "dist-packages", "__pycache__"}
 
 @dataclass(slots=True)
 class Tally:
-    """What is known of one module's lines.
+    """Counts and checksums of one module's lines.
 
     `text_crc` is the CRC-32 of all lines in their order, so that it tells a line that is lost, doubled,
     changed or out of order. `line_crcs` is the sum of each line's, whatever their order.
@@ -39,7 +39,7 @@ class TextFile:
     def lines(self) -> list[bytes]:
         """Its lines, without newlines, whatever bytes they are."""
         lines = self.path.read_bytes().split(b"\n")
-        # What follows the last newline is a line only if there is something.
+        # The text behind the last newline is a line only if there is any.
         return lines if lines[-1] else lines[:-1]
 
 
@@ -50,7 +50,10 @@ def tally_of(lines: Sequence[bytes]) -> Tally:
 
 
 def standard_library(limit: int | None = None) -> list[TextFile]:
-    """The source files of this Python's standard library (the first so many), keyed by dotted module name."""
+    """The source files of this Python's standard library, keyed by dotted module name.
+
+    `limit` takes the first so many.
+    """
     root = Path(sysconfig.get_path("stdlib"))
     paths = sorted(
         path
@@ -68,14 +71,20 @@ def _module(path: Path) -> str:
 
 
 def own_files(paths: Sequence[Path]) -> list[TextFile]:
-    """The user's files, each keyed by its path as given; the same one twice counts once."""
+    """The user's files, each keyed by its path as given.
+
+    A path that is given twice counts once.
+    """
     return [TextFile(str(path), path) for path in dict.fromkeys(paths)]
 
 
 def batches(
     files: Sequence[TextFile], lines_per_batch: int
 ) -> Iterator[tuple[list[str], list[bytes], dict[str, Tally]]]:
-    """(keys, lines, tallies of the files that end in it) of some lines at a time, in the files' order."""
+    """Yield keys, lines and tallies of some lines at a time.
+
+    The lines are in the files' order; the tallies are those of the files that end in them.
+    """
     keys: list[str] = []
     values: list[bytes] = []
     tallies: dict[str, Tally] = {}
