@@ -15,6 +15,7 @@ from pulsar_ray.client.options.client_options import check_paths, check_service_
 from pulsar_ray.config import check_settings
 from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException
 from pulsar_ray.launch.connect import Connected, connect
+from pulsar_ray.transport.cluster import Cluster
 
 
 class Admin:
@@ -46,14 +47,14 @@ class Admin:
         self.topics = Topics(self)
 
     @classmethod
-    def _on(cls, cluster: Any, **arguments: Any) -> Admin:
+    def _on(cls, cluster: Cluster, **arguments: Any) -> Admin:
         """An admin of a cluster that is there already (`pulsar_ray.testing`); it finds no other one."""
         admin = cls(**arguments)
         admin._connected = Connected(cluster, "auto")
         return admin
 
     @property
-    def cluster(self) -> Any:
+    def cluster(self) -> Cluster:
         """The cluster it talks to; connects at the first use. Raises AlreadyClosed, ForkedClient."""
         self._ending.check()
         if os.getpid() != self._pid:

@@ -2,102 +2,111 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from pulsar_ray.errors import (
     Moved,
     NotConnected,
+    PulsarException,
     ServiceUnitNotReady,
     SubscriptionNotFound,
     Timeout,
 )
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.actor_names import dispatcher_name
-from pulsar_ray.transport.cluster import PartitionRoute, SubscriptionRequest, check_any_there
+from pulsar_ray.transport.cluster import Cluster, PartitionRoute, SubscriptionRequest, check_any_there
 from pulsar_ray.transport.retry import until
 
-if TYPE_CHECKING:
-    from pulsar_ray.admin.admin import Admin
+
+class Broker(Protocol):
+    """The connection to a broker that the calls about topics go over: an Admin."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """The connected cluster. Raises AlreadyClosed, ForkedClient."""
+
+    @property
+    def operation_timeout_s(self) -> float: ...
+
+    def ask(
+        self, method: str, *arguments: Any, was_done: Callable[[PulsarException], bool] = lambda _: False
+    ) -> Any:
+        """Call the controller, again while it restarts."""
 
 
 class TopicCalls:
-    """Base of what `Topics` is made of."""
+    """Calls to the partitions of topics and to the dispatchers of their subscriptions."""
 
-    def __init__(self, admin: Admin) -> None:
-        self._admin = admin
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
 
-    def _all_routes(self, topic: str) -> list[PartitionRoute]:
+    def all_routes(self, topic: str) -> list[PartitionRoute]:
         """The partitions of a topic, or of one partition itself, away or not.
 
         Raises TopicNotFound, InvalidTopicName.
         """
-        cluster, timeout_s = self._admin.cluster, self._admin.operation_timeout_s
-        routes: list[PartitionRoute] = cluster.resolve(
-            TopicName.parse(topic).full, create=False, timeout_s=timeout_s
-        )
-        return routes
+        name = TopicName.parse(topic).full
+        return self._broker.cluster.resolve(name, create=False, timeout_s=self.timeout_s)
 
-    def _routes(self, topic: str) -> list[PartitionRoute]:
-        """As `_all_routes`, for what has to be done at all of them. Raises WrongNode if one is away."""
-        routes = self._all_routes(topic)
+    def routes(self, topic: str) -> list[PartitionRoute]:
+        """As `all_routes`, for what has to be done at all of them. Raises WrongNode if one is away."""
+        routes = self.all_routes(topic)
         for route in routes:
             check_any_there([route])
         return routes
 
-    def _routes_there(self, topic: str) -> list[PartitionRoute]:
-        """As `_all_routes`, without those that are away. Raises WrongNode if all are."""
-        routes = self._all_routes(topic)
+    def routes_there(self, topic: str) -> list[PartitionRoute]:
+        """As `all_routes`, without those that are away. Raises WrongNode if all are."""
+        routes = self.all_routes(topic)
         check_any_there(routes)
         return [route for route in routes if not route.away]
 
     def _check_there(self, route: PartitionRoute) -> None:
         """Raise WrongNode if the node of a partition, whose actor nobody knows, is away."""
-        check_any_there(
-            self._admin.cluster.resolve(route.topic, create=False, timeout_s=self._admin.operation_timeout_s)
-        )
+        check_any_there(self._broker.cluster.resolve(route.topic, create=False, timeout_s=self.timeout_s))
 
-    def _ask_partition(self, route: PartitionRoute, method: str, **arguments: Any) -> Any:
+    def ask_partition(self, route: PartitionRoute, method: str, **arguments: Any) -> Any:
         """A control call of a partition, repeated while it restarts. Raises WrongNode if it is away."""
 
         def ask(left_s: float) -> Any:
             try:
-                return self._admin.cluster.call(route.address, "call", method, arguments, timeout_s=left_s)
+                return self._broker.cluster.call(route.address, "call", method, arguments, timeout_s=left_s)
             except Moved:
                 self._check_there(route)
                 raise
 
         again = (Moved, NotConnected, ServiceUnitNotReady)
-        return until(self._admin.operation_timeout_s, ask, again=again)
+        return until(self.timeout_s, ask, again=again)
 
-    def _wake_dispatcher(self, route: PartitionRoute, subscription: str) -> str:
+    def wake_dispatcher(self, route: PartitionRoute, subscription: str) -> str:
         """The address of a durable subscription's dispatcher, which is started if it does not run."""
         request = SubscriptionRequest(route.topic, subscription, True, "latest", create=False)
-        address: str = self._admin.cluster.dispatcher(request, self._admin.operation_timeout_s)
-        return address
+        return self._broker.cluster.dispatcher(request, self.timeout_s)
 
-    def _ask_dispatcher(self, route: PartitionRoute, subscription: str, method: str, **arguments: Any) -> Any:
+    def ask_dispatcher(self, route: PartitionRoute, subscription: str, method: str, **arguments: Any) -> Any:
         """A control call of a durable subscription, repeated while its dispatcher starts or restarts.
 
         Raises SubscriptionNotFound, with no dispatcher left behind.
         """
-        cluster, timeout_s = self._admin.cluster, self._admin.operation_timeout_s
+        cluster, timeout_s = self._broker.cluster, self.timeout_s
 
         def ask(left_s: float) -> Any:
-            address = self._wake_dispatcher(route, subscription)
+            address = self.wake_dispatcher(route, subscription)
             return cluster.call(address, "call", method, arguments, timeout_s=left_s)
 
         try:
             return until(timeout_s, ask, again=(Moved, NotConnected, ServiceUnitNotReady))
         except SubscriptionNotFound:
-            cluster.dispatcher_gone(dispatcher_name(route.topic, subscription, durable=True))
+            self.forget_dispatcher(route, subscription)
             raise
 
-    def _partition_stats(self, route: PartitionRoute, timeout_s: float) -> dict[str, Any]:
+    def partition_stats(self, route: PartitionRoute, timeout_s: float) -> dict[str, Any]:
         """A partition's counters once it serves; a refusal is answered with, too. Raises WrongNode."""
 
         def ask(_left_s: float) -> dict[str, Any]:
             try:
-                stats: dict[str, Any] = self._admin.cluster.stats(route.address)
+                stats = self._broker.cluster.stats(route.address)
             except Moved:
                 self._check_there(route)
                 raise
@@ -110,17 +119,32 @@ class TopicCalls:
         stats: dict[str, Any] = until(timeout_s, ask, again=again)
         return stats
 
-    def _serving_stats(self, route: PartitionRoute) -> dict[str, Any]:
+    def serving_stats(self, route: PartitionRoute) -> dict[str, Any]:
         """A partition's counters. Raises ServiceUnitNotReady if it cannot serve."""
-        partition = self._partition_stats(route, self._admin.operation_timeout_s)
+        partition = self.partition_stats(route, self.timeout_s)
         if "refused" in partition:
             raise ServiceUnitNotReady(f"{route.topic} cannot be served: {partition['refused']}")
         return partition
 
-    def _running_stats(self, topic: str, subscription: str, *, durable: bool) -> dict[str, Any]:
+    def forget_dispatcher(self, route: PartitionRoute, subscription: str) -> None:
+        """End the dispatcher of a durable subscription that was deleted, so that a new one starts afresh."""
+        self._broker.cluster.dispatcher_gone(dispatcher_name(route.topic, subscription, durable=True))
+
+    def ask_controller(
+        self, method: str, *arguments: Any, was_done: Callable[[PulsarException], bool] = lambda _: False
+    ) -> Any:
+        """Call the controller, again while it restarts; `was_done` as for `until`."""
+        return self._broker.ask(method, *arguments, was_done=was_done)
+
+    @property
+    def timeout_s(self) -> float:
+        """How long a call may take."""
+        return self._broker.operation_timeout_s
+
+    def running_stats(self, topic: str, subscription: str, *, durable: bool) -> dict[str, Any]:
         """What a dispatcher tells of its subscriptions, by name; nothing if it does not run just now."""
         try:
-            stats = self._admin.cluster.stats(dispatcher_name(topic, subscription, durable))
+            stats = self._broker.cluster.stats(dispatcher_name(topic, subscription, durable))
         except (Moved, NotConnected, Timeout):
             return {}
         found: dict[str, Any] = stats.get("subscriptions", {})

@@ -10,30 +10,25 @@ from pulsar_ray.model.topic_name import MAX_PARTITIONS, TopicName
 from pulsar_ray.transport.cluster import PartitionRoute
 
 
-class TopicGrowth(TopicCalls):
+class TopicGrowth:
     """Growing topics. Shrinking is not possible: messages lie in every partition."""
 
-    def update_partitioned_topic(self, topic: str, partitions: int) -> None:
-        """Let a partitioned topic have so many partitions, more than it has now.
+    def __init__(self, calls: TopicCalls) -> None:
+        self._calls = calls
 
-        Durable when it returns. Every durable subscription that all present partitions have (but for those
-        that are away) is created on the new ones, from their beginning, before anybody can publish to them.
-        Connected producers and consumers find them within `auto_update_partitions_interval_seconds`. From
-        then on a key may belong to
-        another partition, so that its order holds before and after, and not across (Pulsar's
-        `update-partitioned-topic`). What an attempt that failed left undone the next one finishes.
-
-        Raises TopicNotFound, NotAllowedError unless the topic is partitioned and would grow,
-        InvalidConfiguration unless the number is in 1..10000.
-        """
+    def grow(self, topic: str, partitions: int) -> None:
+        """Prepare the new partitions, give them the subscriptions of the present ones, and add them."""
         check_partitions(partitions)
         name = TopicName.parse(topic)
         present: list[PartitionRoute] = []
         if name.is_persistent and not name.is_partition:
-            present = self._routes_there(name.full)
-        added = [PartitionRoute(*row) for row in self._admin.ask("prepare_partitions", name.full, partitions)]
+            present = self._calls.routes_there(name.full)
+        added = [
+            PartitionRoute(*row)
+            for row in self._calls.ask_controller("prepare_partitions", name.full, partitions)
+        ]
         self._copy_subscriptions(present, added)
-        self._admin.ask("add_partitions", name.full, partitions)
+        self._calls.ask_controller("add_partitions", name.full, partitions)
         # Who subscribed between the two calls knew the present partitions only.
         self._copy_subscriptions(present, added)
 
@@ -46,7 +41,7 @@ class TopicGrowth(TopicCalls):
             if not all(name in registered for registered in others):
                 continue
             for route in added:
-                self._ask_partition(
+                self._calls.ask_partition(
                     route,
                     "register_subscription",
                     name=name,
@@ -57,7 +52,7 @@ class TopicGrowth(TopicCalls):
                 )
 
     def _durable_subscriptions(self, route: PartitionRoute) -> dict[str, dict[str, Any]]:
-        known = self._serving_stats(route)["subscriptions"]
+        known = self._calls.serving_stats(route)["subscriptions"]
         return {one["name"]: one["subscriptionProperties"] for one in known if one["durable"]}
 
 

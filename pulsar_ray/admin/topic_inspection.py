@@ -1,4 +1,4 @@
-"""`Admin.topics`: looking at topics, which wakes nobody and changes nothing."""
+"""Looking at topics, which starts no dispatcher and changes nothing."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import Any
 from pulsar_ray.admin.internal_stats import internal_stats
 from pulsar_ray.admin.topic_calls import TopicCalls
 from pulsar_ray.admin.topic_stats import partition_stats, sum_of_partitions
-from pulsar_ray.client.options.checks import check_flag
 from pulsar_ray.errors import (
-    NotAllowedError,
     NotConnected,
     OperationNotSupported,
     ServiceUnitNotReady,
@@ -26,20 +24,15 @@ STATS_TIMEOUT_S = 10.0
 """An actor that is starting on a busy machine is waited for so long."""
 
 
-class TopicInspection(TopicCalls):
+class TopicInspection:
     """Stats, subscriptions and ends of topics. Never creates a topic, nor starts a dispatcher."""
 
-    def stats(self, topic: str, *, subscriptions: bool = True) -> dict[str, Any]:
-        """Counters, rates, producers, subscriptions and consumers, with Pulsar's field names.
+    def __init__(self, calls: TopicCalls) -> None:
+        self._calls = calls
 
-        Of a partitioned topic the sums, and each partition's own under `partitions`. Counters start at 0 with
-        the actor that counts; rates are of the last ten seconds; backlogs count entries. Cheap enough to ask
-        every second: one call to each running actor, no disk. Without `subscriptions` only the partitions
-        are asked. A partition that is away, or does not answer, has the reason as `refused`, and zeros; that
-        it is `away` is said as well. Raises TopicNotFound.
-        """
-        check_flag("subscriptions", subscriptions)
-        routes = self._all_routes(topic)
+    def stats(self, topic: str, *, subscriptions: bool = True) -> dict[str, Any]:
+        """Ask all partitions at the same time, and add up what they answer."""
+        routes = self._calls.all_routes(topic)
         with ThreadPoolExecutor(min(len(routes), CALLS_AT_ONCE)) as calls:
             partitions = calls.map(lambda route: self._partition(route, subscriptions), routes)
             found = {route.topic: stats for route, stats in zip(routes, partitions, strict=True)}
@@ -48,13 +41,6 @@ class TopicInspection(TopicCalls):
             return found[name]
         return {**sum_of_partitions(list(found.values())), "partitions": found}
 
-    def partitioned_stats(self, topic: str) -> dict[str, Any]:
-        """`stats` of a partitioned topic. Raises NotAllowedError for one that is not."""
-        stats = self.stats(topic)
-        if "partitions" not in stats:
-            raise NotAllowedError(f"{topic} is not a partitioned topic: use stats()")
-        return stats
-
     def _partition(self, route: PartitionRoute, subscriptions: bool) -> dict[str, Any]:
         partition = self._described(route)
         durable: dict[str, Any] = {}
@@ -62,62 +48,53 @@ class TopicInspection(TopicCalls):
         if subscriptions and "refused" not in partition:
             for known in partition["subscriptions"]:
                 if known["durable"] and known["isServed"]:
-                    durable.update(self._running_stats(route.topic, known["name"], durable=True))
+                    durable.update(self._calls.running_stats(route.topic, known["name"], durable=True))
             if partition["hasReaders"]:
-                readers = self._running_stats(route.topic, "", durable=False)
+                readers = self._calls.running_stats(route.topic, "", durable=False)
         return partition_stats(partition, durable, readers)
 
     def _described(self, route: PartitionRoute) -> dict[str, Any]:
         try:
             check_any_there([route])
-            return self._partition_stats(route, min(self._admin.operation_timeout_s, STATS_TIMEOUT_S))
+            return self._calls.partition_stats(route, min(self._calls.timeout_s, STATS_TIMEOUT_S))
         except WrongNode as error:
             return {"refused": error.text, "away": True}
         except (NotConnected, ServiceUnitNotReady, Timeout) as error:
             return {"refused": f"it does not answer: {error}"}
 
     def stats_internal(self, topic: str) -> dict[str, Any]:
-        """Ledgers and cursors, as Pulsar's stats-internal; of a partitioned topic under `partitions`.
-
-        Without those that are away. Raises TopicNotFound, ServiceUnitNotReady while a partition cannot serve.
-        """
-        found = {route.topic: self._internal(route) for route in self._routes_there(topic)}
+        """Describe the ledgers and cursors of each partition that is not away."""
+        found = {route.topic: self._internal(route) for route in self._calls.routes_there(topic)}
         name = TopicName.parse(topic).full
         return found.get(name) or {"metadata": {"partitions": len(found)}, "partitions": found}
 
     def _internal(self, route: PartitionRoute) -> dict[str, Any]:
-        partition = self._serving_stats(route)
+        partition = self._calls.serving_stats(route)
         cursors = {}
         for known in partition["subscriptions"]:
             if known["durable"] and known["isServed"]:
-                cursors[known["name"]] = self._ask_dispatcher(route, known["name"], "describe_cursor")
+                cursors[known["name"]] = self._calls.ask_dispatcher(route, known["name"], "describe_cursor")
         return internal_stats(partition, cursors)
 
     def subscriptions(self, topic: str) -> list[str]:
-        """The names of all subscriptions, sorted: durable ones, and others while they are connected.
-
-        Raises TopicNotFound, WrongNode if all partitions are away.
-        """
+        """Collect the names of durable subscriptions and connected others from all partitions."""
         found: set[str] = set()
-        for route in self._routes_there(topic):
-            partition = self._serving_stats(route)
+        for route in self._calls.routes_there(topic):
+            partition = self._calls.serving_stats(route)
             found |= {known["name"] for known in partition["subscriptions"]}
             if partition["hasReaders"]:
-                found |= set(self._running_stats(route.topic, "", durable=False))
+                found |= set(self._calls.running_stats(route.topic, "", durable=False))
         return sorted(found)
 
-    def get_last_message_id(self, topic: str) -> MessageId:
-        """The id of the newest message, (-1,-1,-1,-1) of an empty topic; of a batch its last message's.
-
-        Raises OperationNotSupported for a partitioned topic: name one of its partitions.
-        """
-        route, *others = self._all_routes(topic)
+    def last_message_id(self, topic: str) -> MessageId:
+        """Ask the only partition for its newest message."""
+        route, *others = self._calls.all_routes(topic)
         if others or route.topic != TopicName.parse(topic).full:
             raise OperationNotSupported(
                 f"{topic} has no last message id of its own: give one partition, for instance {route.topic}"
             )
         check_any_there([route])
-        last = self._ask_partition(route, "last_message")
+        last = self._calls.ask_partition(route, "last_message")
         ledger_id, entry_id = last["position"]
         if ledger_id < 0 or entry_id < 0:
             return MessageId()

@@ -1,4 +1,4 @@
-"""`Admin.topics`: what can be done to subscriptions, with and without consumers connected."""
+"""Creating, moving and deleting durable subscriptions, with and without consumers connected."""
 
 from __future__ import annotations
 
@@ -19,22 +19,18 @@ from pulsar_ray.errors import (
 from pulsar_ray.format.payload import decode_block
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.topic_name import TopicName
-from pulsar_ray.transport.actor_names import dispatcher_name
 from pulsar_ray.transport.cluster import PartitionRoute
 
 MAX_PEEKED_MESSAGES = 100_000
 
 
-class TopicSubscriptions(TopicCalls):
-    """Durable subscriptions of topics. Each method returns when its effect is durable, and may be repeated.
+class TopicSubscriptions:
+    """Changes of durable subscriptions, made by their dispatchers on each partition that has them."""
 
-    The work is done by the subscription's dispatcher, which is started if it sleeps. On a partitioned topic
-    it is done on every partition that has the subscription; name one partition
-    (`<topic>-partition-<number>`) to mean that one only. All raise TopicNotFound, SubscriptionNotFound, and
-    ValueError for arguments that mean nothing.
-    """
+    def __init__(self, calls: TopicCalls) -> None:
+        self._calls = calls
 
-    def create_subscription(
+    def create(
         self,
         topic: str,
         subscription: str,
@@ -42,13 +38,7 @@ class TopicSubscriptions(TopicCalls):
         *,
         properties: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a durable subscription; from now on the topic keeps for it what it has not acknowledged.
-
-        `position` is "earliest", "latest", or the id of the first message it gets (a batch comes whole). No
-        dispatcher is started for it. On a partitioned topic it is created on each partition, and an id is
-        refused with OperationNotSupported. Raises NotAllowedError if it exists, InvalidConfiguration for an
-        empty name and for an id of another topic.
-        """
+        """Register a new subscription on every partition, whose dispatchers are not started."""
         check_text("subscription", subscription)
         check_properties("properties", properties)
         if not subscription:
@@ -56,14 +46,14 @@ class TopicSubscriptions(TopicCalls):
         initial = _target(position)
         if isinstance(initial, int):
             raise ValueError(f'position={position!r}: give "earliest", "latest" or a MessageId')
-        routes = self._routes(topic)
+        routes = self._calls.routes(topic)
         if isinstance(initial, list):
             self._check_place(topic, routes, position)
         for route in routes:
             if subscription in self._registered(route):
                 raise NotAllowedError(f"Subscription {subscription!r} already exists for topic {topic}")
         for route in routes:
-            self._ask_partition(
+            self._calls.ask_partition(
                 route,
                 "register_subscription",
                 name=subscription,
@@ -73,12 +63,8 @@ class TopicSubscriptions(TopicCalls):
                 create=True,
             )
 
-    def unsubscribe(self, topic: str, subscription: str, force: bool = False) -> None:
-        """Delete a subscription with its backlog.
-
-        Raises NotAllowedError while consumers are connected, unless forced: then their next call raises
-        SubscriptionNotFound, and they do not bring the subscription back.
-        """
+    def delete(self, topic: str, subscription: str, force: bool = False) -> None:
+        """Have the dispatchers delete a subscription, and end."""
         check_flag("force", force)
         routes = self._routes_with(topic, subscription)
         if not force:
@@ -86,13 +72,13 @@ class TopicSubscriptions(TopicCalls):
                 self._check_unconnected(route, subscription)
         for route in routes:
             try:
-                self._ask_dispatcher(route, subscription, "delete", force=force)
+                self._calls.ask_dispatcher(route, subscription, "delete", force=force)
             except SubscriptionNotFound:
                 continue  # done by an earlier attempt whose answer was lost
-            self._admin.cluster.dispatcher_gone(dispatcher_name(route.topic, subscription, durable=True))
+            self._calls.forget_dispatcher(route, subscription)
 
     def _check_unconnected(self, route: PartitionRoute, subscription: str) -> None:
-        stats = self._running_stats(route.topic, subscription, durable=True).get(subscription)
+        stats = self._calls.running_stats(route.topic, subscription, durable=True).get(subscription)
         if stats is not None and stats["consumers"]:
             names = ", ".join(sorted({consumer["consumerName"] for consumer in stats["consumers"]}))
             raise NotAllowedError(
@@ -101,11 +87,7 @@ class TopicSubscriptions(TopicCalls):
             )
 
     def skip(self, topic: str, subscription: str, count: int) -> int:
-        """Acknowledge the first so many unacknowledged entries (a batch is one); returns how many there were.
-
-        What consumers hold of them they keep. Raises OperationNotSupported for a partitioned topic, which has
-        no order of its own: name one of its partitions.
-        """
+        """Acknowledge the first so many unacknowledged entries of the only partition."""
         count = _count("count", count, least=0)
         routes = self._routes_with(topic, subscription)
         if self._is_partitioned(topic, routes):
@@ -116,71 +98,53 @@ class TopicSubscriptions(TopicCalls):
         return self._skip(routes[0], subscription, count) if count else 0
 
     def skip_all(self, topic: str, subscription: str) -> int:
-        """Acknowledge everything stored by now; returns how many entries that were. Consumers keep what they
-        hold.
-        """
+        """Acknowledge everything stored by now on all partitions."""
         routes = self._routes_with(topic, subscription)
         self._wake(routes, subscription)
         return sum(self._skip(route, subscription, None) for route in routes)
 
     def _skip(self, route: PartitionRoute, subscription: str, entries: int | None) -> int:
         # Two calls, of which the second may be repeated when its answer is lost.
-        end = self._ask_dispatcher(route, subscription, "end_of_skip", entries=entries)
-        self._ask_dispatcher(route, subscription, "acknowledge_through", position=end["position"])
+        end = self._calls.ask_dispatcher(route, subscription, "end_of_skip", entries=entries)
+        self._calls.ask_dispatcher(route, subscription, "acknowledge_through", position=end["position"])
         return int(end["entries"])
 
-    def expire_messages(self, topic: str, subscription: str, older_than_seconds: float) -> int:
-        """Acknowledge what was published more than so many seconds ago; returns how many entries that were.
-
-        It goes up to the first message that is younger. Consumers keep what they hold.
-        """
+    def expire(self, topic: str, subscription: str, older_than_seconds: float) -> int:
+        """Acknowledge what is older than so many seconds; returns how many entries that were."""
         before_ms = _before_ms(older_than_seconds)
         routes = self._routes_with(topic, subscription)
         self._wake(routes, subscription)
         return sum(
-            int(self._ask_dispatcher(route, subscription, "expire", published_before_ms=before_ms))
+            int(self._calls.ask_dispatcher(route, subscription, "expire", published_before_ms=before_ms))
             for route in routes
         )
 
-    def expire_messages_all_subscriptions(self, topic: str, older_than_seconds: float) -> dict[str, int]:
-        """`expire_messages` for every durable subscription; returns the expired entries of each.
-
-        Dispatchers that sleep with nothing left to deliver are not started.
-        """
+    def expire_all(self, topic: str, older_than_seconds: float) -> dict[str, int]:
+        """Expire the messages of every durable subscription; returns the entries of each."""
         before_ms = _before_ms(older_than_seconds)
         expired: dict[str, int] = {}
-        for route in self._routes(topic):
-            partition = self._serving_stats(route)
+        for route in self._calls.routes(topic):
+            partition = self._calls.serving_stats(route)
             for known in partition["subscriptions"]:
                 name = known["name"]
                 expired.setdefault(name, 0)
                 if known["isServed"] or known["markDeletePosition"] != partition["lastPosition"]:
-                    asked = self._ask_dispatcher(route, name, "expire", published_before_ms=before_ms)
+                    asked = self._calls.ask_dispatcher(route, name, "expire", published_before_ms=before_ms)
                     expired[name] += int(asked)
         return expired
 
     def reset_cursor(self, topic: str, subscription: str, to: MessageId | int | str) -> None:
-        """Have a subscription start over at a message, at a time, or at an end.
-
-        `to` is the id of the first message it then gets (a batch comes whole; an id beyond the end is the
-        end), a publish time in ms since 1970, "earliest" or "latest". Connected consumers drop what they have
-        queued and go on there. An id concerns its own partition only. Raises InvalidConfiguration for an id
-        of another topic, OperationNotSupported for one that does not say which partition it is of.
-        """
+        """Have the dispatchers move a cursor to a message, a time, or an end."""
         target = _target(to)
         routes = self._routes_with(topic, subscription)
         if isinstance(target, list):
             assert isinstance(to, MessageId)
             routes = [self._route_of(topic, routes, to)]
         for route in routes:
-            self._ask_dispatcher(route, subscription, "reset", target=target)
+            self._calls.ask_dispatcher(route, subscription, "reset", target=target)
 
-    def peek_messages(self, topic: str, subscription: str, count: int = 1) -> list[Message]:
-        """The first so many messages that are not acknowledged, whoever holds them; nothing moves.
-
-        Fewer if there are no more. Those of a partitioned topic come partition by partition. Raises
-        CorruptData naming the place of an entry that cannot be read.
-        """
+    def peek(self, topic: str, subscription: str, count: int = 1) -> list[Message]:
+        """Read the first so many unacknowledged messages, partition by partition."""
         count = _count("count", count, least=1)
         if count > MAX_PEEKED_MESSAGES:
             raise ValueError(f"count={count}: at most {MAX_PEEKED_MESSAGES} messages; subscribe to get more")
@@ -189,7 +153,7 @@ class TopicSubscriptions(TopicCalls):
             behind: list[int] | None = [-1, -1]
             while behind is not None and len(messages) < count:
                 left = count - len(messages)
-                answer = self._ask_dispatcher(route, subscription, "peek", messages=left, behind=behind)
+                answer = self._calls.ask_dispatcher(route, subscription, "peek", messages=left, behind=behind)
                 for block in answer["blocks"]:
                     messages += _decoded(route, *block)
                 behind = answer["end"]
@@ -200,15 +164,15 @@ class TopicSubscriptions(TopicCalls):
     def _wake(self, routes: list[PartitionRoute], subscription: str) -> None:
         """Let all dispatchers start at the same time."""
         for route in routes:
-            self._wake_dispatcher(route, subscription)
+            self._calls.wake_dispatcher(route, subscription)
 
     def _registered(self, route: PartitionRoute) -> set[str]:
-        return {one["name"] for one in self._serving_stats(route)["subscriptions"] if one["durable"]}
+        return {one["name"] for one in self._calls.serving_stats(route)["subscriptions"] if one["durable"]}
 
     def _routes_with(self, topic: str, subscription: str) -> list[PartitionRoute]:
         """The partitions that have the subscription. Raises SubscriptionNotFound if none has."""
         check_text("subscription", subscription)
-        routes = [route for route in self._routes(topic) if subscription in self._registered(route)]
+        routes = [route for route in self._calls.routes(topic) if subscription in self._registered(route)]
         if not routes:
             raise SubscriptionNotFound(f"Subscription {subscription!r} not found for topic {topic}")
         return routes

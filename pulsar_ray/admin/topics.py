@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+import builtins
+from collections.abc import Mapping
+from typing import Any
+
+from pulsar_ray.admin.topic_calls import Broker, TopicCalls
 from pulsar_ray.admin.topic_growth import TopicGrowth, check_partitions
 from pulsar_ray.admin.topic_inspection import TopicInspection
-from pulsar_ray.admin.topic_keys import TopicKeys
 from pulsar_ray.admin.topic_subscriptions import TopicSubscriptions
 from pulsar_ray.client.options.checks import check_flag, check_text
+from pulsar_ray.client.received.message import Message
 from pulsar_ray.errors import InvalidTopicName, NotAllowedError, PulsarException, TopicNotFound
+from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.topic_name import TopicName, is_namespace
 
 
-class Topics(TopicGrowth, TopicInspection, TopicKeys, TopicSubscriptions):
-    """Topics of a broker. Names may be short: `t` is persistent://public/default/t."""
+class Topics:
+    """Topics of a broker. Names may be short: `t` is persistent://public/default/t.
+
+    Each change of a durable subscription returns when its effect is durable, and may be repeated. The
+    work is done by the subscription's dispatcher, which is started if it sleeps. On a partitioned topic it is
+    done on every partition that has the subscription; name one partition (`<topic>-partition-<number>`) to
+    mean that one only. All raise TopicNotFound, SubscriptionNotFound, and ValueError for arguments that mean
+    nothing.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._calls = TopicCalls(broker)
+        self._growth = TopicGrowth(self._calls)
+        self._inspection = TopicInspection(self._calls)
+        self._subscriptions = TopicSubscriptions(self._calls)
 
     def create_topic(self, topic: str) -> None:
         """Create a topic without partitions. Raises NotAllowedError if it exists, InvalidTopicName."""
@@ -33,7 +52,22 @@ class Topics(TopicGrowth, TopicInspection, TopicKeys, TopicSubscriptions):
                 self.partitions(namespace).get(name.full) == partitions
             )
 
-        self._admin.ask("create_topic", name.full, partitions, was_done=is_there)
+        self._calls.ask_controller("create_topic", name.full, partitions, was_done=is_there)
+
+    def update_partitioned_topic(self, topic: str, partitions: int) -> None:
+        """Let a partitioned topic have so many partitions, more than it has now.
+
+        Durable when it returns. Every durable subscription that all present partitions have (but for those
+        that are away) is created on the new ones, from their beginning, before anybody can publish to them.
+        Connected producers and consumers find them within `auto_update_partitions_interval_seconds`. From
+        then on a key may belong to
+        another partition, so that its order holds before and after, and not across (Pulsar's
+        `update-partitioned-topic`). What an attempt that failed left undone the next one finishes.
+
+        Raises TopicNotFound, NotAllowedError unless the topic is partitioned and would grow,
+        InvalidConfiguration unless the number is in 1..10000.
+        """
+        self._growth.grow(topic, partitions)
 
     def delete(self, topic: str, force: bool = False) -> None:
         """Delete a topic with all its partitions, subscriptions and messages.
@@ -42,7 +76,7 @@ class Topics(TopicGrowth, TopicInspection, TopicKeys, TopicSubscriptions):
         """
         check_flag("force", force)
         full = TopicName.parse(topic).full
-        self._admin.ask(
+        self._calls.ask_controller(
             "delete_topic", full, force, was_done=lambda refused: isinstance(refused, TopicNotFound)
         )
 
@@ -61,7 +95,7 @@ class Topics(TopicGrowth, TopicInspection, TopicKeys, TopicSubscriptions):
         check_text("namespace", namespace)
         if not is_namespace(namespace):
             raise InvalidTopicName(f"{namespace!r} is not a namespace: use 'tenant/namespace'")
-        return {name: count for name, count in self._admin.ask("list_topics", namespace)}  # noqa: C416
+        return {name: count for name, count in self._calls.ask_controller("list_topics", namespace)}  # noqa: C416
 
     def get_partitions(self, topic: str) -> int:
         """The number of partitions; 0 for a topic that is not partitioned. Raises TopicNotFound."""
@@ -70,3 +104,148 @@ class Topics(TopicGrowth, TopicInspection, TopicKeys, TopicSubscriptions):
         if count is None:
             raise TopicNotFound(f"the topic {name.full} does not exist")
         return count
+
+    # ---- looking at topics, which starts no dispatcher and changes nothing
+
+    def stats(self, topic: str, *, subscriptions: bool = True) -> dict[str, Any]:
+        """Counters, rates, producers, subscriptions and consumers, with Pulsar's field names.
+
+        Of a partitioned topic the sums, and each partition's own under `partitions`. Counters start at 0 with
+        the actor that counts; rates are of the last ten seconds; backlogs count entries. Cheap enough to ask
+        every second: one call to each running actor, no disk. Without `subscriptions` only the partitions
+        are asked. A partition that is away, or does not answer, has the reason as `refused`, and zeros; that
+        it is `away` is said as well. Raises TopicNotFound.
+        """
+        check_flag("subscriptions", subscriptions)
+        return self._inspection.stats(topic, subscriptions=subscriptions)
+
+    def partitioned_stats(self, topic: str) -> dict[str, Any]:
+        """`stats` of a partitioned topic. Raises NotAllowedError for one that is not."""
+        stats = self.stats(topic)
+        if "partitions" not in stats:
+            raise NotAllowedError(f"{topic} is not a partitioned topic: use stats()")
+        return stats
+
+    def stats_internal(self, topic: str) -> dict[str, Any]:
+        """Ledgers and cursors, as Pulsar's stats-internal; of a partitioned topic under `partitions`.
+
+        Without those that are away. Raises TopicNotFound, ServiceUnitNotReady while a partition cannot serve.
+        """
+        return self._inspection.stats_internal(topic)
+
+    def subscriptions(self, topic: str) -> builtins.list[str]:
+        """The names of all subscriptions, sorted: durable ones, and others while they are connected.
+
+        Raises TopicNotFound, WrongNode if all partitions are away.
+        """
+        return self._inspection.subscriptions(topic)
+
+    def get_last_message_id(self, topic: str) -> MessageId:
+        """The id of the newest message, (-1,-1,-1,-1) of an empty topic; of a batch its last message's.
+
+        Raises OperationNotSupported for a partitioned topic: name one of its partitions.
+        """
+        return self._inspection.last_message_id(topic)
+
+    # ---- durable subscriptions
+
+    def create_subscription(
+        self,
+        topic: str,
+        subscription: str,
+        position: MessageId | str = "earliest",
+        *,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a durable subscription; from now on the topic keeps for it what it has not acknowledged.
+
+        `position` is "earliest", "latest", or the id of the first message it gets (a batch comes whole). No
+        dispatcher is started for it. On a partitioned topic it is created on each partition, and an id is
+        refused with OperationNotSupported. Raises NotAllowedError if it exists, InvalidConfiguration for an
+        empty name and for an id of another topic.
+        """
+        self._subscriptions.create(topic, subscription, position, properties=properties)
+
+    def unsubscribe(self, topic: str, subscription: str, force: bool = False) -> None:
+        """Delete a subscription with its backlog.
+
+        Raises NotAllowedError while consumers are connected, unless forced: then their next call raises
+        SubscriptionNotFound, and they do not bring the subscription back.
+        """
+        self._subscriptions.delete(topic, subscription, force)
+
+    def skip(self, topic: str, subscription: str, count: int) -> int:
+        """Acknowledge the first so many unacknowledged entries (a batch is one); returns how many there were.
+
+        What consumers hold of them they keep. Raises OperationNotSupported for a partitioned topic, which has
+        no order of its own: name one of its partitions.
+        """
+        return self._subscriptions.skip(topic, subscription, count)
+
+    def skip_all(self, topic: str, subscription: str) -> int:
+        """Acknowledge everything stored by now; returns how many entries that were. Consumers keep what they
+        hold.
+        """
+        return self._subscriptions.skip_all(topic, subscription)
+
+    def expire_messages(self, topic: str, subscription: str, older_than_seconds: float) -> int:
+        """Acknowledge what was published more than so many seconds ago; returns how many entries that were.
+
+        It goes up to the first message that is younger. Consumers keep what they hold.
+        """
+        return self._subscriptions.expire(topic, subscription, older_than_seconds)
+
+    def expire_messages_all_subscriptions(self, topic: str, older_than_seconds: float) -> dict[str, int]:
+        """`expire_messages` for every durable subscription; returns the expired entries of each.
+
+        Dispatchers that sleep with nothing left to deliver are not started.
+        """
+        return self._subscriptions.expire_all(topic, older_than_seconds)
+
+    def reset_cursor(self, topic: str, subscription: str, to: MessageId | int | str) -> None:
+        """Have a subscription start over at a message, at a time, or at an end.
+
+        `to` is the id of the first message it then gets (a batch comes whole; an id beyond the end is the
+        end), a publish time in ms since 1970, "earliest" or "latest". Connected consumers drop what they have
+        queued and go on there. An id concerns its own partition only. Raises InvalidConfiguration for an id
+        of another topic, OperationNotSupported for one that does not say which partition it is of.
+        """
+        self._subscriptions.reset_cursor(topic, subscription, to)
+
+    def peek_messages(self, topic: str, subscription: str, count: int = 1) -> builtins.list[Message]:
+        """The first so many messages that are not acknowledged, whoever holds them; nothing moves.
+
+        Fewer if there are no more. Those of a partitioned topic come partition by partition. Raises
+        CorruptData naming the place of an entry that cannot be read.
+        """
+        return self._subscriptions.peek(topic, subscription, count)
+
+    # ---- questions to dispatchers
+
+    def why_blocked(self, topic: str, subscription: str) -> dict[str, Any]:
+        """Why messages of a durable subscription are not delivered just now.
+
+        `reason` says it in a sentence. `hashes` are those of a Key_Shared subscription whose messages wait:
+        `hash`, its `owner`, `heldBy` (who still has unacknowledged messages of it: `consumerName`,
+        `unackMsgs`, `messageIds` as [ledger, entry, batch index or -1]), `waitingMessages`, `firstWaiting`,
+        `blockedMs`. `consumers` are those that take nothing, with a `reason` each. At most 100 hashes, and
+        100 ids of each consumer, are listed. (PIP-379 leaves such a call to a later one.)
+        """
+        return self._of_partitions(topic, subscription, "why_blocked")
+
+    def key_owner(self, topic: str, subscription: str, key: str) -> dict[str, Any]:
+        """The `hash` of a key or ordering key on a Key_Shared subscription, and its `owner`'s name or None.
+
+        `drainedBy` names consumers that still have unacknowledged messages of a hash that has moved. Raises
+        NotAllowedError if consumers of another type are connected.
+        """
+        check_text("key", key)
+        return self._of_partitions(topic, subscription, "key_owner", key=key)
+
+    def _of_partitions(self, topic: str, subscription: str, call: str, **arguments: Any) -> dict[str, Any]:
+        check_text("subscription", subscription)
+        found: dict[str, dict[str, Any]] = {
+            route.topic: self._calls.ask_dispatcher(route, subscription, call, **arguments)
+            for route in self._calls.routes_there(topic)
+        }
+        return found.get(TopicName.parse(topic).full) or {"partitions": found}

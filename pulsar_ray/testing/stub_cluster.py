@@ -121,7 +121,11 @@ class StubCluster:
         return self._topics.topics(namespace)
 
     def controller(
-        self, method: str, *arguments: Any, timeout_s: float, was_done: Callable[[PulsarException], bool]
+        self,
+        method: str,
+        *arguments: Any,
+        timeout_s: float,
+        was_done: Callable[[PulsarException], bool] = lambda _: False,
     ) -> Any:
         """A call to the controller by an administrator; what crosses is a copy."""
 

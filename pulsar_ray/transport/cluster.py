@@ -97,6 +97,25 @@ class Cluster(Protocol):
         """Let the actor notice when this process dies, on a carrier that does not show it."""
         ...
 
+    def controller(
+        self,
+        method: str,
+        *arguments: Any,
+        timeout_s: float,
+        was_done: Callable[[PulsarException], bool] = lambda _: False,
+    ) -> Any:
+        """Call the controller, again while it restarts; `was_done` as for `retry.until`."""
+
+    def call(self, address: str, method: str, *arguments: Any, timeout_s: float) -> Any:
+        """Make one control call to an actor. Raises Moved when no actor has the name."""
+
+    def call_again(self, address: str, method: str, *arguments: Any, timeout_s: float) -> Any:
+        """Make a harmless control call to an actor, again while it restarts."""
+
+    def stats(self, address: str) -> dict[str, Any]:
+        """An actor's own counters. Raises Moved, NotConnected, Timeout; starts nobody."""
+        ...
+
     def dispatcher_gone(self, address: str) -> None: ...
 
     def report_silent(self, address: str) -> None: ...
