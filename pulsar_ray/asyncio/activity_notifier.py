@@ -6,14 +6,10 @@ import asyncio
 import inspect
 import logging
 from queue import Empty
-from typing import TYPE_CHECKING
 
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
 from pulsar_ray.client.options.policies import ConsumerEventListener
 from pulsar_ray.lane.timers import LoopTimers
-
-if TYPE_CHECKING:
-    from pulsar_ray.asyncio.consumer import Consumer
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +20,7 @@ class ActivityNotifier:
     What it raises is logged. Made on the loop; `stop` may come from any thread.
     """
 
-    def __init__(self, consumer: Consumer, listener: ConsumerEventListener, core: ConsumerCore) -> None:
+    def __init__(self, consumer: object, listener: ConsumerEventListener, core: ConsumerCore) -> None:
         self._consumer = consumer
         self._listener = listener
         self._changes = core.activity

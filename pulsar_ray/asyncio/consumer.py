@@ -7,13 +7,13 @@ import time
 from collections.abc import Iterable
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from pulsar_ray.asyncio.activity_notifier import ActivityNotifier
 from pulsar_ray.asyncio.blocking_calls import in_thread
-from pulsar_ray.asyncio.lazy_handle import LazyHandle
+from pulsar_ray.asyncio.lazy_handle import LazyHandle, OpeningClient
 from pulsar_ray.asyncio.loop_handles import LoopConsumer
 from pulsar_ray.asyncio.receiving import has_message_available, receive_into, receive_one
 from pulsar_ray.asyncio.requests import all_answered
@@ -32,9 +32,6 @@ from pulsar_ray.errors import InvalidConfiguration, Timeout
 from pulsar_ray.lane.await_within import retrieved
 from pulsar_ray.model.message_id import MessageId
 
-if TYPE_CHECKING:
-    from pulsar_ray.asyncio.client import Client
-
 
 class Consumer(LazyHandle[LoopConsumer]):
     """Receives from a topic through a subscription, in any number of tasks of its loop. Made by
@@ -46,7 +43,9 @@ class Consumer(LazyHandle[LoopConsumer]):
 
     _what = "consumer"
 
-    def __init__(self, client: Client, options: ConsumerOptions, inner: LoopConsumer | None = None) -> None:
+    def __init__(
+        self, client: OpeningClient, options: ConsumerOptions, inner: LoopConsumer | None = None
+    ) -> None:
         super().__init__(client)
         self._options = options
         self._confirming: dict[PartitionConsumer, asyncio.Future[None]] = {}

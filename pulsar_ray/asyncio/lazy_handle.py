@@ -5,14 +5,30 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from pulsar_ray.asyncio.blocking_calls import in_thread
+from pulsar_ray.asyncio.loop_handles import LoopConsumer, LoopProducer, LoopReader
 from pulsar_ray.client.endpoint.ending import Ending
+from pulsar_ray.client.options.consumer_options import ConsumerOptions
+from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.errors import AlreadyClosed, NotConnected
 
-if TYPE_CHECKING:
-    from pulsar_ray.asyncio.client import Client
+
+class OpeningClient(Protocol):
+    """The client that a producer, consumer or reader belongs to, and is opened by."""
+
+    @property
+    def operation_timeout_s(self) -> float: ...
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The running loop, if the client lives on it. Raises NotAllowedError, AlreadyClosed."""
+
+    async def open_producer(self, options: ProducerOptions) -> LoopProducer: ...
+
+    async def open_consumer(self, options: ConsumerOptions) -> LoopConsumer: ...
+
+    async def open_reader(self, arguments: dict[str, Any]) -> LoopReader: ...
 
 
 class _Handle(Protocol):
@@ -32,7 +48,7 @@ class LazyHandle(Generic[T]):
 
     _what: ClassVar[str]
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: OpeningClient) -> None:
         self._client = client
         self._inner: T | None = None
         self._unopened = Ending(self._what)

@@ -7,22 +7,19 @@ import time
 from collections.abc import Iterable
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from pulsar_ray.asyncio.blocked_sends import BlockedSends
 from pulsar_ray.asyncio.blocking_calls import in_thread
-from pulsar_ray.asyncio.lazy_handle import LazyHandle
+from pulsar_ray.asyncio.lazy_handle import LazyHandle, OpeningClient
 from pulsar_ray.asyncio.loop_handles import LoopProducer
 from pulsar_ray.asyncio.send_future import SendFuture
 from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.errors import Timeout
 from pulsar_ray.lane.await_within import within
 from pulsar_ray.model.message_id import MessageId
-
-if TYPE_CHECKING:
-    from pulsar_ray.asyncio.client import Client
 
 
 class Producer(LazyHandle[LoopProducer]):
@@ -35,7 +32,9 @@ class Producer(LazyHandle[LoopProducer]):
 
     _what = "producer"
 
-    def __init__(self, client: Client, options: ProducerOptions, inner: LoopProducer | None = None) -> None:
+    def __init__(
+        self, client: OpeningClient, options: ProducerOptions, inner: LoopProducer | None = None
+    ) -> None:
         super().__init__(client)
         self._options = options
         self._blocks = options.block_if_queue_full

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pulsar_ray.asyncio.blocking_calls import in_thread
-from pulsar_ray.asyncio.lazy_handle import LazyHandle
+from pulsar_ray.asyncio.lazy_handle import LazyHandle, OpeningClient
 from pulsar_ray.asyncio.loop_handles import LoopReader
 from pulsar_ray.asyncio.receiving import has_message_available, receive_one
 from pulsar_ray.client.received.batch_collector import receive_timeout_s
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.model.message_id import MessageId
-
-if TYPE_CHECKING:
-    from pulsar_ray.asyncio.client import Client
 
 
 class Reader(LazyHandle[LoopReader]):
@@ -24,7 +21,9 @@ class Reader(LazyHandle[LoopReader]):
 
     _what = "reader"
 
-    def __init__(self, client: Client, arguments: dict[str, Any], inner: LoopReader | None = None) -> None:
+    def __init__(
+        self, client: OpeningClient, arguments: dict[str, Any], inner: LoopReader | None = None
+    ) -> None:
         super().__init__(client)
         self._arguments = arguments
         if inner is not None:

@@ -149,6 +149,7 @@ class LaneServer:
 
     async def _welcome(self, sock: socket.socket) -> None:
         """Make a lane of a new connection; the hello comes later."""
+        lane = None
         try:
             configure_socket(sock)
             peer = self._credentials(sock)
@@ -161,6 +162,8 @@ class LaneServer:
         except OSError as error:
             # It is gone already, or this process is short of something: it connects again.
             logger.debug("a connection could not be taken: %s", error)
+            if lane is not None:
+                self._unproven.remove(lane)
             sock.close()
 
     def _refuse(self, sock: socket.socket, peer: PeerCredentials | None) -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 from pulsar_ray.errors import ProtocolError, PulsarException, Timeout
-from pulsar_ray.lane.hello import HelloFields, encode_error, encode_welcome, parse_hello
+from pulsar_ray.format.block_memory import BlockMemory
+from pulsar_ray.lane.hello import HelloFields, SessionDecision, encode_error, encode_welcome, parse_hello
+from pulsar_ray.lane.limits import LaneLimits
 from pulsar_ray.lane.peer import PeerCredentials, PeerWatch, is_stopped
+from pulsar_ray.lane.receive_budget import ReceiveBudget
 from pulsar_ray.lane.shared_memory import BorrowedMemory
 from pulsar_ray.session.packet import Buffer, Packet, PacketParser, total_bytes
-
-if TYPE_CHECKING:
-    from pulsar_ray.lane.server import LaneServer
 
 
 class LaneHandler(Protocol):
@@ -41,6 +41,33 @@ class LaneHandler(Protocol):
         """
 
 
+class LaneHost(Protocol):
+    """The server that accepted a lane: what all its lanes share, and what each tells it of itself."""
+
+    loop: asyncio.AbstractEventLoop
+    limits: LaneLimits
+    budget: ReceiveBudget
+    staging: bytearray
+    memory: BlockMemory
+    is_closing: bool
+
+    @property
+    def token_check(self) -> Callable[[HelloFields], SessionDecision]:
+        """Answers with the session, or raises the PulsarException to refuse with."""
+
+    def watch_deadlines(self) -> None:
+        """A lane has a deadline running: look at all of them until none has."""
+
+    def lane_opened(self, lane: ServerLane) -> None:
+        """The lane is connected."""
+
+    def lane_proven(self, lane: ServerLane) -> None:
+        """The lane's client has shown its token."""
+
+    def lane_ended(self, lane: ServerLane) -> None:
+        """The connection is gone, and so is the question what became of its peer."""
+
+
 class ServerLane(asyncio.BufferedProtocol):
     """A client's lane at the actor; `peer` is known of a Unix socket.
 
@@ -48,7 +75,7 @@ class ServerLane(asyncio.BufferedProtocol):
     """
 
     def __init__(
-        self, server: LaneServer, handler: LaneHandler, kind: str, peer: PeerCredentials | None
+        self, server: LaneHost, handler: LaneHandler, kind: str, peer: PeerCredentials | None
     ) -> None:
         self.kind = kind
         """'socket' or 'tcp'."""
