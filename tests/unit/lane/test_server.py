@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 import random
 import resource
@@ -8,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +28,7 @@ from pulsar_ray.errors import (
     Timeout,
 )
 from pulsar_ray.lane.address import set_kernel_timeout
-from pulsar_ray.lane.hello import encode_hello, parse_error
+from pulsar_ray.lane.hello import HelloFields, SessionDecision, encode_hello, parse_error
 from pulsar_ray.lane.limits import LaneLimits
 from pulsar_ray.lane.peer import PeerCredentials
 from pulsar_ray.lane.server import LaneServer
@@ -38,6 +41,7 @@ from tests.unit.lane.server_thread import (
     HELLO_FIELDS,
     SWALLOW,
     EchoHandler,
+    Journal,
     ServerThread,
 )
 
@@ -383,3 +387,46 @@ def test_tcp_port_out_of_a_range(tmp_path: Path) -> None:
         assert taken < address.port < taken + 200
         assert server.run(other.listen_tcp()) == address
         server.run(other.close())
+
+
+class LoopThatTakesNothing:
+    """An event loop on which no accepted socket becomes a connection."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.refused = 0
+
+    async def connect_accepted_socket(self, make: Any, sock: socket.socket) -> Any:
+        make()
+        self.refused += 1
+        raise OSError(errno.ENOBUFS, "no buffer space")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+
+def nobody(hello: HelloFields) -> SessionDecision:
+    raise SessionLost(f"nobody knows {hello}")
+
+
+def test_a_connection_that_the_loop_cannot_take_counts_no_longer(tmp_path: Path) -> None:
+    async def refused() -> tuple[int, int]:
+        loop: Any = LoopThatTakesNothing(asyncio.get_running_loop())
+        server = LaneServer(
+            loop,
+            tmp_path,
+            node_address="127.0.0.1",
+            token_check=lambda _: None,
+            handler=EchoHandler(Journal()),
+        )
+        address = await server.start()
+        sock = address.new_socket()
+        sock.connect(address.target())
+        deadline = time.monotonic() + DEADLINE_S
+        while not loop.refused and time.monotonic() < deadline:
+            await asyncio.sleep(0.001)
+        await server.close()
+        sock.close()
+        return loop.refused, len(server._unproven)
+
+    assert asyncio.run(refused()) == (1, 0)
