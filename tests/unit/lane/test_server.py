@@ -416,7 +416,7 @@ def test_a_connection_that_the_loop_cannot_take_counts_no_longer(tmp_path: Path)
             loop,
             tmp_path,
             node_address="127.0.0.1",
-            token_check=lambda _: None,
+            token_check=nobody,
             handler=EchoHandler(Journal()),
         )
         address = await server.start()
