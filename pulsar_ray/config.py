@@ -252,20 +252,6 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     _from_keywords(settings)
 
 
-def to_pulsar_key(name: str) -> str:
-    """max_message_size -> maxMessageSize. Raises InvalidConfiguration if there is no such setting."""
-    if name not in _FIELDS:
-        raise unknown_setting(name, _FIELDS, "")
-    return pulsar_key(_FIELDS[name])
-
-
-def from_pulsar_key(key: str) -> str:
-    """maxMessageSize -> max_message_size. Raises InvalidConfiguration if there is no such setting."""
-    if key not in _NAME_OF_KEY:
-        raise unknown_setting(key, _NAME_OF_KEY, "")
-    return _NAME_OF_KEY[key]
-
-
 def describe_settings() -> list[tuple[str, SettingValue, str]]:
     """(name, default, meaning) of every setting."""
     return [(field.name, default_of(field), field.metadata["doc"]) for field in _FIELDS.values()]

@@ -105,12 +105,6 @@ class ActorLink:
         """True while a carrier stands."""
         return self._connection is not None
 
-    @property
-    def carrier_kind(self) -> str:
-        """`unix`, `tcp`, `ray`, or `none` while detached."""
-        connection = self._connection
-        return connection.kind if connection is not None else "none"
-
     def ensure_attached(self, deadline: float) -> AttachReply:
         """Wait until attached; raises what attaching met last once `deadline` (time.monotonic) has passed."""
         if os.getpid() != self._pid:

@@ -7,19 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from pulsar_ray.config import (
     GIB,
     MIB,
     Settings,
     describe_settings,
-    from_pulsar_key,
-    to_pulsar_key,
 )
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.format.block import MAX_ROWS
+from pulsar_ray.setting_fields import default_of, pulsar_key
 
-NAMES = [field.name for field in dataclasses.fields(Settings)]
+FIELDS = {field.name: field for field in dataclasses.fields(Settings)}
+NAMES = list(FIELDS)
 
 
 def load(
@@ -52,20 +53,24 @@ def test_defaults_are_pulsars() -> None:
     ],
 )
 def test_names_convert_to_pulsars_keys(name: str, key: str) -> None:
-    assert to_pulsar_key(name) == key
+    assert pulsar_key(FIELDS[name]) == key
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_name_converts_there_and_back(name: str) -> None:
-    key = to_pulsar_key(name)
-    assert from_pulsar_key(key) == name
+def test_every_setting_is_found_in_a_file_by_pulsars_key(name: str, tmp_path: Path) -> None:
+    key = pulsar_key(FIELDS[name])
     assert "_" not in key
+    file = tmp_path / "broker.yaml"
+    file.write_text(yaml.safe_dump({key: default_of(FIELDS[name])}))
+    assert getattr(load(file), name) == getattr(load(), name)
 
 
-@pytest.mark.parametrize("convert", [to_pulsar_key, from_pulsar_key])
-def test_converting_an_unknown_name_fails(convert: Any) -> None:
+@pytest.mark.parametrize("key", ["maxMesageSize", "max_mesage_size"])
+def test_an_unknown_key_in_a_file_fails(key: str, tmp_path: Path) -> None:
+    file = tmp_path / "broker.yaml"
+    file.write_text(f"{key}: 1\n")
     with pytest.raises(InvalidConfiguration, match="no setting"):
-        convert("maxMesageSize")
+        load(file)
 
 
 def test_every_setting_is_described() -> None:
