@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pulsar_ray.errors import InvalidConfiguration
-from pulsar_ray.session.request_shapes import (
+from pulsar_ray.session.field_checks import (
     Check,
     are_properties,
     is_flag,

@@ -8,19 +8,36 @@ working; anything else raises PROTOCOL_VERSION.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pulsar_ray.errors import ProtocolError
-from pulsar_ray.model.entry_sets import EntryBits, EntryRange
 from pulsar_ray.model.row_sets import WireRows
+from pulsar_ray.session.field_checks import (
+    Arguments,
+    BatchRowsList,
+    ConsumerTypeNumber,
+    CumulativePlace,
+    CursorStart,
+    EntryRanges,
+    FailedEntries,
+    Flag,
+    Incarnation,
+    KeySharedFields,
+    MessagePlace,
+    Number,
+    NumberOrNone,
+    PositionOrNone,
+    PropertiesOrNone,
+    ScatteredEntries,
+    Text,
+    TextOrNone,
+)
 from pulsar_ray.session.packet import Packet, encode_packet
 
 PROTOCOL_VERSION = 1
 
 Grant = tuple[int, int, int, int, int, int, WireRows, int, int]
-BatchRows = tuple[int, int, tuple[tuple[int, int], ...]]
-"""(ledger id, entry id, half-open row ranges of the batch)."""
 
 
 class OpenProducer(NamedTuple):
@@ -29,15 +46,15 @@ class OpenProducer(NamedTuple):
     Repeating it re-opens the same producer: incarnation and first pending entry_seq decide.
     """
 
-    request_id: int
-    producer_id: int
-    name: str | None
-    incarnation: int
-    replaces_incarnation: int
-    first_pending_seq: int
-    access_mode: int
-    user_named: bool
-    properties: Mapping[str, str] | None = None
+    request_id: Number
+    producer_id: Number
+    name: TextOrNone
+    incarnation: Incarnation
+    replaces_incarnation: Incarnation
+    first_pending_seq: Number
+    access_mode: Number
+    user_named: Flag
+    properties: PropertiesOrNone = None
 
 
 class ProducerOpened(NamedTuple):
@@ -157,9 +174,9 @@ class MoveHold(NamedTuple):
     more.
     """
 
-    subscription_number: int
-    ledger_id: int
-    entry_id: int
+    subscription_number: Number
+    ledger_id: Number
+    entry_id: Number
 
 
 class OpenConsumer(NamedTuple):
@@ -175,29 +192,29 @@ class OpenConsumer(NamedTuple):
     `is_multi_topic`: it belongs to a consumer of several topics.
     """
 
-    request_id: int
-    consumer_id: int
-    name: str
-    incarnation: int
-    consumer_type: int
-    priority_level: int
-    batch_index_ack: bool
-    reads_files: bool
-    dispatcher_epoch: int
-    received: int
-    held: Sequence[BatchRows]
-    start: dict[str, Any] | None
-    subscription: str
-    received_messages: int
-    joined: int = 0
-    is_multi_topic: bool = False
-    key_shared: tuple[int, bool, Sequence[tuple[int, int]]] | None = None
+    request_id: Number
+    consumer_id: Number
+    name: Text
+    incarnation: Incarnation
+    consumer_type: ConsumerTypeNumber
+    priority_level: Number
+    batch_index_ack: Flag
+    reads_files: Flag
+    dispatcher_epoch: Number
+    received: Number
+    held: BatchRowsList
+    start: CursorStart
+    subscription: Text
+    received_messages: Number
+    joined: Number = 0
+    is_multi_topic: Flag = False
+    key_shared: KeySharedFields = None
     """Of a Key_Shared consumer: mode, whether out of order delivery is allowed, declared inclusive ranges."""
-    credit: int = 0
+    credit: Number = 0
     """On a non-persistent topic, where what finds no credit is dropped: it is there with the consumer."""
-    generation: int | None = None
+    generation: NumberOrNone = None
     """The one that `held` is of: what was held before a seek is not held any more."""
-    properties: Mapping[str, str] | None = None
+    properties: PropertiesOrNone = None
 
 
 class ConsumerOpened(NamedTuple):
@@ -249,15 +266,15 @@ class Acknowledge(NamedTuple):
     `cumulative` is (ledger id, entry id, row | -1); `entry_bits` are scattered entries (`entry_sets`).
     """
 
-    request_id: int
-    consumer_id: int
-    ranges: Sequence[EntryRange]
-    batch_rows: Sequence[BatchRows]
-    cumulative: tuple[int, int, int] | None
-    at_once: bool = True
-    generation: int | None = None
+    request_id: Number
+    consumer_id: Number
+    ranges: EntryRanges
+    batch_rows: BatchRowsList
+    cumulative: CumulativePlace
+    at_once: Flag = True
+    generation: NumberOrNone = None
     """When they were acknowledged; of those from before a seek nothing is left to say."""
-    entry_bits: Sequence[EntryBits] = ()
+    entry_bits: ScatteredEntries = ()
 
 
 class NegativeAcknowledge(NamedTuple):
@@ -271,12 +288,12 @@ class NegativeAcknowledge(NamedTuple):
     below 0, which no repeat makes pass, refers to nothing that was delivered later.
     """
 
-    consumer_id: int
-    items: Sequence[tuple[int, int, tuple[tuple[int, int], ...], int]]
-    request_id: int = 0
-    received: int = -1
-    oldest: tuple[int, int, int] | None = None
-    first_said: tuple[int, int] | None = None
+    consumer_id: Number
+    items: FailedEntries
+    request_id: Number = 0
+    received: Number = -1
+    oldest: MessagePlace = None
+    first_said: PositionOrNone = None
 
 
 class RedeliverUnacknowledged(NamedTuple):
@@ -313,10 +330,10 @@ class Reset(NamedTuple):
 class Call(NamedTuple):
     """Either way: a named control request with keyword arguments, answered by Done or Failed."""
 
-    request_id: int
-    endpoint_id: int
-    method: str
-    arguments: dict[str, Any]
+    request_id: Number
+    endpoint_id: Number
+    method: Text
+    arguments: Arguments
 
 
 class Ping(NamedTuple):

@@ -23,7 +23,7 @@ from pulsar_ray.lane.limits import LaneLimits
 from pulsar_ray.lane.server import LaneServer
 from pulsar_ray.lane.server_lane import ServerLane
 from pulsar_ray.session.packet import Packet
-from pulsar_ray.session.request_shapes import check_request
+from pulsar_ray.session.request_checks import check_request
 from pulsar_ray.session.requests import (
     PROTOCOL_VERSION,
     Done,

@@ -1,61 +1,26 @@
-"""What the fields of requests to an actor may hold.
+"""Checks of single fields, and the types that requests to an actor declare their fields with.
 
 A packet can carry any value in any field, and one that nobody expected would show as a defect deep inside the
-actor, which ends its process. So everything is looked at before anything is done with it: a request that is
-refused has changed nothing.
+actor, which ends its process. So every field of a request names its check beside its type, in
+`session/requests.py`, and `session/request_checks.py` calls them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Annotated, Any
 
-from pulsar_ray.errors import ProtocolError
+from pulsar_ray.model.entry_sets import EntryBits, EntryRange
 from pulsar_ray.model.enums import ConsumerType
-from pulsar_ray.session.requests import (
-    Acknowledge,
-    Call,
-    CloseEndpoint,
-    Credit,
-    Follow,
-    MoveHold,
-    NegativeAcknowledge,
-    OpenConsumer,
-    OpenProducer,
-    Ping,
-    Publish,
-    RedeliverUnacknowledged,
-    Request,
-)
 
 Check = Callable[[Any], bool]
+BatchRows = tuple[int, int, tuple[tuple[int, int], ...]]
+"""(ledger id, entry id, half-open row ranges of the batch)."""
 
 _END = 2**63
 _ROW_END = 2**31
 _CONSUMER_TYPES = frozenset(map(int, ConsumerType))
-
-
-def check_request(request: Request) -> None:
-    """Raise ProtocolError for one that actors do not take, or whose fields hold what they cannot."""
-    kind = type(request)
-    plain = _PLAIN.get(kind)
-    if plain is not None:
-        if tuple(map(type, request)) != plain:
-            wrong = [type(value) is not wanted for value, wanted in zip(request, plain, strict=True)]
-            raise _refusal(request, wrong.index(True))
-        return
-    checks = _SHAPES.get(kind)
-    if checks is None:
-        raise ProtocolError(f"{kind.__name__} is no request to an actor")
-    for place, (check, value) in enumerate(zip(checks, request, strict=True)):
-        if not check(value):
-            raise _refusal(request, place)
-
-
-def _refusal(request: Request, place: int) -> ProtocolError:
-    name, value = request._fields[place], request[place]
-    return ProtocolError(f"{type(request).__name__}: {name} cannot be {value!r:.100}")
 
 
 def is_number(value: Any) -> bool:
@@ -182,68 +147,22 @@ def are_properties(value: Any) -> bool:
     return _is_named(value) and all(map(is_text, value.values()))
 
 
-# Of these the types say enough. They are the frequent ones.
-_PLAIN: dict[type[Any], tuple[type[Any], ...]] = {
-    Publish: (int, bool),
-    Credit: (int, int, int, int),
-    Ping: (int,),
-    CloseEndpoint: (int, int),
-    RedeliverUnacknowledged: (int, int, int, int),
-    Follow: (int, int, bool, int, str),
-}
-
-_SHAPES: dict[type[Any], tuple[Check, ...]] = {
-    OpenProducer: (
-        is_number,
-        is_number,
-        or_none(is_text),
-        is_incarnation,
-        is_incarnation,
-        is_number,
-        is_number,
-        is_flag,
-        or_none(are_properties),
-    ),
-    MoveHold: (is_number, is_number, is_number),
-    OpenConsumer: (
-        is_number,
-        is_number,
-        is_text,
-        is_incarnation,
-        _is_type_of_consumer,
-        is_number,
-        is_flag,
-        is_flag,
-        is_number,
-        is_number,
-        _are_batch_rows,
-        or_none(_is_start),
-        is_text,
-        is_number,
-        is_number,
-        is_flag,
-        or_none(_is_key_shared),
-        is_number,
-        or_none(is_number),
-        or_none(are_properties),
-    ),
-    Acknowledge: (
-        is_number,
-        is_number,
-        _are_entry_ranges,
-        _are_batch_rows,
-        or_none(_is_cumulative),
-        is_flag,
-        or_none(is_number),
-        _are_entry_bits,
-    ),
-    NegativeAcknowledge: (
-        is_number,
-        _are_failures,
-        is_number,
-        is_number,
-        or_none(_is_message),
-        or_none(is_position),
-    ),
-    Call: (is_number, is_number, is_text, _is_named),
-}
+# A field's type and its check. A bare `int`, `bool` or `str` is checked to be of just that type.
+Number = Annotated[int, is_number]
+Incarnation = Annotated[int, is_incarnation]
+Text = Annotated[str, is_text]
+Flag = Annotated[bool, is_flag]
+NumberOrNone = Annotated[int | None, or_none(is_number)]
+TextOrNone = Annotated[str | None, or_none(is_text)]
+PropertiesOrNone = Annotated[Mapping[str, str] | None, or_none(are_properties)]
+ConsumerTypeNumber = Annotated[int, _is_type_of_consumer]
+BatchRowsList = Annotated[Sequence[BatchRows], _are_batch_rows]
+CursorStart = Annotated[dict[str, Any] | None, or_none(_is_start)]
+KeySharedFields = Annotated[tuple[int, bool, Sequence[tuple[int, int]]] | None, or_none(_is_key_shared)]
+EntryRanges = Annotated[Sequence[EntryRange], _are_entry_ranges]
+CumulativePlace = Annotated[tuple[int, int, int] | None, or_none(_is_cumulative)]
+ScatteredEntries = Annotated[Sequence[EntryBits], _are_entry_bits]
+FailedEntries = Annotated[Sequence[tuple[int, int, tuple[tuple[int, int], ...], int]], _are_failures]
+MessagePlace = Annotated[tuple[int, int, int] | None, or_none(_is_message)]
+PositionOrNone = Annotated[tuple[int, int] | None, or_none(is_position)]
+Arguments = Annotated[dict[str, Any], _is_named]

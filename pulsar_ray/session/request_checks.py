@@ -1,0 +1,68 @@
+"""Checking requests to an actor as a whole, before anything is done with them."""
+
+from __future__ import annotations
+
+from typing import Any, get_type_hints
+
+from pulsar_ray.errors import ProtocolError
+from pulsar_ray.session.field_checks import Check
+from pulsar_ray.session.requests import (
+    Acknowledge,
+    Call,
+    CloseEndpoint,
+    Credit,
+    Follow,
+    MoveHold,
+    NegativeAcknowledge,
+    OpenConsumer,
+    OpenProducer,
+    Ping,
+    Publish,
+    RedeliverUnacknowledged,
+    Request,
+)
+
+
+def check_request(request: Request) -> None:
+    """Raise ProtocolError for one that actors do not take, or whose fields hold what they cannot.
+
+    A request that is refused has changed nothing.
+    """
+    kind = type(request)
+    plain = _PLAIN.get(kind)
+    if plain is not None:
+        if tuple(map(type, request)) != plain:
+            wrong = [type(value) is not wanted for value, wanted in zip(request, plain, strict=True)]
+            raise _refusal(request, wrong.index(True))
+        return
+    checks = _CHECKS.get(kind)
+    if checks is None:
+        raise ProtocolError(f"{kind.__name__} is no request to an actor")
+    for place, (check, value) in enumerate(zip(checks, request, strict=True)):
+        if not check(value):
+            raise _refusal(request, place)
+
+
+def _refusal(request: Request, place: int) -> ProtocolError:
+    name, value = request._fields[place], request[place]
+    return ProtocolError(f"{type(request).__name__}: {name} cannot be {value!r:.100}")
+
+
+def _types_of(kind: type[Any]) -> tuple[type[Any], ...]:
+    """The declared types of the fields."""
+    return tuple(get_type_hints(kind).values())
+
+
+def _checks_of(kind: type[Any]) -> tuple[Check, ...]:
+    """The checks that the fields are declared with."""
+    return tuple(hint.__metadata__[0] for hint in get_type_hints(kind, include_extras=True).values())
+
+
+# The types say enough of the frequent ones.
+_PLAIN: dict[type[Any], tuple[type[Any], ...]] = {
+    kind: _types_of(kind) for kind in (Publish, Credit, Ping, CloseEndpoint, RedeliverUnacknowledged, Follow)
+}
+_CHECKS: dict[type[Any], tuple[Check, ...]] = {
+    kind: _checks_of(kind)
+    for kind in (OpenProducer, MoveHold, OpenConsumer, Acknowledge, NegativeAcknowledge, Call)
+}
