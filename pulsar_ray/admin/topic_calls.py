@@ -50,7 +50,10 @@ class TopicCalls:
         return self._broker.cluster.resolve(name, create=False, timeout_s=self.timeout_s)
 
     def routes(self, topic: str) -> list[PartitionRoute]:
-        """As `all_routes`, for what has to be done at all of them. Raises WrongNode if one is away."""
+        """As `all_routes`, for what has to be done at all of them.
+
+        Raises WrongNode if one is away.
+        """
         routes = self.all_routes(topic)
         for route in routes:
             check_any_there([route])
@@ -67,7 +70,10 @@ class TopicCalls:
         check_any_there(self._broker.cluster.resolve(route.topic, create=False, timeout_s=self.timeout_s))
 
     def ask_partition(self, route: PartitionRoute, method: str, **arguments: Any) -> Any:
-        """A control call of a partition, repeated while it restarts. Raises WrongNode if it is away."""
+        """A control call of a partition, repeated while it restarts.
+
+        Raises WrongNode if it is away.
+        """
 
         def ask(left_s: float) -> Any:
             try:

@@ -1,4 +1,7 @@
-"""From the counters of a partition and its dispatchers to topic stats in Pulsar's shape. Pure."""
+"""From the counters of a partition and its dispatchers to topic stats in Pulsar's shape.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +37,9 @@ _DROPS = ("msgDropRate", "msgDropCounter")
 def partition_stats(
     partition: Mapping[str, Any], durable: Mapping[str, Any], readers: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Stats of one partition. `durable` and `readers` are stats by subscription name, of the dispatchers that
-    run.
+    """Stats of one partition.
+
+    `durable` and `readers` are stats by subscription name, of the dispatchers that run.
 
     A durable subscription that has none there is described from the partition's own knowledge. A partition
     that cannot serve has `refused` with the reason.

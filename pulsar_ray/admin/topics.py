@@ -183,8 +183,9 @@ class Topics:
         return self._subscriptions.skip(topic, subscription, count)
 
     def skip_all(self, topic: str, subscription: str) -> int:
-        """Acknowledge everything stored by now; returns how many entries that were. Consumers keep what they
-        hold.
+        """Acknowledge everything stored by now; returns how many entries that were.
+
+        Consumers keep what they hold.
         """
         return self._subscriptions.skip_all(topic, subscription)
 

@@ -28,8 +28,10 @@ class _Waiting:
 
 
 class BlockedSends:
-    """Of one producer. Messages bound for a partition wait for that one; those in turn wait together for the
-    one that `next_in_turn` gives, which changes while they are added.
+    """Of one producer.
+
+    Messages bound for a partition wait for that one; those in turn wait together for the one that
+    `next_in_turn` gives, which changes while they are added.
     """
 
     def __init__(

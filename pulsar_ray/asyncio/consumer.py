@@ -34,8 +34,9 @@ from pulsar_ray.model.message_id import MessageId
 
 
 class Consumer(LazyHandle[LoopConsumer]):
-    """Receives from a topic through a subscription, in any number of tasks of its loop. Made by
-    `Client.subscribe`; pickled, it subscribes anew at its first awaited call.
+    """Receives from a topic through a subscription, in any number of tasks of its loop.
+
+    Made by `Client.subscribe`; pickled, it subscribes anew at its first awaited call.
 
     Delivery is at least once: what was not acknowledged durably when something crashed comes again. A
     receiving call that is cancelled, or runs into `asyncio.wait_for`'s timeout, loses no message.
@@ -64,7 +65,9 @@ class Consumer(LazyHandle[LoopConsumer]):
     # --- receiving --------------------------------------------------------------------------------
 
     async def receive(self, timeout_millis: int | None = None) -> Message:
-        """The next message; waits for ever, or so many ms. Tasks get messages in the order of their calls.
+        """The next message; waits for ever, or so many ms.
+
+        Tasks get messages in the order of their calls.
 
         Raises Timeout, AlreadyClosed, InvalidConfiguration with a timeout on a queue of size 0, CorruptData
         naming the position of an entry that cannot be read (it stays unacknowledged).
@@ -110,7 +113,10 @@ class Consumer(LazyHandle[LoopConsumer]):
         return await has_message_available(inner.core, self._client.operation_timeout_s)
 
     def pause(self) -> None:
-        """Ask the broker for nothing more until `resume`. What is on its way or here is received as usual."""
+        """Ask the broker for nothing more until `resume`.
+
+        What is on its way or here is received as usual.
+        """
         self._client.loop()
         self._open_already().core.is_paused = True
 
@@ -199,7 +205,10 @@ class Consumer(LazyHandle[LoopConsumer]):
         await in_thread((await self._open_first()).unsubscribe)
 
     async def get_last_message_id(self) -> MessageId:
-        """The id of the newest message of the topic, (-1,-1,-1,-1) if it is empty. One partition only."""
+        """The id of the newest message of the topic, (-1,-1,-1,-1) if it is empty.
+
+        One partition only.
+        """
         return await in_thread((await self._open_first()).get_last_message_id)
 
     async def get_last_message_ids(self) -> list[MessageId]:
@@ -207,8 +216,9 @@ class Consumer(LazyHandle[LoopConsumer]):
         return await in_thread((await self._open_first()).get_last_message_ids)
 
     async def close(self) -> None:
-        """Make acknowledgments durable and leave. A second call raises AlreadyClosed, one after
-        `unsubscribe` or `Client.shutdown` does not.
+        """Make acknowledgments durable and leave.
+
+        A second call raises AlreadyClosed, one after `unsubscribe` or `Client.shutdown` does not.
         """
         await super().close()
 

@@ -23,8 +23,9 @@ from pulsar_ray.model.message_id import MessageId
 
 
 class Producer(LazyHandle[LoopProducer]):
-    """Publishes to a topic, from any number of tasks of its loop. Made by `Client.create_producer`; pickled,
-    it reconnects as a new one at its first awaited call.
+    """Publishes to a topic, from any number of tasks of its loop.
+
+    Made by `Client.create_producer`; pickled, it reconnects as a new one at its first awaited call.
 
     A receipt (the return of `send`) means: stored durably, and there after any crash. Without one the outcome
     is unknown. Messages of one partition are stored in the order in which their sends began.
@@ -161,8 +162,9 @@ class Producer(LazyHandle[LoopProducer]):
                 raise Timeout("flush: messages are still unconfirmed") from None
 
     async def close(self) -> None:
-        """Store what is pending, then disconnect. A second call raises AlreadyClosed, one after
-        `Client.shutdown` does not.
+        """Store what is pending, then disconnect.
+
+        A second call raises AlreadyClosed, one after `Client.shutdown` does not.
         """
         await super().close()
 

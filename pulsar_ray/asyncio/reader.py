@@ -33,7 +33,10 @@ class Reader(LazyHandle[LoopReader]):
         return await self._client.open_reader(self._arguments)
 
     async def read_next(self, timeout_millis: int | None = None) -> Message:
-        """The next message; waits for ever, or so many ms (then Timeout). Cancelled, it loses none."""
+        """The next message; waits for ever, or so many ms (then Timeout).
+
+        Cancelled, it loses none.
+        """
         self._client.loop()
         inner = self._inner or await self._open_first()
         timeout_s = None if timeout_millis is None else receive_timeout_s(timeout_millis)

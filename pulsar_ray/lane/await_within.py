@@ -10,7 +10,9 @@ T = TypeVar("T")
 
 
 async def within(awaited: Awaitable[T], seconds: float | None) -> T:
-    """Await it for at most so long; None is for ever. Raises asyncio.TimeoutError; it is cancelled then.
+    """Await it for at most so long; None is for ever.
+
+    Raises asyncio.TimeoutError; it is cancelled then.
 
     A cancellation of the caller always gets through, although the result may be there in the same turn of the
     loop: `asyncio.wait_for` returned that result instead before Python 3.12. The result is then dropped, so

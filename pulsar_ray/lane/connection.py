@@ -226,7 +226,10 @@ class LaneConnection:
             self.lose(AlreadyClosed("the connection was closed by its owner"), tells=False)
 
     def lose(self, error: PulsarException, *, tells: bool = True) -> None:
-        """End the connection because of `error`; only the first call has an effect. From any thread."""
+        """End the connection because of `error`; only the first call has an effect.
+
+        From any thread.
+        """
         with self._state_lock:
             if self._lost is not None:
                 return

@@ -59,8 +59,10 @@ class UnprovenConnections(Generic[T]):
         return len(self._peers)
 
     def add(self, connection: T, peer: Hashable) -> T | None:
-        """A connection came. The oldest one of its peer, or of all, is returned where there are too many: it
-        is forgotten and has to go.
+        """A connection came.
+
+        The oldest one of its peer, or of all, is returned where there are too many: it is forgotten and has
+        to go.
         """
         of_peer = self._by_peer.setdefault(peer, {})
         oldest = None

@@ -203,7 +203,10 @@ class LaneWriter:
             self._watch_progress()
 
     def _fail(self, error: Exception) -> PulsarException:
-        """Nothing more can be written. The reader gets a moment to find out why the peer closed."""
+        """Nothing more can be written.
+
+        The reader gets a moment to find out why the peer closed.
+        """
         self._is_broken = True
         if isinstance(error, PulsarException):
             self._lose(error)

@@ -119,7 +119,9 @@ class LaneServer:
         return self.unix_address
 
     async def listen_tcp(self, ports: range | None = None) -> TcpAddress:
-        """Listen on the node's address too, on a free port of `ports` (default: any). Repeats are harmless.
+        """Listen on the node's address too, on a free port of `ports` (default: any).
+
+        Repeats are harmless.
 
         Raises OSError when no port of the range is free.
         """

@@ -168,7 +168,10 @@ class LentMemory:
 
 
 class MemoryLender:
-    """Which of a client's packets to one actor go through memory. It is lent with the first large one."""
+    """Which of a client's packets to one actor go through memory.
+
+    It is lent with the first large one.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -297,7 +300,10 @@ class BorrowedMemory:
 
 
 def _map_of(pid: int, descriptor: int, uid: int) -> mmap.mmap:
-    """The memory behind a descriptor of another process. Raises OSError if it is not there or not as lent."""
+    """The memory behind a descriptor of another process.
+
+    Raises OSError if it is not there or not as lent.
+    """
     path = f"/proc/{pid}/fd/{descriptor}"
     status = os.stat(path)
     if not stat.S_ISREG(status.st_mode) or status.st_uid != uid or status.st_size != _MEMORY_BYTES:

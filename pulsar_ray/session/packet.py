@@ -56,7 +56,10 @@ _NO_BODY = memoryview(b"")
 
 
 class Packet(NamedTuple):
-    """One received packet. `body` is read-only and owns its bytes: it may be held as long as needed."""
+    """One received packet.
+
+    `body` is read-only and owns its bytes: it may be held as long as needed.
+    """
 
     type: int
     fields: tuple[Any, ...]
@@ -101,7 +104,10 @@ def total_bytes(buffers: Sequence[Buffer]) -> int:
 
 
 def packet_length(header: Buffer) -> int:
-    """The length of the whole packet that begins with this header. Raises ProtocolError if it can be none."""
+    """The length of the whole packet that begins with this header.
+
+    Raises ProtocolError if it can be none.
+    """
     return _parse_header(header)[2]
 
 

@@ -278,8 +278,9 @@ class Acknowledge(NamedTuple):
 
 
 class NegativeAcknowledge(NamedTuple):
-    """Client to dispatcher: redeliver now. Each item is (ledger id, entry id, row ranges, redelivery count it
-    refers to).
+    """Client to dispatcher: redeliver now.
+
+    Each item is (ledger id, entry id, row ranges, redelivery count it refers to).
 
     A repeat refers to a count that has passed, and changes nothing. `received` is the number of the last
     delivery that has arrived, and `oldest` the (ledger id, first entry id, row) of the first message that

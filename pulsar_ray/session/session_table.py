@@ -91,7 +91,10 @@ class Session:
 
 
 class SessionTable:
-    """Sessions of one actor. `on_ended(session, crashed)` is called once for each that will not come back."""
+    """Sessions of one actor.
+
+    `on_ended(session, crashed)` is called once for each that will not come back.
+    """
 
     def __init__(
         self,
@@ -172,7 +175,10 @@ class SessionTable:
         session.heard_ms = now_ms
 
     def lost(self, session: Session, carrier: Carrier, now_ms: int, *, peer_died: bool) -> None:
-        """The carrier is gone. A dead peer ends the session at once, a lost lane starts its grace period."""
+        """The carrier is gone.
+
+        A dead peer ends the session at once, a lost lane starts its grace period.
+        """
         if session.carrier is not carrier:
             return
         session.carrier = None

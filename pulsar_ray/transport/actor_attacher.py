@@ -33,7 +33,10 @@ class ActorAttacher:
         self._wants_tcp = transport == "tcp"
 
     def attach(self) -> AttachReply:
-        """Once. Raises Moved, Timeout, or what the actor refuses with; a later call may do better."""
+        """Once.
+
+        Raises Moved, Timeout, or what the actor refuses with; a later call may do better.
+        """
         if self._has_moved:
             self.address = self._find_address()
             self._has_moved = False

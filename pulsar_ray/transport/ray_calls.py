@@ -35,7 +35,9 @@ class RayCall:
 
 
 class RayCalls:
-    """A context for every use of Ray. At the process's end those inside are waited for, and nobody enters.
+    """A context for every use of Ray.
+
+    At the process's end those inside are waited for, and nobody enters.
 
     References to results are let go of inside, or else by nobody.
     """

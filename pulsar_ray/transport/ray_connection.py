@@ -28,7 +28,10 @@ LOST_CALLS = 3
 
 
 class RayConnection:
-    """Thread-safe. Calls that fail are made again, with the same packets; a few failures in a row end it."""
+    """Thread-safe.
+
+    Calls that fail are made again, with the same packets; a few failures in a row end it.
+    """
 
     kind = "ray"
 
@@ -68,7 +71,9 @@ class RayConnection:
         return self._lost is not None
 
     def send(self, buffers: Sequence[Any], *, waits: bool = False) -> None:
-        """Queue packets; whoever waits, or the connection's thread, takes them up. Raises once it is lost.
+        """Queue packets; whoever waits, or the connection's thread, takes them up.
+
+        Raises once it is lost.
 
         `waits`: the caller is about to `wait`, and will take them up itself.
         """

@@ -47,7 +47,10 @@ def snapshot_payload(cursor: ManagedCursor) -> dict[str, Any]:
 
 
 def changes_payload(cursor: ManagedCursor) -> dict[str, Any]:
-    """What changed since the last flush. Holes that mark-delete has passed by now are left out."""
+    """What changed since the last flush.
+
+    Holes that mark-delete has passed by now are left out.
+    """
     changes, mark_delete = cursor.changes, cursor.mark_delete
     payload = _head(cursor)
     if changes.is_reset:
@@ -76,7 +79,10 @@ def changes_payload(cursor: ManagedCursor) -> dict[str, Any]:
 
 
 def cursor_from_snapshot(payload: dict[str, Any]) -> ManagedCursor:
-    """A cursor in the state of a snapshot. KeyError, TypeError or ValueError if it is none."""
+    """A cursor in the state of a snapshot.
+
+    KeyError, TypeError or ValueError if it is none.
+    """
     name, is_durable, properties = payload["s"]
     cursor = ManagedCursor(Subscription(name, is_durable, dict(properties)))
     apply_changes(cursor, payload)
@@ -84,7 +90,10 @@ def cursor_from_snapshot(payload: dict[str, Any]) -> ManagedCursor:
 
 
 def apply_changes(cursor: ManagedCursor, payload: dict[str, Any]) -> None:
-    """Bring a cursor to the state after a record. KeyError, TypeError or ValueError if it is none."""
+    """Bring a cursor to the state after a record.
+
+    KeyError, TypeError or ValueError if it is none.
+    """
     if payload.get("r"):
         cursor.mark_delete = Position(*payload["m"])
         cursor.restore_nothing()

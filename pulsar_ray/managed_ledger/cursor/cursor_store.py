@@ -76,7 +76,9 @@ class CursorStore:
 
     @classmethod
     def open(cls, directory: Path) -> CursorStore:
-        """Take over an existing cursor; blocks. A torn end of its log is left out: nobody was promised it.
+        """Take over an existing cursor; blocks.
+
+        A torn end of its log is left out: nobody was promised it.
 
         Raises CorruptData if the log is missing or damaged, WrongNode if the directory is not there.
         """
@@ -135,7 +137,10 @@ class CursorStore:
 
 
 def read_cursor(directory: Path) -> ManagedCursor | None:
-    """The cursor as its log has it, read without owning it; None without a log. Raises CorruptData."""
+    """The cursor as its log has it, read without owning it; None without a log.
+
+    Raises CorruptData.
+    """
     content = read_log(directory, LOG_NAME)
     if content is None:
         return None

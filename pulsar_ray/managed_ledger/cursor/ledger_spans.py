@@ -24,7 +24,10 @@ class LedgerSpans:
         self.replace(spans)
 
     def replace(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Take a new list of (ledger id, last entry id or -1). ValueError if it is unsorted."""
+        """Take a new list of (ledger id, last entry id or -1).
+
+        ValueError if it is unsorted.
+        """
         ids = [ledger_id for ledger_id, _ in spans]
         if any(a >= b for a, b in pairwise(ids)):
             raise ValueError(f"ledger ids are not ascending: {ids}")
@@ -35,7 +38,10 @@ class LedgerSpans:
             self._before[i] = self._before[i - 1] + self._lasts[i - 1] + 1
 
     def extend(self, end: Position) -> None:
-        """The entry `end` exists, and all before it in its ledger. Cheap where it is in the newest ledger."""
+        """The entry `end` exists, and all before it in its ledger.
+
+        Cheap where it is in the newest ledger.
+        """
         if not self._ids or end.ledger_id > self._ids[-1]:
             before = self._before[-1] + self._lasts[-1] + 1 if self._ids else 0
             self._ids.append(end.ledger_id)

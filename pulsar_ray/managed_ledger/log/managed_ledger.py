@@ -70,7 +70,9 @@ class ManagedLedger:
         acquire_lock: Callable[[Path], HeldLock] = take_lock,
         disk: Disk = SYSTEM_DISK,
     ) -> ManagedLedger:
-        """Own the log and recover it; touches the disk. A former owner is killed, or fenced, when it returns.
+        """Own the log and recover it; touches the disk.
+
+        A former owner is killed, or fenced, when it returns.
 
         Raises WrongNode when it must exist and does not, CorruptData when manifest or epoch are damaged,
         DataDirectoryInUse, NetworkFileSystem, NotOurDataDirectory. Corrupt entries only show in

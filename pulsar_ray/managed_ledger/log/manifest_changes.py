@@ -1,4 +1,7 @@
-"""Subscriptions, leases and trimming: every change of the manifest that is not an append. Touches no disk."""
+"""Subscriptions, leases and trimming: every change of the manifest that is not an append.
+
+Touches no disk.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +126,10 @@ class ManifestChanges:
     def grant_lease(
         self, first: Position, last: Position, expires_ms: int, lease_id: int | None = None
     ) -> ManifestChange:
-        """Keep the ledgers of a range until a time; the result is the lease's id. Its id again renews it."""
+        """Keep the ledgers of a range until a time; the result is the lease's id.
+
+        Its id again renews it.
+        """
         manifest = self._state.manifest
         if lease_id is None:
             lease_id = manifest.next_lease
@@ -143,7 +149,9 @@ class ManifestChanges:
     # ---- trimming
 
     def trim(self, now_ms: int, retention: Retention | None = None) -> ManifestChange | None:
-        """Delete ledgers at the front that nobody needs; the result is their ids. None: nothing to do.
+        """Delete ledgers at the front that nobody needs; the result is their ids.
+
+        None: nothing to do.
 
         It also ends expired leases, and an idle open ledger that everybody has consumed, so that a later trim
         can take it.

@@ -1,4 +1,7 @@
-"""Reading a partition's manifest back from its log. Reads only; who owns the directory does not matter."""
+"""Reading a partition's manifest back from its log.
+
+Reads only; who owns the directory does not matter.
+"""
 
 from __future__ import annotations
 

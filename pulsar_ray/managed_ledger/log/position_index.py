@@ -12,7 +12,9 @@ POINT_ENTRIES = 4_000
 
 
 class IndexPoint(NamedTuple):
-    """A frame's start. `max_publish_ms` is the running maximum over everything before it in the whole log.
+    """A frame's start.
+
+    `max_publish_ms` is the running maximum over everything before it in the whole log.
 
     Clients' clocks differ, so publish times go up and down; the running maximum is sorted, and the first
     message published at or after a time is also where it first reaches that time.

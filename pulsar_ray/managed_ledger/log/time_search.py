@@ -26,7 +26,10 @@ class TimeSearch:
         self._end = end
 
     def run(self) -> Position:
-        """The entry, or the position behind the last one if all are older. Unreadable ones are passed."""
+        """The entry, or the position behind the last one if all are older.
+
+        Unreadable ones are passed.
+        """
         start = self._start
         for segment in self._segments:
             offset = SEGMENT_HEADER_SIZE

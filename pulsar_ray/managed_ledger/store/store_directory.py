@@ -33,7 +33,10 @@ _IGNORED = {"lost+found", ".DS_Store", "store.json.new", "store.lock", "cluster.
 
 
 class StoreDirectory:
-    """A data directory this process holds. Exactly one broker of one cluster uses a directory at a time."""
+    """A data directory this process holds.
+
+    Exactly one broker of one cluster uses a directory at a time.
+    """
 
     def __init__(self, path: Path, identity: StoreIdentity, lock: FileLock, cluster_lock: FileLock) -> None:
         self.path = path

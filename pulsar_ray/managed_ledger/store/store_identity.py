@@ -20,7 +20,9 @@ STORE_FORMAT_VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class StoreIdentity:
-    """What `store.json` says. A store without a `cluster_id` belongs to none yet, or to one of version 0.1.
+    """What `store.json` says.
+
+    A store without a `cluster_id` belongs to none yet, or to one of version 0.1.
 
     `catalog_store_id` and `catalog_host` say where the cluster's catalog lies, `generations` which catalogs
     there have been, `numbers_below` is above every partition number that may have been granted (ADR 0026).
