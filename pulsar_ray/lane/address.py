@@ -29,7 +29,7 @@ class UnixAddress(NamedTuple):
         return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 
     def target(self) -> str:
-        """What `socket.connect` takes."""
+        """The argument for `socket.connect`."""
         return self.path
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class TcpAddress(NamedTuple):
         return socket.socket(socket.AF_INET6 if ":" in self.host else socket.AF_INET, socket.SOCK_STREAM)
 
     def target(self) -> tuple[str, int]:
-        """What `socket.connect` takes."""
+        """The argument for `socket.connect`."""
         return (self.host, self.port)
 
     def __str__(self) -> str:
@@ -72,7 +72,9 @@ def set_kernel_timeout(sock: socket.socket, option: int, timeout_s: float) -> No
 
 
 def configure_socket(sock: socket.socket) -> None:
-    """Set what both ends of a TCP lane want; a Unix socket is left as it is.
+    """Set the options that both ends of a TCP lane want.
+
+    A Unix socket is left as it is.
 
     Nothing waits for full segments, and a peer that vanished is noticed within 13 s, both idle (keepalive)
     and while something waits to be acknowledged (user timeout). Larger buffers make large packets on a Unix

@@ -1,4 +1,4 @@
-"""Waiting on an event loop for so long and no longer, by one rule that holds on every Python."""
+"""Waiting on an event loop with a time limit, by one rule on every Python."""
 
 from __future__ import annotations
 
@@ -31,6 +31,11 @@ async def within(awaited: Awaitable[T], seconds: float | None) -> T:
 
 
 def retrieved(future: asyncio.Future[Any]) -> None:
-    """For futures whose error nobody may be left to take: the loop reports none as forgotten."""
+    """Mark a future's error as taken.
+
+    Nobody may be left to take it, and the loop would report it as forgotten.
+
+    The loop then reports it as forgotten to nobody.
+    """
     if not future.cancelled():
         future.exception()

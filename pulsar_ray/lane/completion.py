@@ -1,4 +1,7 @@
-"""What one thread waits for, far cheaper than `threading.Event` when nobody has to block for it."""
+"""An event that one thread waits for.
+
+It is far cheaper than `threading.Event` when nobody has to block for it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A client's lane, for threads that block: written, and by who waits read, in the caller's own thread."""
+"""A client's lane for threads that block.
+
+Callers write it in their own thread, and read it while they wait.
+"""
 
 from __future__ import annotations
 
@@ -50,14 +53,19 @@ class ConnectionHandler(Protocol):
         """All packets one read completed, in order."""
 
     def on_lost(self, connection: LaneConnection, error: PulsarException) -> None:
-        """Once, on the I/O thread, after the last `on_packets`; not at all if `close` came first.
+        """The connection is lost: called once, on the I/O thread, after the last `on_packets`.
+
+        Not at all if `close` came first.
 
         Packets written before may or may not have arrived.
         """
 
 
 class Awaited(Protocol):
-    """What `wait` waits for: a `threading.Event` or anything like it, set by the handler."""
+    """An event that `wait` can wait for.
+
+    A `threading.Event` or anything like it, set by the handler.
+    """
 
     def is_set(self) -> bool: ...
 
@@ -186,8 +194,8 @@ class LaneConnection:
     def wait(self, awaited: Awaited, deadline: float) -> bool:
         """Wait until `awaited` is set, reading the connection meanwhile if nobody else does.
 
-        True when it is set; False at `deadline` (of `time.monotonic()`) or once the connection is lost.
-        Never to be called from the handler. Whoever sends with `waits` calls it, set or not.
+        True when it is set; False at `deadline` (of `time.monotonic()`) or once the connection is lost. Never
+        to be called from the handler. Every caller that sends with `waits` calls it, set or not.
         """
         try:
             while not awaited.is_set():
@@ -206,11 +214,14 @@ class LaneConnection:
                 self._interest.apply()
 
     def room(self, length: int) -> memoryview | None:
-        """Memory for so much of a later packet, which then need not be copied; None if there is none."""
+        """Memory for so much of a later packet, which then need not be copied.
+
+        None if there is none.
+        """
         return None if self._lending is None else self._lending.room(length)
 
     has_unread = False
-    """Whoever has the time reads: nothing that arrived is left lying."""
+    """Read until nothing that arrived is left, in any thread that has the time."""
 
     def keep_alive(self, packet: bytes) -> None:
         """Write a small packet that says that this process lives; on the I/O thread."""
@@ -267,7 +278,10 @@ class LaneConnection:
             self._leave_to_caller()
 
     def _leave_to_caller(self) -> None:
-        """A caller has the reader role, and may be a while until it reads, or until it has said so."""
+        """Leave reading to a caller, which has the reader role.
+
+        It may be a while until the caller reads, or has said so.
+        """
         self._interest.look_away()
         # Behind that: who gives the role back later sees that nobody looks, who did before is seen here.
         if self._reader_role.acquire(blocking=False):
@@ -275,7 +289,10 @@ class LaneConnection:
             self._interest.apply()
 
     def abandon(self) -> None:
-        """Called in a forked child: the parent goes on with the socket, so nothing may be done to it here."""
+        """Let go of the socket in a forked child.
+
+        The parent goes on with it, so nothing may be done to it here.
+        """
         self._lost = ForkedClient("this connection belongs to the parent process")
         fd = self._sock.detach()
         if fd >= 0:
@@ -284,7 +301,9 @@ class LaneConnection:
             self._lending.abandon()
 
     def _read_until(self, awaited: Awaited, deadline: float, request: Sequence[Buffer] = ()) -> bool:
-        """Send the request and read, in this thread, which has the reader role, and give the role back.
+        """Send the request and read in this thread, which has the reader role.
+
+        Gives the role back.
 
         Whether it is set.
         """
@@ -316,7 +335,10 @@ class LaneConnection:
             self._close_if_idle()
 
     def _read(self, flags: int) -> bool:
-        """Receive once and hand out what it completed; True if there may be more to receive."""
+        """Receive once and hand out the packets that this completed.
+
+        True if there may be more to receive.
+        """
         try:
             buffer = self._parser.get_buffer()
             count = self._sock.recv_into(buffer, 0, flags)
@@ -365,7 +387,10 @@ class LaneConnection:
             interest.apply()
 
     def _close_if_idle(self) -> None:
-        """Close the lost socket unless a thread is still in it; that one will come here too."""
+        """Close the lost socket unless a thread is still in it.
+
+        That thread will come here too.
+        """
         if not self._reader_role.acquire(blocking=False):
             return
         try:

@@ -1,4 +1,7 @@
-"""How many connections the limit on open files leaves room for, and which newcomer has to go."""
+"""Bounds the connections of an actor by the limit on open files.
+
+Where there are too many, the oldest that has not proved itself goes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The first packets of a lane: hello, and welcome or an error; shared by every kind of lane end."""
+"""The first packets of a lane: hello, and welcome or an error.
+
+Every kind of lane end uses them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ _MAX_ERROR_TEXT = 2_000
 
 
 class HelloFields(NamedTuple):
-    """What a client presents: the session and token that attaching through the actor's handle gave it."""
+    """A client's session and token.
+
+    Attaching through the actor's handle gave them to the client.
+    """
 
     protocol_version: int
     session_id: int
@@ -21,7 +27,10 @@ class HelloFields(NamedTuple):
 
 
 class SessionDecision(NamedTuple):
-    """A hello is accepted: the lane keeps `session` for the owner and sends the fields of `welcome` back."""
+    """A hello is accepted.
+
+    The lane keeps `session` for the owner and sends the fields of `welcome` back.
+    """
 
     session: Any = None
     welcome: tuple[Any, ...] = ()
@@ -73,7 +82,10 @@ def parse_welcome(packet: Packet) -> tuple[Any, ...]:
 
 
 def parse_error(packet: Packet) -> PulsarException:
-    """The error an ERROR packet speaks of, as an instance of its own class or else of its code's."""
+    """The error of an ERROR packet, as an instance of its own class.
+
+    Of an unknown class it is that of its code.
+    """
     try:
         name, result, text, details = packet.fields
         error = error_from(str(name), str(text), dict(details))

@@ -1,4 +1,7 @@
-"""What the I/O thread's epoll watches one connection for, while threads of the application read it too."""
+"""The events that epoll watches one connection for.
+
+Threads of the application read the connection too, beside the I/O thread.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ _AWAY = select.EPOLLONESHOT | select.EPOLLRDHUP
 
 
 class IoInterest:
-    """What epoll was told last, and what it is to be told; from any thread.
+    """The events that epoll was told last, and those that are wanted.
+
+    From any thread.
 
     As long as it is armed for reading, epoll reports bytes that somebody else is about to read, again and
     again.
@@ -44,7 +49,8 @@ class IoInterest:
 
     def reported(self, mask: int) -> None:
         """Called by the I/O thread with each event: what is reported once only was that."""
-        # What is armed for reading was armed before it was told otherwise: that report is still to come.
+        # An event that is armed for reading was armed before epoll was told otherwise: that report is still
+        # to come.
         if self._told & select.EPOLLONESHOT and not mask & select.EPOLLIN:
             self._told = 0
 

@@ -22,8 +22,9 @@ class Inherited(Protocol):
     """Has a socket that forked children inherit."""
 
     def abandon(self) -> None:
-        """This process is a forked child: close the raw descriptor and nothing else, the parent still uses
-        the socket.
+        """Close the raw descriptor in a forked child, and nothing else.
+
+        The parent still uses the socket.
         """
 
 

@@ -1,4 +1,7 @@
-"""The writing side of a client's connection: whole packets, one writer at a time, nobody waiting for ever."""
+"""The writing side of a client's lane.
+
+Packets go out whole, one thread writes at a time, and nobody waits for ever.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ _FAREWELL_S = 0.1
 class LaneWriter:
     """Writes to a blocking socket, for threads that may block (`write`) and for others (`queue`).
 
-    What the latter could not write goes out before anything later: by the next writer, or by `flush` when
+    Bytes that the latter could not write go out before anything later: by the next writer, or by `flush` when
     the socket is writable again, for which `want_write(True)` asks. `lose` is called when writing fails or
     makes no progress in time.
     """
@@ -76,7 +79,10 @@ class LaneWriter:
             self.flush()
 
     def hold(self, buffers: Sequence[Buffer]) -> None:
-        """As `queue`, but more may follow at once: a `flush_held` is to come, by the same thread."""
+        """Queue these buffers as `queue` does, when more may follow at once.
+
+        A `flush_held` is to come, by the same thread.
+        """
         self.held_bytes += total_bytes(buffers)
         if self.held_bytes > _HELD_BYTES:
             self.held_bytes = 0
@@ -91,7 +97,10 @@ class LaneWriter:
             self.queue(())
 
     def queue(self, buffers: Sequence[Buffer]) -> None:
-        """Write these after everything queued, now or when the socket takes them; never blocks or raises."""
+        """Write these after everything queued, now or when the socket takes them.
+
+        It never blocks or raises.
+        """
         if buffers:
             self._packets.append(buffers)
         self.flush()
@@ -144,7 +153,9 @@ class LaneWriter:
             buffers = rest
 
     def _write_some(self, buffers: Sequence[Buffer], flags: int) -> Sequence[Buffer]:
-        """What the socket did not take of the buffers; the same object if it took nothing.
+        """Write buffers and return the rest that the socket did not take.
+
+        The same object if it took nothing.
 
         Without MSG_DONTWAIT the kernel waits for room: it goes on at the first freed bytes, where polling
         would have to wait until most of the socket's buffer is free.

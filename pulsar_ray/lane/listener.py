@@ -1,4 +1,4 @@
-"""Accepting connections, also while the process or the machine is short of what a connection takes."""
+"""Accepts connections, also while the process or the machine is short of files or memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ _AT_ONCE = 64
 
 
 class Listener:
-    """Gives the sockets of new connections to `accepted`, which belong to that then; all on the loop.
+    """Gives the sockets of new connections to `accepted`, which owns them from then on.
+
+    All on the loop.
 
     An event loop's own server closes its listening socket when a process has no file descriptor left. Here
     nothing is accepted for a moment, and the rest waits in the socket's backlog. The socket is listening.

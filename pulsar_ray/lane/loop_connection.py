@@ -1,4 +1,7 @@
-"""A client's lane that lives on an event loop: of an asyncio client, or of an actor that follows another."""
+"""A client's lane on an event loop.
+
+An asyncio client has it, and an actor that follows another.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ CONNECT_DEADLINE_S = 5.0
 
 
 class LoopConnection(asyncio.BufferedProtocol):
-    """Packets are handed over on the loop; `send` may be called from any thread and never blocks."""
+    """Hands packets over on the loop.
+
+    `send` may be called from any thread and never blocks.
+    """
 
     def __init__(
         self,
@@ -62,7 +68,9 @@ class LoopConnection(asyncio.BufferedProtocol):
         handler: ConnectionHandler,
         loop: asyncio.AbstractEventLoop,
     ) -> LoopConnection:
-        """Connect and be let in; blocks, so it must be called on another thread than the loop's.
+        """Connect and be let in.
+
+        It blocks, so it must be called on another thread than the loop's.
 
         Raises as LaneConnection's.
         """
@@ -115,7 +123,9 @@ class LoopConnection(asyncio.BufferedProtocol):
         return None
 
     def keep_alive(self, packet: bytes) -> None:
-        """Write a small packet even while the loop stands still; it may overtake what other threads queued.
+        """Write a small packet even while the loop stands still.
+
+        It may overtake packets that other threads queued.
 
         The session of a program that computes on its loop for minutes must not end. From any thread.
         """
@@ -134,7 +144,10 @@ class LoopConnection(asyncio.BufferedProtocol):
 
     @property
     def has_unread(self) -> bool:
-        """Whether something arrived that the loop did not come to read yet: the peer is not silent then."""
+        """Whether bytes arrived that the loop has not read yet.
+
+        The peer is not silent then.
+        """
         with contextlib.suppress(OSError, ValueError):
             poll = select.poll()
             poll.register(self._sock.fileno(), select.POLLIN)
@@ -142,7 +155,10 @@ class LoopConnection(asyncio.BufferedProtocol):
         return False
 
     def abandon(self) -> None:
-        """Called in a forked child: the parent goes on with the socket, so nothing may be done to it here."""
+        """Let go of the socket in a forked child.
+
+        The parent goes on with it, so nothing may be done to it here.
+        """
         self._lost = ForkedClient("this connection belongs to the parent process")
         fd = self._sock.detach()
         if fd >= 0:
@@ -171,7 +187,7 @@ class LoopConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.close()
 
-    # What the loop calls.
+    # Called by the loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)

@@ -1,4 +1,4 @@
-"""Who is at the other end of a Unix socket, and whether that process still lives."""
+"""The process at the other end of a Unix socket, and whether it still lives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _CREDENTIALS = struct.Struct("iII")
 
 
 class PeerCredentials(NamedTuple):
-    """Process and user as of connecting; pid 0 when it cannot be seen from here (another pid namespace)."""
+    """A peer's process and user as of connecting.
+
+    The pid is 0 when it cannot be seen from here (another pid namespace).
+    """
 
     pid: int
     uid: int
@@ -33,7 +36,9 @@ def peer_credentials(sock: socket.socket) -> PeerCredentials | None:
 
 
 class PeerWatch:
-    """Calls `on_death` on the loop once the process is gone, within a millisecond of a SIGKILL.
+    """Calls `on_death` on the loop once the process is gone.
+
+    Within a millisecond of a SIGKILL.
 
     End of file would not do: a forked child keeps its parent's socket open, and a cut connection is no dead
     client. Without a visible pid it never calls.
@@ -64,7 +69,10 @@ class PeerWatch:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process was stopped by a signal (state T); False for one that is gone."""
+    """Whether a signal has stopped a process (state T).
+
+    False for one that is gone.
+    """
     try:
         status = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class ReadableLane(Protocol):
-    """What the budget turns on and off."""
+    """A lane whose reading the budget turns on and off."""
 
     def allow_reading(self, allowed: bool) -> None:
         """Read, or leave the bytes in the socket until told otherwise."""

@@ -188,7 +188,9 @@ class LaneServer:
             )
 
     async def close(self, error: PulsarException | None = None) -> None:
-        """Stop listening, remove the socket and close every lane with `error`; returns when they are gone.
+        """Stop listening, remove the socket and close every lane with `error`.
+
+        Returns when they are gone.
 
         `on_closed` was called for each by then.
         """
@@ -221,7 +223,10 @@ class LaneServer:
         self._unproven.remove(lane)
 
     def lane_ended(self, lane: ServerLane) -> None:
-        """Called by a lane when its connection is gone and so is the question what became of its peer."""
+        """Note that a lane's connection is gone, and that its peer's fate is settled.
+
+        Called by the lane.
+        """
         self._lanes.discard(lane)
         self._unproven.remove(lane)
         if self._all_gone is not None and not self._lanes and not self._all_gone.done():

@@ -17,14 +17,19 @@ from pulsar_ray.session.packet import Buffer, Packet, PacketParser, total_bytes
 
 
 class LaneHandler(Protocol):
-    """The owner's side of its lanes; every call comes on the owner loop and must not block.
+    """The owner's side of its lanes.
+
+    Every call comes on the owner loop and must not block.
 
     A PulsarException raised by `on_open` or `on_packets` closes that lane with it. Any other exception is a
     defect and goes to the loop's exception handler.
     """
 
     def on_open(self, lane: ServerLane, hello: HelloFields) -> None:
-        """The client was let in and sent a welcome; `lane.session` is what the token check answered."""
+        """A client was let in and sent a welcome.
+
+        `lane.session` is what the token check answered.
+        """
 
     def on_packets(self, lane: ServerLane, packets: list[Packet]) -> None:
         """All packets one read completed, in order.
@@ -42,7 +47,10 @@ class LaneHandler(Protocol):
 
 
 class LaneHost(Protocol):
-    """The server that accepted a lane: what all its lanes share, and what each tells it of itself."""
+    """The server that accepted a lane.
+
+    It holds what all its lanes share, and each lane reports to it.
+    """
 
     loop: asyncio.AbstractEventLoop
     limits: LaneLimits
@@ -108,10 +116,12 @@ class ServerLane(asyncio.BufferedProtocol):
         self._abort_timer: asyncio.TimerHandle | None = None
         self._end_timer: asyncio.TimerHandle | None = None
 
-    # What the owner uses.
+    # Called by the owner.
 
     def send(self, buffers: Sequence[Buffer]) -> None:
-        """Queue a packet's buffers, which must not change until written; dropped when the lane is closing.
+        """Queue a packet's buffers, which must not change until written.
+
+        They are dropped when the lane is closing.
 
         The owner bounds what it queues by `unsent_bytes`: a lane with more than `limits.unsent_bytes` is
         closed.
@@ -127,7 +137,7 @@ class ServerLane(asyncio.BufferedProtocol):
 
     @property
     def is_peer_stopped(self) -> bool:
-        """Whether the process at the other end is stopped, as far as it can be seen from here."""
+        """Whether the peer's process is stopped, as far as it can be seen from here."""
         is_alive = self._watch is not None and self._watch.is_watching
         return is_alive and self.peer_pid is not None and is_stopped(self.peer_pid)
 
@@ -142,7 +152,10 @@ class ServerLane(asyncio.BufferedProtocol):
         return self._is_open and not self._is_closing
 
     def retain(self, count: int) -> None:
-        """Count `count` received bytes as kept; beyond the budget this lane, then all, are not read."""
+        """Count `count` received bytes as kept.
+
+        Beyond the budget this lane, then all, are not read.
+        """
         self._budget.retain(self, count)
 
     def release(self, count: int) -> None:
@@ -165,7 +178,7 @@ class ServerLane(asyncio.BufferedProtocol):
         self._abort_timer = self._loop.call_later(self._limits.close_s, self._abort)
         self._transport.close()
 
-    # What the loop calls.
+    # Called by the loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -228,7 +241,7 @@ class ServerLane(asyncio.BufferedProtocol):
         else:
             self._end_timer = self._loop.call_later(self._limits.peer_death_s, self._end)
 
-    # What the server calls.
+    # Called by the server.
 
     def allow_reading(self, allowed: bool) -> None:
         """The budget's decision on this lane."""
@@ -236,7 +249,10 @@ class ServerLane(asyncio.BufferedProtocol):
         self._update_reading()
 
     def check_deadlines(self, now: float) -> bool:
-        """Close the lane if its peer is too slow; True while there is something to watch."""
+        """Close the lane if its peer is too slow.
+
+        True while there is something to watch.
+        """
         if self._is_closing:
             return False
         if self._incomplete_since is not None and self._is_reading:
@@ -305,7 +321,8 @@ class ServerLane(asyncio.BufferedProtocol):
         if self._end_timer is not None:
             self._end()
         elif self._transport is not None and self._abort_timer is None:
-            # What it sent before it died is still read; then end of file comes, unless a forked child keeps
+            # The bytes that it sent before it died are still read; then end of file comes, unless a forked
+            # child keeps
             # it away.
             self._abort_timer = self._loop.call_later(self._limits.peer_death_s, self._abort)
 

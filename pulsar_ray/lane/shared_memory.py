@@ -1,4 +1,4 @@
-"""Large packets from a client on the node: through memory that both ends see (ADR 0020).
+"""Carries large packets of clients on the node in shared memory (ADR 0020).
 
 The client lends the actor a memfd: a page of marks, and a few slots. It copies a whole packet into a free
 slot, or writes its body there in the first place, and the socket carries a small packet that names the place.
@@ -51,7 +51,7 @@ IN_MEMORY = 5
 """The carrier's own packet: (slot, number, length, start within the slot), a packet that stands there."""
 
 MIN_SHARED_BYTES = 208 * 1024
-"""What the socket takes at once costs no more there."""
+"""Packets that the socket takes at once cost no more there."""
 SLOTS = 8
 SLOTS_FOR_COPIES = 4
 """So many are not given away as rooms, which stay in use until their packets are confirmed."""
@@ -75,7 +75,7 @@ class LentMemory:
         self._fd = memfd_create("pulsar-ray-lane", MFD_CLOEXEC | MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self._fd, _MEMORY_BYTES)
-            # What cannot shrink cannot end the process that looks at it.
+            # A file that cannot shrink cannot end the process that looks at it.
             fcntl.fcntl(self._fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)
             self._map = mmap.mmap(self._fd, _MEMORY_BYTES)
         except BaseException:
@@ -97,7 +97,10 @@ class LentMemory:
         return encode_packet(MEMORY, (self._fd, self._nonce))
 
     def put(self, packet: Sequence[Buffer], size: int) -> list[Buffer] | None:
-        """The packet to send instead of this one of `size` bytes; None if it has to go as it is."""
+        """Put a packet of `size` bytes into the memory; returns the packet to send instead.
+
+        None if it has to go as it is.
+        """
         if size > SLOT_BYTES or not self._marks[_TAKEN]:
             return None
         slot, start, written = self._room_in(packet, size)
@@ -120,7 +123,9 @@ class LentMemory:
         return [packet_head(IN_MEMORY, fields, 0)]
 
     def room(self, length: int) -> memoryview | None:
-        """Memory for so much of a packet, whose end `put` then need not copy; None if there is none to spare.
+        """Memory for so much of a packet, whose end `put` then need not copy.
+
+        None if there is none to spare.
 
         It belongs to whoever refers to it, also when this is closed: a packet may have to be sent again.
         Of what is not sent as its end, the last bytes are overwritten.
@@ -146,7 +151,10 @@ class LentMemory:
         ]
 
     def _room_in(self, packet: Sequence[Buffer], size: int) -> tuple[int | None, int, int]:
-        """If one of the buffers is of a room: its slot, the packet's start there, and which one it is."""
+        """Find the slot of a buffer that is of a room.
+
+        With the packet's start there, and which of the buffers it is.
+        """
         front = 0
         for place, buffer in enumerate(packet):
             length = memoryview(buffer).nbytes
@@ -179,7 +187,7 @@ class MemoryLender:
         self._is_over = False
 
     def shortened(self, packet: Sequence[Buffer]) -> Sequence[Buffer]:
-        """What to write for this packet: itself, or what says where it stands."""
+        """The buffers to write for this packet: itself, or a note where it stands."""
         size = total_bytes(packet)
         if size < MIN_SHARED_BYTES or self._is_over or not _is_one(packet, size):
             return packet
@@ -257,7 +265,10 @@ class BorrowedMemory:
         return whole
 
     def _borrow(self, fields: tuple[object, ...]) -> None:
-        """Map what the peer lends, if it can be reached from here; else it never hears of it."""
+        """Map the memory that the peer lends, if it can be reached from here.
+
+        Else the peer never hears of it.
+        """
         if self._view is not None or len(fields) != 2 or type(fields[0]) is not int:
             raise ProtocolError(f"memory cannot be lent with {len(fields)} fields or twice")
         try:

@@ -1,4 +1,7 @@
-"""Where a link and its endpoints run what is due later: the process's I/O thread, or an event loop."""
+"""Timers of a link and its endpoints.
+
+They run on the process's I/O thread, or on an event loop.
+"""
 
 from __future__ import annotations
 

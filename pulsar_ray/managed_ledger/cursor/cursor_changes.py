@@ -1,4 +1,4 @@
-"""What changed in a cursor since its last flush, merged: the next delta record."""
+"""The changes of a cursor since its last flush, merged: the next delta record."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class CursorChanges:
             self._deleted.add(ledger_id, first, last)
 
     def add_deleted_bits(self, ledger_id: int, origin: int, entries: int, mark_delete: Position) -> None:
-        """The same of scattered ones: entry origin + n for each bit n that is set."""
+        """Add deleted scattered entries: entry origin + n for each bit n that is set."""
         if self._is_recorded:
             self._scattered.append((ledger_id, origin, entries))
             if len(self._scattered) >= _MANY or entries.bit_length() > _WIDE:

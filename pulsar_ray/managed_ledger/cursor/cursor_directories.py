@@ -22,7 +22,10 @@ def cursor_directory(log_directory: Path, number: int) -> Path:
 
 
 def remove_cursor(log_directory: Path, number: int) -> None:
-    """What is left of a subscription that was removed durably; what cannot be removed stays."""
+    """Remove the directory of a subscription that was removed durably.
+
+    Files that cannot be removed stay.
+    """
     directory = cursor_directory(log_directory, number)
     for path in (directory, directory.with_name(directory.name + UNFINISHED)):
         shutil.rmtree(path, ignore_errors=True)

@@ -47,7 +47,7 @@ def snapshot_payload(cursor: ManagedCursor) -> dict[str, Any]:
 
 
 def changes_payload(cursor: ManagedCursor) -> dict[str, Any]:
-    """What changed since the last flush.
+    """The changes since the last flush, as a record's payload.
 
     Holes that mark-delete has passed by now are left out.
     """
@@ -134,7 +134,7 @@ def _encode_holes(holes: PositionRanges) -> list[Any]:
 
 
 def _scattered(bits: int) -> list[int | bytes]:
-    """What follows the gap: whichever is short."""
+    """Encode the bits behind a gap in the shorter of two ways."""
     data = bits.to_bytes((bits.bit_length() + 7) // 8, "little")
     if len(data) < 2 * (bits & ~(bits << 1)).bit_count():
         return [data]

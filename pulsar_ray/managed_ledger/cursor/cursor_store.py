@@ -1,4 +1,4 @@
-"""Cursors on disk: a log of changes in a directory of their own, flushed in two phases.
+"""A cursor's directory on disk: a log of changes, flushed in two phases.
 
 A flush is begun on the loop that owns the cursor, run on a thread that may block, and finished on the loop
 again. One flush at a time; what changes meanwhile belongs to the next.

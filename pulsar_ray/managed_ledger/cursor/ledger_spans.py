@@ -10,7 +10,9 @@ from pulsar_ray.model.position import EARLIEST, Position
 
 
 class LedgerSpans:
-    """Ledgers in order, each holding entries 0 to its last; all but the newest are closed.
+    """Ledgers in order, each with the entries from 0 to its last one.
+
+    All but the newest are closed.
 
     A cursor needs it to move across ledger ends and to count its backlog. Looking up costs one bisection.
     """

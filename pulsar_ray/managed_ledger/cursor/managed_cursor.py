@@ -1,4 +1,4 @@
-"""What a subscription has acknowledged: a mark-delete position, every hole above it, and what failed."""
+"""A subscription's acknowledgments: a mark-delete position, every hole above it, and its failures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from pulsar_ray.model.scattered_ints import Piece
 
 @dataclass(frozen=True)
 class Subscription:
-    """What must survive the loss of all metadata: the registry can be rebuilt from the cursors."""
+    """The part of a registry entry that must survive the loss of all metadata.
+
+    The registry can be rebuilt from the cursors.
+    """
 
     name: str
     is_durable: bool = True
@@ -93,7 +96,9 @@ class ManagedCursor:
         return added
 
     def acknowledge_bits(self, ledger_id: int, origin: int, entries: int) -> int:
-        """Acknowledge entry origin + n for each bit n that is set; returns how many were not before.
+        """Acknowledge entry origin + n for each bit n that is set.
+
+        Returns how many of them were not acknowledged before.
 
         As `acknowledge` for each of them, at once: scattered entries cost by the thousand, not each.
         """
@@ -309,7 +314,7 @@ class ManagedCursor:
                 acks.popitem(0)
 
     def _forget(self, ledger_id: int, first: int, last: int) -> None:
-        """Entries are acknowledged as a whole: what was known of their rows and failures is of no use."""
+        """Forget the rows and failures of entries that are acknowledged as a whole."""
         self.counts.discard(ledger_id, first, last)
         for acks in (self._batch_acks, self._session_acks):
             if acks:

@@ -57,12 +57,15 @@ class RedeliveryCounts:
         return found
 
     def row_failures(self, position: Position) -> RowFailures:
-        """What is known of the messages of a batch entry."""
+        """The known failures of the messages of one batch entry."""
         failures: RowFailures = self._row_failures.get(position, ()) if self._row_failures else ()
         return failures
 
     def add_row_failures(self, position: Position, rows: RowRanges) -> RowFailures:
-        """Count one more failure for these messages of a batch; returns all that are known of the entry."""
+        """Count one more failure for these messages of a batch.
+
+        Returns all failures that are known of the entry.
+        """
         by_row: dict[int, int] = {}
         for start, end, count in self.row_failures(position):
             by_row.update(dict.fromkeys(range(start, end), count))
@@ -115,7 +118,7 @@ class RedeliveryCounts:
             yield ledger_id, first, last, count
 
     def all_row_failures(self) -> Iterator[tuple[Position, RowFailures]]:
-        """What is known of each batch, in the order of the log."""
+        """The known failures of each batch, in the order of the log."""
         yield from self._row_failures.items()
 
     def _overlapping(self, ledger_id: int, first: int, last: int) -> list[tuple[int, int, int]]:

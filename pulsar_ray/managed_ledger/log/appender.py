@@ -29,7 +29,9 @@ class Appender:
         self._rollover = rollover
 
     def begin(self, blocks: Sequence[tuple[BlockHeader, Sequence[Buffer]]], now_ms: int) -> Commit:
-        """Give the blocks their positions, as one frame; their buffers must not change until it is finished.
+        """Give the blocks their positions, as one frame.
+
+        Their buffers must not change until the commit is finished.
 
         A block the incarnations do not classify as New must not be given.
         """
@@ -138,7 +140,9 @@ class Appender:
         state.segments_changed()
 
     def fail(self, commit: Commit) -> None:
-        """The commit's run raised: the ledger ends at its durable end, the next append begins another one.
+        """End the ledger at its durable end, because the commit's run raised.
+
+        The next append begins another ledger.
 
         The same blocks may be appended again. Nothing is retried on the file, and nothing in it is believed,
         though a restart before the next append may find the blocks stored.

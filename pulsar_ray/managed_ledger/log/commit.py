@@ -1,4 +1,4 @@
-"""One write of the log: a frame on its way to the disk, and what became of it."""
+"""One write of the log: a frame on its way to the disk."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ from pulsar_ray.model.position import Position
 
 
 class LogFiles(NamedTuple):
-    """What the commit thread writes with; nobody else touches it while work is running."""
+    """The files that the commit thread writes.
+
+    Nobody else touches them while work is running.
+    """
 
     owner: DirectoryOwner
     log: RecordLog
@@ -33,7 +36,10 @@ class LogFiles(NamedTuple):
 
 
 class AppendResult(NamedTuple):
-    """The first position of each block; the frames as (ledger id, segment index, offset, encoded header)."""
+    """The first position of each block, and the frames of the commit.
+
+    A frame is (ledger id, segment index, offset, encoded header).
+    """
 
     positions: list[Position]
     frames: list[tuple[int, int, int, bytes]]
@@ -78,7 +84,10 @@ class OpenLedger:
 
 
 class Commit:
-    """One frame: `run` it on the commit thread, then finish or fail it on the owner loop."""
+    """One frame: `run` writes it on the commit thread.
+
+    Then the owner loop finishes or fails it.
+    """
 
     __slots__ = (
         "buffers",

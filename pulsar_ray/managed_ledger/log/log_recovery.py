@@ -33,7 +33,7 @@ from pulsar_ray.managed_ledger.log.producer_incarnations import ProducerIncarnat
 
 @dataclass
 class OpenedLog:
-    """What was found; every ledger in it is closed and durable."""
+    """The result of recovery; every ledger in it is closed and durable."""
 
     owner: DirectoryOwner
     manifest: Manifest
@@ -60,7 +60,7 @@ def open_log(
             manifest = _new_manifest(directory, identity, must_exist)
             return OpenedLog(owner, manifest, PositionIndex([], 0), ProducerIncarnations())
         _check_identity(directory, content.manifest.identity, identity)
-        # What version 0.1 wrote is of our cluster from now on, as its store is.
+        # A log that version 0.1 wrote belongs to our cluster from now on, as its store does.
         content.manifest.identity = identity
         return _recover(owner, content, now_ms, disk)
     except BaseException:
@@ -133,7 +133,10 @@ def _recover_ledger(
 def _scan(
     opened: OpenedLog, content: ManifestContent, segment: SegmentInfo, now_ms: int, is_last: bool
 ) -> SegmentScan:
-    """Go through a segment's frames behind the checkpoint: they say what it knows of producers and times."""
+    """Go through a segment's frames behind the checkpoint.
+
+    They tell what the segment knows of producers and times.
+    """
     at, newest = content.scan_from, content.newest
     offset, entry_id = SEGMENT_HEADER_SIZE, segment.first_entry_id
     if (at.ledger_id, at.segment_index) == (segment.ledger_id, segment.segment_index):
@@ -175,7 +178,7 @@ def _seal(
 
 
 def _drop_lost_end(manifest: Manifest, ledger: LedgerInfo, segment: SegmentInfo, now_ms: int) -> None:
-    """The file of an open ledger's last segment is lost: end the ledger before it, which was reported."""
+    """End an open ledger before its last segment, whose file is lost, and report it."""
     size = sum(part.end_offset for part in ledger.segments)
     manifest.apply(LedgerClosed(ledger.ledger_id, segment.first_entry_id - 1, size, now_ms))
 

@@ -1,4 +1,4 @@
-"""How much of a log lies above a position, by arithmetic over its ledgers. Pure."""
+"""Measures how much of a log lies above a position, by arithmetic over its ledgers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LogSizes:
         return self._bytes_up_to[-1]
 
     def above(self, position: Position, acknowledged: int = 0) -> tuple[int, int]:
-        """Entries above a mark-delete position that are not acknowledged, and about how many bytes they take.
+        """Count the unacknowledged entries above a mark-delete position, and about how many bytes they take.
 
         `acknowledged` is how many above it are acknowledged one by one. Within a ledger bytes are shared out
         evenly, so the second is an estimate, as in Pulsar.

@@ -121,7 +121,10 @@ class LogState:
     # ---- checkpoints and snapshots
 
     def has_to_rewrite(self, log: RecordLog) -> bool:
-        """Whether the manifest is to begin anew with a snapshot: its log broke, or became long."""
+        """Whether the manifest is to begin anew with a snapshot.
+
+        It is when its log broke or became long.
+        """
         is_long = log.size > max(_COMPACT_FACTOR * log.snapshot_size, _COMPACT_ABOVE_BYTES)
         return (is_long or log.is_broken) and self.in_flight is None
 
@@ -140,7 +143,7 @@ class LogState:
         self._checkpointed_points += len(checkpoint.points)
 
     def checkpoint_failed(self, checkpoint: Checkpoint) -> None:
-        """What it said goes into the next one."""
+        """Keep the records of a checkpoint that failed for the next one."""
         self.incarnations.put_back(checkpoint.written)
 
     def forget_points(self) -> None:
@@ -162,7 +165,10 @@ class LogState:
         return Checkpoint(*place, self.index.max_publish_ms, points, last_seqs, retired, written)
 
     def snapshot(self) -> list[ManifestRecord]:
-        """Records that say everything; not while an append is under way, which may never come to be."""
+        """Records that describe the whole log.
+
+        Not while an append is under way, which may never come to be.
+        """
         assert self.in_flight is None
         self.manifest.max_publish_ms = self.index.max_publish_ms
         records: list[ManifestRecord] = list(self.manifest.snapshot())

@@ -101,7 +101,9 @@ class ManagedLedger:
         self._files.owner.check_present()
 
     def close(self) -> None:
-        """End the open ledger cleanly and give the log up; touches the disk, nothing may be under way.
+        """End the open ledger cleanly and give the log up.
+
+        It touches the disk; nothing may be under way.
 
         Nothing durable depends on it: it only spares the next owner a scan.
         """
@@ -137,15 +139,24 @@ class ManagedLedger:
         return self._state.segments()
 
     def ledgers(self) -> list[LedgerInfo]:
-        """The ledgers, for stats; of the open one only id and times are up to date."""
+        """The ledgers, for stats.
+
+        Of the open one only id and times are up to date.
+        """
         return list(self._state.manifest.ledgers.values())
 
     def index_points(self) -> list[IndexPoint]:
-        """Where frames start, one for every 4 MiB or 4,000 entries and for each segment, in order."""
+        """Where frames start, in order.
+
+        There is one point for every 4 MiB or 4,000 entries, and for each segment.
+        """
         return list(self._state.index.points)
 
     def last_message(self) -> dict[str, Any]:
-        """Position of the last durable entry, [-1, -1] if none; the messages of the batch it is, or 0."""
+        """The position of the last durable entry, and how many messages its batch has.
+
+        The position is [-1, -1] if there is none, the size 0 unless the entry is a batch.
+        """
         batch_size = self._state.manifest.last_batch_size
         return {"position": list(self.last_position), "batch_size": batch_size}
 

@@ -1,4 +1,4 @@
-"""What a partition's manifest says: ledgers, subscriptions with their holds, leases. Pure.
+"""The contents of a partition's manifest: ledgers, subscriptions with their holds, leases.
 
 The same `apply` serves recovery, which replays a log, and the running owner, which applies a record once it
 is durable; so a restart arrives at the state that was there.
@@ -68,7 +68,10 @@ class Manifest:
         self.next_lease = 1
 
     def apply(self, record: ManifestRecord) -> None:
-        """Change the state as a durable record says; records of entries and producers change nothing here."""
+        """Change the state as a durable record says.
+
+        Records of entries and producers change nothing here.
+        """
         if isinstance(record, SegmentOpened):
             self._open_segment(record)
         elif isinstance(record, SegmentClosed):

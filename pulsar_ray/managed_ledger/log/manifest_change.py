@@ -39,7 +39,10 @@ class ManifestChange:
 
 
 def run_together(changes: Sequence[ManifestChange]) -> None:
-    """Run several changes with one write and one sync: all of them become durable, or it raises."""
+    """Run several changes with one write and one sync.
+
+    All of them become durable, or it raises.
+    """
     records = [to_log(record) for change in changes for record in change.records]
     snapshot = next((change.snapshot for change in reversed(changes) if change.snapshot is not None), None)
     files = changes[0].files
@@ -53,7 +56,10 @@ def run_together(changes: Sequence[ManifestChange]) -> None:
 
 
 def _unlink(files: LogFiles, ledger_ids: set[int]) -> None:
-    """Only what the manifest durably calls deleted: should we be a former owner, nobody misses it."""
+    """Remove the files of ledgers that the manifest durably calls deleted.
+
+    Should we be a former owner, nobody misses them.
+    """
     for path in files.owner.path.iterdir():
         parsed = parse_segment_name(path.name)
         if parsed is not None and parsed[0] in ledger_ids:

@@ -80,7 +80,9 @@ class ManifestChanges:
     def register(
         self, name: str, is_durable: bool, initial: str | Position, properties: dict[str, str] | None = None
     ) -> ManifestChange:
-        """Register a subscription with its hold; the result is the Subscription, an existing one as it is.
+        """Register a subscription with its hold.
+
+        The result is the Subscription; one that exists is returned as it is.
 
         `initial` is "earliest", "latest" (the durable end now: what is published later is seen), or a
         mark-delete position, which is clamped to what is there.
@@ -106,7 +108,9 @@ class ManifestChanges:
         return self._begin([subscription], subscription, hold if is_durable else None)
 
     def move_hold(self, number: int, position: Position) -> ManifestChange:
-        """Move a hold forwards, or back for a seek; the result is the mark-delete position that is valid.
+        """Move a hold forwards, or back for a seek.
+
+        The result is the mark-delete position that is valid.
 
         Raises SubscriptionNotFound.
         """
@@ -142,7 +146,10 @@ class ManifestChanges:
         return self._begin([LeaseEnded(lease_id)])
 
     def clamp(self, mark_delete: Position) -> Position:
-        """The nearest mark-delete position that is valid: from before the first entry to the last one."""
+        """The nearest valid mark-delete position.
+
+        It lies between right before the first entry and the last one.
+        """
         lowest = mark_delete_before(self._state.first_position())
         return min(max(mark_delete, lowest), self._state.last_position)
 
@@ -200,7 +207,10 @@ class ManifestChanges:
         hold: Position | None = None,
         deleted: Sequence[int] = (),
     ) -> ManifestChange:
-        """A change that writes these records; a log that broke or became long is rewritten with them."""
+        """Begin a change that writes these records.
+
+        A log that broke or became long is rewritten with them.
+        """
         change = ManifestChange(self._files, records, result, hold=hold, deleted=deleted)
         if records and self._state.has_to_rewrite(self._files.log):
             change.snapshot = self._state.snapshot()

@@ -1,4 +1,7 @@
-"""The records of a partition's manifest (ADR 0003): one class a type; fields are only ever appended."""
+"""The records of a partition's manifest (ADR 0003).
+
+There is one class for each type; fields are only ever appended.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ class TopicIdentity(NamedTuple):
 
 
 class Counters(NamedTuple):
-    """What must never go back, even when everything it was taken from is trimmed."""
+    """Numbers that must never go back, even when all they were taken from is trimmed."""
 
     next_ledger_counter: int
     next_subscription: int
@@ -63,13 +66,19 @@ class LedgerClosed(NamedTuple):
 
 
 class LedgersDeleted(NamedTuple):
-    """These ledgers are gone; their files, and only recorded ones, may be unlinked from now on."""
+    """These ledgers are gone.
+
+    Their files, and only recorded ones, may be unlinked from now on.
+    """
 
     ledger_ids: list[int]
 
 
 class Subscription(NamedTuple):
-    """A subscription and its hold: the position up to which nothing is needed for it any more."""
+    """A subscription and its hold.
+
+    The hold is the position up to which the subscription needs nothing any more.
+    """
 
     number: int
     name: str
@@ -117,7 +126,10 @@ class IncarnationRecord(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """What recovery need not scan: everything before a place in the open ledger; not synced by itself."""
+    """Everything before a place in the open ledger, which recovery need not scan.
+
+    It is not synced by itself.
+    """
 
     ledger_id: int
     segment_index: int

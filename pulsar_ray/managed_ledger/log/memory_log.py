@@ -22,7 +22,10 @@ class PassingIncarnations(ProducerIncarnations):
     """
 
     def knows(self, incarnation: int) -> bool:
-        """Always: to refuse a producer from before a restart would fail what it has pending, for nothing."""
+        """True for every producer.
+
+        Refusing one from before a restart would fail its pending messages for nothing.
+        """
         return True
 
     def classify(self, incarnation: int, entry_seq: int, rows: int) -> Verdict:
@@ -45,7 +48,9 @@ class PassingBlocks:
 
 
 class MemoryLog:
-    """What publishing needs of a log, without one: `hand_over` gets each group before its receipts go out.
+    """Stands for a log where nothing is stored.
+
+    `hand_over` gets each group of blocks before its receipts go out.
 
     Every position it answers is (-1, -1).
     """

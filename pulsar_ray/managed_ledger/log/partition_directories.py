@@ -17,7 +17,10 @@ logger = logging.getLogger(__name__)
 
 
 class PartitionDirectory(NamedTuple):
-    """What a directory was made for; `cluster_id` is "" in what version 0.1 wrote."""
+    """The identity of the partition that a directory was made for.
+
+    `cluster_id` is "" in what version 0.1 wrote.
+    """
 
     name: str
     number: int
@@ -34,7 +37,9 @@ def partition_numbers(directory: Path) -> list[int]:
 
 
 def read_identities(directory: Path, numbers: Collection[int] | None = None) -> list[PartitionDirectory]:
-    """Every partition below a directory, or those with these numbers, in the order of their numbers.
+    """Read the identity of every partition below a directory, in the order of their numbers.
+
+    With `numbers` only of these.
 
     It only reads, and needs no lock: identities never change. Unreadable directories are logged and left out.
     """

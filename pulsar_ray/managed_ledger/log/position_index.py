@@ -1,4 +1,7 @@
-"""A sparse index of the log: where frames start, and the highest publish time before them. Pure."""
+"""A sparse index of the log: where frames start, and the publish times before them.
+
+Pure.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What each producer incarnation has stored here: a resent block is stored once, and gaps are noticed. Pure.
+"""Remembers the blocks that each producer incarnation has stored.
+
+So a resent block is stored once, and gaps are noticed. Pure.
 
 A producer numbers its entries 0, 1, 2, ... within an incarnation (a random u64). That is always on,
 whatever the deduplication switch says: it makes lost replies, resends and reordered requests harmless.
@@ -40,7 +42,10 @@ class InFlight(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Blocks are missing before it, or it contradicts a stored one; `expected` is the next entry_seq."""
+    """Blocks are missing before this one, or it contradicts a stored one.
+
+    `expected` is the next entry_seq.
+    """
 
     expected: int
 
@@ -50,7 +55,10 @@ class Refused(NamedTuple):
 
 
 class NeverStored(NamedTuple):
-    """Later blocks were stored without it: it was refused when it first came, and must not be stored now."""
+    """The block was refused when it first came, and later blocks were stored without it.
+
+    It must not be stored now.
+    """
 
 
 class Forgotten(NamedTuple):
@@ -64,7 +72,10 @@ _NOWHERE = -1
 
 
 class _Incarnation:
-    """Last entry_seq and the latest blocks, in arrays: a tuple per block takes six times more."""
+    """An incarnation's last entry_seq and latest blocks.
+
+    They stand in arrays: a tuple for each block takes six times more.
+    """
 
     __slots__ = (
         "entry_ids",
@@ -164,7 +175,10 @@ class ProducerIncarnations:
         return len(self._known)
 
     def knows(self, incarnation: int) -> bool:
-        """Whether its entries are remembered; an attach that names a forgotten one is to be refused."""
+        """Whether the entries of an incarnation are remembered.
+
+        An attach that names a forgotten one is to be refused.
+        """
         return incarnation in self._known
 
     def last_entry_seq(self, incarnation: int) -> int:
@@ -173,7 +187,7 @@ class ProducerIncarnations:
         return -1 if known is None else known.last_seq
 
     def classify(self, incarnation: int, entry_seq: int, rows: int) -> Verdict:
-        """What a block of `rows` entries is."""
+        """Tell whether a block of `rows` entries is new, repeated, or to be refused."""
         if incarnation in self._retired:
             return Refused()
         known = self._known.get(incarnation)
@@ -204,14 +218,20 @@ class ProducerIncarnations:
         self._in_flight.clear()
 
     def take_back(self) -> None:
-        """The write of all that is not confirmed failed: it may be sent, and recorded, again."""
+        """Take back all blocks that are not confirmed, because their write failed.
+
+        They may be sent, and recorded, again.
+        """
         for incarnation, first_seq in self._in_flight.items():
             if (known := self._known.get(incarnation)) is not None:
                 known.take_back(first_seq)
         self._in_flight.clear()
 
     def retire(self, incarnation: int) -> None:
-        """Refuse it from now on: its producer failed what was pending and started a new one."""
+        """Refuse an incarnation from now on.
+
+        Its producer failed its pending messages and started a new one.
+        """
         self._retired.add(incarnation)
 
     def open_session(self, incarnation: int, now_ms: int) -> None:
@@ -252,8 +272,9 @@ class ProducerIncarnations:
             known.idle_since_ms = min(known.idle_since_ms + max(jump_ms, 0), now_ms)
 
     def take_touched(self) -> list[IncarnationRecord]:
-        """Those that wrote since the last call with their blocks since then, for a checkpoint; nothing is in
-        flight.
+        """Incarnations that wrote since the last call, with their blocks since then, for a checkpoint.
+
+        Nothing may be in flight.
         """
         touched = []
         for incarnation in self._touched:
@@ -264,7 +285,7 @@ class ProducerIncarnations:
         return touched
 
     def put_back(self, taken: Iterable[IncarnationRecord]) -> None:
-        """What `take_touched` gave goes into the next checkpoint: the last one was not written."""
+        """Return records of `take_touched` whose checkpoint was not written, for the next one."""
         for record in taken:
             known = self._known.get(record.incarnation)
             if known is not None:

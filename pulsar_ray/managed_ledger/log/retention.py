@@ -13,7 +13,10 @@ from pulsar_ray.model.position import Position
 
 @dataclass(frozen=True)
 class Retention:
-    """How long and how much of what every subscription has consumed is kept; -1 is for ever, 0 not at all."""
+    """How much, and for how long, entries are kept that every subscription has consumed.
+
+    -1 is for ever, 0 not at all.
+    """
 
     time_ms: int
     size_bytes: int

@@ -1,4 +1,7 @@
-"""Which directories of this machine were made stores: noted in the user's home, which is always mounted."""
+"""Remembers which directories of this machine were made stores.
+
+The note stands in the user's home, which is always mounted.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ from pulsar_ray.managed_ledger.store.store_identity import STORE_FILE, StoreIden
 
 
 def init_store(path: Path, *, replace: bool = False) -> tuple[StoreIdentity, bool]:
-    """As `create_store`, but what was a store and is empty is only made another one if it may be replaced.
+    """Make a directory a store as `create_store` does, but protect one that lost its disk.
+
+    A directory that was a store and is empty is only made another one if it may be replaced.
 
     Raises WrongNode then, and what `create_store` raises.
     """

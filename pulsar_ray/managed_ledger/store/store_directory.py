@@ -1,4 +1,4 @@
-"""The data directory of a node: its identity, who may use it, and how much space it has left."""
+"""The data directory of a node: its identity, its users, and its free space."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pulsar_ray.managed_ledger.store.store_identity import (
 
 _RETRY_SECONDS = 0.05
 _GIB = 1024 * 1024 * 1024
-# What a file system or a desktop leaves in a directory that is empty as far as we care.
+# Files that a file system or a desktop leaves in a directory, which is empty for us all the same.
 _IGNORED = {"lost+found", ".DS_Store", "store.json.new", "store.lock", "cluster.lock", "run"}
 
 
@@ -59,7 +59,9 @@ class StoreDirectory:
         create: bool = True,
         expected_store_id: str | None = None,
     ) -> StoreDirectory:
-        """Hold a directory, made if it is missing or empty and may be; blocks up to `wait_s` while one ends.
+        """Hold a directory, and make one that is missing or empty, if allowed.
+
+        It waits up to `wait_s` while another process ends.
 
         `address` tells people where we are. `session` (default: the address) tells a restart within our
         Ray, whose other processes are still there, from a second one. Raises DataDirectoryInUse
@@ -102,7 +104,10 @@ class StoreDirectory:
             raise _unusable(self.path, error) from error
 
     def check_present(self) -> None:
-        """Raise WrongNode if the path does not lead to this store any more: its disk was unmounted."""
+        """Raise WrongNode if the path leads to this store no longer.
+
+        Its disk may have been unmounted.
+        """
         check_is_store(self.path, self.store_id)
 
     def close(self) -> None:
@@ -123,7 +128,9 @@ def check_is_store(path: Path, store_id: str) -> None:
 
 
 def create_store(path: Path) -> tuple[StoreIdentity, bool]:
-    """Make a directory a store of no cluster yet, closed to others; the identity, and whether it is new.
+    """Make a directory a store of no cluster yet, closed to others.
+
+    Returns the identity, and whether it is new.
 
     Raises NotOurDataDirectory, NetworkFileSystem, UnsupportedFormatVersion, CorruptData,
     BrokerPersistenceError if it cannot be made.
@@ -138,9 +145,11 @@ def create_store(path: Path) -> tuple[StoreIdentity, bool]:
 
 
 def close_to_others(path: Path) -> None:
-    """Take the rights of group and others away from a data directory and what lies right below; ours only.
+    """Take away the rights of group and others to a data directory of ours.
 
-    What lies in partitions is made closed, and cannot be reached through a closed directory. Raises OSError.
+    Right below it, too.
+
+    Files in partitions are made closed, and cannot be reached through a closed directory. Raises OSError.
     """
     for place in (path, *path.iterdir(), *path.glob("run/*")):
         found = place.lstat()
@@ -149,7 +158,10 @@ def close_to_others(path: Path) -> None:
 
 
 def is_mount(path: Path) -> bool:
-    """Whether a directory, or the nearest one above that exists, lies on another file system than `/`."""
+    """Whether a directory lies on another file system than `/`.
+
+    Of a missing one the nearest directory above counts.
+    """
     existing = next(parent for parent in (path, *path.parents) if parent.is_dir())
     return existing.stat().st_dev != Path("/").stat().st_dev
 
@@ -159,7 +171,9 @@ def _unusable(path: Path, error: OSError) -> BrokerPersistenceError:
 
 
 def check_store_directory(path: Path) -> None:
-    """Look at a directory before anything is put into it; a missing or empty one is fine.
+    """Check a directory before anything is put into it.
+
+    A missing or empty one is fine.
 
     Raises NotOurDataDirectory, NetworkFileSystem, BrokerPersistenceError if it cannot be made or read.
     """
@@ -172,7 +186,9 @@ def check_store_directory(path: Path) -> None:
 
 
 def hold_cluster_lock(path: Path) -> FileLock:
-    """Keep other clusters out while this process lives; for every process that works in a data directory.
+    """Keep other clusters out of a data directory while this process lives.
+
+    Every process that works there calls it.
 
     Raises DataDirectoryInUse if another cluster has taken it, WrongNode if it is not there.
     """
@@ -255,7 +271,10 @@ def _holder(fd: int) -> str:
 
 
 class Space(NamedTuple):
-    """What a file system has, in bytes; `free_bytes` is what we may still use."""
+    """The space of a file system, in bytes.
+
+    `free_bytes` is the part that we may still use.
+    """
 
     free_bytes: int
     total_bytes: int

@@ -1,4 +1,4 @@
-"""`store.json`: which store a data directory is, of which cluster, and what it knows of the catalog."""
+"""`store.json`: the identity of a data directory, its cluster, and its knowledge of the catalog."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STORE_FORMAT_VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class StoreIdentity:
-    """What `store.json` says.
+    """The contents of `store.json`.
 
     A store without a `cluster_id` belongs to none yet, or to one of version 0.1.
 

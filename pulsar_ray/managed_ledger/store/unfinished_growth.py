@@ -1,7 +1,9 @@
-"""Which partitions of growing topics are prepared and not added yet: marks beside directories (ADR 0010).
+"""Marks the partitions of growing topics that are prepared and not added yet (ADR 0010).
 
-What a catalog is rebuilt from would not tell them from the others. A mark is made before its partition's
-directory, and goes before the topic is said to have the partition.
+The marks stand beside the partitions' directories.
+
+Without them a rebuilt catalog could not tell these partitions from the others. A mark is made before its
+partition's directory, and goes before the topic is said to have the partition.
 """
 
 from __future__ import annotations
