@@ -79,7 +79,9 @@ class Admin:
         )
 
     def broker(self) -> dict[str, Any]:
-        """What the controller says of itself: pid, data_dir, cluster_id, catalog_host, stores and settings.
+        """The controller's description of the broker.
+
+        pid, data_dir, cluster_id, catalog_host, stores and settings.
 
         `refused_stores` and `away_stores` do not work; `unknown_partitions` lie in stores, and the catalog
         lacks them.

@@ -133,7 +133,10 @@ class TopicCalls:
         return partition
 
     def forget_dispatcher(self, route: PartitionRoute, subscription: str) -> None:
-        """End the dispatcher of a durable subscription that was deleted, so that a new one starts afresh."""
+        """End the dispatcher of a deleted durable subscription.
+
+        A new one then starts afresh.
+        """
         self._broker.cluster.dispatcher_gone(dispatcher_name(route.topic, subscription, durable=True))
 
     def ask_controller(
@@ -148,7 +151,10 @@ class TopicCalls:
         return self._broker.operation_timeout_s
 
     def running_stats(self, topic: str, subscription: str, *, durable: bool) -> dict[str, Any]:
-        """What a dispatcher tells of its subscriptions, by name; nothing if it does not run just now."""
+        """A dispatcher's counters of its subscriptions, by name.
+
+        None of them if it does not run just now.
+        """
         try:
             stats = self._broker.cluster.stats(dispatcher_name(topic, subscription, durable))
         except (Moved, NotConnected, Timeout):

@@ -29,7 +29,7 @@ class TopicGrowth:
         ]
         self._copy_subscriptions(present, added)
         self._calls.ask_controller("add_partitions", name.full, partitions)
-        # Who subscribed between the two calls knew the present partitions only.
+        # A consumer that subscribed between the two calls knew the present partitions only.
         self._copy_subscriptions(present, added)
 
     def _copy_subscriptions(self, present: list[PartitionRoute], added: list[PartitionRoute]) -> None:

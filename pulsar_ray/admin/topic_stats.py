@@ -113,7 +113,7 @@ def _subscription(stats: Mapping[str, Any], log: LogSizes, *, is_durable: bool) 
 
 
 def sum_of_partitions(partitions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What a partitioned topic's partitions come to together."""
+    """Add up the stats of a partitioned topic's partitions."""
     subscriptions: dict[str, dict[str, Any]] = {}
     for partition in partitions:
         for name, stats in partition["subscriptions"].items():

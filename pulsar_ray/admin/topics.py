@@ -60,9 +60,8 @@ class Topics:
         Durable when it returns. Every durable subscription that all present partitions have (but for those
         that are away) is created on the new ones, from their beginning, before anybody can publish to them.
         Connected producers and consumers find them within `auto_update_partitions_interval_seconds`. From
-        then on a key may belong to
-        another partition, so that its order holds before and after, and not across (Pulsar's
-        `update-partitioned-topic`). What an attempt that failed left undone the next one finishes.
+        then on a key may belong to another partition, so that its order holds before and after, and not
+        across (Pulsar's `update-partitioned-topic`). The next attempt finishes the work of one that failed.
 
         Raises TopicNotFound, NotAllowedError unless the topic is partitioned and would grow,
         InvalidConfiguration unless the number is in 1..10000.
@@ -88,7 +87,9 @@ class Topics:
         return sorted(self.partitions(namespace))
 
     def partitions(self, namespace: str = "public/default") -> dict[str, int]:
-        """How many partitions each topic of a namespace has; 0 for one that is not partitioned.
+        """The number of partitions of each topic of a namespace.
+
+        0 for one that is not partitioned.
 
         Raises TopicNotFound if the namespace does not exist.
         """
@@ -141,7 +142,9 @@ class Topics:
         return self._inspection.subscriptions(topic)
 
     def get_last_message_id(self, topic: str) -> MessageId:
-        """The id of the newest message, (-1,-1,-1,-1) of an empty topic; of a batch its last message's.
+        """The id of the newest message; of a batch its last message's.
+
+        (-1,-1,-1,-1) of an empty topic.
 
         Raises OperationNotSupported for a partitioned topic: name one of its partitions.
         """
@@ -157,7 +160,9 @@ class Topics:
         *,
         properties: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a durable subscription; from now on the topic keeps for it what it has not acknowledged.
+        """Create a durable subscription.
+
+        From now on the topic keeps for it the messages that it has not acknowledged.
 
         `position` is "earliest", "latest", or the id of the first message it gets (a batch comes whole). No
         dispatcher is started for it. On a partitioned topic it is created on each partition, and an id is
@@ -175,9 +180,11 @@ class Topics:
         self._subscriptions.delete(topic, subscription, force)
 
     def skip(self, topic: str, subscription: str, count: int) -> int:
-        """Acknowledge the first so many unacknowledged entries (a batch is one); returns how many there were.
+        """Acknowledge the first so many unacknowledged entries (a batch is one).
 
-        What consumers hold of them they keep. Raises OperationNotSupported for a partitioned topic, which has
+        Returns how many there were.
+
+        Consumers keep those that they hold. Raises OperationNotSupported for a partitioned topic, which has
         no order of its own: name one of its partitions.
         """
         return self._subscriptions.skip(topic, subscription, count)
@@ -190,7 +197,9 @@ class Topics:
         return self._subscriptions.skip_all(topic, subscription)
 
     def expire_messages(self, topic: str, subscription: str, older_than_seconds: float) -> int:
-        """Acknowledge what was published more than so many seconds ago; returns how many entries that were.
+        """Acknowledge messages published more than so many seconds ago.
+
+        Returns how many entries that were.
 
         It goes up to the first message that is younger. Consumers keep what they hold.
         """
@@ -235,7 +244,9 @@ class Topics:
         return self._of_partitions(topic, subscription, "why_blocked")
 
     def key_owner(self, topic: str, subscription: str, key: str) -> dict[str, Any]:
-        """The `hash` of a key or ordering key on a Key_Shared subscription, and its `owner`'s name or None.
+        """The `hash` of a key on a Key_Shared subscription, and its `owner`'s name.
+
+        Of a key or an ordering key; the name is None if nobody owns it.
 
         `drainedBy` names consumers that still have unacknowledged messages of a hash that has moved. Raises
         NotAllowedError if consumers of another type are connected.

@@ -15,9 +15,11 @@ logger = logging.getLogger(__name__)
 
 
 class ActivityNotifier:
-    """Calls the listener for one change after the other, and awaits it if it is a coroutine.
+    """Calls the listener for one change after the other.
 
-    What it raises is logged. Made on the loop; `stop` may come from any thread.
+    A coroutine is awaited.
+
+    An exception of the listener is logged. Made on the loop; `stop` may come from any thread.
     """
 
     def __init__(self, consumer: object, listener: ConsumerEventListener, core: ConsumerCore) -> None:

@@ -1,4 +1,7 @@
-"""Messages that wait for room in a producer's queues: in order, and as many at once as there is room for."""
+"""Messages that wait for room in a producer's queues.
+
+They are sent in order, and as many at once as there is room for.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,9 @@ class BlockedSends:
         fields: tuple[Any, ...] | None,
         partition: PartitionProducer | None,
     ) -> None:
-        """Enqueue a message now, or once there is room; `sent` fails with Timeout after the send timeout.
+        """Enqueue a message now, or once there is room.
+
+        `sent` fails with Timeout after the send timeout.
 
         No partition: the one whose turn it is then. Raises what `PartitionProducer.enqueue` raises; after a
         wait `sent` fails with it.
@@ -85,7 +90,7 @@ class BlockedSends:
             message = waiting[0]
             if not message.sent.done():
                 if not partition.room:
-                    # What is open would otherwise fill the queue until its delay is over.
+                    # The open batch would otherwise fill the queue until its delay is over.
                     partition.seal()
                     return
                 if not self._enqueue(message, partition):

@@ -1,4 +1,6 @@
-"""Calls that may block for long (finding and attaching to actors, closing) on threads of their own.
+"""Runs calls that may block for long on threads of their own.
+
+They find and attach to actors, and close.
 
 Not on the loop's default executor: full of a program's own work it would keep ours waiting, and at the end of
 the program it waits for threads that wait for a broker.
@@ -17,7 +19,9 @@ T = TypeVar("T")
 async def in_thread(
     function: Callable[..., T], *arguments: Any, undo: Callable[[T], object] | None = None
 ) -> T:
-    """What `function` returns or raises; the loop goes on meanwhile.
+    """Call `function` on a thread; the loop goes on meanwhile.
+
+    Returns or raises what it does.
 
     If the caller is cancelled, the thread goes on to its end and `undo` gets what it returned.
     """

@@ -128,7 +128,7 @@ class Client:
         return Producer(self, options, await self.open_producer(options))
 
     async def open_producer(self, options: ProducerOptions) -> LoopProducer:
-        """What a Producer sends with."""
+        """Open the synchronous producer that a Producer sends with."""
         self.loop()
         producer = LoopProducer.__new__(LoopProducer)
         await in_thread(self._inner.producer_from, options, producer, undo=lambda opened: opened.close())
@@ -180,8 +180,9 @@ class Client:
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: int = 60,
     ) -> Consumer:
-        """A consumer on a subscription, which is created if it does not exist; errors as of
-        `pulsar_ray.Client.subscribe`.
+        """A consumer on a subscription, which is created if it does not exist.
+
+        Errors as of `pulsar_ray.Client.subscribe`.
 
         When this returns, everything published from now on (or stored, with InitialPosition.Earliest) is kept
         for the subscription. With `is_pattern_topic` the topic is a regular expression. With `start_paused`
@@ -196,7 +197,7 @@ class Client:
         return Consumer(self, options, await self.open_consumer(options))
 
     async def open_consumer(self, options: ConsumerOptions) -> LoopConsumer:
-        """What a Consumer receives with."""
+        """Open the synchronous consumer that a Consumer receives with."""
         self.loop()
         consumer = LoopConsumer.__new__(LoopConsumer)
         await in_thread(self._inner.consumer_from, options, consumer, undo=lambda opened: opened.close())
@@ -218,14 +219,15 @@ class Client:
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: int = 60,
     ) -> Reader:
-        """A reader that starts behind a message id (at it with `start_message_id_inclusive`), or at earliest
-        or latest.
+        """A reader that starts behind a message id, or at earliest or latest.
+
+        At the id with `start_message_id_inclusive`.
         """
         arguments = _with_schema({name: value for name, value in locals().items() if name != "self"})
         return Reader(self, arguments, await self.open_reader(arguments))
 
     async def open_reader(self, arguments: dict[str, Any]) -> LoopReader:
-        """What a Reader reads with."""
+        """Open the synchronous reader that a Reader reads with."""
         self.loop()
         reader = LoopReader.__new__(LoopReader)
         await in_thread(self._inner.reader_from, arguments, reader, undo=lambda opened: opened.close())

@@ -81,8 +81,9 @@ class Consumer(LazyHandle[LoopConsumer]):
         return await receive_one(inner.core, receive_timeout_s(timeout_millis))
 
     async def batch_receive(self) -> MessageBatchView:
-        """Messages as the batch receive policy says: when one of its limits is reached; possibly none at its
-        timeout.
+        """Messages as the batch receive policy says.
+
+        It returns when one of the policy's limits is reached; possibly none at its timeout.
 
         A sequence filled lazily; `acknowledge` takes it whole.
         """
@@ -92,8 +93,9 @@ class Consumer(LazyHandle[LoopConsumer]):
         return MessageBatchView(taken.parts)
 
     async def receive_arrow(self, max_messages: int = 100_000, timeout_millis: int | None = None) -> pa.Table:
-        """What is there, at least one message, as a table with the columns key, value, ordering_key,
-        properties, topic, ...
+        """The messages that are here, at least one, as a table.
+
+        Its columns are key, value, ordering_key, properties, topic, ...
 
         Raises Timeout when nothing came in time, else what `receive` raises.
         """
@@ -108,14 +110,17 @@ class Consumer(LazyHandle[LoopConsumer]):
         return inner.table_of(taken.parts)
 
     async def has_message_available(self) -> bool:
-        """Whether a message that is stored by now is waiting here, or will come to this subscription."""
+        """Whether a message that is stored by now waits here, or will come.
+
+        To this subscription.
+        """
         inner = await self._open_first()
         return await has_message_available(inner.core, self._client.operation_timeout_s)
 
     def pause(self) -> None:
         """Ask the broker for nothing more until `resume`.
 
-        What is on its way or here is received as usual.
+        Messages that are on their way or here are received as usual.
         """
         self._client.loop()
         self._open_already().core.is_paused = True
@@ -149,14 +154,18 @@ class Consumer(LazyHandle[LoopConsumer]):
         await self._confirmed(inner)
 
     async def acknowledge_arrow(self, table: pa.Table) -> None:
-        """Acknowledge the rows of a received table or any part of one; needs its position columns only."""
+        """Acknowledge the rows of a received table, or of any part of one.
+
+        It needs the table's position columns only.
+        """
         inner = await self._open_first()
         inner.acknowledge_arrow(table)
         await self._confirmed(inner)
 
     async def negative_acknowledge(self, message: Message | MessageId) -> None:
-        """Have a message delivered again after the redelivery delay or backoff; of a batch, its whole entry
-        comes again.
+        """Have a message delivered again after the redelivery delay or backoff.
+
+        Of a batch, its whole entry comes again.
         """
         (await self._open_first()).negative_acknowledge(message)
 
@@ -176,7 +185,10 @@ class Consumer(LazyHandle[LoopConsumer]):
         self._open_already().redeliver_unacknowledged_messages()
 
     async def _confirmed(self, inner: LoopConsumer) -> None:
-        """What one turn of the loop acknowledges with receipts is said, and waited for, together."""
+        """Wait until acknowledgments with receipts are confirmed.
+
+        Those of one turn of the loop are sent, and waited for, together.
+        """
         for confirming in [self._confirm(partition) for partition in inner.take_added()]:
             await asyncio.shield(confirming)
 
@@ -195,8 +207,9 @@ class Consumer(LazyHandle[LoopConsumer]):
     # --- control ----------------------------------------------------------------------------------
 
     async def seek(self, messageid: MessageId | int) -> None:
-        """Go on behind this message (at it with `start_message_id_inclusive`), or at the first one published
-        at this time (ms); as the synchronous client's `seek`.
+        """Go on behind this message, or at the first one published at this time (ms).
+
+        At the message with `start_message_id_inclusive`; as the synchronous client's `seek`.
         """
         await in_thread((await self._open_first()).seek, messageid)
 

@@ -1,4 +1,7 @@
-"""What an asyncio client opened; unpickled ones connect at their first awaited call."""
+"""A producer, consumer or reader of an asyncio client.
+
+Unpickled ones connect at their first awaited call.
+"""
 
 from __future__ import annotations
 

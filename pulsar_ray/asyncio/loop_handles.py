@@ -1,6 +1,6 @@
-"""The synchronous client's classes as the asyncio client uses them: with carriers and timers on a loop.
+"""The synchronous client's classes with carriers and timers on a loop, for asyncio.
 
-What may block is called in a thread; what is here is called on the loop and never blocks.
+Calls that may block are made in a thread; the methods here are called on the loop and never block.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ from pulsar_ray.transport.cluster import Cluster
 
 
 class LoopClient(Client):
-    """Its links live on a loop from `live_on` on, which comes before the first of them is made."""
+    """A client whose links live on a loop from `live_on` on.
+
+    That comes before the first of them is made.
+    """
 
     @classmethod
     def of_cluster(cls, cluster: Cluster, **arguments: Any) -> LoopClient:
@@ -45,7 +48,7 @@ class LoopClient(Client):
 
     @property
     def address(self) -> str:
-        """What finds the same cluster from another process."""
+        """The address that finds the same cluster from another process."""
         return self._connection.address
 
     def consumer_from(self, options: ConsumerOptions, consumer: Consumer | None = None) -> Consumer:
@@ -60,7 +63,10 @@ class LoopClient(Client):
 
 
 def _load_conversion() -> None:
-    """The first conversion to Python objects makes pyarrow load pandas if it is there: for half a second."""
+    """Make pyarrow load pandas now, if it is there.
+
+    The first conversion to Python objects does it otherwise, for half a second.
+    """
     pa.array([b""]).to_pylist()
 
 
@@ -85,7 +91,9 @@ class LoopProducer(Producer):
         deliver_at: Any,
         deliver_after: Any,
     ) -> tuple[PartitionProducer | None, bytes | None, tuple[Any, ...] | None]:
-        """What `PartitionProducer.enqueue` takes, and of which partition: None for the one whose turn it is.
+        """The arguments of `PartitionProducer.enqueue`, and the partition.
+
+        None for the partition whose turn it is.
 
         Raises what `Producer.send` raises for wrong arguments.
         """

@@ -69,9 +69,10 @@ class Producer(LazyHandle[LoopProducer]):
     ) -> MessageId:
         """Publish one message and wait until it is stored durably. `content=None` is a tombstone.
 
-        What is sent in one turn of the loop goes out together. With batching (the default here) a batch waits
-        for more until its delay, a limit or `flush`. A full queue (`max_pending_messages`) is waited for with
-        `block_if_queue_full`, else raises ProducerQueueIsFull. Once begun, a send that is cancelled goes on.
+        Messages that are sent in one turn of the loop go out together. With batching (the default here) a
+        batch waits for more until its delay, a limit or `flush`. A full queue (`max_pending_messages`) is
+        waited for with `block_if_queue_full`, else raises ProducerQueueIsFull. Once begun, a send that is
+        cancelled goes on.
 
         Raises Timeout after `send_timeout_millis` without a receipt (the outcome is then unknown),
         MessageTooBig, DiskSpaceLow, AlreadyClosed; ValueError for wrong arguments, TypeError for content of a
@@ -111,8 +112,9 @@ class Producer(LazyHandle[LoopProducer]):
         properties: Iterable[dict[str, str] | None] | None = None,
         event_timestamps: Iterable[int | None] | None = None,
     ) -> list[MessageId]:
-        """Publish a list and wait until all of it is durable; the last message's id per partition that got
-        any.
+        """Publish a list and wait until all of it is durable.
+
+        Returns the last message's id of each partition that got any.
 
         It is encoded at once and on another thread, so its place among single sends is open until this
         returns. Of other iterables lists are made first; the others are as long as `values`. Raises what
@@ -132,7 +134,9 @@ class Producer(LazyHandle[LoopProducer]):
     async def send_arrow(
         self, data: pa.Table | pa.RecordBatch, *, deliver_at: int | None = None
     ) -> list[MessageId]:
-        """Publish a table, row by row a message, and wait until all is durable; the last id per partition.
+        """Publish a table, row by row a message, and wait until all is durable.
+
+        Returns the last id of each partition.
 
         Columns as the synchronous client's `send_arrow` takes them; place and errors as of `send_many`.
         """

@@ -15,8 +15,10 @@ from pulsar_ray.model.message_id import MessageId
 
 
 class Reader(LazyHandle[LoopReader]):
-    """Reads a topic from a message id on; holds nothing back and leaves no subscription behind. Made by
-    `Client.create_reader`; pickled, it starts anew at its first awaited call.
+    """Reads a topic from a message id on.
+
+    It holds nothing back and leaves no subscription behind. Made by `Client.create_reader`; pickled, it
+    starts anew at its first awaited call.
     """
 
     _what = "reader"
@@ -50,7 +52,10 @@ class Reader(LazyHandle[LoopReader]):
         return await has_message_available(inner.core, self._client.operation_timeout_s)
 
     async def seek(self, messageid: MessageId | int) -> None:
-        """Go on behind this message (at it with `start_message_id_inclusive`), or at a publish time in ms."""
+        """Go on behind this message, or at a publish time in ms.
+
+        At the message with `start_message_id_inclusive`.
+        """
         await in_thread((await self._open_first()).seek, messageid)
 
     async def close(self) -> None:

@@ -1,4 +1,7 @@
-"""Receiving on a loop from the queue of a consumer or reader; what a cancelled call had got goes back."""
+"""Receives on a loop from a consumer's or reader's queue.
+
+Messages that a cancelled call had got go back.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,8 @@ async def receive_into(core: ConsumerCore, taken: BatchCollector, timeout_s: flo
     """
     deadline = time.monotonic() + timeout_s
     timers = LoopTimers(asyncio.get_running_loop())
-    # What arrived stays in the queue and is taken behind the wait, so that a cancelled one loses nothing.
+    # A message that arrived stays in the queue and is taken behind the wait, so that a cancelled one loses
+    # nothing.
     arrived = asyncio.Event()
 
     def tell() -> None:

@@ -1,4 +1,4 @@
-"""One client per loop for all handles of the same cluster that were unpickled in this process."""
+"""Shares one client per loop between unpickled handles of the same cluster."""
 
 from __future__ import annotations
 

@@ -34,8 +34,6 @@ def retrieved(future: asyncio.Future[Any]) -> None:
     """Mark a future's error as taken.
 
     Nobody may be left to take it, and the loop would report it as forgotten.
-
-    The loop then reports it as forgotten to nobody.
     """
     if not future.cancelled():
         future.exception()

@@ -1,1 +1,4 @@
-"""What a client and an actor say to each other once attached: pure, both ends."""
+"""The protocol between a client and an actor that it is attached to.
+
+Pure, both ends.
+"""

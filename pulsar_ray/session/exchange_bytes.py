@@ -15,7 +15,7 @@ from pulsar_ray.errors import ProtocolError
 
 
 class ExchangeCall(NamedTuple):
-    """What the client's end says; `packets` are (number, packet)."""
+    """The client's part of a tunnel call; `packets` are (number, packet)."""
 
     session_id: int
     attachment: int
@@ -48,7 +48,7 @@ def pack_answer(last_received: int, packets: Sequence[tuple[int, bytes]]) -> byt
 
 
 def unpack_answer(data: bytes) -> tuple[int, list[tuple[int, bytes]]]:
-    """What `pack_answer` made. Raises ProtocolError."""
+    """Take apart an answer of `pack_answer`. Raises ProtocolError."""
     try:
         last_received, packets = msgpack.unpackb(data)
         return int(last_received), [(int(number), bytes(packet)) for number, packet in packets]

@@ -1,4 +1,4 @@
-"""Checks of single fields, and the types that requests to an actor declare their fields with.
+"""Checks of single fields, and the types that declare requests' fields with them.
 
 A packet can carry any value in any field, and one that nobody expected would show as a defect deep inside the
 actor, which ends its process. So every field of a request names its check beside its type, in
@@ -49,12 +49,15 @@ def is_position(value: Any) -> bool:
 
 
 def or_none(check: Check) -> Check:
-    """What `check` takes, or None."""
+    """A check that takes None, and the values that `check` takes."""
     return lambda value: value is None or check(value)
 
 
 def are_rows_of(width: int, values: Any) -> bool:
-    """A tuple of tuples of so many numbers; looked at as a whole, for there may be thousands."""
+    """A tuple of tuples of so many numbers.
+
+    They are looked at as a whole, for there may be thousands.
+    """
     if type(values) is not tuple:
         return False
     if len(values) <= 1:
@@ -125,7 +128,10 @@ def _is_start(value: Any) -> bool:
 
 
 def is_seek_target(value: Any) -> bool:
-    """Where a seek goes: an end by name, a publish time in ms, or a position."""
+    """The target of a seek: an end by name, a publish time, or a position.
+
+    The time is in ms.
+    """
     if type(value) is str:
         return value in ("earliest", "latest")
     return is_number(value) or is_position(value)

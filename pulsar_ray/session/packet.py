@@ -73,7 +73,9 @@ _new_packet: Callable[[tuple[int, tuple[Any, ...], memoryview]], Packet] = parti
 def encode_packet(
     packet_type: int, fields: Sequence[Any], body_buffers: Sequence[Buffer] = ()
 ) -> list[Buffer]:
-    """The packet as buffers to write one after the other; the body's buffers are passed on, not copied.
+    """Encode a packet as buffers to write one after the other.
+
+    The body's buffers are passed on, not copied.
 
     Raises ProtocolError when the packet would be longer than a receiver accepts.
     """
@@ -81,7 +83,7 @@ def encode_packet(
 
 
 def packet_head(packet_type: int, packed: bytes, body_length: int) -> bytes:
-    """What stands before the body: header and packed fields. Raises as `encode_packet`."""
+    """Encode header and packed fields, which stand before the body. Raises as `encode_packet`."""
     if len(packed) > MAX_FIELDS_BYTES:
         raise ProtocolError(f"fields of {len(packed)} bytes in one packet; at most {MAX_FIELDS_BYTES}")
     total = HEADER_BYTES + len(packed) + body_length
@@ -122,7 +124,9 @@ def whole_packets(data: bytes) -> list[bytes]:
 
 
 def decode_packet(data: Buffer) -> Packet:
-    """One whole packet from exactly its bytes; the body refers to `data`, which must not change afterwards.
+    """Decode one whole packet from exactly its bytes.
+
+    The body refers to `data`, which must not change afterwards.
 
     Raises ProtocolError for anything else than one well-formed packet.
     """
@@ -175,7 +179,9 @@ def _new_staging() -> mmap.mmap:
 
 
 class PacketParser:
-    """Received bytes in, packets out; no I/O of its own, every carrier with a byte stream drives it alike.
+    """Makes packets of received bytes.
+
+    It does no I/O of its own; every carrier with a byte stream drives it alike.
 
     For each read: `get_buffer()` gives the place to receive into, then every packet of `received(n)` must
     be taken. A parser that raised ProtocolError is of no further use: its connection is to be closed.
@@ -213,7 +219,7 @@ class PacketParser:
 
     @property
     def buffered_bytes(self) -> int:
-        """What has arrived of a packet that is not complete yet; 0 between packets."""
+        """The bytes that have arrived of an incomplete packet; 0 between packets."""
         return len(self._begun) if self._own is None else self._own_filled
 
     @property
@@ -237,7 +243,10 @@ class PacketParser:
         return self._own[self._own_filled :]
 
     def received(self, count: int) -> list[Packet]:
-        """Packets that `count` more bytes, put into the last buffer given out, have completed, in order."""
+        """Take `count` more bytes, and return the packets that they completed, in order.
+
+        The bytes stand in the buffer that was given out last.
+        """
         if self._own is not None:
             self._own_filled += count
             return [self._take_own(self._own)] if self._own_filled == self._own_total else []

@@ -24,7 +24,9 @@ from pulsar_ray.session.requests import (
 
 
 def check_request(request: Request) -> None:
-    """Raise ProtocolError for one that actors do not take, or whose fields hold what they cannot.
+    """Raise ProtocolError for a request that actors do not take.
+
+    Or one whose fields hold what they cannot.
 
     A request that is refused has changed nothing.
     """

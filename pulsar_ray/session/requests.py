@@ -111,7 +111,10 @@ class Receipt(NamedTuple):
 
 
 class PublishFailed(NamedTuple):
-    """Partition to client: the block with this entry_seq was refused and is not stored; later ones go on."""
+    """Partition to client: the block with this entry_seq was refused and is not stored.
+
+    Later blocks go on.
+    """
 
     producer_id: int
     entry_seq: int
@@ -136,7 +139,9 @@ class Follow(NamedTuple):
 
 
 class Pushed(NamedTuple):
-    """Partition of a non-persistent topic to follower: what was published just now; the body is the blocks.
+    """Partition of a non-persistent topic to follower: blocks that were published just now.
+
+    The body is the blocks.
 
     `sent_bytes` counts all block bytes sent to this follower in this epoch, these included: a packet that
     does not raise it is a repeat. `dropped_messages` is how many it did not get so far. `blocks` are (length,
@@ -170,8 +175,9 @@ class Advanced(NamedTuple):
 
 
 class MoveHold(NamedTuple):
-    """Dispatcher to partition: this durable mark-delete position is reached; nothing below it is needed any
-    more.
+    """Dispatcher to partition: this durable mark-delete position is reached.
+
+    The subscription needs nothing below it any more.
     """
 
     subscription_number: Number
@@ -298,8 +304,9 @@ class NegativeAcknowledge(NamedTuple):
 
 
 class RedeliverUnacknowledged(NamedTuple):
-    """Client to dispatcher: everything this consumer holds comes again; its own queue is dropped up to
-    `received`, a number of this numbering.
+    """Client to dispatcher: everything this consumer holds is to come again.
+
+    Its own queue is dropped up to `received`, a number of this numbering.
     """
 
     consumer_id: int
@@ -309,8 +316,9 @@ class RedeliverUnacknowledged(NamedTuple):
 
 
 class Reset(NamedTuple):
-    """Dispatcher to client: drop what is queued below this generation (a seek, or a rewind of an ordered
-    subscription).
+    """Dispatcher to client: drop what is queued below this generation.
+
+    After a seek, or a rewind of an ordered subscription.
 
     After a seek, also acknowledgments and negative ones that are not answered yet: they refer to what comes
     again. All deliveries up to `last_number`, `granted` messages in all, are done with: those that did not
@@ -338,7 +346,10 @@ class Call(NamedTuple):
 
 
 class Ping(NamedTuple):
-    """Client to actor, every few seconds: renews the lease and proves that the owner loop turns."""
+    """Client to actor, every few seconds.
+
+    It renews the lease and proves that the owner loop turns.
+    """
 
     number: int
 

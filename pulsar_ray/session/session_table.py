@@ -1,4 +1,6 @@
-"""Who is attached to an actor: sessions, their attachments and how long a silent one is kept.
+"""The clients that are attached to an actor.
+
+Their sessions, their attachments, and how long a silent one is kept.
 
 Pure state: the owner loop calls it with `now_ms`, carriers ask it whether a hello may come in. One session
 belongs to one client process; it outlives its carrier for a grace period, so that a cut connection neither
@@ -20,7 +22,7 @@ STOPPED_MS = 5000
 
 
 class Carrier(Protocol):
-    """What moves a session's packets at the moment: a lane or the Ray tunnel."""
+    """A lane or the Ray tunnel, which moves a session's packets at the moment."""
 
     @property
     def kind(self) -> str: ...
@@ -83,8 +85,9 @@ class Session:
         return self.carrier is not None and self.carrier.is_peer_stopped
 
     def send(self, buffers: list[Any]) -> None:
-        """Hand packets to the carrier; without one they are dropped, because a re-attach says anew what is
-        missing.
+        """Hand packets to the carrier.
+
+        Without one they are dropped, because a re-attach says anew what is missing.
         """
         if self.carrier is not None:
             self.carrier.send(buffers)
@@ -120,8 +123,11 @@ class SessionTable:
         return len(self._sessions)
 
     def attach(self, client_id: str, now_ms: int, attempt: int = 0) -> Session:
-        """A new attachment of this client's session: a higher number, a new token; whatever carried it before
-        is closed.
+        """Begin a new attachment of this client's session.
+
+        It has a higher number and a new token.
+
+        The carrier it had before is closed.
 
         `attempt` rises with each of the client's. Raises SessionLost for one that comes after a later one:
         its client waits for it no more, and has got its token from that; TooManyConnections for one session

@@ -60,7 +60,10 @@ class TunnelEnd:
         self.unconfirmed_bytes += memoryview(packet).nbytes
 
     def outgoing(self, max_bytes: int) -> Exchange:
-        """What to send next, of at most `max_bytes` but at least one packet if any is due."""
+        """The next packets to send, of at most `max_bytes`.
+
+        But at least one packet if any is due.
+        """
         packets: list[tuple[int, Buffer]] = []
         skipped = self._next_to_send - self._first_unconfirmed
         size = 0
@@ -73,7 +76,7 @@ class TunnelEnd:
         return self._last_received, packets
 
     def begin_call(self, max_bytes: int) -> Exchange:
-        """What to call with; `end_call` or `failed` must follow, once."""
+        """The arguments of a call; `end_call` or `failed` must follow, once."""
         exchange = self.outgoing(max_bytes)
         self._open_calls += 1
         return exchange
@@ -90,7 +93,10 @@ class TunnelEnd:
         return received
 
     def failed(self) -> None:
-        """A call failed or is given up: whether its packets arrived is unknown, so they are due again."""
+        """Note that a call failed or is given up.
+
+        Whether its packets arrived is unknown, so they are due again.
+        """
         self._open_calls -= 1
         self._resend()
 
@@ -104,7 +110,9 @@ class TunnelEnd:
         return received
 
     def incoming(self, last_received: int, packets: NumberedPackets) -> list[Buffer]:
-        """Take in what the other end sent; the packets that are now next in order, each given out once.
+        """Take in packets of the other end.
+
+        Returns those that are now next in order, each once.
 
         Raises ProtocolError for numbers that cannot be: a confirmation of what was never sent, a packet
         number below 1.

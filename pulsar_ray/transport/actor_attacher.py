@@ -1,4 +1,8 @@
-"""Attaching to an actor by its name: where it is asked, again if it has moved, and for which way to it."""
+"""Attaches to an actor by its name.
+
+It chooses where to ask, looks the name up again once the actor has moved, and asks for the way that leads
+there.
+"""
 
 from __future__ import annotations
 

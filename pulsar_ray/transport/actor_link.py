@@ -1,4 +1,6 @@
-"""A client process's tie to one actor: attach, carry, notice a loss, attach again, and tell its endpoints.
+"""A client process's link to one actor.
+
+It attaches, carries packets, notices a loss, attaches again, and tells its endpoints.
 
 Endpoints (producers, consumers, followers of this process at that actor) share the link. It never gives up by
 itself: whoever waits has a deadline of their own.
@@ -88,7 +90,7 @@ class ActorLink:
         self.last_error: PulsarException | None = None
 
     def forked(self) -> None:
-        """In a forked child, where another thread's lock would stay locked: this link ends without a word."""
+        """End this link silently in a forked child, where another thread's lock would stay locked."""
         self._state = threading.Condition()
         self._closed = self._is_over = True
         self._connection = None
@@ -121,14 +123,17 @@ class ActorLink:
                     late = Timeout("the actor did not answer an attach in time; is the broker running?")
                     raise (self.last_error or late).again()
                 error = self.last_error
-                # What lies on a node that is away may take days to come back.
+                # A partition on a node that is away may take days to come back.
                 if error is not None and (not error.retriable or isinstance(error, WrongNode)):
                     raise error.again()
             assert self.attached is not None
             return self.attached
 
     def attaches(self, deadline: float) -> bool:
-        """Whether it is attached, or becomes so at the first attempt since it was lost, which is awaited."""
+        """Whether the link is attached, or becomes so at its next attempt.
+
+        The first attempt since the link was lost is awaited.
+        """
         with self._state:
             while self._connection is None and self.last_error is None and not self._closed:
                 self._start_attaching()
@@ -149,7 +154,10 @@ class ActorLink:
                 self._start_attaching()
 
     def add_endpoint(self, endpoint_id: int, endpoint: Endpoint) -> None:
-        """From now on packets for this id go to `endpoint`, and it is re-opened after each re-attach."""
+        """Give packets for this id to `endpoint` from now on.
+
+        The endpoint is opened again after each re-attach.
+        """
         self._endpoints[endpoint_id] = endpoint
 
     def remove_endpoint(self, endpoint_id: int) -> None:
@@ -170,7 +178,7 @@ class ActorLink:
 
     @property
     def carrier(self) -> Connection | None:
-        """What carries packets now; another one after each attach."""
+        """The carrier of packets now; another one after each attach."""
         return self._connection
 
     def send(self, buffers: list[Any], only_on: Connection | None = None, *, waits: bool = False) -> bool:
@@ -201,8 +209,9 @@ class ActorLink:
         waits: bool = False,
         behind: Sequence[Buffer] = (),
     ) -> None:
-        """Send a request with an id of its own; `reply(value, error)` follows, with SessionLost if the
-        carrier is lost. The packets `behind` it are written together with it.
+        """Send a request with an id of its own; `reply(value, error)` follows.
+
+        The error is SessionLost if the carrier is lost. The packets `behind` it are written together with it.
         """
         request_id = self._replies.add(reply)
         try:
@@ -216,7 +225,9 @@ class ActorLink:
     def request(
         self, build: Callable[[int], Request], deadline: float, then: Callable[[Any], None] | None = None
     ) -> Any:
-        """Send a request and wait for its answer; attaches first, and again if the carrier is lost.
+        """Send a request and wait for its answer.
+
+        It attaches first, and again if the carrier is lost.
 
         `then` gets the answer before any packet behind it is handed on.
         """
@@ -287,7 +298,8 @@ class ActorLink:
             elif type(request) is MovedNotice:
                 raise SessionLost(f"the actor moved: {request.reason}")
             elif type(request) is not Pong:
-                # What actors send of their own accord begins with the endpoint's id; a follower has only one.
+                # Packets that actors send of their own accord begin with the endpoint's id; a follower has
+                # only one.
                 first: Any = request[0]
                 endpoint = self._endpoints.get(first) or self._endpoints.get(FOLLOWER)
                 if endpoint is not None:
@@ -392,7 +404,10 @@ class ActorLink:
             self._lost(connection, SessionLost("lost while attaching"))
 
     def end(self, error: PulsarException) -> None:
-        """The actor will not come back: its endpoints are refused, and whoever asks for it gets `error`."""
+        """End the link, because the actor will not come back.
+
+        Its endpoints are refused, and everybody who asks for it gets `error`.
+        """
         self._ended = error
         self._drop()
         try:

@@ -1,4 +1,7 @@
-"""Opening a carrier for an attached session: a lane where one can be had, the Ray tunnel otherwise."""
+"""Opens a carrier for an attached session.
+
+It is a lane where one can be had, the Ray tunnel otherwise.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,9 @@ def open_connection(
     is_quiet: Callable[[], bool] | None = None,
     loop: asyncio.AbstractEventLoop | None = None,
 ) -> Connection:
-    """The carrier `transport` names; with `auto` a lane, and the tunnel when none can be had.
+    """Open the carrier that `transport` names.
+
+    With `auto` it is a lane, and the tunnel when none can be had.
 
     `pushes` says that the actor sends of its own accord, so that the tunnel keeps a call waiting there;
     `is_quiet`, if it does not, whether nothing will come before something is sent. With

@@ -1,6 +1,6 @@
-"""What a client needs of the cluster, as a protocol:
+"""The cluster as a client needs it, as a protocol.
 
-names to addresses, attaching, the tunnel's call, and telling who is silent.
+It turns names into addresses, attaches, makes the tunnel's calls, and reports silent actors.
 
 `ray_cluster.py` is the real one; `pulsar_ray.testing.stub_cluster` serves the same broker objects in one
 process without Ray.
@@ -17,8 +17,9 @@ from pulsar_ray.errors import PulsarException, WrongNode
 
 @dataclass(frozen=True, slots=True)
 class PartitionRoute:
-    """One partition: its full name, its index (-1 when the topic is not partitioned) and the name of its
-    actor.
+    """One partition of a topic, and its actor.
+
+    Its full name, its index (-1 when the topic is not partitioned) and the name of its actor.
     """
 
     topic: str
@@ -49,8 +50,9 @@ class SubscriptionRequest:
 
 @dataclass(frozen=True, slots=True)
 class AttachReply:
-    """What an actor's `attach` answers: the session, where its lanes listen, and how to know whether its
-    files can be read.
+    """An actor's answer to `attach`.
+
+    It names the session, where the actor's lanes listen, and how to know whether its files can be read.
     """
 
     session_id: int
@@ -77,7 +79,10 @@ class Cluster(Protocol):
     def attach(
         self, address: str, client_id: str, *, want_tcp: bool, attempt: int, timeout_s: float
     ) -> AttachReply:
-        """`attempt` rises with each call of a process: a late one cannot undo what a later one got."""
+        """Attach to an actor.
+
+        `attempt` rises with each call of a process: a late one cannot undo what a later one got.
+        """
         ...
 
     def exchange(
@@ -94,7 +99,10 @@ class Cluster(Protocol):
     def exchange_result(self, handle: Any, timeout_s: float) -> tuple[int, list[tuple[int, bytes]]]: ...
 
     def tie_life(self, address: str, session_id: int, attachment: int, token: bytes) -> None:
-        """Let the actor notice when this process dies, on a carrier that does not show it."""
+        """Let the actor notice when this process dies.
+
+        For a carrier that does not show it.
+        """
         ...
 
     def controller(
@@ -121,9 +129,15 @@ class Cluster(Protocol):
     def report_silent(self, address: str) -> None: ...
 
     def end_calls(self, wait_s: float) -> None:
-        """Its client leaves: calls by threads of this process give up, and are waited for so long."""
+        """End the calls of a client that leaves.
+
+        Calls by threads of this process give up, and are waited for so long.
+        """
         ...
 
     def when_gone(self, tell: Callable[[PulsarException], None]) -> None:
-        """Call `tell` once the broker is gone for good, with what every call raises from then on."""
+        """Call `tell` once the broker is gone for good.
+
+        It gets the error that every call raises from then on.
+        """
         ...

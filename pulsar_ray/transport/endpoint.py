@@ -1,4 +1,4 @@
-"""What a link serves: the producers, consumers and followers of this process at one actor."""
+"""The endpoints of a link: this process's producers, consumers and followers at one actor."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Endpoint(Protocol):
         """The carrier is gone: write nothing until `reopen`."""
 
     def on_refused(self, error: PulsarException) -> None:
-        """What it is attached to was deleted: it will never be open again."""
+        """The topic or subscription was deleted: the endpoint will never be open again."""
 
     def on_request(self, request: Any, body: memoryview) -> None:
         """A packet for this endpoint."""

@@ -1,4 +1,4 @@
-"""Asking an actor from time to time whether it is there, and noticing that it says nothing any more."""
+"""Pings an actor from time to time, and notices when it is silent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Waiting for Ray's answers in threads that do not end with the program: none is inside Ray when that leaves.
+"""Waits for Ray's answers in threads that do not end with the program.
+
+None of them is inside Ray when the program leaves it.
 
 Ray ends a process with exit code 1 if a thread of it calls Ray once that has shut down. Letting go of a
 reference is such a call.
@@ -26,7 +28,10 @@ LEAVE_DEADLINE_S = 60.0
 
 
 class RayCall:
-    """A call that was made, until its result was asked for once, or it was let go of."""
+    """A call that was made.
+
+    It counts until its result was asked for once, or it was let go of.
+    """
 
     __slots__ = ("reference",)
 
@@ -115,7 +120,9 @@ class RayCalls:
 
     @contextmanager
     def kept_out(self, wait_s: float = EXIT_DEADLINE_S) -> Iterator[bool]:
-        """Around `ray.shutdown()`: calls under way are given up first, and nobody enters until it is over.
+        """Keep this process's calls out of Ray around `ray.shutdown()`.
+
+        Calls under way are given up first, and nobody enters until it is over.
 
         False if one of them has not come back within `wait_s`, or the program ends, which shuts Ray down.
         """
@@ -140,14 +147,17 @@ class RayCalls:
         """Called at exit, before Ray's own."""
         self._has_ended = True
         self._empty(EXIT_DEADLINE_S)
-        # Whoever is leaving Ray just now is let do so: two at once end the process with an error.
+        # A thread that is leaving Ray just now is let do so: two at once end the process with an error.
         self._one_leaves.acquire(timeout=LEAVE_DEADLINE_S)
         # References in cycles that nobody uses any more are not found from now on, by any thread.
         gc.freeze()
 
 
 class ClientCalls:
-    """The calls of one client, among all of the process's: a context as that is, until `close`."""
+    """The calls of one client, among all of the process's.
+
+    A context, as `RAY_CALLS` is, until `close`.
+    """
 
     def __init__(self, all_calls: RayCalls) -> None:
         self._all = all_calls

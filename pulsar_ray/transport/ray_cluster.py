@@ -1,4 +1,4 @@
-"""The cluster as Ray shows it: handles by name, control calls with deadlines, the tunnel's calls."""
+"""The cluster over Ray: actors' handles by name, control calls with deadlines, tunnel calls."""
 
 from __future__ import annotations
 
@@ -130,12 +130,15 @@ class RayCluster:
             return self._calls.made(handle.exchange.remote(packed))
 
     def exchange_result(self, handle: RayCall, timeout_s: float) -> tuple[int, list[tuple[int, bytes]]]:
-        """What a tunnel call brought down. Raises SessionLost, NotConnected, Moved, Timeout."""
+        """Wait for the packets of a tunnel call. Raises SessionLost, NotConnected, Moved, Timeout."""
         with self._calls, translated("exchange"):
             return unpack_answer(self._calls.result(handle, timeout_s))
 
     def tie_life(self, address: str, session_id: int, attachment: int, token: bytes) -> None:
-        """The actor awaits a call that this process owns and that does not end: Ray tells it of our death."""
+        """Have the actor await a call of this process that does not end.
+
+        Ray then tells the actor of our death.
+        """
         with self._calls, translated(f"{address}.stay"):
             handle = self.handle(address)
             life = handle.stay.remote(session_id, attachment, token)
@@ -152,8 +155,9 @@ class RayCluster:
         self.forget(address)
 
     def report_silent(self, address: str) -> None:
-        """Ask the controller to look after an actor that does not answer; a silent controller is the stores'
-        affair.
+        """Ask the controller to look after an actor that does not answer.
+
+        A silent controller is the stores' affair.
         """
         try:
             self.call(CONTROLLER, "probe", address, timeout_s=15.0)
@@ -169,7 +173,10 @@ class RayCluster:
         self._told.append(tell)
 
     def gone(self, error: PulsarException) -> None:
-        """The broker is no more, or this process is not on its Ray any more: every call raises `error`."""
+        """Fail every call from now on with `error`.
+
+        The broker is no more, or this process is not on its Ray any more.
+        """
         self._calls.fail(error)
         self._handles.clear()
         for tell in self._told:
@@ -181,7 +188,9 @@ class RayCluster:
         return result
 
     def describe_broker(self) -> dict[str, Any] | None:
-        """What the controller says of itself, waiting while it restarts; None if no broker runs here.
+        """Ask the controller to describe the broker, and wait while it restarts.
+
+        None if no broker runs here.
 
         Raises what is wrong with its data directory.
         """

@@ -1,4 +1,6 @@
-"""The client's end of the Ray carrier: a session's packets through calls of the actor's `exchange` method.
+"""The client's end of the Ray carrier.
+
+A session's packets travel in calls of the actor's `exchange` method.
 
 The same interface as a lane's connection; with a loop, packets are handed over there. A thread that waits
 makes its own call and takes what comes down with it; for the others one thread per connection takes packets
@@ -99,7 +101,10 @@ class RayConnection:
 
     @property
     def has_unread(self) -> bool:
-        """Whether something arrived that the loop did not come to handle yet: the peer is not silent then."""
+        """Whether packets arrived that the loop has not handled yet.
+
+        The peer is not silent then.
+        """
         return self._handled < self._handed_over
 
     def wait(self, awaited: Awaited, deadline: float) -> bool:

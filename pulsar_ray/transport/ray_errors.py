@@ -1,4 +1,7 @@
-"""Ray's errors, translated into ours: what each of them means for a request's outcome and what to do next."""
+"""Translates Ray's errors into ours.
+
+Each of ours says what became of the request and what to do next.
+"""
 
 from __future__ import annotations
 

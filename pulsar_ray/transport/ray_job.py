@@ -8,7 +8,9 @@ import ray
 
 
 def ray_job() -> str:
-    """What names this process's connection to Ray, another one after each `ray.init`; "" if it has none.
+    """The name of this process's connection to Ray; "" if it has none.
+
+    Each `ray.init` makes another one.
 
     The number of the job alone is not enough: every Ray counts from one.
     """

@@ -18,8 +18,10 @@ def until(
     first_pause_s: float = 0.05,
     longest_pause_s: float = 1.0,
 ) -> Any:
-    """`call(seconds left)`, again after errors of the kinds in `again`; the last of them is raised at the
-    deadline. WrongNode, of a node that is away for nobody knows how long, is raised at once.
+    """Make `call(seconds left)`, again after errors of the kinds in `again`.
+
+    The last of them is raised at the deadline. WrongNode, of a node that is away for nobody knows how long,
+    is raised at once.
 
     A repeat may be refused because the first call had been carried out and only its answer was lost:
     `was_done` tells by the refusal. The answer is None then.

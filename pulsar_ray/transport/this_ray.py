@@ -1,4 +1,4 @@
-"""The Ray that this process is on: its nodes, and what Ray shows of this process."""
+"""The Ray that this process is on: its nodes, actors and this process's part."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ def node_memory_bytes() -> int:
 
 
 def session_directory() -> Path:
-    """Ray's directory for this session on this node: short enough for socket paths, gone with the session."""
+    """Ray's directory for this session on this node.
+
+    It is short enough for socket paths, and gone with the session.
+    """
     node: Any = ray._private.worker.global_worker.node
     return Path(node.get_session_dir_path())
 
@@ -64,7 +67,10 @@ def alive_hosts() -> dict[str, str]:
 
 
 def draining_nodes() -> set[str]:
-    """The ids of the nodes that Ray drains: it starts nothing more there, and they will go."""
+    """The ids of the nodes that Ray drains.
+
+    Ray starts nothing more there, and they will go.
+    """
     state: Any = ray._private.state.state
     try:
         return set(state.get_draining_nodes())
@@ -73,7 +79,10 @@ def draining_nodes() -> set[str]:
 
 
 def is_own_ray() -> bool:
-    """Whether this very process started the Ray that it is on, by `ray.init()`; it ends with the process."""
+    """Whether this very process started the Ray that it is on.
+
+    By `ray.init()`; that Ray ends with the process.
+    """
     node: Any = ray._private.worker._global_node
     return node is not None and bool(node.is_head())
 
@@ -84,7 +93,10 @@ def has_runtime_env() -> bool:
 
 
 def is_running(handle: Any) -> bool:
-    """Whether the actor has started: not one that is being created or restarted, or is dead."""
+    """Whether the actor has started.
+
+    Not one that is being created or restarted, or is dead.
+    """
     state: Any = ray._private.state
     return bool(state.actors(handle._actor_id.hex()).get("State") == "ALIVE")
 
@@ -98,7 +110,10 @@ def was_restarted() -> bool:
 
 
 def loop_of_group(group: str) -> tuple[asyncio.AbstractEventLoop, threading.Thread] | None:
-    """The loop and thread on which this actor's calls of a concurrency group run; None if Ray hides them."""
+    """The loop and thread that run this actor's calls of a concurrency group.
+
+    None if Ray hides them.
+    """
     try:
         worker: Any = ray._private.worker.global_worker
         raylet: Any = ray._raylet
@@ -110,8 +125,9 @@ def loop_of_group(group: str) -> tuple[asyncio.AbstractEventLoop, threading.Thre
 
 
 def allow_blocking_calls() -> None:
-    """Broker actors call other actors from threads made for that; Ray's advice for callers on its loops is
-    noise here.
+    """Silence Ray's advice for callers that block its loops.
+
+    Broker actors call other actors from threads made for that.
     """
     ray._private.worker.blocking_get_inside_async_warned = True
 
