@@ -13,8 +13,9 @@ STORE = "stub"
 
 
 class StubController:
-    """The methods of the Controller that concern topics; `start` starts the actors of partitions, `delete`
-    ends those of a topic.
+    """The methods of the Controller that concern topics.
+
+    `start` starts the actors of partitions, `delete` ends those of a topic.
     """
 
     def __init__(
