@@ -67,8 +67,9 @@ async def receive_one(core: ConsumerCore, timeout_s: float | None) -> Message:
 
 
 async def receive_into(core: ConsumerCore, taken: BatchCollector, timeout_s: float = FOREVER_S) -> None:
-    """Take what is here, and what comes until it is enough or the time is over. Raises AlreadyClosed, or what
-    reading a block raises; then nothing is taken.
+    """Take messages until it is enough or the time is over.
+
+    Raises AlreadyClosed, or what reading a block raises; then nothing is taken.
     """
     deadline = time.monotonic() + timeout_s
     timers = LoopTimers(asyncio.get_running_loop())
