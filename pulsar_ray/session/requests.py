@@ -36,6 +36,8 @@ from pulsar_ray.session.field_checks import (
 from pulsar_ray.session.packet import Packet, encode_packet
 
 PROTOCOL_VERSION = 1
+NO_SCHEMA = -1
+"""The schema version in a reply where the topic has no schema."""
 
 Grant = tuple[int, int, int, int, int, int, WireRows, int, int]
 
@@ -68,6 +70,8 @@ class ProducerOpened(NamedTuple):
     epoch: int
     max_block_rows: int = 8192
     max_block_bytes: int = 1024 * 1024
+    schema_version: int = NO_SCHEMA
+    """The version of the topic's schema that the producer's messages are of."""
 
 
 class CloseEndpoint(NamedTuple):
@@ -236,6 +240,8 @@ class ConsumerOpened(NamedTuple):
     resumed: bool
     generation: int
     start: list[int] | None = None
+    schema_version: int = NO_SCHEMA
+    """The version of the topic's schema that the consumer reads with."""
 
 
 class Credit(NamedTuple):

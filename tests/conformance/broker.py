@@ -110,7 +110,7 @@ class Broker:
         server = self.cluster.partition(topic).server
         assert server is not None
         blocks = []
-        log = server.describe_log()
+        log = server.calls.describe_log()
         for ledger_id, _, path, _, end, _ in log["segments"]:
             if ledger_id < log["first"][0]:  # it is being deleted just now
                 continue
@@ -128,7 +128,7 @@ class Broker:
         """(ledger id, entry id) of the first entry that a partition has left."""
         server = self.cluster.partition(topic).server
         assert server is not None
-        ledger_id, entry_id = server.describe_log()["first"]
+        ledger_id, entry_id = server.calls.describe_log()["first"]
         return ledger_id, entry_id
 
     def stored(self, topic: str) -> list[bytes | None]:

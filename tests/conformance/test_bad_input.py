@@ -55,7 +55,7 @@ def flip(path: Path, offset: int) -> None:
 def segment(broker: Broker, topic: str) -> Path:
     server = broker.cluster.partition(topic).server
     assert server is not None
-    return Path(server.describe_log()["segments"][0][2])
+    return Path(server.calls.describe_log()["segments"][0][2])
 
 
 def received_with_errors(consumer: Consumer, count: int) -> tuple[list[bytes], list[PulsarException]]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pulsar_ray.errors import DiskSpaceLow
+from pulsar_ray.format.block import BlockHeader
 from pulsar_ray.ledger.disk import SystemDisk
 
 
@@ -36,16 +37,16 @@ def inside_write(partition: Any) -> None:
 def refuse_once_in_silence(partition: Any) -> None:
     """The next block finds the disk full, and its refusal gets lost."""
     intake = partition._server.intake
-    disk_refusal, refuse = intake._disk_refusal, intake._refuse
+    refusal, refuse = intake._refusal, intake._refuse
 
-    def low_once() -> DiskSpaceLow:
-        intake._disk_refusal = disk_refusal
+    def low_once(_: BlockHeader) -> DiskSpaceLow:
+        intake._refusal = refusal
         return DiskSpaceLow("once")
 
     def lose_once(*_: Any) -> None:
         intake._refuse = refuse
 
-    intake._disk_refusal, intake._refuse = low_once, lose_once
+    intake._refusal, intake._refuse = low_once, lose_once
 
 
 def on_acknowledgment(dispatcher: Any) -> None:

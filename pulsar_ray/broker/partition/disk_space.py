@@ -1,38 +1,31 @@
-"""Whether a partition's disk still has room to publish."""
+"""Whether a partition's disk has room to publish."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
 
-from pulsar_ray.config import Settings
+from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.errors import DiskSpaceLow
 
 
-class DiskSpaceWatch:
-    """`probe` asks the disk, on the disk thread; `refusal` is what follows from what it said last."""
+class DiskSpaceProbe:
+    """Asks the disk, on the disk thread."""
 
-    def __init__(self, directory: Path, settings: Settings) -> None:
+    def __init__(self, directory: Path, policies: PartitionPolicies) -> None:
         self._directory = directory
-        self._settings = settings
-        self.refusal: DiskSpaceLow | None = None
-        self.probe()
+        self._policies = policies
 
-    @property
-    def is_low(self) -> bool:
-        """Whether nothing can be published now."""
-        return self.refusal is not None
+    def refusal(self) -> DiskSpaceLow | None:
+        """Return the refusal of blocks while the disk is below its low-water mark.
 
-    def probe(self) -> None:
-        """Look again.
-
-        Publishing stops below the low-water mark and goes on above it; acks and trimming never stop.
+        Publishing stops below the mark and goes on above it; acknowledging and trimming never stop.
         """
         usage = shutil.disk_usage(self._directory)
-        mark = self._settings.low_water_mark_bytes(usage.total)
-        self.refusal = None
-        if usage.free < mark:
-            self.refusal = DiskSpaceLow(
-                f"the disk of {self._directory} has {usage.free:,} bytes free, below its low-water mark of "
-                f"{mark:,}: free space, or lower disk_low_water_mark_bytes and restart the broker"
-            )
+        mark = self._policies.low_water_mark_bytes(usage.total)
+        if usage.free >= mark:
+            return None
+        return DiskSpaceLow(
+            f"the disk of {self._directory} has {usage.free:,} bytes free, below its low-water mark of "
+            f"{mark:,}: free space, or lower disk_low_water_mark_bytes and restart the broker"
+        )

@@ -11,10 +11,14 @@ import secrets
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from pulsar_ray.broker.partition.connected_producers import ConnectedProducers
+from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.broker.partition.partition_stats import describe_publisher
 from pulsar_ray.broker.partition.producer_endpoint import ProducerEndpoint
+from pulsar_ray.broker.partition.publish_gate import PublishGate
 from pulsar_ray.broker.partition.publish_intake import PublishIntake
 from pulsar_ray.broker.partition.push_followers import PushFollowers, messages_of
+from pulsar_ray.broker.partition.waiting_blocks import WaitingBlocks
 from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
@@ -55,16 +59,20 @@ class NonPersistentPartitionServer:
         self.epoch = clock.now_ms()
         self.followers = PushFollowers(self.epoch)
         self._log = MemoryLog(self.epoch, self._hand_over)
+        waiting, policies = WaitingBlocks(), PartitionPolicies.of(settings)
+        name_prefix = f"pulsar-ray-{secrets.token_hex(4)}"
+        self.producers = ConnectedProducers(self._log, waiting, policies, clock, name_prefix)
         self.intake = PublishIntake(
             self._log,
-            settings,
+            self.producers,
+            policies,
+            PublishGate(),
             clock,
             loop,
             _NoDisk(),
+            waiting,
             on_durable=lambda _: None,
             on_fatal=on_fatal,
-            disk_refusal=lambda: None,
-            name_prefix=f"pulsar-ray-{secrets.token_hex(4)}",
         )
         self._drops: dict[int, Drops] = {}
         host.serve(self)
@@ -87,7 +95,7 @@ class NonPersistentPartitionServer:
                 self.followers.follow(session, request)
             case OpenProducer(request_id):
                 try:
-                    reply: Request = self.intake.open_producer(session, request)
+                    reply: Request = self.producers.open(session, request)
                 except PulsarException as error:
                     reply = Failed(request_id, type(error).__name__, error.text)
                 session.send(encode_request(reply))
@@ -102,7 +110,7 @@ class NonPersistentPartitionServer:
     def _close_endpoint(self, session: Session, endpoint_id: int) -> None:
         endpoint = session.endpoints.get(endpoint_id)
         if isinstance(endpoint, ProducerEndpoint):
-            self.intake.close_producer(endpoint)
+            self.producers.close(endpoint)
             self._drops.pop(endpoint.incarnation, None)
 
     def on_session_ended(self, session: Session, crashed: bool) -> None:
@@ -114,7 +122,8 @@ class NonPersistentPartitionServer:
     def tick(self) -> None:
         """Once a second: rates, and producers that left long ago."""
         now_ms = self._clock.monotonic_ms()
-        self.intake.sample_rates()
+        self.producers.sample_rates()
+        self.intake.traffic.sample(now_ms)
         for drops in self._drops.values():
             drops.sample(now_ms)
         self._log.incarnations.forget_idle(self._clock.now_ms())
@@ -156,9 +165,9 @@ class NonPersistentPartitionServer:
             "commits": 0,
             "storageSize": 0,
             "ledgers": [],
-            "producers": sorted(self.intake.producers),
+            "producers": sorted(self.producers.by_name),
             "publishers": [
-                self._publisher(producer) for _, producer in sorted(self.intake.producers.items())
+                self._publisher(producer) for _, producer in sorted(self.producers.by_name.items())
             ],
             "epoch": self.epoch,
             "lastPosition": list(NOT_STORED),

@@ -9,38 +9,38 @@ dispatchers and clients ask, it answers when the answer is durable.
 from __future__ import annotations
 
 import asyncio
-import functools
-import logging
 import os
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pulsar_ray.broker.partition.disk_space import DiskSpaceWatch
+from pulsar_ray.broker.partition.connected_producers import ConnectedProducers
+from pulsar_ray.broker.partition.disk_space import DiskSpaceProbe
 from pulsar_ray.broker.partition.followers import Followers
+from pulsar_ray.broker.partition.manifest_writer import ManifestWriter
+from pulsar_ray.broker.partition.partition_calls import PartitionCalls
+from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.broker.partition.partition_stats import describe_partition, describe_subscriptions
 from pulsar_ray.broker.partition.producer_endpoint import ProducerEndpoint
+from pulsar_ray.broker.partition.publish_gate import ClosedBy, PublishGate
 from pulsar_ray.broker.partition.publish_intake import PublishIntake
-from pulsar_ray.broker.partition.range_plan import cut_range
+from pulsar_ray.broker.partition.reported_holds import ReportedHolds
 from pulsar_ray.broker.partition.sleeping_cursors import SleepingCursors
+from pulsar_ray.broker.partition.waiting_blocks import WaitingBlocks
 from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import (
-    BrokerPersistenceError,
+    DiskSpaceLow,
     InvalidConfiguration,
     PulsarException,
-    SubscriptionNotFound,
 )
 from pulsar_ray.managed_ledger.cursor.cursor_directories import remove_forgotten
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
-from pulsar_ray.managed_ledger.log.manifest import LEDGER_COUNTER_BITS
-from pulsar_ray.managed_ledger.log.manifest_changes import mark_delete_before
 from pulsar_ray.managed_ledger.log.manifest_records import Subscription
 from pulsar_ray.model.position import Position
-from pulsar_ray.session.control_calls import PARTITION_CALLS, check_call
 from pulsar_ray.session.requests import (
     Call,
     CloseEndpoint,
@@ -55,9 +55,6 @@ from pulsar_ray.session.requests import (
 )
 from pulsar_ray.session.session_table import Session
 
-logger = logging.getLogger(__name__)
-
-HOLD_REPORT_DELAY_S = 0.1
 LOW_DISK_TRIM_S = 10.0
 STATS_SLICE = 100
 """Subscriptions described in one go: well below a millisecond."""
@@ -80,25 +77,34 @@ class PartitionServer:
         self._loop = loop
         self._host = host
         self._disk = DiskThread(loop, "disk")
-        self._space = DiskSpaceWatch(ledger.directory, settings)
+        policies = PartitionPolicies.of(settings)
+        self._gate = PublishGate()
+        self._space = DiskSpaceProbe(ledger.directory, policies)
+        self._gate.set(ClosedBy.DISK_SPACE, self._space.refusal())
         self.followers = Followers(ledger, loop)
         self._cursors = SleepingCursors(Path(ledger.directory))
+        waiting = WaitingBlocks()
+        self.producers = ConnectedProducers(
+            ledger, waiting, policies, clock, f"pulsar-ray-{ledger.identity.number}"
+        )
         self.intake = PublishIntake(
             ledger,
-            settings,
+            self.producers,
+            policies,
+            self._gate,
             clock,
             loop,
             self._disk,
+            waiting,
             on_durable=self.followers.advanced,
             on_fatal=on_fatal,
-            disk_refusal=lambda: self._space.refusal,
-            name_prefix=f"pulsar-ray-{ledger.identity.number}",
         )
         self._on_fatal = on_fatal
-        self._holds: dict[int, Position] = {}
-        self._hold_timer: asyncio.TimerHandle | None = None
+        self._writer = ManifestWriter(ledger, loop, self._disk, on_fatal)
+        self.calls = PartitionCalls(ledger, self._writer, self._disk, clock)
+        self._holds = ReportedHolds(ledger.changes, self._writer, loop)
         self._trimmed_at = loop.time()
-        self._trim_interval_s = settings.retention_check_interval_in_seconds
+        self._trim_interval_s = policies.trim_interval_s
         self.reach = self._write_reach_file()
         self._remove_forgotten_cursors()
         host.serve(self)
@@ -140,7 +146,7 @@ class PartitionServer:
                 self.followers.follow(session, request)
                 self._cursors.woke(request.subscription_number)
             case MoveHold(number, ledger_id, entry_id):
-                self._hold_moved(number, Position(ledger_id, entry_id))
+                self._holds.moved(number, Position(ledger_id, entry_id))
             case OpenProducer():
                 self._open_producer(session, request)
             case CloseEndpoint(request_id, endpoint_id):
@@ -153,7 +159,7 @@ class PartitionServer:
 
     def _open_producer(self, session: Session, request: OpenProducer) -> None:
         def open_now() -> Request:
-            return self.intake.open_producer(session, request)
+            return self.producers.open(session, request)
 
         async def open_later(holder: Session) -> None:
             attachment = session.attachment
@@ -161,7 +167,7 @@ class PartitionServer:
             if not session.is_ended and session.attachment == attachment:
                 self._answer_now(session, request.request_id, open_now)
 
-        holder = self.intake.holder_beside(session, request.name)
+        holder = self.producers.holder_beside(session, request.name)
         if holder is not None and holder.is_stopped:
             self._host.spawn(open_later(holder))
         else:
@@ -176,13 +182,13 @@ class PartitionServer:
     def _close_endpoint(self, session: Session, endpoint_id: int) -> None:
         endpoint = session.endpoints.get(endpoint_id)
         if isinstance(endpoint, ProducerEndpoint):
-            self.intake.close_producer(endpoint)
+            self.producers.close(endpoint)
 
     def on_session_ended(self, session: Session, crashed: bool) -> None:
         """Its producers' names are free, its followers forgotten."""
         for endpoint in list(session.endpoints.values()):
             if isinstance(endpoint, ProducerEndpoint):
-                self.intake.close_producer(endpoint)
+                self.producers.close(endpoint)
         self.followers.forget(session)
 
     def tick(self) -> None:
@@ -192,241 +198,40 @@ class PartitionServer:
         except PulsarException as error:
             self._on_fatal(error)
             return
-        self._disk.submit(self._space.probe, lambda *_: None)
+        self._disk.submit(self._space.refusal, self._space_probed)
         self._disk.submit(self.ledger.check_present, self._looked)
-        self.intake.sample_rates()
-        self.followers.catch_up()
         now_ms = self._clock.now_ms()
+        self.producers.sample_rates()
+        self.intake.traffic.sample(self._clock.monotonic_ms())
+        self.followers.catch_up()
         self.ledger.incarnations.forget_idle(now_ms)
         if self._loop.time() - self._trimmed_at >= self._trim_interval():
             self._trimmed_at = self._loop.time()
-            self._submit_change(self.ledger.changes.trim(now_ms))
+            self._writer.submit(self.ledger.changes.trim(now_ms))
+
+    def _space_probed(self, refusal: DiskSpaceLow | None, error: BaseException | None) -> None:
+        if error is None:
+            self._gate.set(ClosedBy.DISK_SPACE, refusal)
 
     def _looked(self, _: None, error: BaseException | None) -> None:
         if isinstance(error, PulsarException):
             self._on_fatal(error)
 
+    @property
+    def _is_disk_low(self) -> bool:
+        return self._gate.is_closed_by(ClosedBy.DISK_SPACE)
+
     def _trim_interval(self) -> float:
         # Whoever waits for space does not wait for the next regular check.
-        return min(LOW_DISK_TRIM_S, self._trim_interval_s) if self._space.is_low else self._trim_interval_s
+        return min(LOW_DISK_TRIM_S, self._trim_interval_s) if self._is_disk_low else self._trim_interval_s
 
-    # --- holds ------------------------------------------------------------------------------------
-
-    def _hold_moved(self, number: int, position: Position) -> None:
-        self._holds[number] = position
-        if self._hold_timer is None:
-            self._hold_timer = self._loop.call_later(HOLD_REPORT_DELAY_S, self._write_holds)
-
-    def _write_holds(self) -> None:
-        self._hold_timer = None
-        holds, self._holds = self._holds, {}
-        for number, position in holds.items():
-            if self.ledger.changes.has_subscription(number):
-                refused = functools.partial(self._report_again, number, position)
-                self._submit_change(self.ledger.changes.move_hold(number, position), refused)
-
-    def _report_again(self, number: int, position: Position) -> None:
-        """A hold that the disk did not take is written later, unless it has moved on by then."""
-        self._holds.setdefault(number, position)
-        if self._hold_timer is None:
-            self._hold_timer = self._loop.call_later(LOW_DISK_TRIM_S, self._write_holds)
-
-    def _submit_change(self, change: Any, on_refused: Callable[[], None] = lambda: None) -> None:
-        """Carry out a change nobody waits for; a full disk only delays it."""
-        if change is None:
-            return
-
-        def done(_result: Any, error: BaseException | None) -> None:
-            outcome = self._settled(change, error)
-            if isinstance(outcome, BrokerPersistenceError):
-                logger.warning("%s", outcome)
-                on_refused()
-            elif isinstance(outcome, BaseException):
-                self._on_fatal(outcome)
-
-        self._disk.submit(change.run, done)
-
-    async def _durable(self, change: Any) -> Any:
-        """Carry out a change; the ledger takes in its end also when nobody waits for it any more.
-
-        Raises BrokerPersistenceError if the disk refused it: then it is not in effect.
-        """
-        if change is None:
-            return None
-        ended: asyncio.Future[Any] = self._loop.create_future()
-
-        def done(_result: Any, error: BaseException | None) -> None:
-            outcome = self._settled(change, error)
-            if ended.cancelled():
-                return
-            if isinstance(outcome, BaseException):
-                ended.set_exception(outcome)
-            else:
-                ended.set_result(outcome)
-
-        self._disk.submit(change.run, done)
-        return await ended
-
-    def _settled(self, change: Any, error: BaseException | None) -> Any:
-        """What a change that ran has brought: its result, or the error to raise."""
-        if error is None:
-            return self.ledger.changes.finish(change)
-        self.ledger.changes.fail(change)
-        if isinstance(error, OSError):
-            return BrokerPersistenceError(f"{self.ledger.directory}: the disk refused a change: {error}")
-        return error
-
-    # --- control calls ----------------------------------------------------------------------------
+    # --- calls, stats, closing --------------------------------------------------------------------
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:
-        """A control call by name, over a session or the actor handle."""
-        methods: dict[str, Callable[..., Awaitable[Any]]] = {
-            "register_subscription": self.register_subscription,
-            "remove_subscription": self.remove_subscription,
-            "hold_for_seek": self.hold_for_seek,
-            "seek_position": self.seek_position,
-            "last_message": self.last_message,
-            "check_position": self.check_position,
-            "grant_lease": self.grant_lease,
-            "release_lease": self.release_lease,
-            "plan_range": self.plan_range,
-        }
-        check_call(PARTITION_CALLS, "partition", name, arguments)
+        """Answer a control call (see `PartitionCalls`) over a session or the actor handle."""
+        # The answer must come behind the commits that followers have not been sent yet.
         self.followers.tell_held()
-        return await methods[name](**arguments)
-
-    async def register_subscription(
-        self,
-        name: str,
-        durable: bool,
-        initial: str | Sequence[int],
-        properties: dict[str, str],
-        create: bool,
-    ) -> dict[str, Any]:
-        """The subscription's number and hold position, durable before this answers; an existing one is
-        returned as it is.
-
-        `initial` is "earliest", "latest" or the [ledger id, entry id] of its first message.
-        """
-        existing = self.ledger.changes.find_subscription(name, durable)
-        if existing is None:
-            if not create:
-                raise SubscriptionNotFound(
-                    f"subscription {name!r} does not exist on {self.ledger.identity.topic}",
-                    str(self.ledger.directory),
-                )
-            start: str | Position
-            if not isinstance(initial, str):
-                await self.check_position(initial)
-                start = mark_delete_before(Position(*initial))
-            else:
-                start = initial
-            change = self.ledger.changes.register(name, durable, start, properties)
-            await self._durable(change)
-            existing = self.ledger.changes.find_subscription(name, durable)
-            assert existing is not None
-        return {
-            "number": existing.number,
-            "hold": list(existing.hold),
-            "directory": str(self.ledger.directory),
-            "properties": existing.properties,
-            "epoch": self.ledger.epoch,
-        }
-
-    async def remove_subscription(self, number: int) -> None:
-        """Forget a subscription and its hold, durably."""
-        if self.ledger.changes.has_subscription(number):
-            await self._durable(self.ledger.changes.remove_subscription(number))
-
-    async def hold_for_seek(self, number: int, target: str | int | list[int], inclusive: bool) -> list[int]:
-        """Lower or raise the hold to where a seek goes; the mark-delete position to start from, clamped to
-        what is stored.
-
-        `target` is "earliest", "latest", a publish time in ms, or [ledger id, entry id].
-        """
-        mark = Position(*await self.seek_position(target, inclusive))
-        return list(await self._durable(self.ledger.changes.move_hold(number, mark)))
-
-    async def seek_position(self, target: str | int | list[int], inclusive: bool) -> list[int]:
-        """The mark-delete position a seek goes to; changes nothing."""
-        ledger = self.ledger
-        if target == "latest":
-            last = ledger.last_position
-            return list(mark_delete_before(last) if inclusive else last)
-        if target == "earliest":
-            return list(mark_delete_before(ledger.first_position))
-        if isinstance(target, int):
-            search = ledger.begin_position_at_time(target)
-            return list(mark_delete_before(await self._disk.run(search.run)))
-        assert not isinstance(target, str)
-        position = Position(target[0], target[1])
-        return list(ledger.changes.clamp(mark_delete_before(position) if inclusive else position))
-
-    async def last_message(self) -> dict[str, Any]:
-        """Position of the newest stored entry, [-1, -1] of an empty log, and its messages if a batch; and of
-        the first that is left, behind it if none is.
-        """
-        return {**self.ledger.last_message(), "first": list(self.ledger.first_position)}
-
-    async def check_position(self, position: Sequence[int]) -> None:
-        """Raise InvalidConfiguration for a position of another topic; it need not exist."""
-        ledger_id, entry_id = position
-        identity = self.ledger.identity
-        if ledger_id >> LEDGER_COUNTER_BITS != identity.number:
-            raise InvalidConfiguration(
-                f"the message id {ledger_id}:{entry_id} is not one of {identity.topic}: "
-                "give an id of this topic"
-            )
-
-    async def grant_lease(self, first: list[int], last: list[int], expires_ms: int) -> dict[str, Any]:
-        """A hold with an expiry for readers without a subscription, with the segments the range lies in."""
-        change = self.ledger.changes.grant_lease(Position(*first), Position(*last), expires_ms)
-        lease_id = await self._durable(change)
-        return {"lease_id": lease_id, **self.describe_log()}
-
-    async def plan_range(self, start: Any, end: Any, slice_bytes: int, lease_ms: int) -> dict[str, Any]:
-        """The files that hold a range, under a lease.
-
-        `end` is exclusive; both bounds as `seek_position` takes them, or {"subscription": name} for the entry
-        behind that subscription's mark-delete position.
-        """
-        first, stop = await self._bound(start), await self._bound(end)
-        last = self.ledger.last_position
-        stop = min(stop, last.next())
-        groups = cut_range(self.ledger.segments(), self.ledger.index_points(), first, stop, slice_bytes)
-        if first >= stop:
-            groups = []
-        lease = self.ledger.changes.grant_lease(first, last, self._clock.now_ms() + lease_ms)
-        lease_id = await self._durable(lease)
-        return {"lease_id": lease_id, "first": list(first), "end": list(stop), "groups": groups}
-
-    async def _bound(self, bound: Any) -> Position:
-        if isinstance(bound, dict):
-            known = self.ledger.changes.find_subscription(bound["subscription"], True)
-            if known is None:
-                raise SubscriptionNotFound(
-                    f"subscription {bound['subscription']!r} does not exist on {self.ledger.identity.topic}"
-                )
-            return known.hold.next()
-        if bound == "latest":
-            return self.ledger.last_position.next()
-        return Position(*await self.seek_position(bound, inclusive=True)).next()
-
-    async def release_lease(self, lease_id: int) -> None:
-        """Give a lease back before it expires."""
-        await self._durable(self.ledger.changes.release_lease(lease_id))
-
-    def describe_log(self) -> dict[str, Any]:
-        """Where the durable log lies: first and last position, and the segments."""
-        ledger = self.ledger
-        return {
-            "first": list(ledger.first_position),
-            "last": list(ledger.last_position),
-            "segments": [
-                [s.ledger_id, s.segment_index, str(s.path), s.first_entry_id, s.end_offset, s.last_entry_id]
-                for s in ledger.segments()
-            ],
-        }
+        return await self.calls.call(name, arguments)
 
     def stats(self) -> dict[str, Any]:
         """Counters of this partition since it started, its storage and its subscriptions."""
@@ -450,9 +255,9 @@ class PartitionServer:
     def _described(self, subscriptions: list[Subscription]) -> dict[str, Any]:
         followed = self.followers.numbers
         return {
-            **describe_partition(self.ledger, self.intake, followed),
+            **describe_partition(self.ledger, self.intake, self.producers, followed),
             "subscriptions": describe_subscriptions(subscriptions, self._cursors, followed),
-            "diskLow": self._space.is_low,
+            "diskLow": self._is_disk_low,
         }
 
     async def close(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from typing import Any
 
+from pulsar_ray.broker.partition.connected_producers import ConnectedProducers
 from pulsar_ray.broker.partition.producer_endpoint import ProducerEndpoint
 from pulsar_ray.broker.partition.publish_intake import PublishIntake
 from pulsar_ray.broker.partition.sleeping_cursors import SleepingCursors
@@ -31,7 +32,9 @@ def describe_subscriptions(
     ]
 
 
-def describe_partition(ledger: ManagedLedger, intake: PublishIntake, followed: Set[int]) -> dict[str, Any]:
+def describe_partition(
+    ledger: ManagedLedger, intake: PublishIntake, producers: ConnectedProducers, followed: Set[int]
+) -> dict[str, Any]:
     """Counters since the actor started, rates, storage and producers."""
     sizes = ledger_sizes(ledger.segments())
     numbers = {s.number for s in ledger.changes.subscriptions()}
@@ -42,8 +45,8 @@ def describe_partition(ledger: ManagedLedger, intake: PublishIntake, followed: S
         "commits": intake.commits,
         "storageSize": sum(size for _, _, size in sizes),
         "ledgers": [list(size) for size in sizes],
-        "producers": sorted(intake.producers),
-        "publishers": [describe_publisher(producer) for _, producer in sorted(intake.producers.items())],
+        "producers": sorted(producers.by_name),
+        "publishers": [describe_publisher(producer) for _, producer in sorted(producers.by_name.items())],
         "epoch": ledger.epoch,
         "lastPosition": list(ledger.last_position),
         "corruptions": [str(c) for c in ledger.corruptions],

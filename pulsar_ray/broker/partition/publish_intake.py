@@ -14,16 +14,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from pulsar_ray.broker.partition.connected_producers import ConnectedProducers
+from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.broker.partition.producer_endpoint import ProducerEndpoint
+from pulsar_ray.broker.partition.publish_gate import PublishGate
 from pulsar_ray.broker.partition.quick_disk import SMALL_WRITE_BYTES, QuickDisk, is_small
 from pulsar_ray.broker.partition.waiting_blocks import Admitted, WaitingBlocks
 from pulsar_ray.clock import Clock
-from pulsar_ray.config import Settings
 from pulsar_ray.errors import (
     BrokerPersistenceError,
     Fenced,
-    ProducerBusy,
-    ProducerFenced,
     ProtocolError,
     PulsarException,
     SessionLost,
@@ -40,7 +40,7 @@ from pulsar_ray.managed_ledger.log.producer_incarnations import (
 from pulsar_ray.model.position import Position
 from pulsar_ray.model.traffic import IncomingTraffic
 from pulsar_ray.session.packet_encoder import PacketEncoder
-from pulsar_ray.session.requests import OpenProducer, ProducerOpened, PublishFailed, Receipt, encode_request
+from pulsar_ray.session.requests import PublishFailed, Receipt, encode_request
 from pulsar_ray.session.session_table import Session
 
 logger = logging.getLogger(__name__)
@@ -76,33 +76,35 @@ class CommitThread(Protocol):
 
 
 class PublishIntake:
-    """Owns the producers of a partition and its stream of commits."""
+    """Owns a partition's stream of commits, from admitted blocks to receipts. Runs on the owner loop.
+
+    `on_durable` is called for each commit, `on_fatal` if the log belongs to another owner by now.
+    """
 
     def __init__(
         self,
         ledger: Log,
-        settings: Settings,
+        producers: ConnectedProducers,
+        policies: PartitionPolicies,
+        gate: PublishGate,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         disk: CommitThread,
+        waiting: WaitingBlocks,
         *,
         on_durable: Callable[[AppendResult], None],
         on_fatal: Callable[[BaseException], None],
-        disk_refusal: Callable[[], PulsarException | None],
-        name_prefix: str,
     ) -> None:
         self._ledger = ledger
-        self._settings = settings
+        self._producers = producers
+        self._policies = policies
+        self._gate = gate
         self._clock = clock
         self._loop = loop
         self._disk = disk
         self._on_durable = on_durable
         self._on_fatal = on_fatal
-        self._disk_refusal = disk_refusal
-        self._name_prefix = name_prefix
-        self._made_up_names = 0
-        self.producers: dict[str, ProducerEndpoint] = {}
-        self._waiting = WaitingBlocks()
+        self._waiting = waiting
         self._receipt = PacketEncoder(Receipt)
         self._committing = False
         self._turn_scheduled = False
@@ -110,89 +112,6 @@ class PublishIntake:
         self._quick_disk = QuickDisk()
         self.traffic = IncomingTraffic(clock.monotonic_ms())
         self.commits = 0
-
-    # --- producers --------------------------------------------------------------------------------
-
-    def holder_beside(self, session: Session, name: str | None) -> Session | None:
-        """The other session that holds a producer's name, if one does."""
-        held = self.producers.get(name) if name else None
-        return None if held is None or held.session is session else held.session
-
-    def open_producer(self, session: Session, request: OpenProducer) -> ProducerOpened:
-        """Open or re-open.
-
-        Raises ProducerBusy while another session holds the name, SessionLost for a forgotten incarnation.
-        """
-        name = request.name or self._make_up_name()
-        held = self.producers.get(name)
-        if held is not None and held.incarnation not in (request.incarnation, request.replaces_incarnation):
-            raise ProducerBusy(
-                f"a producer named {name!r} is already connected: close it, or choose another producer_name"
-            )
-        same = held if held is not None and held.incarnation == request.incarnation else None
-        now_ms = self._clock.now_ms()
-        last_seq = self._open_incarnation(request, held, now_ms)
-        queued = self._waiting.next_seqs(request.incarnation)
-        in_flight = same.next_seq if same is not None else 0
-        next_seq = max([last_seq + 1, request.first_pending_seq, in_flight, *queued])
-        if same is not None:
-            traffic, connected_ms = same.traffic, same.connected_ms
-        else:
-            traffic, connected_ms = IncomingTraffic(self._clock.monotonic_ms()), now_ms
-        endpoint = ProducerEndpoint(
-            session, request.producer_id, name, request.incarnation, next_seq, traffic, connected_ms
-        )
-        endpoint.metadata = request.properties or {}
-        self.producers[name] = endpoint
-        session.endpoints[request.producer_id] = endpoint
-        settings = self._settings
-        return ProducerOpened(
-            request.request_id,
-            name,
-            last_seq,
-            -1,
-            settings.max_message_size,
-            self._ledger.epoch,
-            settings.max_block_rows,
-            settings.max_block_bytes,
-        )
-
-    def _open_incarnation(self, request: OpenProducer, held: ProducerEndpoint | None, now_ms: int) -> int:
-        """The last entry_seq that the log holds of it; the one that held the name ends with this.
-
-        Raises ProducerFenced for one that is not remembered any more.
-        """
-        incarnations = self._ledger.incarnations
-        if request.replaces_incarnation:
-            incarnations.retire(request.replaces_incarnation)
-        last_seq = incarnations.last_entry_seq(request.incarnation)
-        if request.first_pending_seq > 0 and not incarnations.knows(request.incarnation):
-            raise ProducerFenced(
-                f"producer incarnation {request.incarnation} is not remembered any more: start a new one"
-            )
-        if held is None or held.incarnation != request.incarnation:
-            incarnations.open_session(request.incarnation, now_ms)
-            if held is not None:
-                incarnations.close_session(held.incarnation, now_ms)
-        return last_seq
-
-    def close_producer(self, endpoint: ProducerEndpoint) -> None:
-        """The name is free again; blocks already admitted are still written."""
-        if self.producers.get(endpoint.name) is endpoint:
-            del self.producers[endpoint.name]
-        endpoint.session.endpoints.pop(endpoint.producer_id, None)
-        self._ledger.incarnations.close_session(endpoint.incarnation, self._clock.now_ms())
-
-    def _make_up_name(self) -> str:
-        self._made_up_names += 1
-        return f"{self._name_prefix}-{self._ledger.epoch}-{self._made_up_names}"
-
-    def sample_rates(self) -> None:
-        """Once a second, for stats."""
-        now_ms = self._clock.monotonic_ms()
-        self.traffic.sample(now_ms)
-        for producer in self.producers.values():
-            producer.traffic.sample(now_ms)
 
     # --- admission --------------------------------------------------------------------------------
 
@@ -247,15 +166,13 @@ class PublishIntake:
 
     def _refusal(self, header: BlockHeader) -> PulsarException | None:
         payload, total = header.payload_length, header.total_length
-        settings = self._settings
-        if payload > settings.max_message_size or total > settings.netty_max_frame_size_bytes:
+        policies = self._policies
+        if payload > policies.max_message_size or total > policies.max_frame_bytes:
             try:
-                check_block_size(
-                    payload, total, settings.max_message_size, settings.netty_max_frame_size_bytes
-                )
+                check_block_size(payload, total, policies.max_message_size, policies.max_frame_bytes)
             except PulsarException as error:
                 return error
-        return self._disk_refusal()
+        return self._gate.refusal
 
     def _answer_repeat(self, producer: ProducerEndpoint, header: BlockHeader) -> None:
         known = self._ledger.incarnations.classify(header.incarnation, header.entry_seq, header.entries)
@@ -334,7 +251,7 @@ class PublishIntake:
             producer.traffic.stored(header.message_count, length)
             if carrier is not None:
                 carrier.release(length)
-            current = self._current(producer)
+            current = self._producers.current(producer)
             if current is not None:
                 receipt = (current.producer_id, header.entry_seq, header.entries, position[0], position[1])
                 rows.setdefault(current.session, []).append(receipt)
@@ -346,11 +263,6 @@ class PublishIntake:
         self.commits += 1
         if not is_disk_busy:
             self._next()
-
-    def _current(self, producer: ProducerEndpoint) -> ProducerEndpoint | None:
-        """Where this producer's answers go now; None if it has given the incarnation up."""
-        current = self.producers.get(producer.name, producer)
-        return current if current.incarnation == producer.incarnation else None
 
     def _failed(
         self,
@@ -371,7 +283,7 @@ class PublishIntake:
         for producer, header, _, carrier in group:
             if carrier is not None:
                 carrier.release(header.total_length)
-            current = self._current(producer)
+            current = self._producers.current(producer)
             if current is not None:
                 self._refuse(current, header.entry_seq, refusal)
         self._next()

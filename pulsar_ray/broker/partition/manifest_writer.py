@@ -1,0 +1,76 @@
+"""Carrying out changes of a partition's manifest: on the disk thread, and back on the owner loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from pulsar_ray.broker.serving.owner_loop import DiskThread
+from pulsar_ray.errors import BrokerPersistenceError
+from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
+
+logger = logging.getLogger(__name__)
+
+
+class ManifestWriter:
+    """Runs on the owner loop. A full disk refuses a change; any other error is fatal to who cannot wait."""
+
+    def __init__(
+        self,
+        ledger: ManagedLedger,
+        loop: asyncio.AbstractEventLoop,
+        disk: DiskThread,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._ledger = ledger
+        self._loop = loop
+        self._disk = disk
+        self._on_fatal = on_fatal
+
+    def submit(self, change: Any, on_refused: Callable[[], None] = lambda: None) -> None:
+        """Carry out a change that nobody waits for; `on_refused` is called if the disk is full."""
+        if change is None:
+            return
+
+        def done(_result: Any, error: BaseException | None) -> None:
+            outcome = self._settled(change, error)
+            if isinstance(outcome, BrokerPersistenceError):
+                logger.warning("%s", outcome)
+                on_refused()
+            elif isinstance(outcome, BaseException):
+                self._on_fatal(outcome)
+
+        self._disk.submit(change.run, done)
+
+    async def durable(self, change: Any) -> Any:
+        """Carry out a change and return its result, durably.
+
+        The ledger takes in the outcome also when nobody waits for it any more. Raises BrokerPersistenceError
+        if the disk refused the change: then it is not in effect.
+        """
+        if change is None:
+            return None
+        ended: asyncio.Future[Any] = self._loop.create_future()
+
+        def done(_result: Any, error: BaseException | None) -> None:
+            outcome = self._settled(change, error)
+            if ended.cancelled():
+                return
+            if isinstance(outcome, BaseException):
+                ended.set_exception(outcome)
+            else:
+                ended.set_result(outcome)
+
+        self._disk.submit(change.run, done)
+        return await ended
+
+    def _settled(self, change: Any, error: BaseException | None) -> Any:
+        """Give the outcome of a change to the ledger; returns its result, or the error to raise."""
+        if error is None:
+            return self._ledger.changes.finish(change)
+        self._ledger.changes.fail(change)
+        if isinstance(error, OSError):
+            return BrokerPersistenceError(f"{self._ledger.directory}: the disk refused a change: {error}")
+        return error

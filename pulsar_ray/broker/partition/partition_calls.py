@@ -1,0 +1,178 @@
+"""The control calls of a partition: subscriptions, positions, leases and ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from pulsar_ray.broker.partition.manifest_writer import ManifestWriter
+from pulsar_ray.broker.partition.range_plan import cut_range
+from pulsar_ray.broker.serving.owner_loop import DiskThread
+from pulsar_ray.clock import Clock
+from pulsar_ray.errors import InvalidConfiguration, SubscriptionNotFound
+from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
+from pulsar_ray.managed_ledger.log.manifest import LEDGER_COUNTER_BITS
+from pulsar_ray.managed_ledger.log.manifest_changes import mark_delete_before
+from pulsar_ray.model.position import Position
+from pulsar_ray.session.control_calls import PARTITION_CALLS, check_call
+
+
+class PartitionCalls:
+    """Runs on the owner loop; every call may come twice, for its answer may be lost."""
+
+    def __init__(self, ledger: ManagedLedger, writer: ManifestWriter, disk: DiskThread, clock: Clock) -> None:
+        self._ledger = ledger
+        self._writer = writer
+        self._disk = disk
+        self._clock = clock
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> Any:
+        """Answer a call by its name. Raises InvalidConfiguration for one that there is not."""
+        methods: dict[str, Callable[..., Awaitable[Any]]] = {
+            "register_subscription": self.register_subscription,
+            "remove_subscription": self.remove_subscription,
+            "hold_for_seek": self.hold_for_seek,
+            "seek_position": self.seek_position,
+            "last_message": self.last_message,
+            "check_position": self.check_position,
+            "grant_lease": self.grant_lease,
+            "release_lease": self.release_lease,
+            "plan_range": self.plan_range,
+        }
+        check_call(PARTITION_CALLS, "partition", name, arguments)
+        return await methods[name](**arguments)
+
+    async def register_subscription(
+        self,
+        name: str,
+        durable: bool,
+        initial: str | Sequence[int],
+        properties: dict[str, str],
+        create: bool,
+    ) -> dict[str, Any]:
+        """Register a subscription durably, and return its number and hold.
+
+        One that exists is returned as it is. `initial` is "earliest", "latest" or the [ledger id, entry id]
+        of its first message.
+        """
+        existing = self._ledger.changes.find_subscription(name, durable)
+        if existing is None:
+            if not create:
+                raise SubscriptionNotFound(
+                    f"subscription {name!r} does not exist on {self._ledger.identity.topic}",
+                    str(self._ledger.directory),
+                )
+            start: str | Position
+            if not isinstance(initial, str):
+                await self.check_position(initial)
+                start = mark_delete_before(Position(*initial))
+            else:
+                start = initial
+            change = self._ledger.changes.register(name, durable, start, properties)
+            await self._writer.durable(change)
+            existing = self._ledger.changes.find_subscription(name, durable)
+            assert existing is not None
+        return {
+            "number": existing.number,
+            "hold": list(existing.hold),
+            "directory": str(self._ledger.directory),
+            "properties": existing.properties,
+            "epoch": self._ledger.epoch,
+        }
+
+    async def remove_subscription(self, number: int) -> None:
+        """Forget a subscription and its hold, durably."""
+        if self._ledger.changes.has_subscription(number):
+            await self._writer.durable(self._ledger.changes.remove_subscription(number))
+
+    async def hold_for_seek(self, number: int, target: str | int | list[int], inclusive: bool) -> list[int]:
+        """Move the hold to where a seek goes, durably.
+
+        Returns the mark-delete position to start from, clamped to stored entries. `target` is "earliest",
+        "latest", a publish time in ms, or [ledger id, entry id].
+        """
+        mark = Position(*await self.seek_position(target, inclusive))
+        return list(await self._writer.durable(self._ledger.changes.move_hold(number, mark)))
+
+    async def seek_position(self, target: str | int | list[int], inclusive: bool) -> list[int]:
+        """Return the mark-delete position that a seek goes to; changes nothing."""
+        ledger = self._ledger
+        if target == "latest":
+            last = ledger.last_position
+            return list(mark_delete_before(last) if inclusive else last)
+        if target == "earliest":
+            return list(mark_delete_before(ledger.first_position))
+        if isinstance(target, int):
+            search = ledger.begin_position_at_time(target)
+            return list(mark_delete_before(await self._disk.run(search.run)))
+        assert not isinstance(target, str)
+        position = Position(target[0], target[1])
+        return list(ledger.changes.clamp(mark_delete_before(position) if inclusive else position))
+
+    async def last_message(self) -> dict[str, Any]:
+        """Return the `position` of the newest stored entry, and that of the `first` that is left.
+
+        [-1, -1] stands for an empty log, and `first` lies behind `position` if no entry is left. A batch also
+        has its number of messages.
+        """
+        return {**self._ledger.last_message(), "first": list(self._ledger.first_position)}
+
+    async def check_position(self, position: Sequence[int]) -> None:
+        """Raise InvalidConfiguration for a position of another topic; it need not exist."""
+        ledger_id, entry_id = position
+        identity = self._ledger.identity
+        if ledger_id >> LEDGER_COUNTER_BITS != identity.number:
+            raise InvalidConfiguration(
+                f"the message id {ledger_id}:{entry_id} is not one of {identity.topic}: "
+                "give an id of this topic"
+            )
+
+    async def grant_lease(self, first: list[int], last: list[int], expires_ms: int) -> dict[str, Any]:
+        """Grant a hold with an expiry, for readers without a subscription; returns the segments too."""
+        change = self._ledger.changes.grant_lease(Position(*first), Position(*last), expires_ms)
+        lease_id = await self._writer.durable(change)
+        return {"lease_id": lease_id, **self.describe_log()}
+
+    async def plan_range(self, start: Any, end: Any, slice_bytes: int, lease_ms: int) -> dict[str, Any]:
+        """Return the files that hold a range, under a lease.
+
+        `end` is exclusive; both bounds as `seek_position` takes them, or {"subscription": name} for the entry
+        behind that subscription's mark-delete position.
+        """
+        first, stop = await self._bound(start), await self._bound(end)
+        last = self._ledger.last_position
+        stop = min(stop, last.next())
+        groups = cut_range(self._ledger.segments(), self._ledger.index_points(), first, stop, slice_bytes)
+        if first >= stop:
+            groups = []
+        lease = self._ledger.changes.grant_lease(first, last, self._clock.now_ms() + lease_ms)
+        lease_id = await self._writer.durable(lease)
+        return {"lease_id": lease_id, "first": list(first), "end": list(stop), "groups": groups}
+
+    async def _bound(self, bound: Any) -> Position:
+        if isinstance(bound, dict):
+            known = self._ledger.changes.find_subscription(bound["subscription"], True)
+            if known is None:
+                raise SubscriptionNotFound(
+                    f"subscription {bound['subscription']!r} does not exist on {self._ledger.identity.topic}"
+                )
+            return known.hold.next()
+        if bound == "latest":
+            return self._ledger.last_position.next()
+        return Position(*await self.seek_position(bound, inclusive=True)).next()
+
+    async def release_lease(self, lease_id: int) -> None:
+        """Give a lease back before it expires."""
+        await self._writer.durable(self._ledger.changes.release_lease(lease_id))
+
+    def describe_log(self) -> dict[str, Any]:
+        """Describe where the durable log lies: first and last position, and the segments."""
+        ledger = self._ledger
+        return {
+            "first": list(ledger.first_position),
+            "last": list(ledger.last_position),
+            "segments": [
+                [s.ledger_id, s.segment_index, str(s.path), s.first_entry_id, s.end_offset, s.last_entry_id]
+                for s in ledger.segments()
+            ],
+        }

@@ -1,0 +1,262 @@
+"""Publishing at a partition: which blocks are admitted, how they are committed, and what is answered when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from pulsar_ray.broker.partition.connected_producers import ConnectedProducers
+from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
+from pulsar_ray.broker.partition.publish_gate import ClosedBy, PublishGate
+from pulsar_ray.broker.partition.publish_intake import PublishIntake
+from pulsar_ray.broker.partition.waiting_blocks import WaitingBlocks
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import DiskSpaceLow, Fenced, ProtocolError, PulsarException, SessionLost
+from pulsar_ray.format.payload import encode_single
+from pulsar_ray.managed_ledger.log.memory_log import MemoryLog
+from pulsar_ray.session.packet import decode_packet
+from pulsar_ray.session.requests import OpenProducer, PublishFailed, Receipt, decode_request
+from pulsar_ray.session.session_table import Session
+from pulsar_ray.testing.manual_clock import ManualClock
+
+INCARNATION = 7
+
+
+class Disk:
+    """Writes when it is told to; the next writes fail with `errors`."""
+
+    is_idle = False
+
+    def __init__(self, events: list[str]) -> None:
+        self._events = events
+        self._jobs: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = []
+        self.errors: list[BaseException] = []
+
+    def submit(self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+        self._events.append("begun")
+        self._jobs.append((work, done))
+
+    def write(self) -> None:
+        """Finish the oldest write."""
+        work, done = self._jobs.pop(0)
+        if self.errors:
+            done(None, self.errors.pop(0))
+        else:
+            done(work(), None)
+
+
+class Pipe:
+    """A carrier that notes which blocks were answered, and how many bytes are retained."""
+
+    is_peer_stopped = False
+    kind = "test"
+    unsent_bytes = 0
+
+    def __init__(self, events: list[str]) -> None:
+        self._events = events
+        self.retained_bytes = 0
+
+    def send(self, buffers: Sequence[Any]) -> None:
+        answer = decode_request(decode_packet(b"".join(bytes(buffer) for buffer in buffers)))
+        if isinstance(answer, PublishFailed):
+            self._events.append(f"refused {answer.entry_seq}: {answer.error}")
+            return
+        assert isinstance(answer, Receipt)
+        self._events.append(f"answered {[row[1] for row in answer.blocks]}")
+
+    def close(self, error: PulsarException | None = None) -> None: ...
+
+    def retain(self, count: int) -> None:
+        self.retained_bytes += count
+
+    def release(self, count: int) -> None:
+        self.retained_bytes -= count
+
+
+class Partition:
+    """An intake with one producer, whose incarnation is 7."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.fatal: list[BaseException] = []
+        self.events: list[str] = []
+        self.log = MemoryLog(1, lambda _: None)
+        self.disk = Disk(self.events)
+        clock = ManualClock()
+        self._loop = loop
+        log, waiting, policies = self.log, WaitingBlocks(), PartitionPolicies.of(Settings())
+        self.gate = PublishGate()
+        self.producers = ConnectedProducers(log, waiting, policies, clock, "p")
+        self._intake = PublishIntake(
+            log,
+            self.producers,
+            policies,
+            self.gate,
+            clock,
+            loop,
+            self.disk,
+            waiting,
+            on_durable=lambda _: self.events.append("followers told"),
+            on_fatal=self.fatal.append,
+        )
+        self._session = Session(1, "client", clock.now_ms())
+        self._session.carrier = self.pipe = Pipe(self.events)
+        self.producers.open(self._session, OpenProducer(1, 1, None, INCARNATION, 0, 0, 0, False))
+        self._seq = 0
+
+    def publish(
+        self, size: int = 100, *, is_awaited: bool = True, seq: int | None = None, of: int = INCARNATION
+    ) -> None:
+        """One block, in a turn of the loop of its own."""
+        if seq is None:
+            seq, self._seq = self._seq, self._seq + 1
+        buffers = encode_single(
+            bytes(size), incarnation=of, entry_seq=seq, sequence_id=seq, publish_time_ms=5
+        )
+        self.send(memoryview(b"".join(bytes(buffer) for buffer in buffers)), is_awaited=is_awaited)
+
+    def send(self, body: memoryview, *, is_awaited: bool = True, producer_id: int = 1) -> None:
+        self._intake.publish(self._session, producer_id, body, is_awaited=is_awaited)
+        self._loop.call_soon(self._loop.stop)
+        self._loop.run_forever()
+
+
+@pytest.mark.parametrize("size", [100, 1_000_000])
+def test_answers_come_in_order_whatever_the_disk_does_meanwhile(size: int) -> None:
+    loop = asyncio.new_event_loop()
+    partition = Partition(loop)
+    for _ in range(4):
+        partition.publish(size)
+    partition.disk.write()
+    partition.publish(size)
+    partition.disk.write()
+    partition.disk.write()
+    loop.close()
+    answers = [event for event in partition.events if event.startswith("answered")]
+    assert answers == ["answered [0]", "answered [1, 2, 3]", "answered [4]"]
+    assert partition.events.count("followers told") == 3
+
+
+def test_a_large_write_begins_before_the_last_one_is_answered() -> None:
+    loop = asyncio.new_event_loop()
+    partition = Partition(loop)
+    partition.publish(1_000_000)
+    partition.publish(1_000_000)
+    partition.disk.write()
+    loop.close()
+    assert partition.events == ["begun", "begun", "answered [0]", "followers told"]
+
+
+def test_followers_are_told_first_unless_somebody_stands_still_for_the_receipt() -> None:
+    loop = asyncio.new_event_loop()
+    partition = Partition(loop)
+    for is_awaited in (False, True, False):
+        partition.publish(100, is_awaited=is_awaited)
+        partition.disk.write()
+    loop.close()
+    assert partition.events == [
+        *("begun", "followers told", "answered [0]"),
+        *("begun", "answered [1]", "followers told"),
+        *("begun", "followers told", "answered [2]"),
+    ]
+
+
+@pytest.fixture
+def partition() -> Iterator[Partition]:
+    loop = asyncio.new_event_loop()
+    yield Partition(loop)
+    loop.close()
+
+
+def test_a_closed_gate_refuses_blocks_with_its_own_error_and_nothing_before_or_after(
+    partition: Partition,
+) -> None:
+    partition.publish()
+    partition.gate.set(ClosedBy.DISK_SPACE, DiskSpaceLow("full"))
+    partition.publish()
+    partition.gate.set(ClosedBy.DISK_SPACE, None)
+    partition.publish()
+    partition.disk.write()
+    partition.disk.write()
+    assert [event for event in partition.events if event not in ("begun", "followers told")] == [
+        "refused 1: DiskSpaceLow",
+        "answered [0]",
+        "answered [2]",
+    ]
+
+
+def test_a_missing_block_ends_the_connection_and_admits_nothing(partition: Partition) -> None:
+    partition.publish()
+    with pytest.raises(SessionLost, match="entry_seq 1 is missing before 2"):
+        partition.publish(seq=2)
+    partition.disk.write()
+    assert partition.events == ["begun", "answered [0]", "followers told"]
+
+
+def test_blocks_of_others_and_half_blocks_are_a_broken_protocol(partition: Partition) -> None:
+    with pytest.raises(ProtocolError, match="incarnation 8"):
+        partition.publish(of=8)
+    block = memoryview(
+        b"".join(
+            bytes(b)
+            for b in encode_single(
+                b"x" * 50, incarnation=INCARNATION, entry_seq=0, sequence_id=0, publish_time_ms=5
+            )
+        )
+    )
+    with pytest.raises(ProtocolError):
+        partition.send(block[:-1])
+    with pytest.raises(SessionLost, match="producer 2 is not open"):
+        partition.send(block, producer_id=2)
+    assert partition.events == []
+
+
+def test_a_repeat_is_answered_once_it_is_durable_and_stored_once(partition: Partition) -> None:
+    partition.publish(seq=0)
+    partition.publish(seq=0)
+    assert partition.events == ["begun"], "its receipt comes with the write that is under way"
+    partition.disk.write()
+    partition.publish(seq=0)
+    assert partition.events == ["begun", "answered [0]", "followers told", "answered [0]"]
+
+
+def test_a_failed_write_is_repeated_once_and_then_refused(partition: Partition) -> None:
+    partition.disk.errors = [OSError("first"), OSError("second")]
+    partition.publish()
+    partition.publish()
+    assert partition.pipe.retained_bytes > 0
+    partition.disk.write()
+    assert partition.events == ["begun", "begun"], "the same blocks go once into a new file"
+    partition.disk.write()
+    assert partition.events[2:] == ["refused 0: BrokerPersistenceError", "begun"]
+    partition.disk.write()
+    assert sorted(partition.events[4:]) == ["answered [1]", "followers told"]
+    assert partition.pipe.retained_bytes == 0
+
+
+def test_a_refused_block_that_comes_again_is_refused_again(partition: Partition) -> None:
+    partition.gate.set(ClosedBy.DISK_SPACE, DiskSpaceLow("full"))
+    partition.publish(seq=0)
+    partition.gate.set(ClosedBy.DISK_SPACE, None)
+    partition.publish(seq=0)
+    assert partition.events == ["refused 0: DiskSpaceLow", "refused 0: BrokerPersistenceError"]
+
+
+def test_a_fenced_partition_ends_and_answers_nothing(partition: Partition) -> None:
+    partition.disk.errors = [Fenced("another owner")]
+    partition.publish()
+    partition.disk.write()
+    assert [type(error) for error in partition.fatal] == [Fenced]
+    assert partition.events == ["begun"]
+
+
+def test_nobody_is_answered_who_gave_the_incarnation_up(partition: Partition) -> None:
+    partition.publish()
+    (producer,) = partition.producers.by_name.values()
+    partition.producers.close(producer)
+    partition.producers.open(producer.session, OpenProducer(2, 1, producer.name, 8, 0, 0, 0, True))
+    partition.disk.write()
+    assert partition.events == ["begun", "followers told"]
+    assert partition.pipe.retained_bytes == 0
