@@ -19,6 +19,7 @@ from benchmarks.measure import p50
 from benchmarks.results import Row
 from pulsar_ray.broker.serving.owner_loop import GC_THRESHOLDS
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
+from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.settings import DispatchSettings
@@ -81,7 +82,7 @@ class _Core:
         self._credit[consumer_id] += entries
         core.set_credit(consumer_id, self._credit[consumer_id], self._received[consumer_id], 0)
         blocks = [BlockRef(1, 0, 0, 100, entry, rows, rows, True) for entry in range(first, end, rows)]
-        core.offer(blocks, core.seek_generation)
+        core.offer(ReadBlocks(blocks), core.seek_generation)
         grants = core.dispatch(0)
         granted = sum(grant.rows[-1][1] - grant.rows[0][0] for grant in grants)
         assert granted == entries, f"{granted} of {entries} entries were granted"

@@ -14,13 +14,13 @@ from pulsar_ray.dispatch import validation
 from pulsar_ray.dispatch.acknowledgments import Acknowledgments
 from pulsar_ray.dispatch.attachment import Attachment, Departure
 from pulsar_ray.dispatch.blocks.block_intake import BlockIntake
-from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
+from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec
 from pulsar_ray.dispatch.grant import DropQueue, Grant
 from pulsar_ray.dispatch.grant_maker import GrantMaker
 from pulsar_ray.dispatch.key_shared.policy import KeySharedPolicy
-from pulsar_ray.dispatch.key_shared.sticky_key import Slots, Slotting
+from pulsar_ray.dispatch.key_shared.sticky_key import Slotting
 from pulsar_ray.dispatch.policies.subscription_type import SubscriptionType
 from pulsar_ray.dispatch.read_ahead import ReadAhead
 from pulsar_ray.dispatch.redelivery import EMPTY_QUEUE, ConsumerQueue, NackItem, Redelivery
@@ -129,6 +129,7 @@ class Dispatcher:
         held: Sequence[ReportedRows] = (),
         received_messages: int = 0,
         generation: int | None = None,
+        credit: int = 0,
     ) -> Attachment:
         """Attach a consumer, or attach it again after its connection or the dispatcher was lost.
 
@@ -136,8 +137,8 @@ class Dispatcher:
         Otherwise its pending messages are rebuilt from what it says it holds (`held`); what others got
         meanwhile stays theirs, and `received_messages` is where its count of received messages, which
         credit refers to, stands. What it held in a `generation` from before a seek is not its any more. The
-        client repeats acks and nacks it cannot know to have arrived. Flush
-        the cursor before answering. Raises ConsumerBusy (Exclusive, another type or mode),
+        client repeats acks and nacks it cannot know to have arrived. A `credit` that comes along counts at
+        once. Flush the cursor before answering. Raises ConsumerBusy (Exclusive, another type or mode),
         ConsumerAssignError.
         """
         self.now_ms = now_ms
@@ -145,6 +146,8 @@ class Dispatcher:
         known = self.consumers.get(spec.consumer_id)
         if known is not None:
             again = known.resume_after(received if epoch == self.epoch else 0)
+            if credit:
+                self.set_credit(spec.consumer_id, credit, 0, 0)
             return Attachment(
                 True, self.generation, [self._granting.grant_of(delivery) for delivery in again]
             )
@@ -155,6 +158,8 @@ class Dispatcher:
         self.cursor.remember_consumer(KnownConsumer(spec.consumer_id, spec.name, int(spec.consumer_type)))
         self._returning.came_back(spec.consumer_id)
         self._intake.restore(consumer, () if self._precedes_seek(generation) else held)
+        if credit:
+            self.set_credit(spec.consumer_id, credit, 0, 0)
         return Attachment(False, self.generation, [])
 
     def _admit(self, spec: ConsumerSpec) -> None:
@@ -202,19 +207,17 @@ class Dispatcher:
         """How many messages to read and offer now."""
         return self._read_ahead.messages_wanted()
 
-    def offer(
-        self, blocks: Iterable[BlockRef], seek_generation: int, slots: Iterable[Slots] | None = None
-    ) -> list[DropQueue]:
+    def offer(self, read: ReadBlocks, seek_generation: int) -> list[DropQueue]:
         """Take in durable blocks in the order of the log, from the read position on.
 
-        Each comes with its slots if there is a `slotting`.
+        They come with their slots if there is a `slotting`.
         """
         if seek_generation != self.seek_generation:
             return []
-        self._intake.take_in(blocks, slots)
+        self._intake.take_in(read)
         if not self._requests.deferred:
             return []
-        return [self._drop_queue(consumer_id) for consumer_id in self._requests.retry()]
+        return [self._rewound(consumer_id) for consumer_id in self._requests.retry()]
 
     def set_credit(self, consumer_id: int, credit: int, received: int, handed_over: int) -> None:
         """A consumer's report: absolute credit, last number received, messages that have left its queue."""
@@ -242,7 +245,7 @@ class Dispatcher:
             self._redelivery.give_up(consumer, is_crash=False)
             self._returning.forget(consumer.spec.consumer_id)
         self.generation += 1
-        return [DropQueue(consumer_id, self.generation) for consumer_id in self.consumers]
+        return [self._drop_queue(consumer) for consumer in self.consumers.values()]
 
     def dispatch(self, now_ms: int) -> list[Grant]:
         """Grant what can be granted now; nothing while consumers known from before a restart are awaited."""
@@ -351,11 +354,16 @@ class Dispatcher:
         order: the consumer drops its queue first.
         """
         has_gone_back = self._requests.negative_acknowledge(consumer_id, items, queue)
-        return [self._drop_queue(consumer_id)] if has_gone_back else []
+        return [self._rewound(consumer_id)] if has_gone_back else []
 
-    def _drop_queue(self, consumer_id: int) -> DropQueue:
+    def _rewound(self, consumer_id: int) -> DropQueue:
         self.generation += 1
-        return DropQueue(consumer_id, self.generation)
+        return self._drop_queue(self.consumers[consumer_id])
+
+    def _drop_queue(self, consumer: Consumer) -> DropQueue:
+        return DropQueue(
+            consumer.spec.consumer_id, self.generation, consumer.next_number - 1, consumer.granted
+        )
 
     def redeliver_unacknowledged(self, consumer_id: int, through: int) -> list[DropQueue]:
         """Let everything come again that the consumer got up to number `through`.
@@ -364,7 +372,7 @@ class Dispatcher:
         given, by the last report, counts as failed.
         """
         has_gone_back = self._requests.redeliver(consumer_id, through)
-        return [self._drop_queue(consumer_id)] if has_gone_back else []
+        return [self._rewound(consumer_id)] if has_gone_back else []
 
     def seek(self, position: Position) -> list[DropQueue]:
         """Start over with the entry at `position`, backwards or forwards; everything pending is forgotten.
@@ -379,7 +387,11 @@ class Dispatcher:
         self.seek_generation += 1
         self._intake.seek(position)
         self.generation = after_seeks(self.cursor.generation)
-        return [DropQueue(consumer_id, self.generation) for consumer_id in self.consumers]
+        start = None if self.cursor.subscription.is_durable else self.cursor.mark_delete
+        return [
+            self._drop_queue(consumer)._replace(is_seek=True, start=start)
+            for consumer in self.consumers.values()
+        ]
 
     def _precedes_seek(self, generation: int | None) -> bool:
         if generation is None or generation == self.generation:

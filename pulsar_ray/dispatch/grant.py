@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.managed_ledger.cursor.redelivery_counts import RowFailures
+from pulsar_ray.model.position import Position
 from pulsar_ray.model.row_ranges import RowRanges
 from pulsar_ray.model.row_sets import RowSet, ranges_of
 
@@ -47,10 +48,16 @@ grant_of: Callable[[tuple[int, int, BlockRef, RowSet, int, bool, RowFailures]], 
 
 
 class DropQueue(NamedTuple):
-    """Action: tell a consumer to drop what it has queued of lower generations.
+    """Action: have a consumer drop its queued messages of lower generations.
 
-    Dropped messages count as consumed in its credit.
+    Dropped messages count as consumed in its credit. `last_number` and `granted` are the consumer's counts at
+    this moment: later grants are not meant. `start` is the mark-delete position that a seek of a non-durable
+    cursor went to.
     """
 
     consumer_id: int
     generation: int
+    last_number: int
+    granted: int
+    is_seek: bool = False
+    start: Position | None = None

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from pulsar_ray.broker.partition.partition_server import PartitionServer
 from pulsar_ray.broker.serving.owner_loop import DiskThread, OwnerLoop
 from pulsar_ray.broker.serving.session_host import SessionHost
+from pulsar_ray.broker.subscription.cursor_flusher import CursorFlusher
 from pulsar_ray.broker.subscription.dispatcher_server import DispatcherServer
 from pulsar_ray.broker.subscription.dispatcher_start import start_dispatcher
 from pulsar_ray.clock import SystemClock
@@ -319,19 +320,20 @@ class StubDispatcher(StubActor):
 
     def _disks(self) -> list[DiskThread]:
         server = self.server
-        return [] if server is None else [server._reader, server._cursor_disk]  # noqa: SLF001
+        return [] if server is None else list(server.disks)
 
     async def _drop(self) -> None:
         if self.server is not None:
-            self.server._follower.close()  # noqa: SLF001
+            self.server.leave()
         await super()._drop()
 
     def _let_go(self) -> None:
         if self.server is None:
             return
-        for host in self.server._subscriptions.values():  # noqa: SLF001
-            if host._flusher is not None:  # noqa: SLF001
-                host._flusher._store.close()  # noqa: SLF001 - gives the directory up without a flush
+        for subscription in self.server.subscriptions.served.values():
+            durability = subscription._durability  # noqa: SLF001
+            if isinstance(durability, CursorFlusher):
+                durability._store.close()  # noqa: SLF001 - gives the directory up without a flush
 
     async def _close(self) -> None:
         await self.host.close()

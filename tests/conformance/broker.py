@@ -103,7 +103,9 @@ class Broker:
         """How many messages each consumer was given and has not acknowledged, in the order they came."""
         server = self.cluster.dispatcher_of(topic, subscription).server
         assert server is not None
-        return [consumer.unacked for consumer in server._subscriptions[subscription].core.consumers.values()]
+        return [
+            consumer.unacked for consumer in server.subscriptions.served[subscription].core.consumers.values()
+        ]
 
     def stored_blocks(self, topic: str) -> list[tuple[int, int, DecodedBlock]]:
         """(ledger id, first entry id, block) of all that is stored in a partition, read from its files."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pulsar_ray.broker.subscription.cursor_flusher import CursorFlusher
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.errors import AlreadyClosed, CumulativeAcknowledgementNotAllowedError
@@ -157,8 +158,8 @@ def test_receipts_mean_durable_at_the_broker(broker: Broker, client: Client) -> 
     messages = receive(consumer, 3)
     server = broker.cluster.dispatcher_of(topic, "s").server
     assert server is not None
-    flusher = server._subscriptions["s"]._flusher
-    assert flusher is not None
+    flusher = server.subscriptions.served["s"]._durability
+    assert isinstance(flusher, CursorFlusher)
     consumer.acknowledge(messages[0])
     consumer.acknowledge(messages[1])
     assert flusher._store.durable_mark_delete[1] == messages[1].message_id().entry_id()

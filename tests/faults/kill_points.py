@@ -51,22 +51,22 @@ def refuse_once_in_silence(partition: Any) -> None:
 
 def on_acknowledgment(dispatcher: Any) -> None:
     """Die when the next acknowledgment arrives, before it has any effect."""
-    _host(dispatcher).core.acknowledge = die
+    _subscription(dispatcher).core.acknowledge = die
 
 
 def before_ack_receipts(dispatcher: Any) -> None:
     """Die when the next acknowledgments are durable, but not answered."""
-    _host(dispatcher)._flush_done = die
+    _subscription(dispatcher)._durability._flush_done = die
 
 
 def never_flush(dispatcher: Any) -> None:
     """From now on acknowledgments stay in memory."""
-    _host(dispatcher)._flush = _nothing
+    _subscription(dispatcher)._durability._flush = _nothing
 
 
-def _host(dispatcher: Any) -> Any:
-    (host,) = dispatcher._server._subscriptions.values()
-    return host
+def _subscription(dispatcher: Any) -> Any:
+    (subscription,) = dispatcher._server.subscriptions.served.values()
+    return subscription
 
 
 def _nothing() -> None:

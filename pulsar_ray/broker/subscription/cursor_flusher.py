@@ -1,10 +1,11 @@
-"""Making a cursor durable: grouped writes, at once for whoever waits."""
+"""Making a cursor durable: in grouped writes, or at once if somebody waits for a receipt."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
 from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.errors import AlreadyClosed, BrokerPersistenceError, Fenced, PulsarException
@@ -16,11 +17,43 @@ logger = logging.getLogger(__name__)
 FLUSH_INTERVAL_S = 0.1
 
 
+class CursorDurability(Protocol):
+    """Makes the changes of one subscription's cursor durable."""
+
+    is_durable: bool
+
+    async def flushed(self, version: int, *, at_once: bool = True) -> None:
+        """Wait until this version of the cursor is durable; without `at_once` by the next grouped write."""
+
+    def flush_soon(self) -> None:
+        """Write the changes with the next grouped write."""
+
+    async def close(self) -> None:
+        """Write all changes and give the cursor's directory up; later changes stay in memory."""
+
+
+class MemoryOnly:
+    """The durability of a non-durable cursor: it leaves nothing behind."""
+
+    is_durable = False
+
+    async def flushed(self, version: int, *, at_once: bool = True) -> None:
+        """Wait for nothing."""
+
+    def flush_soon(self) -> None:
+        """Write nothing."""
+
+    async def close(self) -> None:
+        """Write nothing."""
+
+
 class CursorFlusher:
     """Runs on the owner loop, writes on the cursor's disk thread, one write at a time.
 
-    `on_mark_delete` is told a mark-delete position once it is durable.
+    `on_mark_delete` is called with each mark-delete position once it is durable.
     """
+
+    is_durable = True
 
     def __init__(
         self,
@@ -44,7 +77,6 @@ class CursorFlusher:
         self._waiters: list[tuple[int, bool, asyncio.Future[None]]] = []
 
     async def flushed(self, version: int, *, at_once: bool = True) -> None:
-        """Wait until this version of the cursor is durable; without `at_once` by the next grouped write."""
         store = self._store
         if store.durable_version >= version:
             return
@@ -59,7 +91,6 @@ class CursorFlusher:
         await future
 
     def flush_soon(self) -> None:
-        """Write what changed with the next grouped write."""
         if self._flush_timer is None and not self._is_closed:
             self._flush_timer = self._loop.call_later(FLUSH_INTERVAL_S, self._flush_timed)
 
@@ -115,7 +146,6 @@ class CursorFlusher:
                 future.set_exception(refusal)
 
     async def close(self) -> None:
-        """Write what changed and give the cursor's directory up; what changes later stays in memory."""
         if self._is_closed:
             return
         try:

@@ -1,20 +1,21 @@
-"""Starting the dispatcher that a topic needs: of stored entries, or of entries that pass by."""
+"""Starting the dispatcher that a topic needs, with all its parts."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 
+from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.broker.subscription.dispatcher_server import DispatcherServer
-from pulsar_ray.broker.subscription.log.log_view import LogView
-from pulsar_ray.broker.subscription.log.partition_follower import PartitionFollower
-from pulsar_ray.broker.subscription.non_persistent.non_persistent_dispatcher import (
-    NonPersistentDispatcherServer,
-)
-from pulsar_ray.broker.subscription.non_persistent.push_follower import PushFollower
+from pulsar_ray.broker.subscription.dispatcher_subscriptions import DispatcherSubscriptions
+from pulsar_ray.broker.subscription.log.partition_link import PartitionLink
+from pulsar_ray.broker.subscription.non_persistent.passing_subscriptions import PassingSubscriptions
+from pulsar_ray.broker.subscription.stored_subscriptions import StoredSubscriptions
+from pulsar_ray.broker.subscription.subscription_parts import DispatcherContext
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
+from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import Cluster, SubscriptionRequest
 
@@ -28,16 +29,24 @@ async def start_dispatcher(
     host: SessionHost,
     on_fatal: Callable[[BaseException], None],
 ) -> DispatcherServer:
-    """A dispatcher that serves; runs on its owner loop. If it raises, it may be called again."""
+    """Return a dispatcher that serves; runs on its owner loop. If this raises, it may be called again."""
     loop = asyncio.get_running_loop()
-    server: DispatcherServer
+    context = DispatcherContext(
+        request.topic,
+        DispatchSettings.of(settings),
+        clock,
+        loop,
+        DiskThread(loop, "reader"),
+        DiskThread(loop, "cursor"),
+        on_fatal,
+    )
+    partition = PartitionLink(cluster, request.topic, partition_address, loop)
+    subscriptions: DispatcherSubscriptions
     if TopicName.parse(request.topic).is_persistent:
-        follower = PartitionFollower(cluster, request.topic, partition_address, loop)
-        server = DispatcherServer(request, follower, LogView(), settings, clock, loop, host, on_fatal)
+        subscriptions = StoredSubscriptions(request, context, partition)
     else:
-        name = request.subscription if request.durable else ""
-        pushed = PushFollower(cluster, request.topic, partition_address, loop, name)
-        server = NonPersistentDispatcherServer(request, pushed, settings, clock, loop, host, on_fatal)
+        subscriptions = PassingSubscriptions(request, context, partition)
+    server = DispatcherServer(request, subscriptions, host, disks=(context.reader, context.cursor_disk))
     try:
         await host.start()
         await server.start()

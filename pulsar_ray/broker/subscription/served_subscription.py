@@ -1,6 +1,6 @@
-"""One subscription in its dispatcher's process: its consumers, what they say, its cursor becoming durable.
+"""One subscription in its dispatcher's process: its consumers, their requests, its durable cursor.
 
-What follows on it, the core being fed and its grants going out, is `SubscriptionTurn`.
+Feeding the core and sending its grants follows in `SubscriptionTurn`.
 """
 
 from __future__ import annotations
@@ -10,23 +10,22 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from pulsar_ray.broker.serving.owner_loop import DiskThread
-from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint, QueueReset
-from pulsar_ray.broker.subscription.consumers.consumer_spec import spec_of
-from pulsar_ray.broker.subscription.consumers.delivery_numberings import DeliveryNumberings
-from pulsar_ray.broker.subscription.cursor_flusher import CursorFlusher
-from pulsar_ray.broker.subscription.log.core_feeder import CoreFeeder
-from pulsar_ray.broker.subscription.log.log_view import LogView
+from pulsar_ray.broker.subscription.consumers.connected_consumers import ConnectedConsumers
+from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint
+from pulsar_ray.broker.subscription.cursor_flusher import CursorDurability
+from pulsar_ray.broker.subscription.log.core_feeder import Feeder
 from pulsar_ray.broker.subscription.subscription_stats import SubscriptionStats
 from pulsar_ray.broker.subscription.subscription_turn import SubscriptionTurn
 from pulsar_ray.clock import Clock
 from pulsar_ray.dispatch.attachment import Attachment, Departure
+from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue
 from pulsar_ray.dispatch.inspect.watchdog import Watchdog
+from pulsar_ray.dispatch.key_shared.hash_regions import key_shared_spec
 from pulsar_ray.dispatch.redelivery import ConsumerQueue
-from pulsar_ray.errors import BrokerMetadataError, PulsarException, SessionLost
-from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore
+from pulsar_ray.errors import PulsarException, SessionLost
+from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.position import Position
 from pulsar_ray.session.requests import (
     Acknowledge,
@@ -43,72 +42,41 @@ from pulsar_ray.session.session_table import Session
 
 logger = logging.getLogger(__name__)
 
-LOOK_MS = 100
+LONGEST_WAIT_S = 1.0
+SHORTEST_WAIT_S = 0.01
+
+EndpointFactory = Callable[[Session, OpenConsumer, int], ConsumerEndpoint]
+"""Makes the endpoint of a consumer that opens, with the id of its numbering."""
 
 
 class ServedSubscription:
-    """Runs on the owner loop. `store` is None for a non-durable cursor, which leaves nothing behind."""
+    """Runs on the owner loop; `subscription_parts` makes one with its parts."""
 
     def __init__(
         self,
         name: str,
         core: Dispatcher,
-        store: CursorStore | None,
-        log: LogView,
+        consumers: ConnectedConsumers,
+        new_endpoint: EndpointFactory,
+        durability: CursorDurability,
+        feeder: Feeder,
+        turn: SubscriptionTurn,
+        counts: SubscriptionStats,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
-        reader: DiskThread,
-        cursor_disk: DiskThread,
-        directory: str,
-        *,
-        on_mark_delete: Callable[[Position], None],
-        on_fatal: Callable[[BaseException], None],
-        on_demand: Callable[[], None],
     ) -> None:
         self.name = name
         self.core = core
-        self._log = log
+        self.consumers = consumers
+        self.turn = turn
+        self.counts = counts
+        self._new_endpoint = new_endpoint
+        self._durability = durability
+        self._feeder = feeder
         self._clock = clock
         self._loop = loop
-        self._reader = reader
-        self._directory = directory
-        self.endpoints: dict[int, ConsumerEndpoint] = {}
-        self.counts = SubscriptionStats(core, clock)
-        self._numberings = DeliveryNumberings(core.epoch)
-        self._flusher = None
-        if store is not None:
-
-            def moved(position: Position) -> None:
-                self.counts.mark_delete_advanced()
-                on_mark_delete(position)
-
-            self._flusher = CursorFlusher(
-                name, store, loop, cursor_disk, on_mark_delete=moved, on_fatal=on_fatal
-            )
-        self._feeder = CoreFeeder(
-            name,
-            core,
-            log,
-            loop,
-            reader,
-            directory,
-            holds=store is not None,
-            turn=self._run_turn,
-            dropped=self._drop,
-        )
-        self.turn = SubscriptionTurn(
-            core,
-            log,
-            self._feeder,
-            self.endpoints,
-            self.counts,
-            clock,
-            loop,
-            on_drops=self._drop,
-            on_demand=on_demand,
-        )
         self._watchdog = Watchdog(core.settings.stuck_after_ms)
-        core.cursor.set_ledgers(log.ledgers)
+        feeder.extend_ledgers()
 
     # --- consumers --------------------------------------------------------------------------------
 
@@ -117,35 +85,34 @@ class ServedSubscription:
 
         Raises ConsumerBusy, and SessionLost if the session ended meanwhile.
         """
-        spec, attachment_number = spec_of(request, 0), session.attachment
-        while self.core.must_wait(spec):
-            await self._wait_a_little()
+        attachment_number = session.attachment
+        await self._wait_for_returning(_spec_of(request, 0))
         if session.is_ended or session.attachment != attachment_number:
             # What was asked behind it, over a newer attachment, was done already: to leave, perhaps.
             raise SessionLost("the connection was lost while its consumer waited: attach again")
         self.core.expire(self.now_ms())
-        numbering = self._numberings.of(
+        numbering = self.consumers.numbering(
             request.incarnation, is_known=request.incarnation in self.core.consumers
         )
-        spec = spec_of(request, numbering)
         is_same = request.dispatcher_epoch == numbering
         endpoint = self._new_endpoint(session, request, numbering)
-        self.core.cursor.set_ledgers(self._log.ledgers)
+        self._feeder.extend_ledgers()
         attachment = self.core.attach_consumer(
-            spec,
+            _spec_of(request, numbering),
             self.now_ms(),
             epoch=self.core.epoch,
             received=request.received if is_same else 0,
             held=request.held,
             received_messages=request.received_messages,
             generation=request.generation,
+            credit=request.credit,
         )
         if not attachment.resumed:
             self.counts.joined(request.incarnation)
-        self._put_in_place(endpoint, request)
+        self.consumers.put(endpoint)
         await self.flushed(self.core.cursor.version)
         resumed = attachment.resumed and is_same
-        start = list(self.core.cursor.mark_delete) if self._flusher is None else None
+        start = None if self._durability.is_durable else list(self.core.cursor.mark_delete)
         opened = ConsumerOpened(
             request.request_id, request.name, numbering, resumed, attachment.generation, start
         )
@@ -153,29 +120,14 @@ class ServedSubscription:
         self._loop.call_soon(self._opened, endpoint, attachment)
         return opened
 
-    def _put_in_place(self, endpoint: ConsumerEndpoint, request: OpenConsumer) -> None:
-        """It is the consumer's from now on, instead of one that it had before."""
-        endpoint.subscription = self.name
-        endpoint.metadata = request.properties or {}
-        endpoint.is_held = self._flusher is not None
-        former = self.endpoints.get(request.incarnation)
-        if former is not None:
-            former.retire()
-        self.endpoints[request.incarnation] = endpoint
-        endpoint.session.endpoints[request.consumer_id] = endpoint
-
-    def _new_endpoint(self, session: Session, request: OpenConsumer, numbering: int) -> ConsumerEndpoint:
-        return ConsumerEndpoint(
-            session,
-            request.consumer_id,
-            request.incarnation,
-            request.name,
-            self._directory,
-            numbering,
-            self._loop,
-            self._reader,
-            reads_files=request.reads_files,
-        )
+    async def _wait_for_returning(self, spec: ConsumerSpec) -> None:
+        """Wait until no consumer from before a restart may come back that excludes this one."""
+        while self.core.must_wait(spec):
+            deadline_ms = self.core.next_deadline()
+            left_s = LONGEST_WAIT_S if deadline_ms is None else (deadline_ms - self.now_ms()) / 1000
+            # When one of them is back, or its time is over, there is a turn.
+            await self.turn.wait_run(min(LONGEST_WAIT_S, max(SHORTEST_WAIT_S, left_s)))
+            self.core.expire(self.now_ms())
 
     def _opened(self, endpoint: ConsumerEndpoint, attachment: Attachment) -> None:
         # After a seek in between, what was granted before it is not wanted any more.
@@ -183,48 +135,38 @@ class ServedSubscription:
         endpoint.open(again, attachment.generation)
         self.turn.consumer_opened()
 
-    async def _wait_a_little(self) -> None:
-        # Those that are awaited may be back before their time is over.
-        deadline = self.core.next_deadline()
-        delay_ms = LOOK_MS if deadline is None else min(LOOK_MS, max(10, deadline - self.now_ms()))
-        await asyncio.sleep(delay_ms / 1000)
-        self.core.expire(self.now_ms())
-
     def detach(self, endpoint: ConsumerEndpoint) -> None:
-        """Its session ended with a crash: what it holds waits again, after the session's own grace."""
-        if self.endpoints.get(endpoint.incarnation) is endpoint:
-            del self.endpoints[endpoint.incarnation]
-            self._numberings.forget(endpoint.incarnation)
+        """Let everything wait again that a consumer holds whose session ended with a crash."""
+        if self.consumers.remove(endpoint):
             self.counts.left(endpoint.incarnation)
             self.core.remove_consumer(endpoint.incarnation, Departure.CRASHED)
             self.turn.schedule()
-            self._flush_soon()
+            self._durability.flush_soon()
 
     async def close_consumer(self, endpoint: ConsumerEndpoint) -> None:
-        """It left by itself; durable when this returns."""
-        if self.endpoints.get(endpoint.incarnation) is endpoint:
-            del self.endpoints[endpoint.incarnation]
-            self._numberings.forget(endpoint.incarnation)
+        """Remove a consumer that left by itself; durable when this returns."""
+        if self.consumers.remove(endpoint):
             self.counts.left(endpoint.incarnation)
         self.core.remove_consumer(endpoint.incarnation, Departure.CLOSED)
         endpoint.session.endpoints.pop(endpoint.consumer_id, None)
         self.turn.schedule()
         await self.flushed(self.core.cursor.version)
 
-    # --- what consumers say -----------------------------------------------------------------------
+    # --- requests of consumers --------------------------------------------------------------------
 
     def credit(self, endpoint: ConsumerEndpoint, request: Credit) -> None:
-        """A report of room and progress."""
+        """Take a report of room and progress."""
         self.core.set_credit(endpoint.incarnation, request.credit, request.received, request.handed_over)
         self.counts.credited(endpoint.incarnation)
         self.turn.room_was_made()
 
     def acknowledge(self, endpoint: ConsumerEndpoint, request: Acknowledge) -> None:
-        """Acknowledgments; with a request id answered once durable."""
-        unacked = self.core.blocks.unacked_messages
-        self._feeder.tell_end()
+        """Acknowledge; a request with an id is answered once durable."""
+        core = self.core
+        unacked = core.blocks.unacked_messages
+        self._feeder.extend_to_end()
         try:
-            version = self.core.acknowledge(
+            version = core.acknowledge(
                 endpoint.incarnation,
                 request.ranges,
                 request.batch_rows,
@@ -238,7 +180,7 @@ class ServedSubscription:
                     encode_request(Failed(request.request_id, type(error).__name__, error.text))
                 )
             return
-        self.counts.acknowledged(endpoint.incarnation, unacked - self.core.blocks.unacked_messages)
+        self.counts.acknowledged(endpoint.incarnation, unacked - core.blocks.unacked_messages)
         self.turn.room_was_made()
         if request.request_id:
             answer = self._answer_durable(
@@ -247,7 +189,7 @@ class ServedSubscription:
             task = self._loop.create_task(answer)
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         else:
-            self._flush_soon()
+            self._durability.flush_soon()
 
     async def _answer_durable(
         self, session: Session, request_id: int, version: int, *, at_once: bool
@@ -265,112 +207,95 @@ class ServedSubscription:
         if numbering != endpoint.numbering:
             had_received = 0  # what it has from before
         queue = ConsumerQueue(request.received, request.oldest, had_received)
-        self._drop(self.core.negative_acknowledge(endpoint.incarnation, request.items, queue))
+        self._drop_queues(self.core.negative_acknowledge(endpoint.incarnation, request.items, queue))
         self._answer_done(endpoint, request.request_id)
 
     def redeliver_unacknowledged(self, endpoint: ConsumerEndpoint, request: RedeliverUnacknowledged) -> None:
         """Let all that this consumer holds come again."""
         received = request.received if request.numbering == endpoint.numbering else 0
-        self._drop(self.core.redeliver_unacknowledged(endpoint.incarnation, received))
+        self._drop_queues(self.core.redeliver_unacknowledged(endpoint.incarnation, received))
         self._answer_done(endpoint, request.request_id)
 
     def _answer_done(self, endpoint: ConsumerEndpoint, request_id: int) -> None:
         if request_id:
             endpoint.session.send(encode_request(Done(request_id)))
 
-    def _drop(self, actions: list[DropQueue], is_seek: bool = False) -> None:
-        self._send_drops(self._queue_drops(actions, is_seek))
-
-    def _queue_drops(self, actions: list[DropQueue], is_seek: bool) -> list[QueueReset]:
-        """What consumers are told, with their counts as they are now: later grants are not meant."""
-        drops = []
-        start = list(self.core.cursor.mark_delete) if is_seek and self._flusher is None else None
-        for action in actions:
-            consumer = self.core.consumers.get(action.consumer_id)
-            if consumer is not None:
-                last, granted = consumer.next_number - 1, consumer.granted
-                drops.append(QueueReset(action.consumer_id, action.generation, is_seek, last, granted, start))
-        return drops
-
-    def _send_drops(self, drops: list[QueueReset]) -> None:
-        for drop in drops:
-            endpoint = self.endpoints.get(drop.incarnation)
-            if endpoint is not None:
-                endpoint.drop_queue(drop)
+    def _drop_queues(self, drops: list[DropQueue]) -> None:
+        self.consumers.drop_queues(drops)
         self.turn.schedule()
-        self._flush_soon()
+        self._durability.flush_soon()
 
     async def seek(self, position: Position) -> int:
-        """Start over at `position`, durably; the new generation."""
-        self.core.cursor.set_ledgers(self._log.ledgers)
-        drops = self._queue_drops(self.core.seek(position), is_seek=True)
+        """Start over at `position`, durably; returns the new generation."""
+        self._feeder.extend_ledgers()
+        drops = self.core.seek(position)
         self._feeder.forget_place()
         generation = self.core.generation
-        # Consumers are told before anything from there goes out.
+        # Consumers drop their queues before anything from there goes out.
         self.turn.hold()
         try:
             await self.flushed(self.core.cursor.version)
         finally:
             self.turn.release()
-        self._send_drops(drops)
+        self._drop_queues(drops)
         return generation
 
-    # --- the log, durability, and what is told about them ------------------------------------------
+    # --- the log, durability, stats ---------------------------------------------------------------
+
+    def extend_ledgers(self) -> None:
+        """Tell the cursor where the ledgers of the log end."""
+        self._feeder.extend_ledgers()
 
     @property
     def waits_for_entries(self) -> bool:
         """Whether somebody is connected that new entries would concern, and has had room for some lately."""
-        return bool(self.endpoints) and not self.turn.is_satisfied
-
-    def _run_turn(self) -> None:
-        self.turn.run()
+        return bool(self.consumers) and not self.turn.is_satisfied
 
     async def flushed(self, version: int, *, at_once: bool = True) -> None:
         """Wait until this version of the cursor is durable; without `at_once` by the next grouped write."""
-        if self._flusher is not None:
-            await self._flusher.flushed(version, at_once=at_once)
-
-    def _flush_soon(self) -> None:
-        if self._flusher is not None:
-            self._flusher.flush_soon()
+        await self._durability.flushed(version, at_once=at_once)
 
     def now_ms(self) -> int:
-        """The time its core counts in."""
+        """Return the time that its core counts in."""
         return self._clock.monotonic_ms()
 
-    def sessions_beside(self, session: Session) -> list[Session]:
-        """Of the consumers that are connected, without those of `session`."""
-        return [e.session for e in self.endpoints.values() if e.session is not session]
-
     def active_in_the_way(self) -> Session | None:
-        """Whose the active consumer is, if there are messages that other sessions' consumers could get."""
+        """Return the active consumer's session, if other sessions' consumers could get its messages."""
         active = self.core.active
-        endpoint = None if active is None else self.endpoints.get(active.spec.consumer_id)
-        if active is None or endpoint is None or not self.sessions_beside(endpoint.session):
+        endpoint = None if active is None else self.consumers.get(active.spec.consumer_id)
+        if active is None or endpoint is None or not self.consumers.sessions_beside(endpoint.session):
             return None
         has_messages = active.unacked or self.core.blocks.waiting_messages or self.core.has_unread
         return endpoint.session if has_messages else None
 
-    def check_sole(self, endpoint: ConsumerEndpoint) -> None:
-        """Raise BrokerMetadataError, as Pulsar does, unless this is the only connected consumer."""
-        if len(self.endpoints) > 1:
-            raise BrokerMetadataError(
-                "unsubscribe: other consumers are connected to the subscription; close them first"
-            )
-
     def stats(self) -> dict[str, Any]:
-        """Pulsar's names where Pulsar has one."""
-        counts = self.counts.describe(self.endpoints.values(), self._feeder.problem)
+        """Describe the subscription, with Pulsar's names where Pulsar has one."""
+        counts = self.counts.describe(self.consumers.values(), self._feeder.problem)
         return {**counts, **self._watchdog.stats(self.now_ms())}
 
-    def watch(self) -> None:
-        """Once a second: warn if the subscription stands still."""
+    def tick(self) -> None:
+        """Sample rates, warn if the subscription stands still, and take a turn; once a second."""
+        self.counts.sample()
         self.turn.tick()
         reason = self._watchdog.look(self.core, self.now_ms())
         if reason is not None:
             logger.warning("subscription %s stands still: %s", self.name, reason)
+        self.turn.schedule()
 
     async def close(self) -> None:
         """Write the cursor and give its directory up."""
-        if self._flusher is not None:
-            await self._flusher.close()
+        await self._durability.close()
+
+
+def _spec_of(request: OpenConsumer, numbering: int) -> ConsumerSpec:
+    """Describe a consumer; `numbering` is higher than any that subscribed before can name."""
+    return ConsumerSpec(
+        request.incarnation,
+        request.name,
+        ConsumerType(request.consumer_type),
+        request.priority_level,
+        request.batch_index_ack,
+        request.joined if 0 < request.joined < numbering else numbering,
+        request.is_multi_topic,
+        key_shared_spec(request.key_shared),
+    )

@@ -10,39 +10,37 @@ from typing import Any
 
 from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.broker.subscription.log.log_view import LogView
-from pulsar_ray.broker.subscription.log.partition_follower import PartitionFollower
+from pulsar_ray.broker.subscription.log.partition_link import PartitionLink
 from pulsar_ray.broker.subscription.log.subscription_peek import peek_blocks
 from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
 from pulsar_ray.dispatch.inspect.key_stats import key_owner
 from pulsar_ray.dispatch.inspect.why_blocked import why_blocked
-from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, ServiceUnitNotReady
+from pulsar_ray.errors import InvalidConfiguration, ServiceUnitNotReady
 from pulsar_ray.managed_ledger.cursor.deleted_text import deleted_text
 from pulsar_ray.model.position import Position
 
 
 class SubscriptionAdmin:
-    """Runs on the owner loop. `look_around`, `seek` and `remove` are the dispatcher's own."""
+    """Runs on the owner loop. `look_around` and `seek` are the dispatcher's own."""
 
     def __init__(
         self,
-        host: ServedSubscription,
-        follower: PartitionFollower,
+        subscription: ServedSubscription,
+        partition: PartitionLink,
         log: LogView,
         reader: DiskThread,
         directory: str,
         *,
         look_around: Callable[[], Awaitable[None]],
-        seek: Callable[[Any, bool], Awaitable[int]],
-        remove: Callable[[], Awaitable[None]],
+        seek: Callable[[ServedSubscription, Any, bool], Awaitable[int]],
     ) -> None:
-        self._host = host
-        self._follower = follower
+        self._subscription = subscription
+        self._partition = partition
         self._log = log
         self._reader = reader
         self._directory = directory
         self._look_around = look_around
         self._seek = seek
-        self._remove = remove
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:
         """A call by name. Raises InvalidConfiguration for one there is not."""
@@ -52,7 +50,6 @@ class SubscriptionAdmin:
             "expire": self.expire,
             "reset": self.reset,
             "peek": self.peek,
-            "delete": self.delete,
             "describe_cursor": self.describe_cursor,
             "why_blocked": self.why_blocked,
             "key_owner": self.key_owner,
@@ -68,7 +65,7 @@ class SubscriptionAdmin:
         Changes nothing: acknowledging up to a position may be repeated, skipping a number may not.
         """
         await self._catch_up()
-        cursor = self._host.core.cursor
+        cursor = self._subscription.core.cursor
         position = None if entries is None else cursor.unacknowledged(entries - 1)
         backlog = cursor.backlog()
         return {
@@ -79,20 +76,22 @@ class SubscriptionAdmin:
     async def acknowledge_through(self, position: list[int]) -> int:
         """Acknowledge everything at or below a position; how many entries were not."""
         await self._catch_up()
-        return await self._changed(self._host.core.acknowledgments.acknowledge_through(Position(*position)))
+        return await self._changed(
+            self._subscription.core.acknowledgments.acknowledge_through(Position(*position))
+        )
 
     async def expire(self, published_before_ms: int) -> int:
         """Acknowledge what lies before the first message published then or later; how many entries."""
         await self._catch_up()
-        mark = await self._follower.call("seek_position", target=published_before_ms, inclusive=True)
-        entries = self._host.core.acknowledgments.acknowledge_through(Position(*mark))
+        mark = await self._partition.call("seek_position", target=published_before_ms, inclusive=True)
+        entries = self._subscription.core.acknowledgments.acknowledge_through(Position(*mark))
         if entries:
-            self._host.counts.expired(entries)
+            self._subscription.counts.expired(entries)
         return await self._changed(entries)
 
     async def _changed(self, entries: int) -> int:
-        self._host.turn.schedule()
-        await self._host.flushed(self._host.core.cursor.version)
+        self._subscription.turn.schedule()
+        await self._subscription.flushed(self._subscription.core.cursor.version)
         return entries
 
     async def reset(self, target: Any) -> list[int]:
@@ -101,46 +100,36 @@ class SubscriptionAdmin:
         Connected consumers drop what they have queued. Returns the new mark-delete position.
         """
         if isinstance(target, list):
-            await self._follower.call("check_position", position=target)
-        await self._seek(target, target != "latest")
-        return list(self._host.core.cursor.mark_delete)
+            await self._partition.call("check_position", position=target)
+        await self._seek(self._subscription, target, target != "latest")
+        return list(self._subscription.core.cursor.mark_delete)
 
     async def peek(self, messages: int, behind: list[int]) -> dict[str, Any]:
         """See `peek_blocks`."""
         await self._catch_up()
-        cursor = self._host.core.cursor
+        cursor = self._subscription.core.cursor
         return await peek_blocks(
             cursor, self._log, self._reader, self._directory, messages, Position(*behind)
         )
 
-    async def delete(self, force: bool) -> None:
-        """Delete the subscription. Raises NotAllowedError while consumers are connected, unless forced."""
-        names = sorted(endpoint.name for endpoint in self._host.endpoints.values())
-        if names and not force:
-            raise NotAllowedError(
-                f"Subscription {self._host.name!r} has active connected consumers ({', '.join(names)}): "
-                "close them, or force"
-            )
-        await self._remove()
-
     async def describe_cursor(self) -> dict[str, Any]:
         """The subscription's stats with the text of its holes."""
         await self._look_around()
-        text = deleted_text(self._host.core.cursor.deleted)
-        return {**self._host.stats(), "individuallyDeletedMessages": text}
+        text = deleted_text(self._subscription.core.cursor.deleted)
+        return {**self._subscription.stats(), "individuallyDeletedMessages": text}
 
     async def why_blocked(self) -> dict[str, Any]:
         """See `dispatch.why_blocked`."""
         await self._look_around()
-        return why_blocked(self._host.core, self._host.now_ms())
+        return why_blocked(self._subscription.core, self._subscription.now_ms())
 
     async def key_owner(self, key: str) -> dict[str, Any]:
         """See `dispatch.key_stats.key_owner`."""
-        return key_owner(self._host.core, key)
+        return key_owner(self._subscription.core, key)
 
     async def _catch_up(self) -> None:
         """Know of everything that is stored by now. Raises ServiceUnitNotReady."""
-        last = await self._follower.call("last_message")
+        last = await self._partition.call("last_message")
         await self._look_around()
         if self._log.last < Position(*last["position"]):
             raise ServiceUnitNotReady("the dispatcher has not heard of the newest messages yet: ask again")

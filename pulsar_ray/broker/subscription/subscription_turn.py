@@ -1,55 +1,66 @@
-"""What follows on anything that happens to a subscription: elect, feed the core, send out what it grants."""
+"""Electing, feeding the core and sending its grants, after anything that happens to a subscription."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint
+from pulsar_ray.broker.subscription.consumers.connected_consumers import ConnectedConsumers
+from pulsar_ray.broker.subscription.cursor_flusher import CursorDurability
 from pulsar_ray.broker.subscription.demand_tracker import DemandTracker
-from pulsar_ray.broker.subscription.log.core_feeder import CoreFeeder
-from pulsar_ray.broker.subscription.log.log_view import LogView
+from pulsar_ray.broker.subscription.log.core_feeder import Feeder
 from pulsar_ray.broker.subscription.subscription_stats import SubscriptionStats
 from pulsar_ray.clock import Clock
 from pulsar_ray.dispatch.dispatcher import Dispatcher
-from pulsar_ray.dispatch.grant import DropQueue, Grant
+from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.model.position import Position
+
+
+class Log(Protocol):
+    """Knows where the log ends that the core is fed from."""
+
+    last: Position
 
 
 class SubscriptionTurn:
     """Runs on the owner loop, once for all that happened in one turn of the loop.
 
-    `on_drops` is called when queues have to go, `on_demand` when consumers have room again after a while.
+    `on_demand` is called when consumers have room again after a while without.
     """
 
     def __init__(
         self,
         core: Dispatcher,
-        log: LogView,
-        feeding: CoreFeeder,
-        endpoints: Mapping[int, ConsumerEndpoint],
+        log: Log,
+        feeder: Feeder,
+        consumers: ConnectedConsumers,
+        durability: CursorDurability,
         counts: SubscriptionStats,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         *,
-        on_drops: Callable[[list[DropQueue]], None],
         on_demand: Callable[[], None],
     ) -> None:
         self._core = core
         self._log = log
-        self._feeder = feeding
-        self._endpoints = endpoints
+        self._feeder = feeder
+        self._resume = self.run
+        self._consumers = consumers
+        self._durability = durability
         self._counts = counts
         self._clock = clock
         self._loop = loop
-        self._on_drops = on_drops
         self._on_demand = on_demand
         self._demand = DemandTracker()
         self._is_scheduled = False
-        self._is_untold = False
+        self._has_opened = False
+        """A consumer does not know yet whether it is the active one."""
         self._has_granted = False
         self._holds = 0
         self._deadline_timer: asyncio.TimerHandle | None = None
+        self._ended: asyncio.Event | None = None
 
     # --- when -------------------------------------------------------------------------------------
 
@@ -60,7 +71,7 @@ class SubscriptionTurn:
             self._loop.call_soon(self.run)
 
     def hold(self) -> None:
-        """Nothing is done until `release`, for each call of this."""
+        """Do nothing until `release`, for each call of this."""
         self._holds += 1
 
     def release(self) -> None:
@@ -70,7 +81,7 @@ class SubscriptionTurn:
 
     def log_moved(self) -> None:
         """Run as well, if anybody is connected; several packets that were read late have one turn."""
-        if self._endpoints:
+        if self._consumers:
             self.schedule()
 
     def room_was_made(self) -> None:
@@ -79,9 +90,19 @@ class SubscriptionTurn:
             self.schedule()
 
     def consumer_opened(self) -> None:
-        """Run as well; there is somebody to tell whether it is active."""
-        self._is_untold = True
+        """Run as well, and notify the consumer whether it is active."""
+        self._has_opened = True
         self.schedule()
+
+    async def wait_run(self, timeout_s: float) -> None:
+        """Wait until this has run, or for so long."""
+        if self._ended is None:
+            self._ended = asyncio.Event()
+        waiter = self._loop.create_task(self._ended.wait())
+        try:
+            await asyncio.wait([waiter], timeout=timeout_s)
+        finally:
+            waiter.cancel()
 
     @property
     def has_work(self) -> bool:
@@ -96,11 +117,11 @@ class SubscriptionTurn:
         return self._demand.is_satisfied
 
     def tick(self) -> None:
-        """Once a second."""
+        """Look at the demand; once a second."""
         if self._has_granted:
             self._demand.granted()
             self._has_granted = False
-        self._demand.tick(has_room=not self._endpoints or self._core.blocks_wanted() > 0)
+        self._demand.tick(has_room=not self._consumers or self._core.blocks_wanted() > 0)
 
     # --- what -------------------------------------------------------------------------------------
 
@@ -110,33 +131,39 @@ class SubscriptionTurn:
         if self._holds:
             return
         core, now_ms = self._core, self._clock.monotonic_ms()
-        if self._is_untold or core.must_elect:
+        if self._has_opened or core.must_elect:
             self.elect(now_ms)
-        while self._feeder.feed() | self.dispatch(now_ms) and self.has_work:
+        while self._feeder.feed(self._resume) | self.dispatch(now_ms) and self.has_work:
             continue
         if core.keyed is not None:
-            self._feeder.feed()  # dispatching may have shown that somebody wants more than was read
+            self._feeder.feed(
+                self._resume
+            )  # dispatching may have shown that somebody wants more than was read
         if self._deadline_timer is None and (deadline_ms := core.next_deadline()) is not None:
             delay_s = max(0.01, (deadline_ms - now_ms) / 1000)
             self._deadline_timer = self._loop.call_later(delay_s, self._deadline_reached)
         if self._demand.is_satisfied and self._demand.has_returned(has_room=core.blocks_wanted() > 0):
             self._on_demand()
+        if self._ended is not None:
+            self._ended.set()
+            self._ended = None
 
     def elect(self, now_ms: int) -> None:
-        """See whose turn it is on a Failover subscription; each is told once, and when it changes."""
+        """Elect the active consumer of a Failover subscription, and notify consumers of changes."""
         core = self._core
         drops = core.hand_over(now_ms)
         if drops:
-            self._on_drops(drops)
-        self._is_untold = False
+            self._consumers.drop_queues(drops)
+            self._durability.flush_soon()
+        self._has_opened = False
         active = core.active
         if active is None or active.spec.consumer_type != ConsumerType.Failover:
             return
-        for incarnation, endpoint in self._endpoints.items():
-            endpoint.tell_active(incarnation == active.spec.consumer_id, core.generation)
+        for incarnation, endpoint in self._consumers.items():
+            endpoint.notify_active(incarnation == active.spec.consumer_id, core.generation)
 
     def dispatch(self, now_ms: int) -> bool:
-        """Send out what can be granted now; True if that was anything."""
+        """Send all grants that can be made now; True if there were any."""
         grants = self._core.dispatch(now_ms)
         if not grants:
             return False
@@ -144,7 +171,7 @@ class SubscriptionTurn:
         is_for_one = len(grants) == 1 or len(self._core.consumers) == 1
         by_consumer = {grants[0].consumer_id: grants} if is_for_one else _by_consumer(grants)
         for incarnation, granted in by_consumer.items():
-            endpoint = self._endpoints.get(incarnation)
+            endpoint = self._consumers.get(incarnation)
             if endpoint is not None:
                 endpoint.deliver(granted, self._core.generation)
         for incarnation, granted in by_consumer.items():
@@ -157,7 +184,7 @@ class SubscriptionTurn:
         self.run()
 
 
-def _by_consumer(grants: list[Grant]) -> dict[int, list[Grant]]:
+def _by_consumer(grants: Sequence[Grant]) -> dict[int, list[Grant]]:
     found: dict[int, list[Grant]] = {}
     for grant in grants:
         found.setdefault(grant.consumer_id, []).append(grant)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import repeat
+from collections.abc import Mapping, Sequence
 
 from pulsar_ray.dispatch.blocks import counted_rows
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.blocks.counted_rows import CountedRows
 from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
+from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.consumer import Consumer, DispatchBlock
-from pulsar_ray.dispatch.key_shared.sticky_key import Slots
 from pulsar_ray.dispatch.returning_consumers import ReportedRows, ReturningConsumers
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor
 from pulsar_ray.model import row_ranges, row_sets
@@ -36,14 +35,14 @@ class BlockIntake:
         self._returning = returning
         self._consumers = consumers
 
-    def take_in(self, refs: Iterable[BlockRef], slots: Iterable[Slots] | None = None) -> None:
+    def take_in(self, read: ReadBlocks) -> None:
         """Blocks in the order of the log; those below the read position are known already."""
         cursor, blocks = self._cursor, self._blocks
         # Behind all holes, counts and claims every row of a block waits.
         marks_end = LATEST if self._returning.claims else cursor.marks_end
         read_position: tuple[int, int] = self.read_position
         has_read = False
-        for ref, of_rows in zip(refs, repeat(None) if slots is None else slots, strict=False):
+        for ref, slots in read.each():
             ledger_id, first = ref.ledger_id, ref.first_entry_id
             following = (ledger_id, first + ref.entries)
             if following <= read_position:
@@ -52,11 +51,11 @@ class BlockIntake:
                 cursor.extend(_before(read_position))
             read_position, has_read = following, True
             if (ledger_id, first) > marks_end:
-                blocks.add_whole(DispatchBlock(ref, of_rows))
+                blocks.add_whole(DispatchBlock(ref, slots))
                 continue
             cursor.extend(_before(following))
             if rows := self._unacknowledged(ref):
-                self._add(DispatchBlock(ref, of_rows), rows)
+                self._add(DispatchBlock(ref, slots), rows)
         if has_read:
             cursor.extend(_before(read_position))
             self.read_position = Position(*read_position)

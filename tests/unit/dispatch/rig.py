@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
+from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
-from pulsar_ray.dispatch.grant import Grant
+from pulsar_ray.dispatch.grant import DropQueue, Grant
 from pulsar_ray.dispatch.key_shared.hash_regions import DEFAULT_KEY_SHARED, KeySharedSpec
 from pulsar_ray.dispatch.key_shared.sticky_key import Slots
 from pulsar_ray.dispatch.settings import DispatchSettings
@@ -15,6 +16,11 @@ from pulsar_ray.model.position import Position
 
 Told = tuple[int, int, tuple[tuple[int, int], ...]]
 """(consumer id, first entry id, rows) of a grant."""
+
+
+def dropped(actions: list[DropQueue]) -> list[tuple[int, int]]:
+    """Whose queues are dropped, and up to which generation."""
+    return [(action.consumer_id, action.generation) for action in actions]
 
 
 class Rig:
@@ -63,7 +69,7 @@ class Rig:
         position = self.dispatcher.read_position
         known = sum((1, ref.last_entry_id) < position for ref in self.refs)
         slots = None if self.slots is None else self.slots[known:]
-        self.dispatcher.offer(self.refs[known:], self.dispatcher.seek_generation, slots)
+        self.dispatcher.offer(ReadBlocks(self.refs[known:], slots), self.dispatcher.seek_generation)
 
     def grants(self) -> list[Grant]:
         self.offer()

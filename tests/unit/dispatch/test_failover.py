@@ -9,11 +9,10 @@ import pytest
 from pulsar_ray.dispatch.attachment import Departure
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
-from pulsar_ray.dispatch.grant import DropQueue
 from pulsar_ray.dispatch.policies.failover import elected_index
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.model.enums import ConsumerType
-from tests.unit.dispatch.rig import Rig
+from tests.unit.dispatch.rig import Rig, dropped
 
 FAILOVER = ConsumerType.Failover
 TOPIC = "persistent://public/default/t"
@@ -114,7 +113,7 @@ def test_a_displaced_consumer_is_fenced_and_its_messages_come_again_in_order() -
     before = rig.dispatcher.generation
     rig.add(2, credit=100, consumer_type=FAILOVER)
     assert rig.dispatcher.dispatch(0) == [], "it gets nothing before it is its turn"
-    assert rig.dispatcher.hand_over(0) == [DropQueue(1, before + 1), DropQueue(2, before + 1)]
+    assert dropped(rig.dispatcher.hand_over(0)) == [(1, before + 1), (2, before + 1)]
     assert rig.dispatcher.hand_over(0) == []
     assert rig.told() == [(2, 0, ((0, 1), (2, 4))), (2, 4, ((0, 3),)), (2, 5, ((0, 4),))]
     rig.dispatcher.acknowledge(1, [(1, 2, 2)])
@@ -122,7 +121,7 @@ def test_a_displaced_consumer_is_fenced_and_its_messages_come_again_in_order() -
     assert rig.dispatcher.negative_acknowledge(1, [(1, 3, (), 0)]) == [], "a late negative one does not"
     assert rig.dispatcher.redeliver_unacknowledged(1, 99) == []
     rig.dispatcher.remove_consumer(2, Departure.CLOSED)
-    assert rig.dispatcher.hand_over(0) == [DropQueue(1, before + 2)]
+    assert dropped(rig.dispatcher.hand_over(0)) == [(1, before + 2)]
     assert rig.shares() == {1: 9}
 
 
@@ -155,6 +154,6 @@ def test_what_one_that_stands_by_says_to_hold_comes_to_the_active_one() -> None:
     generation = rig.dispatcher.generation
     returning = ConsumerSpec(2, "c2", FAILOVER, joined=5)
     rig.dispatcher.attach_consumer(returning, 0, held=[(1, 4, [(2, 4)])])
-    assert rig.dispatcher.hand_over(0) == [DropQueue(1, generation + 1), DropQueue(2, generation + 1)]
+    assert dropped(rig.dispatcher.hand_over(0)) == [(1, generation + 1), (2, generation + 1)]
     rig.report(1, 100)
     assert rig.told() == [(1, 0, ((0, 4),)), (1, 4, ((0, 4),))]

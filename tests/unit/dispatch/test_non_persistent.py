@@ -8,6 +8,7 @@ import pytest
 
 from pulsar_ray.dispatch.attachment import Departure
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
+from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.non_persistent import NonPersistentDispatcher
 from pulsar_ray.dispatch.settings import DispatchSettings
@@ -47,7 +48,7 @@ class Passing:
             blocks.append(BlockRef(LEDGER, 0, 0, 100, self._next, entries, abs(size), entries > 1))
             self._next += entries
         self.dispatcher.hand_over(0)
-        self.dispatcher.offer(blocks, self.dispatcher.seek_generation)
+        self.dispatcher.offer(ReadBlocks(blocks), self.dispatcher.seek_generation)
         granted = [
             (grant.consumer_id, blocks.index(grant.block), sum(end - start for start, end in grant.rows))
             for grant in self.dispatcher.dispatch(0)

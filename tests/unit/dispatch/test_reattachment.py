@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from pulsar_ray.dispatch.attachment import Departure
+from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
-from pulsar_ray.dispatch.grant import DropQueue
 from pulsar_ray.dispatch.key_shared.hash_regions import KeySharedSpec
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.errors import ConsumerAssignError, ConsumerBusy
 from pulsar_ray.model.enums import ConsumerType, KeySharedMode
 from pulsar_ray.model.position import Position
-from tests.unit.dispatch.rig import Rig
+from tests.unit.dispatch.rig import Rig, dropped
 
 EXCLUSIVE = ConsumerType.Exclusive
 GRACE_MS = DispatchSettings().reattach_grace_ms
@@ -211,7 +211,9 @@ def test_redelivery_asked_for_before_the_blocks_were_read_happens_when_they_are(
     dispatcher = rig.dispatcher
     dispatcher.attach_consumer(spec, 1, held=[(1, 0, ((0, 4),))], received_messages=4)
     assert dispatcher.negative_acknowledge(1, [(1, 0, ((2, 3),), 0)]) == []
-    assert dispatcher.offer(rig.refs, dispatcher.seek_generation) == [DropQueue(1, dispatcher.generation)]
+    assert dropped(dispatcher.offer(ReadBlocks(rig.refs), dispatcher.seek_generation)) == [
+        (1, dispatcher.generation)
+    ]
     rig.report(1, 100)
     assert [(g.rows, g.redelivery_count) for g in rig.grants()] == [(((2, 3),), 1), (((3, 4),), 0)]
 
@@ -234,7 +236,7 @@ def test_reading_ahead_is_bounded_by_what_consumers_can_take() -> None:
     assert rig.dispatcher.blocks_wanted() == 0
     rig.add(1, credit=300)
     assert rig.dispatcher.blocks_wanted() == 600
-    rig.dispatcher.offer(rig.refs[:2], rig.dispatcher.seek_generation)
+    rig.dispatcher.offer(ReadBlocks(rig.refs[:2]), rig.dispatcher.seek_generation)
     assert rig.dispatcher.blocks_wanted() == 400
     rig.dispatcher.remove_consumer(1, Departure.CRASHED)
     assert rig.dispatcher.blocks_wanted() == 0

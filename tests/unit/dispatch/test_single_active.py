@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from pulsar_ray.dispatch.attachment import Departure
+from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.consumer import ConsumerSpec
-from pulsar_ray.dispatch.grant import DropQueue
 from pulsar_ray.dispatch.redelivery import EMPTY_QUEUE, ConsumerQueue
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.errors import ConsumerBusy
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.position import EARLIEST, Position
-from tests.unit.dispatch.rig import Rig
+from tests.unit.dispatch.rig import Rig, dropped
 
 EXCLUSIVE = ConsumerType.Exclusive
 
@@ -32,7 +32,7 @@ def test_a_nack_repeats_everything_from_the_oldest_on_in_order() -> None:
     assert rig.told() == [(1, 0, ((0, 4),)), (1, 4, ((0, 3),)), (1, 5, ((0, 2),))]
     rig.dispatcher.acknowledge(1, [(1, 0, 0), (1, 3, 3)])
     actions = rig.dispatcher.negative_acknowledge(1, [(1, 4, ((1, 2),), 0), (1, 0, ((2, 3),), 0)])
-    assert actions == [DropQueue(1, rig.dispatcher.generation)]
+    assert dropped(actions) == [(1, rig.dispatcher.generation)]
     rig.report(1, 100)
     again = [(g.block.first_entry_id, g.rows, g.redelivery_count) for g in rig.grants()]
     assert again == [(0, ((2, 3),), 1), (4, ((0, 3),), 1), (5, ((0, 4),), 0)]
@@ -99,9 +99,9 @@ def test_seek_starts_over_and_old_offers_are_ignored(position: Position) -> None
     rig.dispatcher.acknowledge(1, [(1, 0, 14)])
     rig.dispatcher.negative_acknowledge(1, [(1, 10, ((5, 6),), 0)])
     generation, seeks = rig.dispatcher.generation, rig.dispatcher.seek_generation
-    assert rig.dispatcher.seek(position) == [DropQueue(1, rig.dispatcher.generation)]
+    assert dropped(rig.dispatcher.seek(position)) == [(1, rig.dispatcher.generation)]
     assert rig.dispatcher.generation > generation
-    rig.dispatcher.offer(rig.refs, seeks)
+    rig.dispatcher.offer(ReadBlocks(rig.refs), seeks)
     assert rig.dispatcher.dispatch(0) == [], "read before the seek"
     first = max(position.entry_id, 0)
     assert rig.told() == [(1, 0, ((first, 10),)), (1, 10, ((0, 10),))]

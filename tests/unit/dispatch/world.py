@@ -8,6 +8,7 @@ import msgpack
 
 from pulsar_ray.dispatch.attachment import Departure
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
+from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue, Grant
@@ -53,6 +54,9 @@ class World(NaiveModel):
             self.entries.setdefault(message[:2], []).append(message)
             self.ref_of[message[:2]] = ref
 
+    def _read(self, refs: list[BlockRef]) -> ReadBlocks:
+        return ReadBlocks(refs, [self.slots[ref] for ref in refs])
+
     def offer(self) -> None:
         wanted = self.dispatcher.blocks_wanted()
         blocks = []
@@ -61,10 +65,10 @@ class World(NaiveModel):
                 blocks.append(ref)
                 wanted -= ref.messages
         generation = self.dispatcher.seek_generation
-        self.dispatcher.offer(blocks, generation, [self.slots[ref] for ref in blocks])
+        self.dispatcher.offer(self._read(blocks), generation)
         # Repeats are harmless, and so are stale ones.
-        self.dispatcher.offer(blocks[:1], generation, [self.slots[ref] for ref in blocks[:1]])
-        self.dispatcher.offer(self.refs, generation - 1, [self.slots[ref] for ref in self.refs])
+        self.dispatcher.offer(self._read(blocks[:1]), generation)
+        self.dispatcher.offer(self._read(self.refs), generation - 1)
 
     def dispatch(self) -> None:
         self.hand_over()

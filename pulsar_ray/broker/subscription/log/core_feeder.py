@@ -1,17 +1,20 @@
-"""Gives a dispatcher's core the log, from memory or from files, as far ahead as it wants."""
+"""Feeding a dispatcher's core with the log, from memory or from files, as far ahead as it wants."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
 from pulsar_ray.broker.serving.owner_loop import DiskThread
+from pulsar_ray.broker.subscription.consumers.connected_consumers import ConnectedConsumers
+from pulsar_ray.broker.subscription.cursor_flusher import CursorDurability
 from pulsar_ray.broker.subscription.log.log_view import FileRead, LogView, Place
 from pulsar_ray.broker.subscription.log.slot_reader import read_slots
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
+from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.dispatcher import Dispatcher
-from pulsar_ray.dispatch.grant import DropQueue
 from pulsar_ray.dispatch.key_shared.sticky_key import Slots, Slotting
 from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.model.position import Position
@@ -21,11 +24,30 @@ logger = logging.getLogger(__name__)
 RETRY_READ_S = 1.0
 
 
+class Feeder(Protocol):
+    """Gives a dispatcher's core the entries that it wants."""
+
+    problem: str
+    """What could not be read, for stats; "" if nothing."""
+
+    def feed(self, resume: Callable[[], None]) -> bool:
+        """Offer entries now; True if there were any. `resume` is called once a file has brought some."""
+
+    def extend_to_end(self) -> None:
+        """Extend the cursor to the log's end: unread entries are backlog, and may be acknowledged."""
+
+    def extend_ledgers(self) -> None:
+        """Tell the cursor where the ledgers of the log end."""
+
+    def forget_place(self) -> None:
+        """Read from elsewhere from now on: the core was sought."""
+
+
 class CoreFeeder:
     """Runs on the owner loop; files are read on `reader`.
 
-    `turn` is called when a file brought something to dispatch, `dropped` with the queues that have to go.
-    A cursor that nothing `holds` entries for goes on at the first entry that is left.
+    A cursor that nothing `holds` entries for goes on at the first entry that is left. Consumers whose queues
+    have to go because of what was read are sent that at once.
     """
 
     def __init__(
@@ -33,30 +55,29 @@ class CoreFeeder:
         name: str,
         core: Dispatcher,
         log: LogView,
+        consumers: ConnectedConsumers,
+        durability: CursorDurability,
         loop: asyncio.AbstractEventLoop,
         reader: DiskThread,
         directory: str,
         *,
         holds: bool,
-        turn: Callable[[], None],
-        dropped: Callable[[list[DropQueue], bool], None],
     ) -> None:
         self._name = name
         self._core = core
         self._log = log
+        self._consumers = consumers
+        self._durability = durability
         self._loop = loop
         self._reader = reader
         self._directory = directory
         self._holds = holds
-        self._turn = turn
-        self._dropped = dropped
         self._place: Place | None = None
         self._is_reading = False
         self._newest_ledger_id = -1
         self.problem = ""
 
-    def feed(self) -> bool:
-        """Offer the core what it wants and memory has; True if that was anything."""
+    def feed(self, resume: Callable[[], None]) -> bool:
         core = self._core
         if self._is_reading or not core.consumers:
             return False
@@ -65,93 +86,102 @@ class CoreFeeder:
             return False
         blocks = self._log.blocks_from(position, wanted)
         if blocks is None:
-            self._read_file(position, wanted)
+            self._read_file(position, wanted, resume)
             return False
         if not blocks:
             return False
         if core.slotting is not None:
-            self._read_slots(blocks, core.slotting)
+            self._read_slots(blocks, core.slotting, resume)
             return False
-        self._offer(blocks, None, core.seek_generation)
+        self._offer(ReadBlocks(blocks), core.seek_generation)
         return True
 
-    def tell_end(self) -> None:
-        """Let the core know that what is not read yet exists: it is backlog, and may be acknowledged."""
+    def extend_to_end(self) -> None:
         core, last = self._core, self._log.last
         if core.read_position <= last:
-            self._tell_ledgers()
+            self._extend_closed_ledgers()
             core.cursor.extend(last)
 
-    def _tell_ledgers(self) -> None:
-        """Where closed ledgers end is not known from what was read: behind that would seem to be nothing."""
+    def extend_ledgers(self) -> None:
+        self._core.cursor.set_ledgers(self._log.ledgers)
+
+    def _extend_closed_ledgers(self) -> None:
+        """Tell the cursor where closed ledgers end: behind that would seem to be nothing."""
         newest = self._log.last.ledger_id
         if newest != self._newest_ledger_id:
             self._newest_ledger_id = newest
             self._core.cursor.set_ledgers(self._log.ledgers)
 
     def forget_place(self) -> None:
-        """The core reads from elsewhere from now on."""
         self._place = None
 
-    def _read_slots(self, blocks: list[BlockRef], slotting: Slotting) -> None:
-        """What memory has of blocks does not say their keys."""
+    def _read_slots(self, blocks: list[BlockRef], slotting: Slotting, resume: Callable[[], None]) -> None:
+        """Read the keys of blocks, which the frames in memory do not hold."""
         self._is_reading = True
         generation, position = self._core.seek_generation, self._core.read_position
 
         def done(slots: list[Slots] | None, error: BaseException | None) -> None:
             self._is_reading = False
             if slots is None:
-                self._read_failed(position, error)
+                self._read_failed(position, error, resume)
                 return
-            self._offer(blocks, slots, generation)
-            self._turn()
+            self._offer(ReadBlocks(blocks, slots), generation)
+            resume()
 
         self._reader.submit(lambda: read_slots(self._directory, blocks, slotting), done)
 
-    def _offer(self, blocks: list[BlockRef], slots: list[Slots] | None, seek_generation: int) -> None:
-        self._tell_ledgers()
-        dropped = self._core.offer(blocks, seek_generation, slots)
-        self.tell_end()
-        if dropped:
-            self._dropped(dropped, False)
+    def _offer(self, read: ReadBlocks, seek_generation: int) -> None:
+        self._extend_closed_ledgers()
+        drops = self._core.offer(read, seek_generation)
+        self.extend_to_end()
+        if drops:
+            self._consumers.drop_queues(drops)
+            self._durability.flush_soon()
 
-    def _read_file(self, position: Position, wanted: int) -> None:
+    def _read_file(self, position: Position, wanted: int, resume: Callable[[], None]) -> None:
         read = self._log.reader_from(position, self._place, wanted)
         if read is None:
             return
         self._is_reading = True
         generation, slotting = self._core.seek_generation, self._core.slotting
 
-        def done(blocks: list[BlockRef] | None, error: BaseException | None) -> None:
+        def done(blocks: ReadBlocks | None, error: BaseException | None) -> None:
             self._is_reading = False
             if blocks is None:
-                self._read_failed(position, error)
+                self._read_failed(position, error, resume)
                 return
-            self._file_was_read(read, blocks, generation)
+            self._file_was_read(read, blocks, generation, resume)
 
         self._reader.submit(lambda: read.run(slotting), done)
 
-    def _file_was_read(self, read: FileRead, blocks: list[BlockRef], generation: int) -> None:
+    def _file_was_read(
+        self, read: FileRead, blocks: ReadBlocks, generation: int, resume: Callable[[], None]
+    ) -> None:
         self._place = read.place
         for damage in read.damage:
             # It stays unacknowledged: whoever repairs the file can still have it delivered.
             if (text := str(damage)) != self.problem:
                 logger.error("subscription %s goes on behind damage: %s", self._name, text)
             self.problem = text
-        if blocks:
-            self._offer(blocks, read.slots, generation)
-            self._turn()
+        if blocks.refs:
+            self._offer(blocks, generation)
+            resume()
         else:
             # The segment ends before the position: nothing more is in it, and the next one is not known yet.
-            self._loop.call_later(RETRY_READ_S, self._turn)
+            self._loop.call_later(RETRY_READ_S, resume)
 
-    def _read_failed(self, position: Position, error: BaseException | None) -> None:
+    def _read_failed(
+        self, position: Position, error: BaseException | None, resume: Callable[[], None]
+    ) -> None:
         if isinstance(error, SegmentGone) and not self._holds:
             if self._log.first > position:
-                self._dropped(self._core.seek(self._log.first), True)
+                self._consumers.drop_queues(self._core.seek(self._log.first))
+                self._durability.flush_soon()
+                self.forget_place()
+                resume()
             else:  # the partition has not said yet what it trimmed
-                self._loop.call_later(RETRY_READ_S, self._turn)
+                self._loop.call_later(RETRY_READ_S, resume)
             return
         self.problem = f"reading the log from {tuple(position)}: {error}"
         logger.error("subscription %s: %s", self._name, self.problem)
-        self._loop.call_later(RETRY_READ_S, self._turn)
+        self._loop.call_later(RETRY_READ_S, resume)

@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from pulsar_ray.broker.subscription.log.slot_reader import slots_in
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef, block_ref
-from pulsar_ray.dispatch.key_shared.sticky_key import Slots, Slotting
+from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
+from pulsar_ray.dispatch.key_shared.sticky_key import Slotting
 from pulsar_ray.errors import CorruptData
 from pulsar_ray.format.frame import FrameHeader, parse_frame_header
 from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE
@@ -175,25 +176,23 @@ class FileRead:
         self._position = position
         self._max_messages = max_messages
         self.place: Place | None = None
-        self.slots: list[Slots] | None = None
-        """Those of the blocks, if they were asked for."""
         self.damage: list[CorruptData] = []
         """What could not be read and was left out. Entries behind it come all the same."""
 
-    def run(self, slotting: Slotting | None = None) -> list[BlockRef]:
+    def run(self, slotting: Slotting | None = None) -> ReadBlocks:
         """The blocks, and `place` to go on at; of later segments only if damage left nothing in the first.
 
-        With a `slotting` also their `slots`. Raises SegmentGone if the first segment is not there.
+        With a `slotting` they come with their slots. Raises SegmentGone if the first segment is not there.
         """
         offset = self._offset
         for segment in self._segments:
             with SegmentReader(Path(segment.path)) as reader:
                 blocks = self._read(reader, segment, offset)
-                self.slots = None if slotting is None else slots_in(reader, blocks, slotting)
+                slots = None if slotting is None else slots_in(reader, blocks, slotting)
             if blocks or not self.damage:
-                return blocks
+                return ReadBlocks(blocks, slots)
             offset = SEGMENT_HEADER_SIZE
-        return []
+        return ReadBlocks([])
 
     def _read(self, reader: SegmentReader, segment: Segment, offset: int) -> list[BlockRef]:
         blocks: list[BlockRef] = []

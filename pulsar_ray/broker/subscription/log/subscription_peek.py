@@ -36,7 +36,7 @@ async def peek_blocks(
     position = max(cursor.mark_delete, behind).next()
     position = max(position, Position(0, 0))
     while (read := log.reader_from(position, None, READ_AHEAD_MESSAGES)) is not None:
-        refs = await reader.run(read.run)
+        refs = (await reader.run(read.run)).refs
         if not refs:
             break
         last = Position(refs[-1].ledger_id, refs[-1].last_entry_id)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from pulsar_ray.broker.subscription.consumers.connected_consumers import ConnectedConsumers
+from pulsar_ray.broker.subscription.cursor_flusher import MemoryOnly
 from pulsar_ray.broker.subscription.subscription_turn import SubscriptionTurn
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.testing.manual_clock import ManualClock
@@ -18,7 +21,7 @@ class Feeding:
         self._keys = keys
         self.wanted: list[int] = []
 
-    def feed(self) -> bool:
+    def feed(self, _resume: Callable[[], None]) -> bool:
         self.wanted.append(self._keys.dispatcher.blocks_wanted())
         return False
 
@@ -37,11 +40,11 @@ def test_somebody_for_whom_nothing_waits_is_read_for_at_once() -> None:
         keys.dispatcher,
         nothing,
         feeding,
-        {},
+        ConnectedConsumers(1),
+        MemoryOnly(),
         nothing,
         ManualClock(),
         nothing,
-        on_drops=lambda _: None,
         on_demand=lambda: None,
     )
     turn.run()

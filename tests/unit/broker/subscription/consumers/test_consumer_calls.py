@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pulsar_ray.broker.subscription.consumers.consumer_calls import ConsumerCalls
+from pulsar_ray.broker.subscription.consumers.delivery_progress import StoredProgress
 from pulsar_ray.errors import BrokerMetadataError
 from pulsar_ray.model.position import Position
 
@@ -18,7 +19,7 @@ class Subscription:
     """Plays partition, subscription, its core and its consumer."""
 
     def __init__(self) -> None:
-        self.core = self
+        self.core = self.consumers = self.turn = self
         self.stored = {"position": list(LAST), "first": list(FIRST)}
         self.more: list[bool | None] = [False]
         """What the core knows, one look after the other."""
@@ -28,7 +29,7 @@ class Subscription:
         self.sought: list[Any] = []
         self.unsubscribed: list[str] = []
         played: Any = self
-        self.calls = ConsumerCalls(played, seek=self._seek, unsubscribe=self._unsubscribe)
+        self.calls = ConsumerCalls(StoredProgress(played), seek=self._seek, unsubscribe=self._unsubscribe)
 
     async def call(self, method: str) -> Any:
         assert method == "last_message"
@@ -43,7 +44,10 @@ class Subscription:
         assert host is endpoint is self
         self.unsubscribed.append("once")
 
-    def check_sole(self, _endpoint: Any) -> None:
+    async def wait_run(self, _timeout_s: float) -> None:
+        """A turn is over."""
+
+    def check_sole(self) -> None:
         if self.has_others:
             raise BrokerMetadataError("others are connected")
 
@@ -122,7 +126,7 @@ def test_what_is_not_known_yet_is_waited_for() -> None:
 
 
 def test_what_does_not_become_known_may_be_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pulsar_ray.broker.subscription.consumers.consumer_calls.UNKNOWN_DEADLINE_S", 0.0)
+    monkeypatch.setattr("pulsar_ray.broker.subscription.consumers.delivery_progress.UNKNOWN_DEADLINE_S", 0.0)
     subscription = Subscription()
     subscription.more = [None]
     assert subscription.asks_for_more(0) is True

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from pulsar_ray.broker.serving.owner_loop import DiskThread
+from pulsar_ray.broker.subscription.consumers.connected_consumers import ConnectedConsumers
+from pulsar_ray.broker.subscription.cursor_flusher import MemoryOnly
 from pulsar_ray.broker.subscription.log.core_feeder import CoreFeeder
 from pulsar_ray.broker.subscription.log.log_view import LogView
 from pulsar_ray.dispatch.consumer import ConsumerSpec
@@ -54,12 +56,12 @@ class Fed:
             "s",
             self.core,
             log.view,
+            ConnectedConsumers(EPOCH),
+            MemoryOnly(),
             loop,
             disk,
             "",
             holds=True,
-            turn=lambda: None,
-            dropped=lambda _drops, _is_seek: None,
         )
         self._credit = 0
 
@@ -68,7 +70,7 @@ class Fed:
         self._credit += messages
         self.core.set_credit(1, self._credit, 0, 0)
         found: list[tuple[int, int]] = []
-        while self.feeder.feed() | bool(grants := self.core.dispatch(0)):
+        while self.feeder.feed(lambda: None) | bool(grants := self.core.dispatch(0)):
             found += [(grant.block.ledger_id, grant.block.first_entry_id) for grant in grants]
         return found
 
@@ -109,7 +111,7 @@ def test_entries_that_nobody_had_room_for_can_be_acknowledged(loop: asyncio.Abst
     fed = Fed(log, loop, NoDisk())
     for ledger_id in (1, 1, 2):
         log.append(ledger_id)
-    fed.feeder.tell_end()
+    fed.feeder.extend_to_end()
     fed.core.acknowledge(1, [(1, 1, 1), (2, 0, 0)])
     assert fed.receive(10) == [(1, 0), (1, 2)]
 

@@ -1,0 +1,53 @@
+"""Whether more messages come to a consumer, of a topic that is stored."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint
+from pulsar_ray.broker.subscription.log.partition_link import PartitionLink
+from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
+from pulsar_ray.model.position import Position
+
+UNKNOWN_DEADLINE_S = 2.0
+
+
+class DeliveryProgress(Protocol):
+    """Answers consumers how far their topic and their deliveries are."""
+
+    async def last_message(self, subscription: ServedSubscription) -> Any:
+        """Return the partition's last message."""
+
+    async def has_more(
+        self, subscription: ServedSubscription, endpoint: ConsumerEndpoint, numbering: int, received: int
+    ) -> bool:
+        """Return whether anything stored by now is still to come to a consumer that has got this far."""
+
+
+class StoredProgress:
+    """The progress of consumers of a stored topic: the partition is asked where its log ends."""
+
+    def __init__(self, partition: PartitionLink) -> None:
+        self._partition = partition
+
+    async def last_message(self, _subscription: ServedSubscription) -> Any:
+        return await self._partition.call("last_message")
+
+    async def has_more(
+        self, subscription: ServedSubscription, endpoint: ConsumerEndpoint, numbering: int, received: int
+    ) -> bool:
+        stored = await self._partition.call("last_message")
+        last = Position(*stored["position"])
+        if last < Position(*stored["first"]):
+            return False  # all there was is trimmed, with what waits to be granted
+        core, loop = subscription.core, asyncio.get_running_loop()
+        until = loop.time() + UNKNOWN_DEADLINE_S
+        while (has_more := core.has_more(last)) is None and (left_s := until - loop.time()) > 0:
+            # What consumers brought along from before a restart is read whether they have room or not, and
+            # each reading ends with a turn.
+            await subscription.turn.wait_run(left_s)
+        # What a carrier lost comes when the consumer attaches again, which may be after this answer.
+        received = received if numbering == endpoint.numbering else 0
+        # What its connection has not taken yet is under way as well, or is sent again in vain.
+        return has_more is not False or core.is_under_way(endpoint.incarnation, received)

@@ -1,0 +1,178 @@
+"""Sending a consumer's grants: as places in files that it reads itself, or with their bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from pulsar_ray.broker.serving.owner_loop import DiskThread
+from pulsar_ray.dispatch.grant import Grant
+from pulsar_ray.errors import PulsarException
+from pulsar_ray.ledger.reader import SegmentGone, SegmentReader
+from pulsar_ray.ledger.segment_file import segment_name
+from pulsar_ray.session.deliver_packets import DeliverEncoder
+from pulsar_ray.session.session_table import Session
+
+MAX_GRANTS_PER_PACKET = 512
+MAX_BODY_BYTES = 4 * 1024 * 1024
+MAX_UNSENT_BYTES = 4 * 1024 * 1024
+RETRY_S = 0.01
+
+
+class DeliverySender(Protocol):
+    """Puts the deliveries of one consumer on its session's carrier, in order."""
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether granted deliveries are not on the carrier yet."""
+
+    def send(self, grants: Sequence[Grant], generation: int) -> None:
+        """Send grants behind all that were sent before."""
+
+    def drop_below(self, generation: int) -> None:
+        """Forget unsent deliveries of lower generations."""
+
+    def end(self) -> None:
+        """Forget unsent deliveries, and send nothing more."""
+
+
+class PlaceSender:
+    """Sends the places of blocks in files to a consumer that can read these; nothing waits here."""
+
+    has_unsent = False
+
+    def __init__(self, session: Session, encoder: DeliverEncoder) -> None:
+        self._session = session
+        self._encode = encoder.encode
+
+    def send(self, grants: Sequence[Grant], generation: int) -> None:
+        for start in range(0, len(grants), MAX_GRANTS_PER_PACKET):
+            part = grants[start : start + MAX_GRANTS_PER_PACKET]
+            self._session.send(self._encode(generation, part))
+
+    def drop_below(self, generation: int) -> None:
+        """Drop nothing: all is sent."""
+
+    def end(self) -> None:
+        """Drop nothing: all is sent."""
+
+
+class BytesSender:
+    """Reads blocks from their files and sends the bytes; grants wait, unread, while the carrier is busy.
+
+    With `is_held` the subscription holds its entries, so that a segment that is gone is damage.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        encoder: DeliverEncoder,
+        directory: str,
+        loop: asyncio.AbstractEventLoop,
+        disk: DiskThread,
+        *,
+        is_held: bool,
+    ) -> None:
+        self._session = session
+        self._encode = encoder.encode
+        self._directory = directory
+        self._loop = loop
+        self._disk = disk
+        self._is_held = is_held
+        self._waiting: deque[tuple[int, Grant]] = deque()
+        self._is_sending = False
+        self._is_ended = False
+        self._single_parts = 0
+
+    @property
+    def has_unsent(self) -> bool:
+        return self._is_sending or bool(self._waiting)
+
+    def send(self, grants: Sequence[Grant], generation: int) -> None:
+        self._waiting.extend((generation, grant) for grant in grants)
+        if not self._is_sending:
+            self._is_sending = True
+            task = self._loop.create_task(self._send_waiting())
+            task.add_done_callback(self._raise_uncaught)
+
+    def drop_below(self, generation: int) -> None:
+        self._waiting = deque(waiting for waiting in self._waiting if waiting[0] >= generation)
+
+    def end(self) -> None:
+        self._is_ended = True
+        self._waiting.clear()
+
+    def _raise_uncaught(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._loop.call_exception_handler({"message": "sending deliveries failed", "exception": error})
+
+    async def _send_waiting(self) -> None:
+        try:
+            await self._send_bytes()
+        finally:
+            self._is_sending = False
+
+    async def _send_bytes(self) -> None:
+        while self._waiting:
+            carrier = self._session.carrier
+            if carrier is None or self._is_ended:
+                self._waiting.clear()
+                return
+            if carrier.unsent_bytes > MAX_UNSENT_BYTES:
+                await asyncio.sleep(RETRY_S)
+                continue
+            generation, part = self._next_part()
+            try:
+                body = await self._disk.run(lambda part=part: _read(self._directory, part))  # type: ignore[misc]
+            except PulsarException as error:
+                if len(part) > 1:
+                    # One of them cannot be read: each goes alone, so that the others arrive.
+                    self._single_parts = len(part)
+                    self._waiting.extendleft((generation, grant) for grant in reversed(part))
+                    continue
+                # The consumer gets the place and meets the same error, typed, itself.
+                body = []
+                if isinstance(error, SegmentGone) and not self._is_held:
+                    part = [_without_bytes(grant) for grant in part]
+            if self._session.carrier is carrier and not self._is_ended:
+                self._session.send(self._encode(generation, part, body))
+
+    def _next_part(self) -> tuple[int, list[Grant]]:
+        generation, first = self._waiting.popleft()
+        part = [first]
+        size = first.block.length
+        if self._single_parts:
+            self._single_parts -= 1
+            return generation, part
+        while self._waiting and len(part) < MAX_GRANTS_PER_PACKET:
+            following_generation, grant = self._waiting[0]
+            size += grant.block.length
+            if following_generation != generation or size > MAX_BODY_BYTES:
+                break
+            part.append(grant)
+            self._waiting.popleft()
+        return generation, part
+
+
+def _without_bytes(grant: Grant) -> Grant:
+    """Return the grant of a trimmed block: there is nothing to read."""
+    return grant._replace(block=grant.block._replace(length=0))
+
+
+def _read(directory: str, grants: Sequence[Grant]) -> list[bytes]:
+    readers: dict[tuple[int, int], SegmentReader] = {}
+    try:
+        body = []
+        for grant in grants:
+            ref = grant.block
+            key = (ref.ledger_id, ref.segment_index)
+            if key not in readers:
+                readers[key] = SegmentReader(Path(directory) / segment_name(*key))
+            body.append(readers[key].read_block(ref.offset, ref.length))
+        return body
+    finally:
+        for reader in readers.values():
+            reader.close()

@@ -1,0 +1,169 @@
+"""The subscriptions of a dispatcher whose topic is non-persistent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+from pulsar_ray.broker.subscription.arming import Arming
+from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint
+from pulsar_ray.broker.subscription.log.partition_link import PartitionLink
+from pulsar_ray.broker.subscription.non_persistent.passing_sender import Bodies
+from pulsar_ray.broker.subscription.non_persistent.passing_subscription import PassingSubscription
+from pulsar_ray.broker.subscription.non_persistent.push_follower import PushFollower
+from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
+from pulsar_ray.broker.subscription.subscription_parts import DispatcherContext, passing_subscription
+from pulsar_ray.dispatch.blocks.block_ref import BlockRef
+from pulsar_ray.errors import OperationNotSupported, PulsarException, SubscriptionNotFound
+from pulsar_ray.lane.await_within import within
+from pulsar_ray.model.position import EARLIEST
+from pulsar_ray.session.requests import OpenConsumer, Pushed
+from pulsar_ray.transport.cluster import SubscriptionRequest
+
+LOOK_DEADLINE_S = 2.0
+
+
+class PassingProgress:
+    """The progress of consumers of a non-persistent topic: nothing is stored that could be still to come."""
+
+    async def last_message(self, subscription: ServedSubscription) -> Any:
+        """Raises OperationNotSupported."""
+        raise OperationNotSupported(
+            f"{subscription.core.topic} is non-persistent: it keeps no last message; "
+            "use a persistent:// topic"
+        )
+
+    async def has_more(
+        self, _subscription: ServedSubscription, endpoint: ConsumerEndpoint, numbering: int, received: int
+    ) -> bool:
+        """Return whether something is on its way to this consumer."""
+        return endpoint.has_unsent
+
+
+class PassingSubscriptions:
+    """Gives entries of the partition to consumers now; those that nobody has room for are lost.
+
+    Entries are numbered here, for the sake of credit and re-attachment; nobody outside sees the numbers. A
+    subscription is there as long as its dispatcher is, and begins with what is published next.
+    """
+
+    directory = ""
+    reach = ("", "")
+    progress = PassingProgress()
+
+    def __init__(
+        self, request: SubscriptionRequest, context: DispatcherContext, partition: PartitionLink
+    ) -> None:
+        self._request = request
+        self._context = context
+        self._partition = partition
+        self._follower = PushFollower(
+            partition,
+            request.subscription if request.durable else "",
+            on_pushed=self._pushed,
+            on_lost=self._count_lost,
+        )
+        self._arming = Arming(lambda is_armed: self._follower.follow(armed=is_armed))
+        self._passing: dict[str, PassingSubscription] = {}
+        self._served: dict[str, ServedSubscription] = {}
+        self.served: Mapping[str, ServedSubscription] = self._served
+        self._next_entry_id = 0
+        self.epoch = 0
+        self.log_end = EARLIEST
+
+    async def start(self) -> None:
+        """Attach to the partition. Raises its refusals, and SubscriptionNotFound if it may not create."""
+        if self._request.durable and not self._request.create:
+            raise SubscriptionNotFound(
+                f"subscription {self._request.subscription!r} does not exist on {self._request.topic}"
+            )
+        await self._follower.attach()
+        self.epoch = self._context.clock.now_ms()
+        if self._request.durable:
+            self._add(self._request.subscription)
+
+    def _add(self, name: str) -> ServedSubscription:
+        passing = self._passing[name] = passing_subscription(self._context, name, self.epoch)
+        self._served[name] = passing.served
+        return passing.served
+
+    # --- readers ----------------------------------------------------------------------------------
+
+    async def prepare_open(self) -> None:
+        await self._follower.wait_armed()
+
+    async def open_reader(self, request: OpenConsumer) -> ServedSubscription:
+        return self._add(request.subscription)
+
+    def forget_reader(self, subscription: ServedSubscription) -> None:
+        if not self._request.durable and not subscription.consumers:
+            self._passing.pop(subscription.name, None)
+            self._served.pop(subscription.name, None)
+
+    # --- following --------------------------------------------------------------------------------
+
+    def _pushed(self, packet: Pushed, body: memoryview) -> None:
+        """Give entries that the partition sent to every subscription."""
+        blocks: list[BlockRef] = []
+        bodies: Bodies = {}
+        offset = 0
+        for length, entries, messages in packet.blocks:
+            first = self._next_entry_id
+            blocks.append(BlockRef(self.epoch, 0, 0, length, first, entries, messages, entries > 1))
+            bodies[self.epoch, first] = body[offset : offset + length]
+            offset += length
+            self._next_entry_id += entries
+        for passing in self._passing.values():
+            passing.publish(blocks, bodies)
+
+    def _count_lost(self, messages: int) -> None:
+        """Count messages that the partition had to drop before they came here."""
+        for passing in self._passing.values():
+            passing.lost(messages)
+
+    def update_arming(self, *, is_opening: bool) -> None:
+        """Arm for connected consumers, with or without room: what they lose is counted."""
+        self._arming.update(is_opening or any(p.served.consumers for p in self._passing.values()))
+
+    def tick(self) -> None:
+        self._arming.repeat()
+        for passing in self._passing.values():
+            passing.tick()
+
+    async def look_around(self) -> None:
+        """Learn what the partition dropped, also with nobody connected."""
+        with contextlib.suppress(PulsarException, asyncio.TimeoutError):
+            await within(self._follower.look(), LOOK_DEADLINE_S)
+
+    async def learn_end(self) -> Any:
+        """Learn nothing: entries have no ids that could be acknowledged early."""
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    async def seek(self, subscription: ServedSubscription, target: Any, inclusive: bool) -> int:
+        """Do nothing, as Pulsar: there is nothing to go back to."""
+        return subscription.core.generation
+
+    async def administer(self, name: str, arguments: dict[str, Any]) -> Any:
+        """Raises OperationNotSupported: there is no backlog to administer."""
+        raise OperationNotSupported(
+            f"{name}: {self._request.topic} is non-persistent, so that its subscriptions have no backlog"
+        )
+
+    async def remove(self, subscription: ServedSubscription) -> None:
+        for endpoint in list(subscription.consumers.values()):
+            await subscription.close_consumer(endpoint)
+        await self._follower.unfollow()
+
+    def stats(self) -> dict[str, dict[str, Any]]:
+        return {name: passing.stats() for name, passing in self._passing.items()}
+
+    # --- leaving ----------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        self._partition.close()
+
+    async def close(self) -> None:
+        self.leave()

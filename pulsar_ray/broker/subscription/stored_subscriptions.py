@@ -1,0 +1,201 @@
+"""The subscriptions of a dispatcher whose topic is stored."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pulsar_ray.broker.subscription.arming import Arming
+from pulsar_ray.broker.subscription.consumers.delivery_progress import StoredProgress
+from pulsar_ray.broker.subscription.log.log_view import LogView
+from pulsar_ray.broker.subscription.log.partition_follower import PartitionFollower
+from pulsar_ray.broker.subscription.log.partition_link import PartitionLink
+from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
+from pulsar_ray.broker.subscription.subscription_admin import SubscriptionAdmin
+from pulsar_ray.broker.subscription.subscription_parts import DispatcherContext, stored_subscription
+from pulsar_ray.errors import PulsarException
+from pulsar_ray.lane.await_within import within
+from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory, remove_cursor
+from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore
+from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor, Subscription
+from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.session.requests import Advanced, OpenConsumer
+from pulsar_ray.transport.cluster import SubscriptionRequest
+
+LOOK_DEADLINE_S = 2.0
+_FOLLOWER_NUMBERS = itertools.count(1 << 40)
+
+
+class StoredSubscriptions:
+    """Follows the partition's log, and feeds from it one durable subscription or any number of readers."""
+
+    def __init__(
+        self, request: SubscriptionRequest, context: DispatcherContext, partition: PartitionLink
+    ) -> None:
+        self._request = request
+        self._context = context
+        self._partition = partition
+        self._follower = PartitionFollower(partition, self._advanced)
+        self._log = LogView()
+        self._number = next(_FOLLOWER_NUMBERS)
+        self._arming = Arming(lambda is_armed: self._follower.follow(self._number, armed=is_armed))
+        self._served: dict[str, ServedSubscription] = {}
+        self.served: Mapping[str, ServedSubscription] = self._served
+        self._admin: SubscriptionAdmin | None = None
+        self._first_packet: asyncio.Future[None] = context.loop.create_future()
+        self.progress = StoredProgress(partition)
+        self.directory = ""
+        self.epoch = 0
+        self.log_end = EARLIEST
+
+    @property
+    def reach(self) -> tuple[str, str]:
+        # The partition writes a new value each time it starts.
+        return self._partition.reach
+
+    # --- starting ---------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        attached = await self._follower.attach()
+        self.directory = attached.directory
+        if self._request.durable:
+            await self._open_durable()
+        else:
+            self.epoch = self._context.clock.now_ms()
+        self._follower.follow(self._number, armed=False)
+        await self._first_packet
+
+    async def _open_durable(self) -> None:
+        request = self._request
+        registered = await self._partition.call(
+            "register_subscription",
+            name=request.subscription,
+            durable=True,
+            initial=request.initial_position,
+            properties=request.properties,
+            create=request.create,
+        )
+        self._number = registered["number"]
+        directory = cursor_directory(Path(registered["directory"]), self._number)
+        subscription = Subscription(request.subscription, properties=dict(registered["properties"]))
+        hold = Position(*registered["hold"])
+        store = await self._context.cursor_disk.run(lambda: CursorStore.create(directory, subscription, hold))
+        self.epoch = store.epoch
+        served = self._add(request.subscription, store.cursor, store)
+        self._admin = SubscriptionAdmin(
+            served,
+            self._partition,
+            self._log,
+            self._context.reader,
+            self.directory,
+            look_around=self.look_around,
+            seek=self.seek,
+        )
+
+    def _add(self, name: str, cursor: ManagedCursor, store: CursorStore | None) -> ServedSubscription:
+        served = self._served[name] = stored_subscription(
+            self._context,
+            name,
+            cursor,
+            store,
+            self._log,
+            self.directory,
+            self.epoch,
+            on_mark_delete=lambda position: self._follower.move_hold(*position),
+            on_demand=self._update_arming,
+        )
+        return served
+
+    # --- readers ----------------------------------------------------------------------------------
+
+    async def prepare_open(self) -> None:
+        """Wait for nothing: what a dispatcher is not sent it reads from the log."""
+
+    async def open_reader(self, request: OpenConsumer) -> ServedSubscription:
+        start = request.start or {"target": "latest", "inclusive": False}
+        mark = Position(*await self._partition.call("seek_position", **start))
+        cursor = ManagedCursor(Subscription(request.subscription, is_durable=False), mark)
+        return self._served.get(request.subscription) or self._add(request.subscription, cursor, None)
+
+    def forget_reader(self, subscription: ServedSubscription) -> None:
+        if not self._request.durable and not subscription.consumers:
+            self._served.pop(subscription.name, None)
+
+    # --- following --------------------------------------------------------------------------------
+
+    def _advanced(self, packet: Advanced) -> None:
+        """Take in a packet of the partition: its log moved."""
+        self._log.advanced(packet)
+        self.log_end = self._log.last
+        if not self._first_packet.done():
+            self._first_packet.set_result(None)
+        for subscription in self._served.values():
+            subscription.turn.log_moved()
+
+    def update_arming(self, *, is_opening: bool) -> None:
+        """Arm for consumers with room; one that opens reads from the log what it missed."""
+        self._update_arming()
+
+    def _update_arming(self) -> None:
+        self._arming.update(any(served.waits_for_entries for served in self._served.values()))
+
+    def tick(self) -> None:
+        self._arming.repeat()
+        for subscription in self._served.values():
+            subscription.tick()
+
+    async def look_around(self) -> None:
+        if not self._arming.is_armed:
+            self._follower.follow(self._number, armed=False)
+        # The answer to this call comes behind the answer to `follow`, and behind packets that were held back.
+        with contextlib.suppress(PulsarException, asyncio.TimeoutError):
+            await within(self._partition.call("last_message"), LOOK_DEADLINE_S)
+        for subscription in self._served.values():
+            subscription.extend_ledgers()
+
+    async def learn_end(self) -> Any:
+        await self._partition.call("last_message")
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    async def seek(self, subscription: ServedSubscription, target: Any, inclusive: bool) -> int:
+        if self._request.durable:
+            mark = await self._partition.call(
+                "hold_for_seek", number=self._number, target=target, inclusive=inclusive
+            )
+        else:
+            mark = await self._partition.call("seek_position", target=target, inclusive=inclusive)
+        position = Position(*mark)
+        return await subscription.seek(position.next() if position != EARLIEST else Position(0, 0))
+
+    async def administer(self, name: str, arguments: dict[str, Any]) -> Any:
+        assert self._admin is not None
+        return await self._admin.call(name, arguments)
+
+    async def remove(self, subscription: ServedSubscription) -> None:
+        await self._partition.call("remove_subscription", number=self._number)
+        # Of what is gone nothing need be written, and on a full disk nothing can be.
+        for endpoint in list(subscription.consumers.values()):
+            with contextlib.suppress(PulsarException):
+                await subscription.close_consumer(endpoint)
+        with contextlib.suppress(PulsarException):
+            await subscription.close()
+        await self._context.cursor_disk.run(lambda: remove_cursor(Path(self.directory), self._number))
+
+    def stats(self) -> dict[str, dict[str, Any]]:
+        return {name: subscription.stats() for name, subscription in self._served.items()}
+
+    # --- leaving ----------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        self._partition.close()
+
+    async def close(self) -> None:
+        self.leave()
+        for subscription in self._served.values():
+            with contextlib.suppress(PulsarException):
+                await subscription.close()
