@@ -1,4 +1,4 @@
-"""The partition and dispatcher actors of a broker: where they run, how many may, and who is dead for good."""
+"""The partition and dispatcher actors of a broker: where they run, and how many."""
 
 from __future__ import annotations
 
@@ -70,7 +70,10 @@ class BrokerActors:
         return self.handles.pop(name, None)
 
     def forget_dead(self) -> list[str]:
-        """The names of those that Ray will not restart: somebody killed them, or their node is gone."""
+        """Forget actors that Ray will not restart, and return their names.
+
+        Somebody killed them, or their node is gone.
+        """
         running = set(running_names())
         dead = [name for name in self.handles if name not in running]
         for name in dead:
@@ -78,7 +81,10 @@ class BrokerActors:
         return dead
 
     async def serves(self, name: str) -> bool:
-        """Whether a dispatcher has a subscription; not if it is dead, silent, or not there any more."""
+        """Whether a dispatcher serves a subscription; not if it is dead or silent.
+
+        Nor if the subscription is not there any more.
+        """
         handle = self.handles.get(name)
         if handle is None:
             return False
@@ -89,7 +95,10 @@ class BrokerActors:
         return serves and self.handles.get(name) is handle
 
     async def restart_if_silent(self, name: str) -> bool:
-        """Look after one that does not answer its clients; True if it had to be killed (Ray restarts it)."""
+        """Look after an actor that does not answer its clients.
+
+        True if it had to be killed (Ray restarts it).
+        """
         handle = self.handles.get(name)
         if handle is None:
             try:

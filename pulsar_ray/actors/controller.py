@@ -1,4 +1,6 @@
-"""The Controller actor: names to actors, placement, and whoever does not answer. Not on the data path.
+"""The Controller actor: names to actors, placement, and silent actors.
+
+It is not on the data path.
 
 It is the only creator of broker actors. Clients cache what it tells them and keep working while it restarts.
 """
@@ -119,7 +121,9 @@ class Controller:
             self._watcher = asyncio.get_running_loop().create_task(self._watch())
 
     async def _the_catalog(self, own: dict[str, Any]) -> Catalog:
-        """The one that is here, or made as ordered: once, so that one that was lost since is not made empty.
+        """Open the catalog that is here, or make it as ordered.
+
+        It is made once, so that one that was lost since is not made empty.
 
         Raises CatalogMissing, CatalogConflict, what is wrong with its file.
         """
@@ -141,7 +145,7 @@ class Controller:
         return catalog
 
     async def _rebuilt(self, catalog: Catalog | None, path: Path) -> Catalog:
-        """A catalog with what lies in the stores that are there; none of their numbers is granted again."""
+        """Make a catalog from the stores that are there; no number is granted again."""
         order = self._order
         rows: list[PartitionRow] = []
         prepared: set[int] = set()
@@ -194,7 +198,7 @@ class Controller:
             if found is None and not topic.is_persistent and topics.catalog.partition(topic.full) is None:
                 topics.unstored.add(topic.full)
             row = topics.partition(topic)
-            # What lies in no store runs beside the first one.
+            # A partition that lies in no store runs beside the first one.
             store_id = (row.store_id if row else "") or next(iter(self._stores.known), "")
             self._actors.found(name, store_id)
 
@@ -292,7 +296,9 @@ class Controller:
         topics.create(TopicName.parse(topic), partitions, self._stores.for_new_partitions)
 
     async def prepare_partitions(self, topic: str, partitions: int) -> list[tuple[str, int, str, str]]:
-        """The first step of growing: what is to come, as `resolve` answers, started and known to nobody else.
+        """Prepare growth, the first step: start new partitions that nobody else knows.
+
+        Returns what `resolve` answers.
 
         May be repeated. Raises TopicNotFound, NotAllowedError unless a partitioned topic would grow.
         """
@@ -414,8 +420,9 @@ class Controller:
     # --- whoever is silent ------------------------------------------------------------------------
 
     async def probe(self, name: str | None = None) -> bool:
-        """Without a name: alive. With one: look after that actor; True if it had to be killed (Ray restarts
-        it).
+        """Look after the named actor; without a name: alive.
+
+        True if the actor had to be killed (Ray restarts it).
         """
         if name is None:
             return False
@@ -435,8 +442,9 @@ class Controller:
                 logger.exception("looking for stores failed")
 
     def _replace_dead(self) -> None:
-        """Actors that Ray will not restart are created anew beside their data, which may be on a node that
-        came back under another id.
+        """Create actors anew, beside their data, that Ray will not restart.
+
+        Their data may be on a node that came back under another id.
         """
         assert self._topics is not None
         self._stores.look_for_draining()
@@ -445,7 +453,7 @@ class Controller:
             try:
                 self._start_anew(self._topics, name)
             except PulsarException as error:
-                # Whoever needs it asks for it, and is told.
+                # A client that needs it asks for it, and gets the error.
                 logger.warning("%s cannot be created now: %s", name, error)
 
     def _start_anew(self, topics: TopicRegistry, name: str) -> None:
@@ -466,9 +474,9 @@ class Controller:
     # --- stopping, stats --------------------------------------------------------------------------
 
     async def stats(self) -> dict[str, Any]:
-        """Stats of every running actor by name, and of the stores, those that are away included.
+        """Describe every running actor by name, and the stores, those away included.
 
-        What does not answer soon has an `error` instead: all are asked at the same time.
+        An actor that does not answer soon has an `error` instead: all are asked at the same time.
         """
         topics = await self._serving()
         stores = dict(self._stores.known)
@@ -487,8 +495,9 @@ class Controller:
         return {"stores": of_stores, **dict(zip(handles, answers[len(stores) :], strict=True))}
 
     async def shutdown(self) -> None:
-        """Let every actor write what is pending, then end them; the controller itself is killed by the
-        caller.
+        """Let every actor write what is pending, then end them.
+
+        The controller itself is killed by the caller.
         """
         if self._watcher is not None:
             self._watcher.cancel()

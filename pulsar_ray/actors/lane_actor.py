@@ -1,4 +1,4 @@
-"""What TopicPartition and SubscriptionDispatcher have in common:
+"""The common base of TopicPartition and SubscriptionDispatcher.
 
 an owner loop, a session host, and an error to answer with.
 
@@ -92,13 +92,16 @@ class LaneActor:
         return pack_answer(*await self._guarded(lambda: host.exchange(*call)))
 
     async def stay(self, session_id: int, attachment: int, token: bytes) -> None:
-        """Answers when the session ends. The client is this call's owner, which `watch` makes use of."""
+        """Answer when the session ends; the client owns this call, for `watch`."""
         host = self._host
         assert host is not None
         await self._guarded(lambda: host.stay(session_id, attachment, token))
 
     async def watch(self, session_id: int, life: list[Any]) -> None:
-        """End the session when the client's process dies: that takes the owner of `life`, its `stay` call."""
+        """End the session when the client's process dies.
+
+        That is when the owner of `life`, its `stay` call, dies.
+        """
         host = self._host
         assert host is not None
         try:
@@ -109,5 +112,5 @@ class LaneActor:
             return
 
     async def probe(self) -> int:
-        """Answers off the owner loop: a slow disk is no reason to kill. The process id."""
+        """Return the process id, off the loop: a slow disk is no reason to kill."""
         return os.getpid()

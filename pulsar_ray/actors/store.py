@@ -38,7 +38,7 @@ PROBE_DEADLINE_S = 2.0
 
 
 class StoreActor:
-    """Holds the lock and identity of one data directory, and keeps an eye on the controller.
+    """Holds the lock and identity of one data directory, and watches the controller.
 
     A directory without a store is left alone until the controller has one made there.
     """
@@ -58,7 +58,10 @@ class StoreActor:
         return f"Store({self._path})"
 
     def _open(self, *, create: bool, wait_s: float) -> None:
-        """Hold the directory if it is a store, or may become one. Raises what is wrong with it."""
+        """Hold the directory if it is a store, or may become one.
+
+        Raises what is wrong with it.
+        """
         if self._store is not None or not (create or (self._path / STORE_FILE).exists()):
             return
         owner = f"{node_address()} (ray {ray.get_runtime_context().gcs_address})"
@@ -94,12 +97,12 @@ class StoreActor:
             check_foreign(self._path)
 
     async def make(self) -> dict[str, Any]:
-        """Make an empty directory a store, of no cluster yet; the result is that of `describe`."""
+        """Make an empty directory a store, of no cluster yet; describe it."""
         await asyncio.to_thread(self._open, create=True, wait_s=OPEN_WAIT_S)
         return await self.describe()
 
     async def tell(self, identity: StoreIdentity) -> None:
-        """What the store knows of its cluster from now on, durably."""
+        """Record what the store knows of its cluster from now on, durably."""
         assert self._store is not None
         await asyncio.to_thread(self._store.change, identity)
 
@@ -151,9 +154,7 @@ class StoreActor:
         return os.getpid()
 
     async def _watch_controller(self) -> None:
-        """The controller probes the stores, the stores probe the controller: a frozen one is killed, and Ray
-        restarts it.
-        """
+        """Kill a frozen controller, which Ray restarts; it looks after the stores in turn."""
         while True:
             await asyncio.sleep(WATCH_INTERVAL_S)
             try:
@@ -166,8 +167,9 @@ class StoreActor:
 
 
 async def _is_silent(handle: Any) -> bool:
-    """True if neither a call nor a second look at the process gets an answer; a restarting actor is not
-    silent.
+    """Return whether neither a call nor a second look gets an answer.
+
+    A restarting actor is not silent.
     """
     for deadline in (CONTROLLER_DEADLINE_S, PROBE_DEADLINE_S):
         try:

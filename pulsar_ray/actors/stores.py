@@ -1,4 +1,4 @@
-"""The stores of the cluster as the controller knows them: found, taken in or refused, and looked after."""
+"""The stores of the cluster as the controller knows them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ class Stores:
         self._finding: dict[str, asyncio.Task[None]] = {}
 
     async def describe(self, node_id: str, *, make: bool = False) -> dict[str, Any]:
-        """What the store of a node says, with its `handle`; `make`: an empty directory becomes one.
+        """Describe the store of a node, with its `handle`.
+
+        With `make` an empty directory becomes one.
 
         Raises what is wrong with its directory, or Timeout.
         """
@@ -82,7 +84,7 @@ class Stores:
         return store["node_id"] in self._draining
 
     def for_new_partitions(self) -> list[str]:
-        """The ids of the stores that take new partitions: not those on nodes that Ray drains.
+        """Return the ids of stores that take new partitions, none on draining nodes.
 
         Raises ServiceUnitNotReady if there is none.
         """
@@ -95,7 +97,7 @@ class Stores:
         return found
 
     async def find(self) -> None:
-        """Take in all live nodes' stores that belong here; `refused` says what is wrong with the others.
+        """Take in all live nodes' stores that belong here; `refused` describes the others.
 
         Those of nodes that are gone are forgotten: a node that comes back has another id. One that takes long
         to start is taken in later.
@@ -187,7 +189,7 @@ class Stores:
             )
 
     async def reserve_numbers(self, count: int) -> None:
-        """Make sure that so many partition numbers may be granted: they stand in every store before.
+        """Reserve so many partition numbers in every store before they are granted.
 
         So none is granted again by a catalog that is put back from a copy.
         """
@@ -210,7 +212,7 @@ class Stores:
         membership.reserved_below = max(membership.reserved_below, below)
 
     async def probe(self) -> None:
-        """Restart those that do not answer, and forget those that have lost their directory or are dead."""
+        """Restart silent stores; forget dead ones and those that lost their directory."""
         stores = list(self.known.items())
         is_there = await asyncio.gather(*(_probe(store) for _, store in stores))
         for (store_id, store), is_known in zip(stores, is_there, strict=True):
@@ -225,7 +227,10 @@ class Stores:
 
 
 async def _described(handle: Any, what: str) -> dict[str, Any]:
-    """What the store says, waiting while it starts or restarts. Raises its refusal, or Timeout."""
+    """Describe a store, waiting while it starts or restarts.
+
+    Raises its refusal, or Timeout.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + START_DEADLINE_S
     while True:
@@ -244,7 +249,7 @@ async def _described(handle: Any, what: str) -> dict[str, Any]:
 
 
 async def _probe(store: dict[str, Any]) -> bool:
-    """False if the store is dead for good, or its directory is not there any more."""
+    """Return False if the store is dead for good or its directory is gone."""
     try:
         with translated(f"store {store['store_id']}"):
             await within(store["handle"].probe.remote(), PROBE_DEADLINE_S)

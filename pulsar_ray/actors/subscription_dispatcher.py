@@ -84,7 +84,10 @@ class SubscriptionDispatcher(LaneActor):
         return self._host
 
     async def call(self, method: str, arguments: dict[str, Any]) -> Any:
-        """A call of an administrator; waits while the actor starts. Raises what it is refused with."""
+        """Carry out an administrator's call; waits while the actor starts.
+
+        Raises the refusal of the start.
+        """
 
         async def run() -> Any:
             await self._serving()

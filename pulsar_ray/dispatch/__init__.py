@@ -1,1 +1,1 @@
-"""Who gets which entry: pure decisions, events in and actions out."""
+"""Deciding who gets which entry: pure, events in and actions out."""

@@ -19,9 +19,10 @@ MAX_ROWS = 1 << 26
 
 
 class Acknowledgments:
-    """All of them are facts about messages: repeats, late ones and other consumers' count alike.
+    """Applies acknowledgments: repeats, late ones and those of other consumers count alike.
 
-    What does not exist, or is acknowledged already, has no effect.
+    All of them are facts about messages. One of a message that does not exist, or is acknowledged already,
+    has no effect.
     """
 
     def __init__(self, cursor: ManagedCursor, blocks: DispatchBlocks) -> None:
@@ -90,7 +91,10 @@ class Acknowledgments:
                 self._blocks.drop_rows(block, ref.rows_of_entries(first, last))
 
     def acknowledge_batch(self, ledger_id: int, entry_id: int, rows: RowRanges, is_durable: bool) -> None:
-        """Messages of a batch entry, by batch index; an entry of a single message has only index 0."""
+        """Acknowledge messages of a batch entry, by batch index.
+
+        An entry of a single message has only index 0.
+        """
         position = Position(ledger_id, entry_id)
         rows = row_ranges.union((), rows)  # a client may send them in any order
         block = self._blocks.index.find(ledger_id, entry_id)
@@ -109,7 +113,9 @@ class Acknowledgments:
             self._blocks.settle_batch(block, row_sets.of_ranges(rows), takes_from_waiting=is_durable)
 
     def acknowledge_up_to(self, position: Position, row: int, is_durable: bool) -> None:
-        """Everything up to an entry; with `row` >= 0 up to that message of the batch there.
+        """Acknowledge everything up to an entry, or up to message `row` of the batch there.
+
+        `row` is -1 for the whole entry.
 
         Entry -1 is the end of the ledger before: what comes below a batch that is the first of its ledger.
         """
@@ -124,9 +130,11 @@ class Acknowledgments:
             self._drop_up_to(position)
 
     def acknowledge_through(self, position: Position) -> int:
-        """All entries at or below a position, for an administrator; returns how many were not acknowledged.
+        """Acknowledge all entries at or below a position, for an administrator.
 
-        What consumers hold of it they keep, and acknowledging it has no further effect.
+        Returns how many were not acknowledged.
+
+        Consumers keep the messages of it that they hold; acknowledging these has no further effect.
         """
         cursor = self._cursor
         last = cursor.ledgers.position_of(cursor.ledgers.count_up_to(position) - 1)
@@ -150,7 +158,7 @@ class Acknowledgments:
 
 
 def _is_part(ref: BlockRef, ledger_id: int, first: int, last: int) -> bool:
-    """Whether entries first..last lie in a block of entries, and others before or behind them too."""
+    """Return whether entries first..last are a part, and not all, of a block of entries."""
     return (
         ref.row_is_entry
         and ref.ledger_id == ledger_id

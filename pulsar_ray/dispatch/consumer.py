@@ -1,4 +1,4 @@
-"""A consumer as its dispatcher sees it: what it may get, and which rows of which blocks it has."""
+"""A consumer as its dispatcher sees it: its permits, and the rows it has."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pulsar_ray.model.row_sets import RowSet
 
 @dataclass(frozen=True)
 class ConsumerSpec:
-    """Who a consumer is. `consumer_id` is its incarnation: random, kept over re-attachments.
+    """The identity of a consumer. `consumer_id` is its incarnation: random, kept over re-attachments.
 
     `batch_index_ack` is the consumer's switch; it works only together with the broker's. `joined` rises with
     each consumer that subscribes, also over restarts of the dispatcher. `is_multi_topic`: it is one part of a
@@ -67,8 +67,9 @@ class Consumer:
         self.window = 0
         """Messages the consumer's queue can hold, as its credit tells."""
         self.declined = (-1, -1, -1)
-        """Its credit, what it was granted and its window when something did not fit: nothing does until one
-        of them changes.
+        """Credit, granted messages and window when something did not fit.
+
+        Nothing fits until one of them changes.
         """
         self.unacked = 0
         self.is_blocked = False
@@ -99,7 +100,10 @@ class Consumer:
                 unconfirmed.popleft()
 
     def room(self, max_unacked: int) -> int:
-        """How many messages it may get now; 0 or less: none. `max_unacked` 0 means no limit."""
+        """Return how many messages it may get now; 0 or less: none.
+
+        `max_unacked` 0 means no limit.
+        """
         if self.suspect is not None:
             return 0
         permits = self.credit - self.granted
@@ -113,15 +117,15 @@ class Consumer:
         return permits if permits < left else left
 
     def charge(self, delivery: Delivery) -> None:
-        """A delivery is sent: it takes a number and permits, and is kept until it was received."""
+        """Number a delivery and charge its permits; keep it until it was received."""
         self.next_number += 1
         self.granted += delivery.rows.bit_count()
         self.unconfirmed.append(delivery)
 
     def resume_after(self, received: int) -> list[Delivery]:
-        """Attached again: forget what arrived, and return what must be sent again, in order.
+        """Forget deliveries that arrived; return those to be sent again, in order.
 
-        What was acknowledged or taken back meanwhile is not sent again, so it is not charged either.
+        Rows that were acknowledged or taken back meanwhile are not sent again, and not charged either.
         """
         self.set_credit(self.credit, received, self.handed_over)
         if not self.unconfirmed:
@@ -136,7 +140,7 @@ class Consumer:
 
 
 class Shares(NamedTuple):
-    """The rows of a block by the number of their keys' consumer, while routes are of this version."""
+    """The rows of a block by their keys' consumer, for one version of the routes."""
 
     version: object
     rows: dict[int, RowSet]
@@ -155,7 +159,7 @@ class DispatchBlock:
         self.is_batch = ref.is_batch
         self.slots = slots
         self.shares: Shares | None = None
-        """What of it goes to whom, as Key_Shared found it last."""
+        """The consumers of its rows, as Key_Shared found them last."""
         self.key = (ref.ledger_id, ref.first_entry_id)
         self.deliveries: list[Delivery] = []
         self.waiting: list[CountedRows] = []
@@ -196,7 +200,7 @@ class Delivery:
         return self.rows.bit_count()
 
     def mark_from_before(self) -> None:
-        """It was granted by a predecessor of the dispatcher: how far it was handed over is not known."""
+        """Mark the delivery as a predecessor's: how far it was handed over is not known."""
         self.is_from_before = True
         self.number = 0
 
@@ -206,7 +210,7 @@ class Delivery:
         self.granted_before = granted_before
 
     def handed_over_rows(self) -> RowSet:
-        """The pending rows that the application has been given, as far as the client has reported."""
+        """The pending rows that the client has reported as handed to the application."""
         if self.is_from_before:
             return self.rows
         handed = self.consumer.handed_over - self.granted_before

@@ -1,4 +1,6 @@
-"""Who gets which entry of one subscription: events in, grants out; no I/O, no clock.
+"""Deciding who gets which entry of one subscription: events in, grants out.
+
+There is no I/O and no clock.
 
 Life of a block: offered in the order of the log -> waiting -> granted to a consumer (pending) ->
 acknowledged, or waiting again. The dispatcher's owner feeds it (`offer` while `blocks_wanted`), calls
@@ -54,7 +56,7 @@ class Dispatcher:
         self.settings = settings
         self.epoch = epoch
         self.generation = after_seeks(cursor.generation)
-        """Rises with every seek and rewind: what a consumer has queued from before is to be dropped."""
+        """Rises with every seek and rewind: messages queued before are to be dropped."""
         self.seek_generation = cursor.generation
         """Rises with every seek, and where reading starts over; an offer read before is ignored."""
         self.consumers: dict[int, Consumer] = {}
@@ -84,7 +86,7 @@ class Dispatcher:
 
     @property
     def slotting(self) -> Slotting | None:
-        """What offered blocks must come with the slots of."""
+        """The slots that offered blocks must come with."""
         return self._type.slotting
 
     @property
@@ -99,7 +101,7 @@ class Dispatcher:
 
     @property
     def active_consumer_name(self) -> str:
-        """Who gets the messages where only one does; "" if nobody, or several."""
+        """The name of the consumer that alone gets messages; "" if nobody or several do."""
         return "" if self.active is None else self.active.spec.name
 
     @property
@@ -113,7 +115,7 @@ class Dispatcher:
         return self._acknowledgments
 
     def must_wait(self, spec: ConsumerSpec) -> bool:
-        """Whether a consumer known from before a restart may still come back and exclude this one.
+        """Whether a consumer from before a restart may come back and exclude this one.
 
         `attach_consumer` would raise ConsumerBusy; better ask again at `next_deadline`.
         """
@@ -136,9 +138,11 @@ class Dispatcher:
         If this dispatcher knows it, what came after number `received` of this `epoch` is sent again.
         Otherwise its pending messages are rebuilt from what it says it holds (`held`); what others got
         meanwhile stays theirs, and `received_messages` is where its count of received messages, which
-        credit refers to, stands. What it held in a `generation` from before a seek is not its any more. The
-        client repeats acks and nacks it cannot know to have arrived. A `credit` that comes along counts at
-        once. Flush the cursor before answering. Raises ConsumerBusy (Exclusive, another type or mode),
+        credit refers to, stands. Rows that it held in a `generation` from before a seek are not its any
+        more. The client repeats acks and nacks it cannot know to have arrived. A `credit` that comes along
+        counts at once.
+
+        Flush the cursor before answering. Raises ConsumerBusy (Exclusive, another type or mode),
         ConsumerAssignError.
         """
         self.now_ms = now_ms
@@ -176,7 +180,7 @@ class Dispatcher:
         self._type.policy.admit(spec, self.consumers.values())
 
     def remove_consumer(self, consumer_id: int, how: Departure) -> None:
-        """The consumer is gone for good; what it holds waits again (after a crash as suspects)."""
+        """Remove a consumer for good; what it holds waits again (after a crash as suspects)."""
         consumer = self.consumers.pop(consumer_id, None)
         if consumer is None:
             return
@@ -248,12 +252,15 @@ class Dispatcher:
         return [self._drop_queue(consumer) for consumer in self.consumers.values()]
 
     def dispatch(self, now_ms: int) -> list[Grant]:
-        """Grant what can be granted now; nothing while consumers known from before a restart are awaited."""
+        """Grant what can be granted now.
+
+        Nothing is, while consumers known from before a restart are awaited.
+        """
         self.now_ms = now_ms
         if self._returning.awaited and self._returning.is_waiting(now_ms):
             return []
         if self._type.keyed is not None and self._returning.claims and self.blocks_wanted() > 0:
-            # Whoever says that it holds a message keeps its key: first find out which one that is.
+            # A consumer that reports a message keeps its key: first find out which one that is.
             return []
         self._granting.now_ms = now_ms
         return self._type.policy.dispatch(self._granting)
@@ -283,11 +290,11 @@ class Dispatcher:
         return self.read_position <= self.cursor.ledgers.end
 
     def has_more(self, last: Position) -> bool | None:
-        """Whether anything up to `last` is still to be delivered; None while that is not known."""
+        """Whether anything up to `last` is still to be delivered; None while not known."""
         return self.blocks.waiting_messages > 0 or self._intake.has_unread(last)
 
     def is_under_way(self, consumer_id: int, received: int) -> bool:
-        """Whether something was granted to a consumer behind delivery `received` that it is still to get."""
+        """Whether a consumer is still to get something granted behind delivery `received`."""
         consumer = self.consumers.get(consumer_id)
         return consumer is not None and any(
             delivery.number > received and delivery.rows for delivery in consumer.unconfirmed
@@ -319,8 +326,8 @@ class Dispatcher:
         `ranges` are (ledger, first, last), `entry_bits` scattered entries, `batch` (ledger, entry, rows),
         `cumulative` (ledger, entry, row of a batch or -1). Returns what must be durable before a receipt.
 
-        Idempotent; any consumer may acknowledge any message, also one that has left. What a consumer
-        acknowledged in a `generation` from before a seek, it has to see again: that changes nothing. Raises
+        Idempotent; any consumer may acknowledge any message, also one that has left. Acknowledgments in a
+        `generation` from before a seek change nothing: the consumer has to see those messages again. Raises
         CumulativeAcknowledgementNotAllowedError for `cumulative` on Shared, with nothing acknowledged.
         """
         if cumulative is not None and not self._type.policy.is_ordered:
@@ -368,8 +375,8 @@ class Dispatcher:
     def redeliver_unacknowledged(self, consumer_id: int, through: int) -> list[DropQueue]:
         """Let everything come again that the consumer got up to number `through`.
 
-        On an ordered subscription also what is on its way comes again. What the application had been
-        given, by the last report, counts as failed.
+        On an ordered subscription messages on their way come again too. Messages that the application had
+        been given, by the last report, count as failed.
         """
         has_gone_back = self._requests.redeliver(consumer_id, through)
         return [self._rewound(consumer_id)] if has_gone_back else []

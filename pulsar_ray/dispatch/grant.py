@@ -1,4 +1,4 @@
-"""What a dispatcher tells the outside to do."""
+"""The actions that a dispatcher has its owner carry out."""
 
 from __future__ import annotations
 

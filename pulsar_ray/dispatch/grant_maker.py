@@ -1,4 +1,4 @@
-"""Makes grants: what a policy gives to a consumer becomes pending there, and is charged to it."""
+"""Making grants: rows become pending at a consumer, and are charged to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from pulsar_ray.model.row_sets import RowSet
 
 
 class GrantMaker:
-    """The `GrantSource` that policies are given; `room` says how many messages a consumer may get now."""
+    """The `GrantSource` that policies are given.
+
+    `room` returns how many messages a consumer may get now.
+    """
 
     def __init__(
         self,
@@ -34,16 +37,19 @@ class GrantMaker:
         self.now_ms = 0
 
     def grant(self, consumer: Consumer, block: DispatchBlock, limit: int) -> Grant:
-        """Give up to `limit` waiting rows of a block, or a whole batch, to a consumer."""
+        """Grant up to `limit` waiting rows of a block, or a whole batch."""
         rows, count = self.blocks.take(block, block.ref.messages if block.is_batch else limit)
         return self._deliver(consumer, block, rows, count, is_suspect=False)
 
     def grant_taken(self, consumer: Consumer, block: DispatchBlock, rows: RowSet, count: int) -> Grant:
-        """Give rows that share a redelivery count, and that the caller takes off the block, to a consumer."""
+        """Grant rows that share a redelivery count; the caller takes them off the block."""
         return self._deliver(consumer, block, rows, count, is_suspect=False)
 
     def grant_suspect(self, consumer: Consumer, block: DispatchBlock, row: int | None = None) -> Grant:
-        """Give one suspect message of a block, the first without `row`, to one that has nothing else."""
+        """Grant one suspect message of a block to a consumer that has nothing else.
+
+        It is the first one without `row`.
+        """
         rows, count = self.blocks.suspects.take(block, row)
         return self._deliver(consumer, block, rows, count, is_suspect=True)
 
@@ -60,7 +66,7 @@ class GrantMaker:
         return self.grant_of(delivery)
 
     def grant_of(self, delivery: Delivery) -> Grant:
-        """What goes out for a delivery, also when it goes out once more."""
+        """Make the grant of a delivery, also when it goes out once more."""
         block = delivery.block
         ref = block.ref
         failures: RowFailures = ()

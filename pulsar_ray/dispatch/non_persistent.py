@@ -1,6 +1,6 @@
-"""Who gets what of a non-persistent topic: what finds no consumer with permits now is dropped.
+"""Dispatching a non-persistent topic: messages without a consumer with permits are dropped.
 
-The subscription types are those of stored topics, with their policies. What differs is that nothing waits:
+The subscription types are those of stored topics, with their policies. But nothing waits:
 after each dispatch everything is forgotten, granted or not, so there is nothing to acknowledge or to deliver
 again.
 """
@@ -47,21 +47,21 @@ class NonPersistentDispatcher(Dispatcher):
         return consumer.room(0) if self._can_take(consumer.spec.consumer_id) else 0
 
     def set_credit(self, consumer_id: int, credit: int, received: int, handed_over: int) -> None:
-        """As for stored topics, but no block waits until it fits whole: what does not fit is lost."""
+        """Take a report; no block waits until it fits whole: the rest is lost."""
         super().set_credit(consumer_id, credit, received, handed_over)
         consumer = self.consumers.get(consumer_id)
         if consumer is not None:
             consumer.window = 0
 
     def hand_over(self, now_ms: int) -> list[DropQueue]:
-        """Elect anew; what the former one has stays with it, for nobody else could get it."""
+        """Elect anew; the former active consumer keeps what it has."""
         generation = self.generation
         super().hand_over(now_ms)
         self.generation = generation
         return []
 
     def dispatch(self, now_ms: int) -> list[Grant]:
-        """Grant what was offered as far as there is room; the rest is dropped and counted."""
+        """Grant what was offered as far as there is room; drop and count the rest."""
         grants = super().dispatch(now_ms)
         self.drops.record(self.blocks.waiting_messages)
         self.blocks.clear()

@@ -14,7 +14,9 @@ _MAX_MESSAGES = 65_536
 
 
 class ReadAhead:
-    """Twice what consumers could take, within a bound; more for Key_Shared, and that in large portions.
+    """Reads twice what consumers could take, within a bound; more for Key_Shared.
+
+    For Key_Shared it comes in large portions.
 
     Keys of many blocks together cost a fraction of what they cost block by block.
     """
@@ -53,7 +55,7 @@ class ReadAhead:
         return max(wanted, portion) if wanted > 0 else 0
 
     def _look_ahead(self) -> int:
-        """How many messages Key_Shared lets wait for their consumers, so that those of others get on.
+        """Return how many messages Key_Shared lets wait, so that other consumers get on.
 
         At that limit nothing is read until some of them can go: a consumer that takes nothing stops the
         others in the end, as in Pulsar, and `why_blocked` names it. The last portion may go a quarter beyond.

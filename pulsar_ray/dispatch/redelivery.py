@@ -1,4 +1,4 @@
-"""What comes back: negatively acknowledged, timed out, or left behind by a consumer that went.
+"""Redelivery: messages that failed, timed out, or were left behind come again.
 
 A failure (negative ack, ack timeout, redeliver_unacknowledged, a crash over a suspect) raises the
 redelivery count; going away does not. A batch comes back whole, without what was acknowledged durably;
@@ -19,16 +19,18 @@ from pulsar_ray.model.row_ranges import RowRanges
 from pulsar_ray.model.row_sets import RowSet
 
 NackItem = tuple[int, int, RowRanges, int]
-"""(ledger id, first entry id of the block or an entry in it, rows counted from there, redelivery count).
+"""(ledger id, entry id in a block, rows counted from there, redelivery count).
 
-No rows are the whole entry; a redelivery count below 0 is whatever the consumer has, and had when it said so.
+No rows are the whole entry; a redelivery count below 0 stands for the one the consumer has.
 """
 
 
 class ConsumerQueue(NamedTuple):
-    """How far a consumer is: `received` is the number of the last delivery that has arrived there, `oldest`
-    its first message that the application has not been given, as (ledger id, first entry id, row).
-    `had_received` is how far it was when it first named what failed.
+    """How far a consumer's queue is.
+
+    `received` is the number of the last delivery that has arrived there, `oldest` its first message that the
+    application has not been given, as (ledger id, first entry id, row). `had_received` is the last delivery
+    that had arrived when the consumer first named the failed messages.
     """
 
     received: int
@@ -50,7 +52,7 @@ class Redelivery:
     def negative_acknowledge(
         self, consumer: Consumer, items: Iterable[NackItem], had_received: int
     ) -> tuple[DispatchBlock, int] | None:
-        """Let messages come again that failed at this consumer; returns the lowest block and row of them.
+        """Let messages come again that failed; returns the lowest block and row of them.
 
         An item that refers to another redelivery count than the pending one is stale and has no effect, nor
         has one without a count on what was granted behind delivery number `had_received`. (If the dispatcher
@@ -88,7 +90,9 @@ class Redelivery:
         return lowest
 
     def rewind(self, consumer: Consumer, block: DispatchBlock, row: int, queue: ConsumerQueue) -> None:
-        """Take back everything pending from this row on, unfailed, so that it comes again in order.
+        """Take back everything pending from this row on, unfailed.
+
+        It comes again in order.
 
         The consumer drops what waits in its queue and what is on its way. After an earlier failure some of
         that may lie before this row: then everything from there on comes again.
@@ -114,7 +118,7 @@ class Redelivery:
     def redeliver(self, consumer: Consumer, through: int | None) -> None:
         """Take back deliveries up to number `through` (None: all).
 
-        What the application had been given has failed, the rest of the consumer's queue has not.
+        Messages that the application had been given have failed, the rest of the consumer's queue has not.
         """
         for delivery in tuple(consumer.deliveries):
             if through is None or delivery.number <= through:

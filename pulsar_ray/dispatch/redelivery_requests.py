@@ -21,7 +21,7 @@ class _Deferred(NamedTuple):
 
 
 class RedeliveryRequests:
-    """Each method says whether an ordered subscription went back, so that its consumer's queue must go."""
+    """Methods return whether an ordered subscription went back: then queues must go."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class RedeliveryRequests:
         self._consumers = consumers
         self._type = kind
         self.deferred: list[_Deferred] = []
-        """What waits for blocks to be read."""
+        """Requests that wait for blocks to be read."""
 
     def negative_acknowledge(self, consumer_id: int, items: Iterable[NackItem], queue: ConsumerQueue) -> bool:
         """Let messages come again that failed; on an ordered subscription also what came after them."""

@@ -1,4 +1,4 @@
-"""After a restart: which consumers may come back, and what the ones that came say they hold."""
+"""Consumers that may come back after a restart, and what they report to hold."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.row_ranges import RowRanges
 
 ReportedRows = tuple[int, int, Sequence[tuple[int, int]]]
-"""(ledger id, first entry id of a block, rows of the block) a consumer has and has not acknowledged."""
+"""(ledger id, first entry id of a block, rows) that a consumer reports to hold."""
 Claim = tuple[int, RowRanges]
 """(consumer id, rows)."""
 
 
 class ReturningConsumers:
-    """Nothing is dispatched until all consumers known from the log are back or the grace period is over.
+    """Holds dispatching back until all known consumers are back, or the grace is over.
 
     Claims on blocks that were not read yet wait here until they are.
     """

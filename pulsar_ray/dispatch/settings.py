@@ -1,4 +1,4 @@
-"""What of the broker's settings a dispatcher heeds."""
+"""The settings of the broker that a dispatcher heeds."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class DispatchSettings:
     """Key_Shared reads on past messages that cannot go anywhere now until so many wait."""
     look_ahead_messages_per_subscription: int = 20_000
     isolates_suspects: bool = False
-    """After a crash what its consumer held comes back one at a time (off: ADR 0007)."""
+    """After a crash its consumer's messages come back one at a time (off: ADR 0007)."""
 
     @classmethod
     def of(cls, settings: Settings) -> DispatchSettings:
-        """What the broker's settings say."""
+        """Take them from the broker's settings."""
         return cls(
             max_unacked_messages_per_consumer=settings.max_unacked_messages_per_consumer,
             max_unacked_messages_per_subscription=settings.max_unacked_messages_per_subscription,

@@ -8,7 +8,7 @@ from pulsar_ray.dispatch.settings import DispatchSettings
 
 
 class UnackedLimits:
-    """A limit that was reached holds until half of it is acknowledged; 0 means no limit."""
+    """A limit that was reached holds until half is acknowledged; 0 means no limit."""
 
     def __init__(self, settings: DispatchSettings, blocks: DispatchBlocks) -> None:
         self._per_consumer = settings.max_unacked_messages_per_consumer

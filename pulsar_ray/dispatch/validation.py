@@ -1,4 +1,4 @@
-"""What must hold in a dispatcher between any two events."""
+"""The invariants of a dispatcher between any two events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pulsar_ray.model.position import Position
 def validate(
     cursor: ManagedCursor, blocks: DispatchBlocks, consumers: Collection[Consumer], read_position: Position
 ) -> None:
-    """Raise AssertionError if a row is at two places or nowhere, or a total is wrong."""
+    """Raise AssertionError if a row is misplaced or lost, or a total wrong."""
     cursor.validate()
     waiting = unacked = 0
     fresh = set(map(id, blocks.fresh))

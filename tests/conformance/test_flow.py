@@ -180,12 +180,12 @@ def test_a_full_queue_is_not_told_of_new_messages_and_misses_none(broker: Broker
     for value in numbers(0, 10):
         producer.send(value)
     server: Any = broker.cluster.dispatcher_of(topic, "s").server
-    wait_until(lambda: not server._is_armed, what="nobody waits for entries")
+    wait_until(lambda: not server.subscriptions._arming.is_armed, what="nobody waits for entries")
     for value in numbers(10, 500):
         producer.send_async(value, None)
     producer.flush()
     assert values(consumer, 500, acknowledge=True) == numbers(0, 500)
-    wait_until(lambda: bool(server._is_armed), what="somebody waits again")
+    wait_until(lambda: bool(server.subscriptions._arming.is_armed), what="somebody waits again")
     producer.send(b"last")
     assert values(consumer, 1) == [b"last"]
 

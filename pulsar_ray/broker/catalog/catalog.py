@@ -62,14 +62,17 @@ class PartitionRow:
 
 
 class CatalogIdentity(NamedTuple):
-    """Whose catalog it is, and the catalogs it was made from, itself last; empty for one of version 0.1."""
+    """The cluster of a catalog, and the generations it was made from, itself last.
+
+    Both are empty for a catalog of version 0.1.
+    """
 
     cluster_id: str
     generations: tuple[str, ...]
 
 
 class _Database:
-    """One connection for several threads: a statement at a time, and none once it is closed."""
+    """One connection for several threads: a statement at a time, and none after `close`."""
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.RLock()
@@ -96,7 +99,7 @@ class _Database:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """What is executed inside is committed at the end, or none of it."""
+        """Commit all statements inside together, or none of them."""
         with self._lock:
             self.execute("BEGIN IMMEDIATE")
             try:
@@ -124,7 +127,10 @@ class _Database:
                 connection.close()
 
     def __del__(self) -> None:
-        """Close a catalog that was refused. From Python 3.13 on `sqlite3` warns when it has to do that."""
+        """Close a catalog that was refused.
+
+        From Python 3.13 on `sqlite3` warns when it has to do that.
+        """
         self.close()
 
 
@@ -165,7 +171,9 @@ class Catalog:
         restored: Sequence[PartitionRow] = (),
         prepared: Collection[int] = (),
     ) -> tuple[Catalog, list[PartitionRow]]:
-        """Make a cluster's catalog, which appears whole or not at all; and what `restore` leaves out.
+        """Make a cluster's catalog, which appears whole or not at all.
+
+        Returns the rows that `restore` left out.
 
         The caller has made sure that there is none. Raises BrokerPersistenceError.
         """
@@ -218,7 +226,10 @@ class Catalog:
             self._db.execute(f"PRAGMA user_version={CATALOG_VERSION}")
 
     def adopt(self, cluster_id: str, generation: str) -> None:
-        """Make a catalog of version 0.1 that of a cluster; it goes on granting numbers where it was."""
+        """Make a catalog of version 0.1 that of a cluster.
+
+        It goes on granting numbers where it was.
+        """
         self.begin_generation(cluster_id, generation, self.last_number)
 
     # --- numbers ----------------------------------------------------------------------------------
@@ -239,7 +250,10 @@ class Catalog:
         return [row[0] for row in self._db.execute("SELECT first_number FROM generation")]
 
     def skip_numbers(self, below: int) -> None:
-        """Grant none below this any more, if it is one of this catalog's own; others it never grants."""
+        """Grant no number below this any more, if it is one of this catalog's own.
+
+        Numbers of other catalogs are never granted anyway.
+        """
         first, end = self._number_range()
         if first < below <= end:
             self._db.execute("UPDATE last_number SET value = MAX(value, ?)", (below - 1,))
@@ -298,7 +312,10 @@ class Catalog:
         return left_out
 
     def _is_free(self, row: PartitionRow) -> bool:
-        """Whether a partition that was found may be the one of its name; it may be so already."""
+        """Whether a partition that was found may have its name in the catalog.
+
+        It may have it already.
+        """
         for name, number, store_id in self._db.execute(
             "SELECT name, number, store_id FROM partition WHERE name = ? OR number = ?",
             (row.name, row.number),
@@ -339,7 +356,7 @@ class Catalog:
         return int(rows[0][0]) if rows else None
 
     def partitions(self, topic: str) -> list[PartitionRow]:
-        """The partitions of a topic by index; one row with index -1 for a topic that has none."""
+        """The partitions of a topic by index; index -1 stands for a topic without partitions."""
         count = self.partition_count(topic)
         return [row for row in self.all_partitions(topic) if count is None or row.partition_index < count]
 
@@ -399,7 +416,7 @@ class Catalog:
     def prepare_partitions(
         self, topic: TopicName, partitions: int, stores: Sequence[str]
     ) -> list[PartitionRow]:
-        """What a partitioned topic lacks of so many partitions, made so far that it can be added.
+        """Make the rows that a partitioned topic lacks of so many partitions.
 
         Nobody is told of it before `add_partitions`; rows that an earlier attempt made are taken as they are.
         """
@@ -410,7 +427,7 @@ class Catalog:
         return [row for row in self.all_partitions(topic.full) if count <= row.partition_index < partitions]
 
     def add_partitions(self, topic: str, partitions: int) -> None:
-        """A topic has at least so many partitions from now on, all of which were prepared."""
+        """Give a topic at least so many partitions, all of which were prepared."""
         self._db.execute(
             "UPDATE topic SET partitions = MAX(partitions, ?) WHERE name = ?", (partitions, topic)
         )
@@ -422,11 +439,17 @@ class Catalog:
             raise TopicNotFound(f"namespace {namespace!r} of {topic.full} does not exist; use public/default")
 
     def opened(self, name: str) -> None:
-        """The partition's ledger directory exists from now on: a missing one is a loss, never made anew."""
+        """Record that the partition's ledger directory exists.
+
+        From now on a missing one is a loss, and never made anew.
+        """
         self._db.execute("UPDATE partition SET has_ledger = 1 WHERE name = ? AND has_ledger = 0", (name,))
 
     def delete(self, topic: str) -> list[PartitionRow]:
-        """Forget a topic; its rows as they were. Raises TopicNotFound. Its numbers are not used again."""
+        """Forget a topic, and return its rows as they were.
+
+        Its numbers are not used again. Raises TopicNotFound.
+        """
         rows = self.all_partitions(topic)
         if not rows:
             raise TopicNotFound(f"the topic {topic} does not exist")

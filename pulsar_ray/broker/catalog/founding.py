@@ -1,4 +1,6 @@
-"""Where a cluster's catalog is, and who may make one: decided from what every node reports (ADR 0026). Pure.
+"""Where a cluster's catalog is, and who may make one (ADR 0026).
+
+Decided from the reports of every node; pure.
 
 There is one truth about topics: the catalog. Its place is found, never guessed; an empty one is only made on
 somebody's word, and never beside stores that belong to a catalog that is away.
@@ -36,7 +38,10 @@ REMEDIES = (
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """What lies in the data directory of one node; `directory` is equal for nodes that see the same one."""
+    """The content of one node's data directory.
+
+    `directory` is equal for nodes that see the same one.
+    """
 
     node_id: str
     host: str
@@ -53,7 +58,7 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class StartPermission:
-    """What whoever brings a broker up allows: to make a new, empty one; to make a lost catalog anew."""
+    """The permission to begin an empty catalog, or to make a lost one anew."""
 
     may_found: bool = False
     may_rebuild: bool = False
@@ -61,7 +66,10 @@ class StartPermission:
 
 @dataclass(frozen=True, slots=True)
 class CatalogOrder:
-    """What the controller finds or makes on its node. Carried out once, however often the actor restarts:
+    """The controller's order: the catalog that it opens or makes on its node.
+
+    It is carried out once, however often the actor restarts: `generation` stands in the catalog and in the
+    store beside it from then on.
 
     `generation` stands in the catalog and in the store beside it from then on.
     """
@@ -80,7 +88,9 @@ def decide(
     silent: Collection[str] = (),
     new_id: Callable[[], str],
 ) -> CatalogOrder:
-    """The node of the catalog, and what to do there. `here` is the node of whoever asks, `silent` are hosts.
+    """Decide on which node the catalog is, and what to do there.
+
+    `here` is the asking node, `silent` are hosts that did not answer.
 
     Raises CatalogConflict, CatalogMissing, BrokerNotFounded, what is wrong with a directory, or
     ServiceUnitNotReady while nodes do not answer that may have the catalog.
@@ -162,7 +172,7 @@ def _succeeds(report: NodeReport, other: NodeReport) -> bool:
 
 
 def _refuse_former(report: NodeReport, catalog: CatalogIdentity, members: Iterable[NodeReport]) -> None:
-    """Raise CatalogMissing if a store knows of a catalog that was made from this one and is not here."""
+    """Raise CatalogMissing if a store knows a later catalog than this one."""
     for member in members:
         store = member.store
         if store is None or store.cluster_id != catalog.cluster_id:
@@ -231,7 +241,9 @@ def _listed(reports: Sequence[NodeReport]) -> str:
 
 
 def new_range(seen: Iterable[int], random: Random) -> int:
-    """Where a catalog that is made anew begins to grant numbers: a range of which nobody has seen one.
+    """Choose where a catalog that is made anew begins to grant numbers.
+
+    It is a range of which nobody has seen a number.
 
     Chosen by chance, so that a second rebuilding, from other stores, hardly takes the same. Raises
     CatalogConflict if all are in use.
@@ -256,7 +268,7 @@ def check_may_make(order: CatalogOrder, store: StoreIdentity, has_partitions: bo
 
 
 def check_is_ours(order: CatalogOrder, store: StoreIdentity, catalog: CatalogIdentity, path: object) -> None:
-    """Raise CatalogConflict unless the catalog that is there belongs to the order and to its store."""
+    """Raise CatalogConflict unless the catalog belongs to the order and to its store."""
     for other in (order.cluster_id, store.cluster_id):
         if other and catalog.cluster_id not in ("", other):
             raise CatalogConflict(

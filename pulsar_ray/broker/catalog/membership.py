@@ -1,4 +1,4 @@
-"""Which stores belong to the broker's cluster, and what each of them is told of its catalog (ADR 0026).
+"""Which stores belong to the broker's cluster, and what they record of it (ADR 0026).
 
 Decides; whoever asks talks to the stores.
 """
@@ -16,7 +16,9 @@ from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity
 
 @dataclass(slots=True)
 class Membership:
-    """The cluster as its catalog has it. `takes_old`: stores of version 0.1 are taken in on somebody's word.
+    """The cluster as its catalog has it.
+
+    `takes_old`: stores of version 0.1 are taken in on somebody's word.
 
     `takes_empty`: empty directories are made stores, of nodes that never had one.
     """
@@ -30,7 +32,10 @@ class Membership:
     """Numbers below stand in every store that is there; none is granted before (ADR 0026)."""
 
     def refusal(self, described: dict[str, Any]) -> str:
-        """Why a node's store is not taken in; "" if it is. `described` is what the StoreActor says."""
+        """Return why a node's store is not taken in; "" if it is.
+
+        `described` is the StoreActor's description.
+        """
         identity: StoreIdentity | None = described["identity"]
         path, host = described["path"], described["host"]
         if identity is None:
@@ -76,7 +81,7 @@ class Membership:
         return {*self.catalog.stores(), *self.catalog.partitions_per_store()}
 
     def told(self, identity: StoreIdentity, below: int = 0) -> StoreIdentity:
-        """What a store's identity becomes when it is taken in, or when the numbers `below` are reserved."""
+        """Return the identity that a store records when taken in or when numbers are reserved."""
         cluster_id, generations = self.catalog.identity
         return dataclasses.replace(
             identity,
@@ -88,13 +93,13 @@ class Membership:
         )
 
     def take_in(self, described: dict[str, Any]) -> None:
-        """A store is told and there; what it knows to be granted is not granted again."""
+        """Take in a store that has recorded its identity: its numbers are not granted again."""
         identity: StoreIdentity = described["identity"]
         self.catalog.skip_numbers(identity.numbers_below)
         self.catalog.remember_store(identity.store_id, described["host"], described["path"])
 
     def away(self, present: Collection[str]) -> list[dict[str, Any]]:
-        """The stores that hold partitions and are on no node: where they were last, and what they hold."""
+        """The stores that hold partitions and are on no node, with their last places."""
         known = self.catalog.stores()
         return [
             {

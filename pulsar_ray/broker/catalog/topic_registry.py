@@ -1,4 +1,4 @@
-"""Which topics there are and how many partitions they have: what the controller decides about names.
+"""The controller's decisions about topics' names and numbers of partitions.
 
 Synchronous, over the catalog; whoever asks starts the actors.
 """
@@ -28,7 +28,7 @@ class TopicRegistry:
     def resolve(
         self, name: TopicName, *, create: bool, stores: Callable[[], Iterable[str]]
     ) -> list[PartitionRow]:
-        """The partitions of a topic, or the one that is named. Creates the topic if it may.
+        """Return the partitions of a topic, or a named one; create the topic if allowed.
 
         Raises TopicNotFound, NotAllowedError for a number that no partition of a partitioned topic has.
         """
@@ -92,7 +92,9 @@ class TopicRegistry:
     def prepare_partitions(
         self, name: TopicName, partitions: int, stores: Callable[[], Iterable[str]]
     ) -> list[PartitionRow]:
-        """The first step of growing: the partitions that are to come. Nobody else is told of them yet.
+        """Prepare the partitions that a topic grows by: the first step.
+
+        Nobody else sees them yet.
 
         Raises TopicNotFound, NotAllowedError for a topic without partitions and unless it is growth.
         """
@@ -110,7 +112,7 @@ class TopicRegistry:
         return self.catalog.prepare_partitions(name, partitions, self._emptiest_first(stores()))
 
     def prepared_partitions(self, name: TopicName, partitions: int) -> list[PartitionRow]:
-        """What `add_partitions` would add. Raises TopicNotFound."""
+        """Return the rows that `add_partitions` would add. Raises TopicNotFound."""
         count = self._count(name)
         rows = self.catalog.all_partitions(name.full)
         if len(rows) < partitions:
@@ -143,6 +145,9 @@ class TopicRegistry:
             self.catalog.delete(name.full)
 
     def topics(self, namespace: str) -> list[tuple[str, int]]:
-        """(full name, partitions or 0) of a namespace, by name. TopicNotFound if it does not exist."""
+        """Return (full name, partitions or 0) of a namespace's topics, by name.
+
+        Raises TopicNotFound if it does not exist.
+        """
         stored = self.catalog.topics(namespace)
         return sorted([*stored, *((name, 0) for name in self.unstored.names(namespace))])

@@ -14,7 +14,10 @@ NO_STORE = ""
 
 
 class UnstoredTopics:
-    """Names only. One that is gone with its actor and its controller is made again by its next use."""
+    """The names of topics that no file knows.
+
+    One that is gone with its actor and its controller is made again by its next use.
+    """
 
     def __init__(self) -> None:
         self._names: set[str] = set()

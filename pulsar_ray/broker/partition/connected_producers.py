@@ -23,7 +23,10 @@ class ProducerLog(Protocol):
 
 
 class ConnectedProducers:
-    """Runs on the owner loop. `waiting` has the blocks that are admitted and not written yet."""
+    """Opens and closes producers on the owner loop.
+
+    `waiting` has the blocks that are admitted and not written yet.
+    """
 
     def __init__(
         self,
@@ -86,7 +89,7 @@ class ConnectedProducers:
         )
 
     def _open_incarnation(self, request: OpenProducer, held: ProducerEndpoint | None, now_ms: int) -> int:
-        """Open an incarnation, and end the one that held the name; returns its last stored entry_seq.
+        """Open an incarnation in place of the one before; returns its last stored entry_seq.
 
         Raises ProducerFenced for an incarnation that is not remembered any more.
         """
@@ -122,6 +125,6 @@ class ConnectedProducers:
             producer.traffic.sample(now_ms)
 
     def current(self, producer: ProducerEndpoint) -> ProducerEndpoint | None:
-        """Return the endpoint that a producer's answers go to now; None if it gave its incarnation up."""
+        """Return the endpoint for a producer's answers; None if it gave its incarnation up."""
         current = self.by_name.get(producer.name, producer)
         return current if current.incarnation == producer.incarnation else None

@@ -1,4 +1,4 @@
-"""The dispatchers that follow a partition: who waits, and what they are told when the log moves."""
+"""The dispatchers that follow a partition, and the packets that they are sent."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pulsar_ray.session.session_table import Session
 
 MAX_UNSENT_BYTES = 256 * 1024
 _PAUSE_CPU_S = 0.0016
-"""What telling one follower takes of processors in its process and its consumers', and as much again."""
+"""The processor time that a packet to one follower takes, in all processes, twice over."""
 PAUSE_S = max(0.00025, _PAUSE_CPU_S / len(os.sched_getaffinity(0)))
-"""For each armed follower but one: so long they are told nothing more after they were told something.
+"""The pause after a round of packets, for each armed follower but one.
 
 Never less, however many processors there seem to be: the group's quota may be lower.
 """
@@ -40,8 +40,9 @@ class _Follower:
 
 
 class Followers:
-    """One small packet to each armed follower after a commit's receipts; absolute positions, so that a loss
-    harms nothing.
+    """Sends one small packet to each armed follower after a commit's receipts.
+
+    Positions are absolute, so that a loss harms nothing.
 
     Each packet wakes a process, and that one a consumer. So several followers are told of commits that come
     one right after the other together, the less often the more followers and the fewer processors there are:
@@ -71,7 +72,7 @@ class Followers:
         self.tell_held()
         follower = self._followers.get(request.subscription_number)
         if follower is None or follower.session is not session or follower.attachment != session.attachment:
-            # What was told over a carrier that is gone may not have arrived: it is told everything again.
+            # Packets over a carrier that is gone may not have arrived: all of it is sent again.
             follower = self._followers[request.subscription_number] = _Follower(session)
         follower.armed = request.armed
         follower.behind = False
@@ -96,7 +97,7 @@ class Followers:
         self._tell_armed()
 
     def tell_held(self) -> None:
-        """Tell of commits that are held back; what is answered to a follower comes behind them."""
+        """Send commits that are held back: an answer to a follower comes behind them."""
         if self._held:
             self._tell_armed()
 

@@ -1,4 +1,4 @@
-"""Carrying out changes of a partition's manifest: on the disk thread, and back on the owner loop."""
+"""Carrying out changes of a partition's manifest, on the disk thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ logger = logging.getLogger(__name__)
 
 
 class ManifestWriter:
-    """Runs on the owner loop. A full disk refuses a change; any other error is fatal to who cannot wait."""
+    """Submits changes on the owner loop, and settles them there.
+
+    A full disk refuses a change; any other error is fatal where nobody waits for it.
+    """
 
     def __init__(
         self,
@@ -30,7 +33,10 @@ class ManifestWriter:
         self._on_fatal = on_fatal
 
     def submit(self, change: Any, on_refused: Callable[[], None] = lambda: None) -> None:
-        """Carry out a change that nobody waits for; `on_refused` is called if the disk is full."""
+        """Carry out a change that nobody waits for.
+
+        `on_refused` is called if the disk is full.
+        """
         if change is None:
             return
 
@@ -67,7 +73,7 @@ class ManifestWriter:
         return await ended
 
     def _settled(self, change: Any, error: BaseException | None) -> Any:
-        """Give the outcome of a change to the ledger; returns its result, or the error to raise."""
+        """Settle a change with the ledger; returns its result, or the error to raise."""
         if error is None:
             return self._ledger.changes.finish(change)
         self._ledger.changes.fail(change)

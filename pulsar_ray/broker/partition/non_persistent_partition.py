@@ -1,4 +1,4 @@
-"""A partition of a non-persistent topic, without Ray: it hands on what is published and keeps nothing.
+"""A partition of a non-persistent topic, without Ray: it stores nothing.
 
 Everything runs on the owner loop and nothing waits: neither a producer for a dispatcher nor one dispatcher
 for another.
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class NonPersistentPartitionServer:
-    """Serves one partition's sessions. What followers cannot take is dropped and counted."""
+    """Serves one partition's sessions; entries that followers cannot take are dropped and counted."""
 
     def __init__(
         self,
@@ -80,7 +80,10 @@ class NonPersistentPartitionServer:
     # --- sessions ---------------------------------------------------------------------------------
 
     def attach_details(self) -> dict[str, Any]:
-        """What an attach answers besides the carrier's addresses: there are no files to reach."""
+        """Return the part of an attach answer that is not about carriers.
+
+        There are no files to reach.
+        """
         return {"epoch": self.epoch, "reach": ("", ""), "directory": ""}
 
     def on_request(self, session: Session, request: Request, body: memoryview) -> None:
@@ -190,7 +193,7 @@ class NonPersistentPartitionServer:
 
 
 def _subscription(name: str) -> dict[str, Any]:
-    """What the partition knows of a subscription: that its dispatcher follows."""
+    """Describe a subscription as the partition knows it: its dispatcher follows."""
     return {
         "number": 0,
         "name": name,

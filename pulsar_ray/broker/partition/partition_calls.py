@@ -18,7 +18,10 @@ from pulsar_ray.session.control_calls import PARTITION_CALLS, check_call
 
 
 class PartitionCalls:
-    """Runs on the owner loop; every call may come twice, for its answer may be lost."""
+    """Answers calls on the owner loop.
+
+    Every call may come twice, for its answer may be lost.
+    """
 
     def __init__(self, ledger: ManagedLedger, writer: ManifestWriter, disk: DiskThread, clock: Clock) -> None:
         self._ledger = ledger
@@ -110,7 +113,7 @@ class PartitionCalls:
         return list(ledger.changes.clamp(mark_delete_before(position) if inclusive else position))
 
     async def last_message(self) -> dict[str, Any]:
-        """Return the `position` of the newest stored entry, and that of the `first` that is left.
+        """Return the `position` of the newest stored entry, and of the `first` one left.
 
         [-1, -1] stands for an empty log, and `first` lies behind `position` if no entry is left. A batch also
         has its number of messages.

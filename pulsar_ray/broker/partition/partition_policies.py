@@ -10,7 +10,7 @@ from pulsar_ray.config import Settings
 
 @dataclass(frozen=True, slots=True)
 class PartitionPolicies:
-    """The policies of one partition's topic: today those of the broker, the same for all topics.
+    """The policies of one partition's topic: today those of the broker.
 
     Parts of a partition are given these instead of the settings, so that policies of a topic have one way in.
     """

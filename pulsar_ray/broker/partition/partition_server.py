@@ -128,7 +128,7 @@ class PartitionServer:
     # --- sessions ---------------------------------------------------------------------------------
 
     def attach_details(self) -> dict[str, Any]:
-        """What an attach answers besides the carrier's addresses."""
+        """Return the part of an attach answer that is not about carriers."""
         self.ledger.check_owner()
         return {"epoch": self.ledger.epoch, "reach": self.reach, "directory": str(self.ledger.directory)}
 
@@ -222,7 +222,7 @@ class PartitionServer:
         return self._gate.is_closed_by(ClosedBy.DISK_SPACE)
 
     def _trim_interval(self) -> float:
-        # Whoever waits for space does not wait for the next regular check.
+        # Producers that wait for space do not wait for the next regular check.
         return min(LOW_DISK_TRIM_S, self._trim_interval_s) if self._is_disk_low else self._trim_interval_s
 
     # --- calls, stats, closing --------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a partition's stats are made of: arithmetic over what its owner has in memory."""
+"""A partition's stats: arithmetic over what its owner has in memory."""
 
 from __future__ import annotations
 

@@ -8,7 +8,10 @@ from pulsar_ray.errors import PulsarException
 
 
 class ClosedBy(Enum):
-    """A condition that can keep a partition from storing; a producer gets the error of the first one here."""
+    """A condition that keeps a partition from storing.
+
+    Of several that hold, a producer gets the error of the first one here.
+    """
 
     DISK_SPACE = "disk space"
 
@@ -22,7 +25,7 @@ class PublishGate:
         """The error for blocks that come now; None while the gate is open."""
 
     def set(self, reason: ClosedBy, refusal: PulsarException | None) -> None:
-        """Close the gate for a reason with an error, or let go of that reason with None."""
+        """Close the gate for a reason with an error, or drop the reason with None."""
         if refusal is None:
             self._refusals.pop(reason, None)
         else:

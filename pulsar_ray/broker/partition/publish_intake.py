@@ -76,7 +76,9 @@ class CommitThread(Protocol):
 
 
 class PublishIntake:
-    """Owns a partition's stream of commits, from admitted blocks to receipts. Runs on the owner loop.
+    """Owns a partition's stream of commits, from admitted blocks to receipts.
+
+    Runs on the owner loop.
 
     `on_durable` is called for each commit, `on_fatal` if the log belongs to another owner by now.
     """
@@ -234,13 +236,13 @@ class PublishIntake:
             done(seconds, None)
 
     def _finish(self, group: list[Admitted], result: AppendResult, *, is_awaited: bool) -> None:
-        # What waits goes to the disk thread before this group is answered, so that the disk is not idle
+        # Waiting blocks go to the disk thread before this group is answered, so that the disk is not idle
         # meanwhile; but not a write that would be waited for here, whose answers must come behind.
         is_disk_busy = self._waiting.size_bytes > SMALL_WRITE_BYTES
         if is_disk_busy:
             self._next()
         if not is_awaited:
-            # Whoever is written to first runs first, often on this very processor: now that are dispatchers.
+            # The process written to first tends to run first, often on this very processor: dispatchers.
             self._on_durable(result)
         rows: dict[Session, list[tuple[int, int, int, int, int]]] = {}
         messages = size = 0

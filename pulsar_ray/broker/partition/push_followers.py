@@ -13,7 +13,7 @@ from pulsar_ray.session.session_table import Session
 
 MIB = 1024 * 1024
 WINDOW_BYTES = 16 * MIB
-"""What may be on its way to one follower; the largest blocks are 5 MiB."""
+"""Bytes that may be under way to one follower; the largest blocks are 5 MiB."""
 MAX_BODY_BYTES = 2 * MIB
 
 
@@ -36,8 +36,9 @@ class _Follower:
 
 
 class PushFollowers:
-    """Sends blocks on as they are. Memory is bounded by each follower's window; beyond it entries are lost
-    for that follower alone, and counted.
+    """Sends blocks on as they are, within each follower's window.
+
+    Beyond its window entries are lost for that follower alone, and counted.
     """
 
     def __init__(self, epoch: int) -> None:
@@ -52,7 +53,7 @@ class PushFollowers:
         if follower is None:
             follower = self._followers[session.id] = _Follower(session, self._published_bytes)
         elif follower.attachment != session.attachment:
-            # What was under way on the carrier that is gone has arrived by now, or never will.
+            # Bytes under way on the carrier that is gone have arrived by now, or never will.
             follower.taken_bytes = follower.sent_bytes
             follower.attachment = session.attachment
         follower.subscription = request.subscription

@@ -1,4 +1,4 @@
-"""Whether a disk is so quick that waiting for it costs less than changing threads twice."""
+"""Whether waiting for a disk costs less than changing threads twice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ _WEIGHT = 1 / 32
 
 
 class QuickDisk:
-    """Trusts a disk whose small durable writes take less than 2 ms on average, 32 writes after each stall.
+    """Trusts a disk whose small durable writes take less than 2 ms on average.
+
+    After each stall it is on trial for 32 writes.
 
     A stall counts as 10 ms in the average, however long it was: what is to be known is how long the others
     take.
@@ -35,5 +37,5 @@ class QuickDisk:
 
 
 def is_small(write_bytes: int, messages: int) -> bool:
-    """Whether a write is one that somebody may be waiting for, rather than one of many in a stream."""
+    """Whether somebody may be waiting for a write, rather than sending a stream."""
     return messages <= SMALL_WRITE_MESSAGES and write_bytes <= SMALL_WRITE_BYTES

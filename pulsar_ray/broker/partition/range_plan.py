@@ -1,5 +1,6 @@
-"""Cutting a range of a partition's log into slices of segment files, for readers that go to the files
-themselves.
+"""Cutting a range of a partition's log into slices of segment files.
+
+Readers go to the files themselves.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ def cut_range(
     end: Position,
     slice_bytes: int,
 ) -> list[list[FileSlice]]:
-    """Groups of slices of about `slice_bytes` that together hold every frame from `first` to before `end`, in
-    order.
+    """Group slices of about `slice_bytes` that together hold a range, in order.
+
+    They hold every frame from `first` to before `end`.
     """
     groups: list[list[FileSlice]] = []
     size = slice_bytes

@@ -46,6 +46,6 @@ class ReportedHolds:
                 self._writer.submit(self._changes.move_hold(number, position), refused)
 
     def _keep(self, number: int, position: Position) -> None:
-        """Write a hold later that the disk did not take, unless it has moved on by then."""
+        """Write a refused hold later, unless it has moved on by then."""
         self._reported.setdefault(number, position)
         self._write_after(FULL_DISK_DELAY_S)

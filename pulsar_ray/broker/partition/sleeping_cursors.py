@@ -20,7 +20,7 @@ from pulsar_ray.managed_ledger.log.manifest_records import Subscription
 
 
 class SleepingCursors:
-    """Runs on the owner loop; files are read on another thread, not on the one that commits."""
+    """Runs on the owner loop; files are read on a thread that does not commit."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -11,7 +11,10 @@ from pulsar_ray.session.session_table import Carrier
 MAX_GROUP_BYTES = 32 * 1024 * 1024
 
 Admitted: TypeAlias = tuple[ProducerEndpoint, BlockHeader, memoryview, Carrier | None]
-"""A block on its way to the disk; until it is answered it counts against what may be held of its carrier."""
+"""A block on its way to the disk.
+
+Until it is answered it counts against the bytes that may be held of its carrier.
+"""
 
 
 class WaitingBlocks:
@@ -35,12 +38,12 @@ class WaitingBlocks:
         )
 
     def next_seqs(self, incarnation: int) -> list[int]:
-        """What a producer's entry_seq is behind each of its blocks."""
+        """Return a producer's entry_seq behind each of its blocks."""
         headers = [header for _, header, *_ in self._blocks]
         return [h.entry_seq + h.entries for h in headers if h.incarnation == incarnation]
 
     def take_group(self) -> list[Admitted]:
-        """All of them, or as many of the oldest as one write may have; one at least."""
+        """Take as many of the oldest blocks as one write may have; one at least."""
         if self.size_bytes <= MAX_GROUP_BYTES:
             group, self._blocks = self._blocks, []
             self.size_bytes = 0

@@ -1,4 +1,4 @@
-"""The log of broker processes: lines with time, level and logger, and none of them over and over."""
+"""The log of broker processes: time, level and logger, and no line over and over."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FORMAT = "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s [%(process)d]: %(mess
 
 
 def begin_broker_log() -> None:
-    """Write what this process logs to its standard error, which Ray keeps in a file of the actor.
+    """Log to this process's standard error, which Ray keeps in a file of the actor.
 
     May be called again.
     """
@@ -50,7 +50,7 @@ class BrokerLog(logging.Handler):
 
 
 class RepeatFilter(logging.Filter):
-    """Lets a line through once, and then no more than every ten minutes, with the number of those between."""
+    """Lets a line through once, and then at most every ten minutes with a count."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         super().__init__()

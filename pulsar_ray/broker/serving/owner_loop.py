@@ -1,4 +1,4 @@
-"""The one event loop that owns an actor's state, and the one thread that touches its disk.
+"""The event loop that owns an actor's state, and the thread that touches its disk.
 
 Ray methods run on Ray's own loops: they hand a call over and await the reply. Nothing on the owner loop
 blocks on a disk.
@@ -35,7 +35,7 @@ GC_THRESHOLDS = (50_000, 20, 50)
 
 
 class OwnerLoop:
-    """A uvloop in a thread of its own, or one that runs already and is taken over for this.
+    """A uvloop in its own thread, or a running one that is taken over.
 
     An uncaught exception on it ends the process: half-alive is worse than dead.
     """
@@ -98,7 +98,10 @@ class OwnerLoop:
 
 
 class DiskThread:
-    """Runs disk work in order, off the owner loop, and reports each result back on the loop."""
+    """Runs disk work in order, off the owner loop.
+
+    Each result is reported back on the loop.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
         self._loop = loop
@@ -122,7 +125,7 @@ class DiskThread:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing that was submitted on the owner loop is under way: its work may be done here."""
+        """Whether no submitted work is under way: then the loop may do disk work itself."""
         return not self._unfinished
 
     async def run(self, work: Callable[[], T]) -> T:
@@ -162,15 +165,15 @@ def _outcome(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
 
 
 def prepare_broker_process() -> None:
-    """What every broker actor's process sets before it serves."""
+    """Set up the process of a broker actor, before it serves."""
     begin_broker_log()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    # Whatever it makes is closed to other users.
+    # All files that it makes are closed to other users.
     os.umask(0o077)
     raise_file_limit()
     # Threads started from here on inherit it.
     take_normal_priority(threading.current_thread())
-    # What was imported stays. To look for garbage in it first took 40 ms, and there was none.
+    # Imported modules stay. To look for garbage in it first took 40 ms, and there was none.
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
 

@@ -1,4 +1,7 @@
-"""Time in which this process ran: what a frozen actor missed must not count against those who spoke to it."""
+"""Time in which this process ran.
+
+A client must not be punished for what a frozen actor missed.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ LONGEST_GAP_MS = 2_000
 
 
 class RunningClock:
-    """A Clock whose monotonic time stands still while the process does: a longer gap counts as this long.
+    """A Clock whose monotonic time stands still while the process does.
+
+    A longer gap counts as this long.
 
     So no lease or grace period runs out before its owner has had time to read what arrived meanwhile.
     """

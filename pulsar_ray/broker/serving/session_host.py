@@ -43,7 +43,7 @@ STOPPED_LOOK_S = 0.1
 
 
 class SessionServer(Protocol):
-    """What the host serves."""
+    """The server behind a session host: a partition or a dispatcher."""
 
     def attach_details(self) -> dict[str, Any]: ...
 
@@ -189,7 +189,7 @@ class SessionHost:
         self.sessions.client_died(session_id)
 
     async def outlast(self, holders: Sequence[Session]) -> bool:
-        """Wait until those who hold what somebody wants have lost it, if their processes are stopped.
+        """Wait until stopped processes have lost what they hold and others want.
 
         False if one of them runs, or goes on: then it keeps what it holds.
         """

@@ -1,4 +1,4 @@
-"""The actor's end of the Ray carrier: a session's packets through calls of the actor's `exchange` method."""
+"""The actor's end of the Ray carrier: packets through calls of its `exchange` method."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ MAX_DOWN_BYTES = 4 * 1024 * 1024
 
 
 class TunnelCarrier:
-    """Numbered packets down wait here until a call fetches them. A newer call releases the one that waits."""
+    """Numbered packets down wait here until a call fetches them.
+
+    A newer call releases the one that waits.
+    """
 
     kind = "ray"
     is_peer_stopped = False
-    """What happens to a process is not seen through Ray."""
+    """Ray does not show whether a client's process is stopped."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -40,7 +43,7 @@ class TunnelCarrier:
             self._release()
 
     def retain(self, count: int) -> None:
-        """Calls bring at most what one client may have under way; there is nothing here to stop reading."""
+        """Do nothing: calls bring at most what one client may have under way."""
 
     def release(self, count: int) -> None:
         """See `retain`."""

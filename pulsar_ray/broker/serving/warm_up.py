@@ -1,4 +1,7 @@
-"""What an actor may need, and not for its first message: imported when it has been up for a while."""
+"""Imports that an actor may need, but not for its first message.
+
+They are made when it has been up for a while.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ WARM_UP_S = 30.0
 
 
 def warm_up_later(loop: asyncio.AbstractEventLoop) -> None:
-    """So that no message waits for an import. Thread-safe; the import is done beside the loop."""
+    """Import later, beside the loop, so that no message waits for it. Thread-safe."""
     loop.call_soon_threadsafe(loop.call_later, WARM_UP_S, _start)
 
 

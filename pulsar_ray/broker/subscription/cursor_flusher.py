@@ -1,4 +1,4 @@
-"""Making a cursor durable: in grouped writes, or at once if somebody waits for a receipt."""
+"""Making a cursor durable: in grouped writes, or at once for a receipt."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ class CursorDurability(Protocol):
     is_durable: bool
 
     async def flushed(self, version: int, *, at_once: bool = True) -> None:
-        """Wait until this version of the cursor is durable; without `at_once` by the next grouped write."""
+        """Wait until this version of the cursor is durable.
+
+        Without `at_once` that is by the next grouped write.
+        """
 
     def flush_soon(self) -> None:
         """Write the changes with the next grouped write."""
@@ -48,7 +51,9 @@ class MemoryOnly:
 
 
 class CursorFlusher:
-    """Runs on the owner loop, writes on the cursor's disk thread, one write at a time.
+    """Writes a cursor on its disk thread, one write at a time.
+
+    Runs on the owner loop.
 
     `on_mark_delete` is called with each mark-delete position once it is durable.
     """

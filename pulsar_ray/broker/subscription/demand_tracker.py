@@ -6,7 +6,7 @@ SATISFIED_TICKS = 2
 
 
 class DemandTracker:
-    """Lost when for two ticks nobody had room and nothing was granted, back as soon as somebody has room.
+    """Demand is satisfied after two ticks without room or grants, until somebody has room.
 
     So consumers that are only busy for a moment do not make their dispatcher come and go.
     """

@@ -29,7 +29,10 @@ async def start_dispatcher(
     host: SessionHost,
     on_fatal: Callable[[BaseException], None],
 ) -> DispatcherServer:
-    """Return a dispatcher that serves; runs on its owner loop. If this raises, it may be called again."""
+    """Return a dispatcher that serves; runs on its owner loop.
+
+    If this raises, it may be called again.
+    """
     loop = asyncio.get_running_loop()
     context = DispatcherContext(
         request.topic,

@@ -1,4 +1,4 @@
-"""The subscriptions of one dispatcher, as its server sees them, whether their topic is stored or not."""
+"""The subscriptions of one dispatcher, as its server sees them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ class DispatcherSubscriptions(Protocol):
 
     @property
     def reach(self) -> tuple[str, str]:
-        """A file beside the partition's segments, and its content: the proof of being able to read them."""
+        """A file beside the partition's segments, and its content.
+
+        A client that can read the content can read the segments.
+        """
 
     async def start(self) -> None:
         """Attach to the partition, open the durable subscription and follow. Raises refusals of either."""
@@ -65,7 +68,10 @@ class DispatcherSubscriptions(Protocol):
         """Delete the durable subscription with its consumers, durably. Raises the partition's refusal."""
 
     async def look_around(self) -> None:
-        """Learn the partition's state of now: it sends news only to dispatchers that wait for them."""
+        """Learn the partition's state of now.
+
+        It sends news only to dispatchers that wait for them.
+        """
 
     def stats(self) -> dict[str, dict[str, Any]]:
         """Describe each subscription by its name."""

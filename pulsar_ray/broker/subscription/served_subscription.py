@@ -81,14 +81,16 @@ class ServedSubscription:
     # --- consumers --------------------------------------------------------------------------------
 
     async def open_consumer(self, session: Session, request: OpenConsumer) -> ConsumerOpened:
-        """Attach a consumer, or attach it again; waits while one from before a restart may come back.
+        """Attach a consumer, or attach it again.
+
+        Waits while a consumer from before a restart may come back that excludes this one.
 
         Raises ConsumerBusy, and SessionLost if the session ended meanwhile.
         """
         attachment_number = session.attachment
         await self._wait_for_returning(_spec_of(request, 0))
         if session.is_ended or session.attachment != attachment_number:
-            # What was asked behind it, over a newer attachment, was done already: to leave, perhaps.
+            # Requests behind it, over a newer attachment, were carried out already: to leave, perhaps.
             raise SessionLost("the connection was lost while its consumer waited: attach again")
         self.core.expire(self.now_ms())
         numbering = self.consumers.numbering(
@@ -248,11 +250,14 @@ class ServedSubscription:
 
     @property
     def waits_for_entries(self) -> bool:
-        """Whether somebody is connected that new entries would concern, and has had room for some lately."""
+        """Whether somebody is connected who has had room for new entries lately."""
         return bool(self.consumers) and not self.turn.is_satisfied
 
     async def flushed(self, version: int, *, at_once: bool = True) -> None:
-        """Wait until this version of the cursor is durable; without `at_once` by the next grouped write."""
+        """Wait until this version of the cursor is durable.
+
+        Without `at_once` that is by the next grouped write.
+        """
         await self._durability.flushed(version, at_once=at_once)
 
     def now_ms(self) -> int:

@@ -31,7 +31,7 @@ _FOLLOWER_NUMBERS = itertools.count(1 << 40)
 
 
 class StoredSubscriptions:
-    """Follows the partition's log, and feeds from it one durable subscription or any number of readers."""
+    """Follows the partition's log, and feeds a durable subscription or readers from it."""
 
     def __init__(
         self, request: SubscriptionRequest, context: DispatcherContext, partition: PartitionLink

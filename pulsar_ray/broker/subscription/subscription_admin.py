@@ -1,4 +1,4 @@
-"""What an administrator asks of one durable subscription, at its dispatcher.
+"""An administrator's calls to one durable subscription, at its dispatcher.
 
 Every call may come twice: it is made durable before it is answered, and says what it changed.
 """

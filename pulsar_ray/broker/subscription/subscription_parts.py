@@ -100,7 +100,7 @@ def stored_subscription(
 
 
 def passing_subscription(context: DispatcherContext, name: str, epoch: int) -> PassingSubscription:
-    """Put together a subscription of a non-persistent topic: it has no log to read and no cursor to write."""
+    """Put together a subscription of a non-persistent topic, without log and cursor file."""
     clock, loop = context.clock, context.loop
     consumers, bodies = ConnectedConsumers(epoch), Bodies()
 

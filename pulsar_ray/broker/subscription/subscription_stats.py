@@ -1,6 +1,4 @@
-"""What a subscription's stats are made of in its dispatcher's process: counted as it happens, sampled once a
-second.
-"""
+"""The stats of a subscription: counted as it happens, sampled once a second."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Log(Protocol):
 
 
 class SubscriptionTurn:
-    """Runs on the owner loop, once for all that happened in one turn of the loop.
+    """Takes one turn for all that happened in one turn of the owner loop.
 
     `on_demand` is called when consumers have room again after a while without.
     """
@@ -80,7 +80,10 @@ class SubscriptionTurn:
         self.schedule()
 
     def log_moved(self) -> None:
-        """Run as well, if anybody is connected; several packets that were read late have one turn."""
+        """Run as well, if anybody is connected.
+
+        Several packets that were read late have one turn.
+        """
         if self._consumers:
             self.schedule()
 

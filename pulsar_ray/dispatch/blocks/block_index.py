@@ -15,10 +15,12 @@ _LEAST_STALE = 64
 
 
 class BlockIndex(dict[Key, DispatchBlock]):
-    """Blocks by key, the lowest first. They come in order, each once until `clear`, and go in any.
+    """Blocks by key, the lowest first.
 
-    So a sorted list of keys only grows at its end. What has gone stays there until it is half of the list:
-    adding and deleting cost next to nothing, searching one bisection.
+    They come in order, each once until `clear`, and go in any.
+
+    So a sorted list of keys only grows at its end. Keys of blocks that have gone stay there until
+    they are half of the list: adding and deleting cost next to nothing, searching one bisection.
     """
 
     __slots__ = ("_head", "_keys")
@@ -54,7 +56,10 @@ class BlockIndex(dict[Key, DispatchBlock]):
         return block
 
     def overlapping(self, ledger_id: int, first: int, last: int) -> Iterator[DispatchBlock]:
-        """The blocks that hold any of entries first..last; each may be deleted before the next comes."""
+        """Yield the blocks that hold any of entries first..last.
+
+        Each may be deleted before the next comes.
+        """
         keys = self._keys
         start = max(bisect_right(keys, (ledger_id, first)) - 1, 0)
         for key in keys[start : bisect_right(keys, (ledger_id, last))]:

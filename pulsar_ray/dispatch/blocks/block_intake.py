@@ -1,4 +1,4 @@
-"""Blocks that were read: what of them is still to be dispatched, and what consumers hold already."""
+"""Taking in blocks that were read: which rows wait, and which consumers hold already."""
 
 from __future__ import annotations
 
@@ -89,7 +89,10 @@ class BlockIntake:
         self._has_read = False
 
     def restore(self, consumer: Consumer, held: Sequence[ReportedRows]) -> None:
-        """A consumer says what it holds; blocks that were not read yet are settled when they are."""
+        """Give a consumer what it reports to hold.
+
+        Blocks that were not read yet are settled when they are.
+        """
         by_block: dict[tuple[int, int], RowRanges] = {}
         end = self._cursor.ledgers.end
         for ledger_id, entry_id, rows in held:
@@ -127,7 +130,7 @@ class BlockIntake:
             self._restore_in(self._consumers[consumer_id], block, row_sets.of_ranges(claimed))
 
     def _restore_in(self, consumer: Consumer, block: DispatchBlock, rows: RowSet) -> None:
-        """Make rows pending at a consumer that has them, as far as nobody else got them."""
+        """Make rows pending at a consumer that has them, unless others got them."""
         if block.is_batch:
             self._restore_batch(consumer, block, rows)
             return
@@ -135,7 +138,7 @@ class BlockIntake:
             self._blocks.restore(consumer, block, part, count)
 
     def _restore_batch(self, consumer: Consumer, block: DispatchBlock, rows: RowSet) -> None:
-        """A batch goes whole to one consumer: what it does not hold any more it has acknowledged."""
+        """Restore a batch whole: the rows that its consumer does not hold are acknowledged."""
         ref, position = block.ref, Position(*block.key)
         free = self._blocks.claim(block, ref.all_rows)
         if not free:
@@ -165,5 +168,5 @@ class BlockIntake:
 
 
 def _before(position: tuple[int, int]) -> Position:
-    """The last entry of what ends before a position that is not the first of its ledger."""
+    """Return the entry before a position that is not the first of its ledger."""
     return Position(position[0], position[1] - 1)

@@ -1,4 +1,4 @@
-"""Where a stored block lies and which entries it holds: what a dispatcher knows of it."""
+"""Where a stored block lies and which entries it holds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pulsar_ray.model.row_sets import RowSet, span
 
 
 class BlockRef(NamedTuple):
-    """A block in a segment. A block is one entry whose rows are batch indexes, or rows that are entries.
+    """A block in a segment file.
+
+    It is one entry whose rows are batch indexes, or its rows are entries.
 
     A dispatcher handles `messages` rows, numbered from 0, whichever it is; only acknowledging tells them
     apart.

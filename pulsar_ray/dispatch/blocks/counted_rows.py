@@ -1,4 +1,4 @@
-"""Rows of a block that wait to be dispatched, each with the redelivery count it will carry.
+"""Rows of a block that wait, each with the redelivery count it will carry.
 
 A list of `CountedRows` (rows, count): one for each count, none of them empty, disjoint.
 """
@@ -40,7 +40,7 @@ def size(parts: list[CountedRows]) -> int:
 
 
 def take(parts: list[CountedRows], limit: int) -> tuple[RowSet, int]:
-    """Take the first rows that share one count, at most `limit` of them; returns them and the count."""
+    """Take the first rows that share one count, at most `limit`; returns both."""
     i, (rows, count), taken = 0, parts[0], 0
     if len(parts) > 1:
         i, (rows, count) = min(enumerate(parts), key=_first_bit)
@@ -57,7 +57,7 @@ def take(parts: list[CountedRows], limit: int) -> tuple[RowSet, int]:
 
 
 def in_order(parts: list[CountedRows]) -> Iterator[CountedRows]:
-    """Take everything: rows that share a count and have none of another between them, in order."""
+    """Take everything, in order: runs of rows that share a count."""
     while parts:
         yield take(parts, row_sets.MAX_ROWS)
 

@@ -36,14 +36,14 @@ class BlockWatcher(Protocol):
 
 
 class DispatchBlocks:
-    """Blocks in the order of the log, the queues of those with rows to dispatch, and the totals."""
+    """Blocks in the order of the log, the queues of those that wait, and totals."""
 
     def __init__(self) -> None:
         self.index = BlockIndex()
         self.fresh: deque[DispatchBlock] = deque()
         """Blocks never dispatched, in order; those without waiting rows are stale and skipped."""
         self.waiting: SortedDict = SortedDict()
-        """Blocks whose waiting rows came back or are the rest of a block that was cut, by key."""
+        """Blocks by key whose waiting rows came back or are a cut block's rest."""
         self.suspects = SuspectQueue()
         self.waiting_messages = 0
         self.unacked_messages = 0
@@ -96,7 +96,9 @@ class DispatchBlocks:
         return rows, count
 
     def take_rows(self, block: DispatchBlock, rows: RowSet) -> list[tuple[RowSet, int]]:
-        """Take these waiting rows off a block; in order, rows that share a redelivery count, and it.
+        """Take these waiting rows off a block; returns them in order with their redelivery counts.
+
+        Rows that share a count come together.
 
         `queue_rest` follows when no more are taken.
         """
@@ -111,7 +113,7 @@ class DispatchBlocks:
         return list(counted_rows.in_order(taken))
 
     def queue_rest(self, block: DispatchBlock) -> None:
-        """What is left of a block that rows were taken off waits with those that came back."""
+        """Let the rest of a cut block wait with the rows that came back."""
         if block.waiting:
             self.waiting[block.key] = block
         elif self.waiting:
@@ -170,7 +172,7 @@ class DispatchBlocks:
         return rows
 
     def settle(self, delivery: Delivery, rows: RowSet) -> int:
-        """Some rows of a delivery are no longer pending, as far as they were; returns how many."""
+        """Settle some rows of a delivery; returns how many of them were pending."""
         gone = delivery.rows & rows
         messages = gone.bit_count()
         if gone:
@@ -216,7 +218,10 @@ class DispatchBlocks:
             del self.index[block.key]
 
     def settle_batch(self, block: DispatchBlock, rows: RowSet, takes_from_waiting: bool) -> None:
-        """Messages of a batch are acknowledged, but not all; a batch that waits may still come whole."""
+        """Settle acknowledged messages of a batch, but not all.
+
+        A batch that waits may still come whole.
+        """
         for delivery in tuple(block.deliveries):
             self.settle(delivery, rows)
         if takes_from_waiting:

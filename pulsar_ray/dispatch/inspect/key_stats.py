@@ -1,4 +1,4 @@
-"""What the stats of a Key_Shared subscription say, with Pulsar's field names."""
+"""The stats of a Key_Shared subscription, with Pulsar's field names."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def key_hash_range_arrays(keyed: KeySharedPolicy, consumer_id: int) -> list[list
 
 
 def key_owner(dispatcher: Dispatcher, key: str) -> dict[str, Any]:
-    """The hash of a key (an ordering key counts alike), who owns it, and who still drains it.
+    """Describe a key: its hash, its owner, and the consumer that still drains it.
+
+    An ordering key counts alike.
 
     `owner` is None if nobody does, or nobody is connected. Raises NotAllowedError if the consumers are of
     another type.

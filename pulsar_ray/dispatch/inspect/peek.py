@@ -1,4 +1,4 @@
-"""What a subscription still has to deliver of stored blocks, looked at without moving anything. Pure."""
+"""Finding undelivered messages in stored blocks, without moving anything. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pulsar_ray.model.row_ranges import RowRanges
 
 
 class Peeked(NamedTuple):
-    """Rows of a block that are not acknowledged, and how often its first one was redelivered."""
+    """Unacknowledged rows of a block, and the redelivery count of the first one."""
 
     block: BlockRef
     rows: RowRanges
@@ -33,7 +33,10 @@ def unacknowledged_rows(cursor: ManagedCursor, block: BlockRef) -> RowRanges:
 
 
 def peek(cursor: ManagedCursor, blocks: Iterable[BlockRef], messages: int) -> list[Peeked]:
-    """The first so many messages of these blocks that are not acknowledged; blocks without any left out."""
+    """Return the first so many unacknowledged messages of these blocks.
+
+    Blocks without any are left out.
+    """
     found: list[Peeked] = []
     for block in blocks:
         if messages <= 0:

@@ -18,7 +18,9 @@ MAX_SHOWN = 100
 
 
 def why_blocked(dispatcher: Dispatcher, now_ms: int) -> dict[str, Any]:
-    """What keeps messages from going out now; `reason` says the most important of it in a sentence.
+    """Describe what keeps messages from going out now.
+
+    `reason` has the most important of it in a sentence.
 
     `hashes`: those of a Key_Shared subscription whose messages wait although their consumer might take them,
     with `heldBy` (consumer, unacknowledged messages, their ids as [ledger, entry, batch index]), `owner` and
@@ -63,7 +65,10 @@ def _reason(dispatcher: Dispatcher, hashes: list[dict[str, Any]], consumers: lis
 
 
 def _in_the_way(dispatcher: Dispatcher, consumers: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those who have messages waiting; if nobody takes anything, nothing is read, and all of them are."""
+    """Return the consumers that have messages waiting.
+
+    If nobody takes anything, nothing is read, and all of them are.
+    """
     waited_for = [one for one in consumers if one["waitingMessages"]]
     if not waited_for and dispatcher.has_unread and len(consumers) == len(dispatcher.consumers):
         return consumers

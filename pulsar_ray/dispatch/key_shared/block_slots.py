@@ -23,12 +23,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _MANY_KEYS = 4096
-"""Of more at once each would cost the same again, or more where they outgrow the processor's caches."""
+"""Keys that are hashed together at most.
+
+Of more at once each would cost the same again, or more where they outgrow the processor's caches.
+"""
 _MANY_BYTES = 256 * 1024
 
 
 def needs_payload(header: BlockHeader) -> bool:
-    """Whether the block's header does not say all: its rows are entries with keys of their own."""
+    """Return whether a block's rows are entries with keys of their own.
+
+    Then its header does not name them all.
+    """
     return (
         header.row_is_entry
         and header.payload_format == ARROW
@@ -52,11 +58,11 @@ class _Rows(NamedTuple):
     keyless: int
     """The slot of rows without a key."""
     columns: list[_Keys]
-    """What comes first of them that a row has counts."""
+    """The first of them that a row has counts."""
 
 
 class SlotsOfBlocks:
-    """Finds the slots of blocks one after the other, and hashes the keys of several together.
+    """Finds the slots of blocks one after the other, hashing several blocks' keys together.
 
     That costs a quarter of hashing blocks of a thousand keys one by one, and less with smaller ones. Ask
     `is_full` after each: keys are copied.
@@ -90,7 +96,10 @@ class SlotsOfBlocks:
             self.add_header(header)
 
     def add_header(self, header: BlockHeader) -> None:
-        """The next block has the key of its first message. Raises InvalidMessage; then nothing was added."""
+        """Add a block by its header: it has the key of its first message.
+
+        Raises InvalidMessage; then nothing was added.
+        """
         self.add_slot(self._slot_in(header))
 
     def add_unreadable(self) -> None:
@@ -124,7 +133,10 @@ class SlotsOfBlocks:
         return slot_of(sticky_key(metadata.ordering_key, metadata.key), self._slotting)
 
     def take(self) -> list[Slots]:
-        """The slots of all blocks added since the last call, in order; one if those of all rows agree."""
+        """Return the slots of all blocks added since the last call, in order.
+
+        A block whose rows agree has one slot.
+        """
         found, self._found = self._found, []
         self._keys = self._bytes = 0
         columns = [column for block in found if isinstance(block, _Rows) for column in block.columns]

@@ -1,4 +1,4 @@
-"""Hashes that moved to another consumer while their former one still has unacknowledged messages of them.
+"""Hashes whose former consumer still has unacknowledged messages of them.
 
 They wait, and only they, so that the messages of a key are with one consumer at a time (PIP-379).
 """
@@ -50,7 +50,7 @@ class DrainingHashes:
         return {slot for drains in self._of.values() for slot in drains}
 
     def replace(self, held: Iterable[Held]) -> None:
-        """Owners have changed: this is what drains now. What drained before keeps its counters."""
+        """Take the slots that drain now; those that drained before keep their counters."""
         before, self._of = self._of, {}
         for consumer_id, slot, messages in held:
             drain = before.get(consumer_id, {}).get(slot) or Drain(0)
@@ -96,7 +96,10 @@ class DrainingHashes:
         self.replace(())
 
     def stats(self, consumer_id: int) -> dict[str, Any]:
-        """What Pulsar's stats of a consumer say of its draining hashes; messages are counted, not entries."""
+        """Describe a consumer's draining hashes with Pulsar's names.
+
+        Messages are counted, not entries.
+        """
         drains = self._of.get(consumer_id, {})
         return {
             "drainingHashesCount": len(drains),

@@ -24,7 +24,9 @@ DEFAULT_KEY_SHARED = KeySharedSpec()
 
 
 def key_shared_spec(told: Any) -> KeySharedSpec:
-    """What a client said: (mode, allows out of order delivery, ranges), or None for the defaults.
+    """Read a client's request: (mode, allows out of order delivery, ranges), or None.
+
+    None stands for the defaults.
 
     Raises ConsumerAssignError for anything else.
     """

@@ -23,7 +23,10 @@ class HashRing:
         self._names: dict[int, tuple[str, int]] = {}
 
     def add(self, consumer_id: int, name: str, spec: KeySharedSpec) -> None:
-        """Set its points: UTF-8 of name, NUL, name index, NUL, 1 to the number of points."""
+        """Set a consumer's points on the ring.
+
+        The hashed text is UTF-8 of its name, NUL, name index, NUL, 1 to the number of points.
+        """
         taken = {index for other, index in self._names.values() if other == name}
         index = next(number for number in range(len(taken) + 1) if number not in taken)
         self._names[consumer_id] = (name, index)
@@ -42,7 +45,10 @@ class HashRing:
         del self._names[consumer_id]
 
     def regions(self) -> list[Region]:
-        """The regions below each point; what lies above the last belongs to the first point's owner."""
+        """Return the regions below each point.
+
+        Slots above the last one belong to the first point's owner.
+        """
         found: list[Region] = []
         start = 1
         for slot, owners in self._points.items():

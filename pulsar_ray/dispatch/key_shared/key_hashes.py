@@ -1,4 +1,4 @@
-"""Murmur3 of many keys at once, as they lie in a column: no Python object for a key."""
+"""Murmur3 of many keys at once, without a Python object for a key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _SHORT = 16
 _LONGEST = 64
-"""Bytes of keys that are hashed together, each step for all of them; longer ones are hashed singly."""
+"""Keys are hashed together up to this many bytes; longer ones singly."""
 _Numbers: TypeAlias = "NDArray[np.uint32]"
 
 

@@ -1,4 +1,4 @@
-"""Where messages of each slot go now: to the slot's owner, or nowhere while it drains or has none."""
+"""Where each slot's messages go now: to its owner, or nowhere while it drains."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 NOWHERE = -1
 _FEW = 16
-"""Comparing with so many consumers costs less than finding out which of them a block has rows for."""
+"""With so few consumers comparing is cheaper than finding out whose rows a block has."""
 
 
 class KeyRoutes:
     """Consumers by number, and the number of each slot.
 
-    What a consumer that has lost slots still holds of them is counted when they move, so that nothing is
+    Messages that a consumer still holds of slots it has lost are counted when they move, so that nothing is
     counted per message while nobody comes or goes. Slots whose new owner allows out of order delivery do not
     wait.
     """
@@ -39,7 +39,10 @@ class KeyRoutes:
         self._numbers: NDArray[np.int32] = np.array([NOWHERE], np.int32)
         """All that the table may have."""
         self._version = object()
-        """Another one whenever a slot moves. No number: blocks outlive these routes and keep their shares."""
+        """Another object whenever a slot moves.
+
+        It is no number: blocks outlive these routes and keep their shares.
+        """
 
     def admit(self, spec: ConsumerSpec) -> None:
         """Give a consumer slots; `join` follows. Raises ConsumerAssignError, and then nothing has changed."""
@@ -63,7 +66,7 @@ class KeyRoutes:
         return None if number < 0 else self.consumers[number]
 
     def shares(self, block: DispatchBlock) -> dict[int, RowSet]:
-        """The rows of a block by the number of the consumer they go to, NOWHERE among them.
+        """Split the rows of a block by their consumers' numbers, NOWHERE among them.
 
         Found anew only after a slot has moved.
         """
@@ -84,14 +87,17 @@ class KeyRoutes:
         return {number: rows for number, rows in zip(among.tolist(), found, strict=True) if rows}
 
     def restored(self, delivery: Delivery) -> None:
-        """A consumer that attached again holds these rows; some may be of slots that are another's now."""
+        """Note rows that a consumer holds which attached again.
+
+        Some may be of slots that are another's now.
+        """
         for slot, messages in slot_counts(delivery, delivery.rows):
             if self._must_drain(delivery.consumer, slot):
                 self.draining.add(Held(delivery.consumer.spec.consumer_id, slot, messages))
                 self._send(slot, NOWHERE)
 
     def settled(self, delivery: Delivery, before: RowSet) -> list[int]:
-        """Rows of a delivery are not pending any more; returns the slots that have become free by that."""
+        """Note settled rows of a delivery; returns the slots that have become free."""
         consumer_id = delivery.consumer.spec.consumer_id
         if not self.draining.is_drained_by(consumer_id):
             return []
@@ -146,7 +152,7 @@ class KeyRoutes:
         )
 
     def _set_route(self, slot: int) -> bool:
-        """Send a slot to its owner unless somebody still drains it; returns whether it goes there."""
+        """Send a slot to its owner unless somebody still drains it; returns whether."""
         if self.draining.holders(slot):
             return False
         self._send(slot, int(self._owners[slot]))

@@ -28,14 +28,17 @@ from pulsar_ray.model.row_sets import RowSet
 
 
 def new_regions(spec: KeySharedSpec, replica_points: int) -> HashRegions:
-    """How a subscription divides the slots; `replica_points` 0 means by hash range, not by a ring."""
+    """Make the division of the slots.
+
+    `replica_points` 0 means by hash range, not by a ring.
+    """
     if spec.mode is KeySharedMode.Sticky:
         return StickyRanges()
     return HashRing(replica_points) if replica_points else AutoSplitRanges()
 
 
 class KeySharedPolicy:
-    """Any number of consumers; the order of each key is kept while they come, go and fail.
+    """Keeps the order of each key while consumers come, go and fail.
 
     Priority levels have no effect, as in Pulsar. Suspects (left behind by a crash) go singly to their slot's
     owner once it holds nothing else, and it gets nothing behind them before.
@@ -130,7 +133,9 @@ class KeySharedPolicy:
         self._changed.clear()
 
     def _pass_by_fresh(self) -> None:
-        """Let fresh blocks below one that came back wait like it: what is ready comes before what is fresh.
+        """Let fresh blocks below one that came back wait like it.
+
+        Ready blocks come before fresh ones.
 
         A block can come back that was never dispatched here: its consumer had it from a former dispatcher.
         """
@@ -192,7 +197,9 @@ class KeySharedPolicy:
         grants: list[Grant],
         below: int | None,
     ) -> bool:
-        """Grant a block's rows (those below a row) to owners among the takers, as far as they have room.
+        """Grant a block's rows to owners among the takers, as far as they have room.
+
+        Only rows below `below` are granted, if it is given.
 
         Returns whether something is left for them.
         """

@@ -1,4 +1,4 @@
-"""Which waiting blocks have rows for which consumer, and which rows wait for their slot to become free."""
+"""Which waiting blocks have rows for which consumer, or for a slot that drains."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Key = tuple[int, int]
 
 
 class Parked:
-    """Blocks with rows of one slot that cannot go anywhere now, and since when there are any."""
+    """Blocks with rows of one slot that drains, and the time of the first."""
 
     __slots__ = ("blocks", "since_ms")
 

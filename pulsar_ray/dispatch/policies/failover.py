@@ -1,6 +1,6 @@
-"""Failover: one of the consumers is active and gets everything, in order; the others stand by.
+"""Failover: the active consumer gets everything, in order; the others stand by.
 
-Who it is, is a function of the consumers that are there, and is looked at again whenever one comes or goes
+The active one is a function of the consumers that are there, and elected anew whenever one comes or goes
 (Pulsar's documentation on Failover; for several topics the ring of its ConsistentHashingTopicRouter).
 """
 
@@ -41,7 +41,7 @@ class FailoverPolicy(SingleActivePolicy):
         self.must_elect = True
 
     def elect(self, topic: str) -> Consumer | None:
-        """Make the one active whose turn it is on this partition; None if nobody is there."""
+        """Make the consumer active whose turn it is on this partition; None if nobody is."""
         self.must_elect = False
         specs = [consumer.spec for consumer in self._candidates]
         self.active = self._candidates[elected_index(specs, topic)] if specs else None
@@ -68,8 +68,9 @@ def elected_index(specs: Sequence[ConsumerSpec], topic: str) -> int:
 
 
 def _on_ring(names: Sequence[str], topic: str) -> int:
-    """The index of the name with the first point at or behind the topic's hash; of colliding points the last
-    name's counts.
+    """Return the index of the name whose point follows the topic's hash.
+
+    Of colliding points the last name's counts.
     """
     points: dict[int, int] = {}
     for index, name in enumerate(names):

@@ -1,4 +1,4 @@
-"""How a subscription type shares out its messages: the part of a dispatcher that differs between types."""
+"""How a subscription type shares out its messages."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.model.row_sets import RowSet
 
 WHOLE_BLOCK_ROWS = 128
-"""A block of fewer rows is cheap to decode twice: it is cut without a second thought."""
+"""Blocks of fewer rows are cheap to decode twice, and cut whenever it helps."""
 
 
 class GrantSource(Protocol):
-    """What a policy may use of the dispatcher."""
+    """The part of a dispatcher that a policy may use."""
 
     blocks: DispatchBlocks
     now_ms: int
@@ -27,14 +27,20 @@ class GrantSource(Protocol):
         """Give waiting rows of a block to a consumer."""
 
     def grant_taken(self, consumer: Consumer, block: DispatchBlock, rows: RowSet, count: int) -> Grant:
-        """Give rows that share a redelivery count, and that the caller takes off the block, to a consumer."""
+        """Grant rows that share a redelivery count; the caller takes them off the block."""
 
     def grant_suspect(self, consumer: Consumer, block: DispatchBlock, row: int | None = None) -> Grant:
-        """Give one suspect message of a block, the first without `row`, to one that has nothing else."""
+        """Grant one suspect message of a block to a consumer that has nothing else.
+
+        It is the first one without `row`.
+        """
 
 
 class DispatchPolicy(Protocol):
-    """One per dispatcher, made for the type of its first consumer and kept until the last has left."""
+    """Shares out messages for the type of the consumers.
+
+    One is made for the first consumer, and kept until the last has left.
+    """
 
     is_ordered: bool
     """Redelivery goes back and repeats everything after it; cumulative acknowledgment is allowed."""
@@ -56,7 +62,7 @@ class DispatchPolicy(Protocol):
 
 
 def rows_that_fit(consumer: Consumer, block: DispatchBlock, wanted: int, room: int) -> int:
-    """How many of the `wanted` rows of a block go to a consumer with this room; 0: it had better wait.
+    """Return how many of a block's `wanted` rows fit a consumer; 0: it waits.
 
     An Arrow batch is worth most whole: each part is decoded anew. So a block is cut at the end of a
     consumer's permits only where it is larger than half of the consumer's queue. A smaller one waits:

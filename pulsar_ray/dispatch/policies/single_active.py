@@ -13,7 +13,9 @@ from pulsar_ray.errors import ConsumerBusy
 
 
 class SingleActivePolicy:
-    """Grants in the order of the log to the active consumer; blocks stay whole within its credit.
+    """Grants in the order of the log to the active consumer.
+
+    Blocks stay whole within its credit.
 
     Unacknowledged messages are not limited here, as in Pulsar.
     """
@@ -25,7 +27,7 @@ class SingleActivePolicy:
         self.must_elect = False
         """Always False where there is only one; consumers came or went since the last election."""
         self.active: Consumer | None = None
-        """Who gets the messages."""
+        """The consumer that gets the messages."""
 
     def admit(self, spec: ConsumerSpec, present: Collection[Consumer]) -> None:
         """Raise ConsumerBusy if there is a consumer already."""

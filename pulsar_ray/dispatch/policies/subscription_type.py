@@ -1,4 +1,4 @@
-"""Which type a subscription has: the first consumer's, until the last one has left; and its policy."""
+"""The type of a subscription: the first consumer's, until the last one has left."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ POLICIES: dict[ConsumerType, Callable[[], DispatchPolicy]] = {
 
 
 class SubscriptionType:
-    """The type of a subscription's consumers, with the policy and the slots of keys that belong to it."""
+    """The type of a subscription's consumers, with its policy and its slots of keys."""
 
     def __init__(self, settings: DispatchSettings, blocks: DispatchBlocks) -> None:
         self._settings = settings
@@ -35,7 +35,7 @@ class SubscriptionType:
         self.keyed: KeySharedPolicy | None = None
         """The policy, if the consumers are Key_Shared."""
         self.slotting: Slotting | None = None
-        """What offered blocks must come with the slots of."""
+        """The slots that offered blocks must come with."""
 
     def check(self, spec: ConsumerSpec) -> None:
         """Raise ConsumerBusy if a consumer has another type than those present."""

@@ -1,1 +1,4 @@
-"""Messages a crashed consumer held come again singly, so that a second crash has a culprit (ADR 0007)."""
+"""Suspects: messages of a crashed consumer come again singly (ADR 0007).
+
+So a second crash has a culprit.
+"""

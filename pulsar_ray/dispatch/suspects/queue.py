@@ -1,4 +1,4 @@
-"""Blocks with suspect rows: those that a consumer held when it crashed, and that nobody holds now."""
+"""Blocks with suspect rows: a crashed consumer held them, and nobody does now."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ class SuspectQueue:
         return self._blocks.peekitem(0)[1] if self._blocks else None
 
     def first_free(self) -> DispatchBlock | None:
-        """The lowest block with a suspect that may go out: of a batch only while nobody has part of it."""
+        """The lowest block with a suspect that may go out.
+
+        Of a batch one may only while nobody has part of it.
+        """
         return next((b for b in self.blocks() if not (b.is_batch and b.deliveries)), None)
 
     def add(self, block: DispatchBlock, rows: RowSet, count: int) -> None:
@@ -45,7 +48,10 @@ class SuspectQueue:
         self._blocks[block.key] = block
 
     def take(self, block: DispatchBlock, row: int | None = None) -> tuple[RowSet, int]:
-        """Take one suspect row off a block, the first if none is named; with its redelivery count."""
+        """Take one suspect row off a block, with its redelivery count.
+
+        It is the first if none is named.
+        """
         if row is None:
             rows, count = counted_rows.take(block.suspects, 1)
             self._forget_if_empty(block)

@@ -16,14 +16,20 @@ from pulsar_ray.model.row_sets import numbers_of
 from pulsar_ray.numpy_on_demand import np
 
 Barriers: TypeAlias = dict[int, tuple[tuple[int, int], int]]
-"""By number of a consumer: block and row of its first suspect. Nothing at or behind it may be granted."""
+"""Block and row of the first suspect, by number of a consumer.
+
+Nothing at or behind it may be granted.
+"""
 
 
 # ---- one active consumer: in the order of the log
 
 
 def comes_first(suspect: DispatchBlock, block: DispatchBlock | None) -> bool:
-    """Whether a block's first suspect lies before everything that waits as usual, `block` at its head."""
+    """Return whether a block's first suspect lies before all rows that wait as usual.
+
+    `block` is at the head of these.
+    """
     if block is None or suspect.key < block.key:
         return True
     return suspect is block and _first(suspect.suspects) < _first(block.waiting)
@@ -47,7 +53,7 @@ def _first(parts: list[CountedRows]) -> int:
 def dispatch_to_free(
     consumers: Collection[Consumer], source: GrantSource, grants: list[Grant]
 ) -> Consumer | None:
-    """Give suspects to consumers that hold nothing; returns the consumer that is kept free for the rest."""
+    """Give suspects to consumers that hold nothing; returns one kept free for the rest."""
     for consumer in consumers:
         if consumer.unacked == 0 and source.room(consumer) > 0:
             block = source.blocks.suspects.first_free()
@@ -67,7 +73,7 @@ def dispatch_to_free(
 
 
 def dispatch_to_owners(routes: KeyRoutes, source: GrantSource, grants: list[Grant]) -> Barriers:
-    """Give each consumer its first suspect if it holds nothing else; returns who must wait where."""
+    """Give each idle consumer its first suspect; returns where the others must wait."""
     first = _first_suspects(routes, source)
     for number, (block, row) in first.items():
         consumer = routes.consumers[number]

@@ -27,7 +27,7 @@ class ConnectedConsumers(dict[int, ConsumerEndpoint]):
         self._numberings: dict[int, int] = {}
 
     def numbering(self, incarnation: int, *, is_known: bool) -> int:
-        """Return the id of a consumer's numbering: a new one unless the dispatcher knows the consumer."""
+        """Return the id of a consumer's numbering: a new one unless the consumer is known."""
         if not is_known:
             self._numberings[incarnation] = next(self._ids)
         return self._numberings[incarnation]

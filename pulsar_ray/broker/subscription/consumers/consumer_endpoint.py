@@ -11,7 +11,7 @@ from pulsar_ray.session.session_table import Session
 
 
 class ConsumerEndpoint:
-    """One attachment of a consumer: it sends deliveries once it is open, and resets of the queue.
+    """One attachment of a consumer; once it is open, deliveries and resets are sent.
 
     `numbering` is the id under which this consumer's deliveries are counted.
     """
@@ -39,7 +39,7 @@ class ConsumerEndpoint:
         self._known_active: bool | None = None
 
     def open(self, again: Sequence[Grant], generation: int) -> None:
-        """Send `again`, and then everything that was granted since; the client knows now that it is open."""
+        """Send `again`, and then all grants since: the client knows that it is open."""
         early, self._early = self._early or [], None
         self.deliver(again, generation)
         for of_generation, grants in early:
@@ -90,7 +90,7 @@ class ConsumerEndpoint:
         )
 
     def notify_active(self, is_active: bool, generation: int) -> None:
-        """Send whether the consumer is the active one, once it is open and unless it knows."""
+        """Send whether the consumer is active, once it is open and unless it knows."""
         if self._early is None and is_active is not self._known_active:
             self._known_active = is_active
             self.session.send(encode_request(Reset(self.consumer_id, generation, is_active=is_active)))

@@ -22,11 +22,17 @@ class DeliveryProgress(Protocol):
     async def has_more(
         self, subscription: ServedSubscription, endpoint: ConsumerEndpoint, numbering: int, received: int
     ) -> bool:
-        """Return whether anything stored by now is still to come to a consumer that has got this far."""
+        """Return whether anything stored by now is still to come to a consumer.
+
+        It has received this far.
+        """
 
 
 class StoredProgress:
-    """The progress of consumers of a stored topic: the partition is asked where its log ends."""
+    """The progress of consumers of a stored topic.
+
+    The partition is asked where its log ends.
+    """
 
     def __init__(self, partition: PartitionLink) -> None:
         self._partition = partition
@@ -44,10 +50,10 @@ class StoredProgress:
         core, loop = subscription.core, asyncio.get_running_loop()
         until = loop.time() + UNKNOWN_DEADLINE_S
         while (has_more := core.has_more(last)) is None and (left_s := until - loop.time()) > 0:
-            # What consumers brought along from before a restart is read whether they have room or not, and
-            # each reading ends with a turn.
+            # Blocks that consumers brought along from before a restart are read whether they have room or
+            # not, and each reading ends with a turn.
             await subscription.turn.wait_run(left_s)
-        # What a carrier lost comes when the consumer attaches again, which may be after this answer.
+        # Deliveries that a carrier lost come when the consumer attaches again, perhaps after this answer.
         received = received if numbering == endpoint.numbering else 0
-        # What its connection has not taken yet is under way as well, or is sent again in vain.
+        # Deliveries that its connection has not taken yet are under way as well, or are sent again in vain.
         return has_more is not False or core.is_under_way(endpoint.incarnation, received)

@@ -1,4 +1,4 @@
-"""Sending a consumer's grants: as places in files that it reads itself, or with their bytes."""
+"""Sending a consumer's grants: as places in files, or with their bytes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class DeliverySender(Protocol):
 
 
 class PlaceSender:
-    """Sends the places of blocks in files to a consumer that can read these; nothing waits here."""
+    """Sends the places of blocks to a consumer that reads the files; nothing waits here."""
 
     has_unsent = False
 
@@ -61,7 +61,9 @@ class PlaceSender:
 
 
 class BytesSender:
-    """Reads blocks from their files and sends the bytes; grants wait, unread, while the carrier is busy.
+    """Reads blocks from their files and sends the bytes.
+
+    Grants wait, unread, while the carrier is busy.
 
     With `is_held` the subscription holds its entries, so that a segment that is gone is damage.
     """

@@ -1,4 +1,7 @@
-"""Acknowledgments that reach a dispatcher before it was told of the entries: who published has their ids."""
+"""Acknowledgments that reach a dispatcher before it knows of the entries.
+
+A publisher has the ids of entries at once.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ MAX_WAITING = 1024
 
 
 class EarlyAcknowledgments:
-    """They wait until the partition has said where the log is: behind its end nothing can be acknowledged.
+    """Holds acknowledgments until the partition has answered where its log ends.
+
+    Behind that end nothing can be acknowledged.
 
     Runs on the owner loop. `look` asks; when it returns, what there was by then is known.
     """
@@ -30,7 +35,10 @@ class EarlyAcknowledgments:
         self._is_looking = False
 
     def add(self, acknowledge: Callable[[], None]) -> None:
-        """Call it once what there is now is known, or cannot be asked for; at once if too many wait."""
+        """Call `acknowledge` once the log's end is known; at once if too many wait.
+
+        It is called as well if the end cannot be asked for.
+        """
         if len(self._waiting) >= MAX_WAITING:
             acknowledge()
             return
@@ -42,7 +50,10 @@ class EarlyAcknowledgments:
             self._spawn(self._take())
 
     async def settled(self) -> None:
-        """Wait until all that were added by now are done; those that others add meanwhile do not count."""
+        """Wait until all acknowledgments that were added by now are done.
+
+        Those that others add meanwhile do not count.
+        """
         if self._taken is not None:
             await asyncio.shield(self._taken)
 
@@ -61,7 +72,10 @@ class EarlyAcknowledgments:
 
 
 def reach_of(request: Acknowledge) -> tuple[int, int]:
-    """The last entry that is named: clients send each kind in order, but bits may overlap."""
+    """Return the last entry that is named.
+
+    Clients send each kind in order, but bits may overlap.
+    """
     reach = (-1, -1)
     if request.ranges:
         ledger_id, _, last = request.ranges[-1]

@@ -1,4 +1,4 @@
-"""Calls that are made again because their answer was lost, though what they ask for was done."""
+"""Calls that come again because their answer was lost, though they were carried out."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ MAX_KNOWN = 256
 
 
 class RepeatedCalls:
-    """Does once what is asked for under one number; whoever asks again gets the same answer.
+    """Carries out a call once for its number, and answers every repeat alike.
 
-    What raised is done again. The last 256 are known, until the actor dies.
+    A call that raised is carried out again. The last 256 are known, until the actor dies.
     """
 
     def __init__(self) -> None:
         self._known: OrderedDict[int, asyncio.Task[Any]] = OrderedDict()
 
     async def once(self, number: int, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """The answer of `work`, of this time or of the first. Whoever waits no longer does not end it."""
+        """Return the answer of `work`, of this time or of the first.
+
+        A caller that waits no longer does not end it.
+        """
         task = self._known.get(number)
         if task is None:
             task = self._known[number] = asyncio.get_running_loop().create_task(work())

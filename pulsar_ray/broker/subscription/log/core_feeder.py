@@ -1,4 +1,4 @@
-"""Feeding a dispatcher's core with the log, from memory or from files, as far ahead as it wants."""
+"""Feeding a dispatcher's core with the log, from memory or from files."""
 
 from __future__ import annotations
 
@@ -28,10 +28,13 @@ class Feeder(Protocol):
     """Gives a dispatcher's core the entries that it wants."""
 
     problem: str
-    """What could not be read, for stats; "" if nothing."""
+    """The error of what could not be read, for stats; "" if there is none."""
 
     def feed(self, resume: Callable[[], None]) -> bool:
-        """Offer entries now; True if there were any. `resume` is called once a file has brought some."""
+        """Offer entries now; True if there were any.
+
+        `resume` is called once a file has brought some.
+        """
 
     def extend_to_end(self) -> None:
         """Extend the cursor to the log's end: unread entries are backlog, and may be acknowledged."""

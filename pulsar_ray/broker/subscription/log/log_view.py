@@ -1,4 +1,4 @@
-"""What a dispatcher knows of its partition's log:
+"""A dispatcher's view of its partition's log: durable end, segments, newest frames.
 
 how far it is durable, which segments there are, and what came last.
 
@@ -117,7 +117,7 @@ class LogView:
         return list(last.items())
 
     def blocks_from(self, position: Position, max_messages: int) -> list[BlockRef] | None:
-        """Blocks from `position` on out of memory; None if they have to be read from a file."""
+        """Return blocks from `position` on out of memory; None if a file must be read."""
         tail = self._tail
         if not tail or position < _first_entry(tail[0]):
             return None
@@ -166,7 +166,7 @@ class LogView:
 
 
 class FileRead:
-    """Frame headers from `position` on, of one segment as far as it can be read; `run` it on a thread."""
+    """Frame headers of one segment from `position` on; `run` reads them on a thread."""
 
     def __init__(
         self, segments: Sequence[Segment], offset: int, position: Position, max_messages: int
@@ -177,10 +177,12 @@ class FileRead:
         self._max_messages = max_messages
         self.place: Place | None = None
         self.damage: list[CorruptData] = []
-        """What could not be read and was left out. Entries behind it come all the same."""
+        """Damaged parts that were left out. Entries behind them come all the same."""
 
     def run(self, slotting: Slotting | None = None) -> ReadBlocks:
-        """The blocks, and `place` to go on at; of later segments only if damage left nothing in the first.
+        """Return the blocks, and set the `place` to go on at.
+
+        Blocks of later segments come only if damage left nothing in the first.
 
         With a `slotting` they come with their slots. Raises SegmentGone if the first segment is not there.
         """

@@ -12,7 +12,10 @@ from pulsar_ray.transport.cluster import AttachReply
 
 
 class PartitionFollower:
-    """The endpoint of a dispatcher at its partition; `on_advanced` gets each packet on the owner loop."""
+    """The endpoint of a dispatcher at its partition.
+
+    `on_advanced` gets each packet on the owner loop.
+    """
 
     awaits_packets = True
     """The partition sends packets of its own accord."""

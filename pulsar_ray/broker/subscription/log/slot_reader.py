@@ -23,7 +23,7 @@ _WINDOW_BYTES = 256 * 1024
 _SMALL_BLOCK_BYTES = 32 * 1024
 """Blocks up to here are read whole, and their neighbours with them."""
 _METADATA_BYTES = 1024
-"""Read of larger ones behind their header: what says where in the payload the keys are."""
+"""Bytes of larger blocks that are read behind their header: they describe the payload."""
 _BEGINNING_BYTES = 512 + _METADATA_BYTES
 
 
@@ -55,9 +55,9 @@ def slots_in(reader: SegmentReader, refs: Sequence[BlockRef], slotting: Slotting
 
 
 class _Window:
-    """The part of a segment that was read last: neighbouring small blocks cost one read together.
+    """The part of a segment that was read last.
 
-    What it finds of blocks is added to `blocks`.
+    Neighbouring small blocks cost one read together. The slots found go to `blocks`.
     """
 
     def __init__(self, reader: SegmentReader, end_offset: int, blocks: SlotsOfBlocks) -> None:

@@ -1,4 +1,4 @@
-"""The log of a subscription whose entries pass by: there is none, and nothing is read later."""
+"""The log of a subscription whose entries pass by: there is none."""
 
 from __future__ import annotations
 

@@ -11,14 +11,14 @@ from pulsar_ray.session.deliver_packets import DeliverEncoder
 from pulsar_ray.session.session_table import Session
 
 MAX_UNSENT_BYTES = 8 * 1024 * 1024
-"""A consumer whose connection has more to write than this gets nothing until it has less."""
+"""Unsent bytes of a connection above which its consumer gets nothing."""
 
 Bodies = dict[tuple[int, int], memoryview]
 """The bytes of blocks by (ledger id, first entry id)."""
 
 
 class PassingSender:
-    """Writes a grant's bytes to the carrier in the moment it is granted; nothing waits here.
+    """Writes a grant's bytes to the carrier at once; nothing waits here.
 
     `bodies` holds the blocks that are passing just now.
     """

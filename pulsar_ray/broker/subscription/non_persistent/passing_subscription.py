@@ -57,7 +57,7 @@ class PassingSubscription:
 
 
 def _slots(bodies: Iterable[memoryview], slotting: Slotting) -> list[Slots]:
-    """Find the slots of the rows of blocks; a block that cannot be decoded counts as keyless."""
+    """Find the slots of blocks' rows; a block that cannot be decoded counts as keyless."""
     blocks = SlotsOfBlocks(slotting)
     for body in bodies:
         try:

@@ -26,7 +26,7 @@ LOOK_DEADLINE_S = 2.0
 
 
 class PassingProgress:
-    """The progress of consumers of a non-persistent topic: nothing is stored that could be still to come."""
+    """The progress of consumers of a non-persistent topic: nothing stored is to come."""
 
     async def last_message(self, subscription: ServedSubscription) -> Any:
         """Raises OperationNotSupported."""
@@ -43,7 +43,9 @@ class PassingProgress:
 
 
 class PassingSubscriptions:
-    """Gives entries of the partition to consumers now; those that nobody has room for are lost.
+    """Gives the partition's entries to consumers at once.
+
+    Entries that nobody has room for are lost.
 
     Entries are numbered here, for the sake of credit and re-attachment; nobody outside sees the numbers. A
     subscription is there as long as its dispatcher is, and begins with what is published next.

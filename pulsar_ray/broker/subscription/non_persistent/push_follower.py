@@ -59,7 +59,10 @@ class PushFollower:
         self._partition.send(Follow(0, self._epoch, self._armed, self._taken_bytes, self._subscription))
 
     async def wait_armed(self) -> None:
-        """Return when the partition sends what is published from now on. Raises what calling it raises."""
+        """Return once the partition sends what is published from now on.
+
+        Raises the errors of calling it.
+        """
         while not (await self.look())["armed"]:
             self._report()
             await asyncio.sleep(RETRY_S)
