@@ -12,10 +12,9 @@ from typing import Any
 from pulsar_ray.asyncio.blocking_calls import in_thread
 from pulsar_ray.asyncio.consumer import Consumer
 from pulsar_ray.asyncio.home_loop import HomeLoop
-from pulsar_ray.asyncio.loop_handles import LoopClient, LoopConsumer, LoopProducer, LoopReader
+from pulsar_ray.asyncio.loop_handles import LoopClient, LoopConsumer, LoopProducer, LoopReader, shared_client
 from pulsar_ray.asyncio.producer import Producer
 from pulsar_ray.asyncio.reader import Reader
-from pulsar_ray.asyncio.shared_clients import shared_client
 from pulsar_ray.client.options.checks import check_flag, refuse
 from pulsar_ray.client.options.client_options import ClientOptions
 from pulsar_ray.client.options.consumer_options import ConsumerOptions

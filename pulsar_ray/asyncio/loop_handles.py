@@ -6,6 +6,7 @@ Calls that may block are made in a thread; the methods here are called on the lo
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pyarrow as pa
@@ -156,3 +157,22 @@ class LoopReader(Reader):
     @property
     def core(self) -> ConsumerCore:
         return self._consumer.core
+
+
+_Key = tuple[str, str, str]
+_lock = threading.Lock()
+_clients: dict[tuple[_Key, asyncio.AbstractEventLoop], LoopClient] = {}
+
+
+def shared_client(options: ClientOptions, address: str, loop: asyncio.AbstractEventLoop) -> LoopClient:
+    """The client of this loop; made by the first who asks."""
+    key = ((address, str(options.data_dir), options.transport), loop)
+    with _lock:
+        for known in list(_clients):
+            if known[1].is_closed():
+                _clients.pop(known)
+        client = _clients.get(key)
+        if client is None or not client.is_usable:
+            client = _clients[key] = LoopClient(address, **options.for_another_process())
+            client.live_on(loop)
+        return client

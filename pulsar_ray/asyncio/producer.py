@@ -11,11 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from pulsar_ray.asyncio.blocked_sends import BlockedSends
+from pulsar_ray.asyncio.blocked_sends import BlockedSends, SendFuture
 from pulsar_ray.asyncio.blocking_calls import in_thread
 from pulsar_ray.asyncio.lazy_handle import LazyHandle, OpeningClient
 from pulsar_ray.asyncio.loop_handles import LoopProducer
-from pulsar_ray.asyncio.send_future import SendFuture
 from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.errors import Timeout
 from pulsar_ray.lane.await_within import within

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -13,10 +14,11 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from pulsar_ray.cli.console import err, interrupted, rate, say, warn
 from pulsar_ray.cli.interrupt import Interrupt
 from pulsar_ray.cli.lines import key_rule, without_newline
-from pulsar_ray.cli.receipts import Receipts
 from pulsar_ray.cli.target import Target, pass_target
-from pulsar_ray.errors import PulsarException
+from pulsar_ray.client.producer.send_callbacks import ErrorCallback
+from pulsar_ray.errors import PulsarException, Result, error_from
 from pulsar_ray.model.enums import CompressionType
+from pulsar_ray.model.message_id import MessageId
 
 COMPRESSIONS = {kind.name.lower(): kind for kind in CompressionType}
 _PROGRESS_LINES = 1000
@@ -165,3 +167,29 @@ class _Source:
         task = bar.add_task("", total=total, confirmed=0)
         self._bar = lambda: bar.update(task, completed=self._bytes, confirmed=receipts.confirmed)
         return bar
+
+
+class Receipts(ErrorCallback):
+    """The callback of all messages of one producer, whose I/O thread alone calls it."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.confirmed = 0
+        self.error: PulsarException | None = None
+        """The first one."""
+        self._started = time.perf_counter()
+
+    def __call__(self, result: Any, message_id: MessageId) -> None:
+        if result == Result.Ok:
+            self.confirmed += 1
+        else:
+            self.failed(error_from(int(result), ""))
+
+    def failed(self, error: PulsarException) -> None:
+        if self.error is None:
+            self.error = error
+
+    @property
+    def seconds(self) -> float:
+        """Since the beginning."""
+        return time.perf_counter() - self._started

@@ -13,7 +13,7 @@ from typing import Any
 
 import ray
 
-from pulsar_ray.transport.ray_job import ray_job
+from pulsar_ray.transport.this_ray import ray_job
 
 logger = logging.getLogger(__name__)
 

@@ -18,8 +18,7 @@ from pulsar_ray.errors import BrokerGone, ConnectError, PulsarException
 from pulsar_ray.launch.embedded import ClientMark, EmbeddedRecord, read_record
 from pulsar_ray.launch.joined_ray import leave_ray
 from pulsar_ray.transport.ray_cluster import RayCluster
-from pulsar_ray.transport.ray_job import ray_job
-from pulsar_ray.transport.this_ray import is_driver
+from pulsar_ray.transport.this_ray import is_driver, ray_job
 
 LOOK_INTERVAL_S = 0.5
 LEAVE_TIMEOUT_S = 90.0

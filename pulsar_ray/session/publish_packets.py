@@ -1,13 +1,14 @@
-"""Publish packets, whose fields are the same for all blocks of a producer."""
+"""Publish packets, whose fields are the same for all blocks of a producer, and their receipts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgpack
 
-from pulsar_ray.session.packet import Buffer, packet_head, total_bytes
-from pulsar_ray.session.requests import TYPE_OF, Publish
+from pulsar_ray.errors import ProtocolError
+from pulsar_ray.session.packet import Buffer, Packet, packet_head, total_bytes
+from pulsar_ray.session.requests import TYPE_OF, Publish, Receipt
 
 _PUBLISH = TYPE_OF[Publish]
 _JOIN_BELOW = 4096
@@ -31,3 +32,23 @@ class PublishPackets:
         size = total_bytes(block)
         head = packet_head(_PUBLISH, self._awaited if waits else self._unawaited, size)
         return [b"".join((head, *block))] if size <= _JOIN_BELOW else [head, *block]
+
+
+RECEIPT = TYPE_OF[Receipt]
+_Blocks = Sequence[tuple[int, int, int, int, int]]
+
+
+def receipts_by_producer(packet: Packet) -> Iterable[tuple[int, _Blocks]]:
+    """Each producer's id and its rows of a Receipt packet, in order.
+
+    Raises ProtocolError for a wrong number of fields.
+    """
+    if len(packet.fields) != 1:
+        raise ProtocolError(f"Receipt with {len(packet.fields)} fields")
+    blocks: _Blocks = packet.fields[0]
+    if len(blocks) == 1:
+        return ((blocks[0][0], blocks),)
+    rows_of: dict[int, list[tuple[int, int, int, int, int]]] = {}
+    for row in blocks:
+        rows_of.setdefault(row[0], []).append(row)
+    return rows_of.items()

@@ -34,7 +34,7 @@ from pulsar_ray.lane.connection import Awaited
 from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.lane.timers import LoopTimers, Timers
 from pulsar_ray.session.packet import Buffer, Packet
-from pulsar_ray.session.receipts import RECEIPT, receipts_by_producer
+from pulsar_ray.session.publish_packets import RECEIPT, receipts_by_producer
 from pulsar_ray.session.requests import MovedNotice, Pong, Request, decode_request, encode_request
 from pulsar_ray.transport.actor_attacher import ActorAttacher
 from pulsar_ray.transport.carriers import Connection, open_connection

@@ -137,3 +137,17 @@ def running_names() -> list[str]:
     # The calling actor's own namespace is that of the job that made it.
     actors: list[dict[str, str]] = ray.util.list_named_actors(all_namespaces=True)
     return [actor["name"] for actor in actors if actor["namespace"] == NAMESPACE]
+
+
+def ray_job() -> str:
+    """The name of this process's connection to Ray; "" if it has none.
+
+    Each `ray.init` makes another one.
+
+    The number of the job alone is not enough: every Ray counts from one.
+    """
+    worker: Any = ray._private.worker.global_worker
+    if not worker.connected:
+        return ""
+    address = getattr(getattr(worker, "gcs_client", None), "address", "")
+    return f"{address} {worker.current_job_id.hex()}"
