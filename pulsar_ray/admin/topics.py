@@ -235,8 +235,8 @@ class Topics:
     def why_blocked(self, topic: str, subscription: str) -> dict[str, Any]:
         """Why messages of a durable subscription are not delivered just now.
 
-        `reason` says it in a sentence. `hashes` are those of a Key_Shared subscription whose messages wait:
-        `hash`, its `owner`, `heldBy` (who still has unacknowledged messages of it: `consumerName`,
+        `reason` is a sentence. `hashes` are those of a Key_Shared subscription whose messages wait: `hash`,
+        its `owner`, `heldBy` (the consumers that still have unacknowledged messages of it: `consumerName`,
         `unackMsgs`, `messageIds` as [ledger, entry, batch index or -1]), `waitingMessages`, `firstWaiting`,
         `blockedMs`. `consumers` are those that take nothing, with a `reason` each. At most 100 hashes, and
         100 ids of each consumer, are listed. (PIP-379 leaves such a call to a later one.)

@@ -1,4 +1,4 @@
-"""Tells a ConsumerEventListener on the event loop which consumer is the active one."""
+"""Notifies a ConsumerEventListener on the event loop which consumer is the active one."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Consumer(LazyHandle[LoopConsumer]):
         return await receive_one(inner.core, receive_timeout_s(timeout_millis))
 
     async def batch_receive(self) -> MessageBatchView:
-        """Messages as the batch receive policy says.
+        """Messages by the batch receive policy.
 
         It returns when one of the policy's limits is reached; possibly none at its timeout.
 

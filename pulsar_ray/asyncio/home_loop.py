@@ -9,7 +9,7 @@ from pulsar_ray.errors import AlreadyClosed, NotAllowedError
 
 
 class HomeLoop:
-    """The loop of the first awaited call; `on_settled` is told which."""
+    """The loop of the first awaited call, which `on_settled` gets."""
 
     def __init__(self, on_settled: Callable[[asyncio.AbstractEventLoop], None]) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None

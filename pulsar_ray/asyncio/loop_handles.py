@@ -123,7 +123,10 @@ class LoopProducer(Producer):
 
 
 class LoopConsumer(Consumer):
-    """`Consumer` whose acknowledging calls do not wait: `take_added` says what is to be confirmed."""
+    """`Consumer` whose acknowledging calls do not wait.
+
+    `take_added` returns the partitions whose acknowledgments are to be confirmed.
+    """
 
     def _tell_activity(self, listener: ConsumerEventListener) -> None:
         """Left to `tell_activity_by`, on the loop."""
@@ -142,7 +145,7 @@ class LoopConsumer(Consumer):
             partition.acks_added()
 
     def take_added(self) -> list[PartitionConsumer]:
-        """Partitions with acknowledgments that have to be confirmed and were not said yet."""
+        """Partitions with acknowledgments that have to be confirmed and were not sent yet."""
         added: list[PartitionConsumer] = self.__dict__.pop("added", [])
         return added
 
@@ -165,7 +168,10 @@ _clients: dict[tuple[_Key, asyncio.AbstractEventLoop], LoopClient] = {}
 
 
 def shared_client(options: ClientOptions, address: str, loop: asyncio.AbstractEventLoop) -> LoopClient:
-    """The client of this loop; made by the first who asks."""
+    """The shared client of this loop, made by the first call.
+
+    All handles of the same cluster that were unpickled in this process use it.
+    """
     key = ((address, str(options.data_dir), options.transport), loop)
     with _lock:
         for known in list(_clients):

@@ -79,7 +79,8 @@ class LaneConnection:
     hands packets to the handler for everybody, and never blocks on writing, so that a peer which writes
     never finds nobody reading.
 
-    While `is_quiet` says that nothing will come, the I/O thread does not look again behind a caller's wait.
+    While `is_quiet` returns True nothing will come, and the I/O thread does not look again behind a caller's
+    wait.
     """
 
     def __init__(
@@ -209,7 +210,8 @@ class LaneConnection:
                     awaited.wait(min(remaining, _WAIT_SLICE_S))
             return True
         finally:
-            # Behind the last look at the socket: who sends meanwhile is seen, or sees that nobody reads.
+            # Behind the last look at the socket: a sender that comes meanwhile is seen, or sees that nobody
+            # reads.
             if not self._interest.is_armed and not self._is_quiet():
                 self._interest.apply()
 
@@ -224,7 +226,10 @@ class LaneConnection:
     """Read until nothing that arrived is left, in any thread that has the time."""
 
     def keep_alive(self, packet: bytes) -> None:
-        """Write a small packet that says that this process lives; on the I/O thread."""
+        """Write a small packet that shows that this process lives.
+
+        On the I/O thread.
+        """
         self.send([packet])
 
     def close(self) -> None:
@@ -280,10 +285,11 @@ class LaneConnection:
     def _leave_to_caller(self) -> None:
         """Leave reading to a caller, which has the reader role.
 
-        It may be a while until the caller reads, or has said so.
+        It may be a while until the caller reads, or gives the role back.
         """
         self._interest.look_away()
-        # Behind that: who gives the role back later sees that nobody looks, who did before is seen here.
+        # Behind that: a caller that gives the role back later sees that nobody looks, one that did before is
+        # seen here.
         if self._reader_role.acquire(blocking=False):
             self._release_reader_role()
             self._interest.apply()

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T", bound=Hashable)
 
 _FILES_PER_LANE = 2
-"""A socket, and what tells of the death of its peer."""
+"""A socket, and the pidfd that shows the death of its peer."""
 _MOST_UNPROVEN = 2048
 
 

@@ -15,11 +15,11 @@ _AWAY = select.EPOLLONESHOT | select.EPOLLRDHUP
 
 
 class IoInterest:
-    """The events that epoll was told last, and those that are wanted.
+    """The events that epoll watches for, and those that are wanted.
 
     From any thread.
 
-    As long as it is armed for reading, epoll reports bytes that somebody else is about to read, again and
+    As long as it is armed for reading, epoll reports bytes that another thread is about to read, again and
     again.
     """
 
@@ -29,11 +29,11 @@ class IoInterest:
         self._lock = threading.Lock()
         self._has_ended = False
         self._told = 0
-        """0 if epoll has to be told again."""
+        """0 if epoll's mask has to be set again."""
         self.caller_reads = False
         self.wants_write = False
         self.is_armed = False
-        """Whether the I/O thread is told when there is something to read."""
+        """Whether the I/O thread is notified when there is something to read."""
 
     def start(self, owner: IoOwner) -> None:
         """Watch for what there is to read."""
@@ -59,7 +59,7 @@ class IoInterest:
         self._tell(_AWAY if self.caller_reads else select.EPOLLIN)
 
     def look_away(self) -> None:
-        """Watch for nothing to read until `apply`, whoever reads."""
+        """Watch for nothing to read until `apply`, whichever thread reads."""
         self._tell(_AWAY)
 
     def _tell(self, mask: int) -> None:

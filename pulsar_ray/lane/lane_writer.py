@@ -178,7 +178,7 @@ class LaneWriter:
     def _flush_locked(self) -> bool:
         """False when the socket takes no more;
 
-        `want_write` is told either way, and only here, under the lock.
+        `want_write` is called either way, and only here, under the lock.
         """
         try:
             while self._packets:

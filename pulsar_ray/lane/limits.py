@@ -23,7 +23,9 @@ class LaneLimits:
     close_s: float = 5.0
     """For flushing what was written before `close`."""
     peer_death_s: float = 0.1
-    """An exiting process closes its sockets a moment before its pidfd tells; what it sent last is read."""
+    """An exiting process closes its sockets a moment before its pidfd is readable; the bytes it sent last are
+    read.
+    """
     hello_bytes: int = 256
     packet_bytes: int = MAX_PACKET_BYTES
     received_bytes: int = 64 * MIB

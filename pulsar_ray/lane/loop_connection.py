@@ -131,7 +131,7 @@ class LoopConnection(asyncio.BufferedProtocol):
         """
         with self._write_lock:
             transport = self._transport
-            # With something queued, that will say soon that this process lives; and a packet of which a part
+            # Bytes that are queued will soon show that this process lives; and a packet of which a part
             # was written must not be interrupted.
             if self._lost is not None or transport is None or transport.get_write_buffer_size():
                 return

@@ -9,17 +9,17 @@ class ReadableLane(Protocol):
     """A lane whose reading the budget turns on and off."""
 
     def allow_reading(self, allowed: bool) -> None:
-        """Read, or leave the bytes in the socket until told otherwise."""
+        """Read, or leave the bytes in the socket until reading is allowed again."""
 
 
 class ReceiveBudget:
     """Bounds bytes in flight by not reading, never by dropping.
 
-    Two kinds count: *retained* bytes, which the owner says it keeps until a commit, and *buffered* ones of
-    large packets that are still incomplete. Retained bytes are released by progress elsewhere, so lanes
-    simply wait for it. Buffered ones only go away by reading on: when they alone exceed the limit, the lane
-    that began first goes on, or all would wait for each other. Lanes with small packets are not held up by
-    others' large ones.
+    Two kinds count: *retained* bytes, which the owner keeps until a commit, and *buffered* ones of large
+    packets that are still incomplete. Retained bytes are released by progress elsewhere, so lanes simply wait
+    for it. Buffered ones only go away by reading on: when they alone exceed the limit, the lane that began
+    first goes on, or all would wait for each other. Lanes with small packets are not held up by others' large
+    ones.
     """
 
     def __init__(self, limit_bytes: int, lane_limit_bytes: int) -> None:

@@ -3,8 +3,8 @@
 The client lends the actor a memfd: a page of marks, and a few slots. It copies a whole packet into a free
 slot, or writes its body there in the first place, and the socket carries a small packet that names the place.
 The actor copies the packet out before it looks at it, so that nothing that was checked can change afterwards,
-and then marks the slot as taken. Neither end waits for the other, nor has to be told: when no slot is free,
-or the memory was never taken, packets go through the socket.
+and then marks the slot as taken. Neither end waits for the other or sends a notice: when no slot is free, or
+the memory was never taken, packets go through the socket.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ class LentMemory:
 
         None if there is none to spare.
 
-        It belongs to whoever refers to it, also when this is closed: a packet may have to be sent again.
-        Of what is not sent as its end, the last bytes are overwritten.
+        It belongs to all that refer to it, also when this is closed: a packet may have to be sent again. If
+        it is not sent as a packet's end, its last bytes are overwritten.
         """
         if length > SLOT_BYTES - 2 * FRONT_BYTES or not self._marks[_TAKEN]:
             return None
@@ -267,7 +267,7 @@ class BorrowedMemory:
     def _borrow(self, fields: tuple[object, ...]) -> None:
         """Map the memory that the peer lends, if it can be reached from here.
 
-        Else the peer never hears of it.
+        Else the peer is sent nothing.
         """
         if self._view is not None or len(fields) != 2 or type(fields[0]) is not int:
             raise ProtocolError(f"memory cannot be lent with {len(fields)} fields or twice")

@@ -1,4 +1,4 @@
-"""Publish packets, whose fields are the same for all blocks of a producer, and their receipts."""
+"""Publish packets, whose fields are the same for all of a producer's blocks; receipts."""
 
 from __future__ import annotations
 

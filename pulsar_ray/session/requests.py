@@ -1,9 +1,9 @@
 """Every request and reply of the session protocol, in one table.
 
 A packet's fields are the tuple's values in this order (msgpack); entry bytes follow as the packet's body.
-Each class says which end sends it and what makes it harmless when it comes twice or late. Types 1 to 3 open a
-lane and are the carrier's own (`session/packet.py`). Appending a field with a default keeps older peers
-working; anything else raises PROTOCOL_VERSION.
+Each class states its sender and what makes it harmless when it comes twice or late. Types 1 to 3 open a lane
+and are the carrier's own (`session/packet.py`). Appending a field with a default keeps older peers working;
+anything else raises PROTOCOL_VERSION.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Publish(NamedTuple):
 
     producer_id: int
     is_awaited: bool = False
-    """A thread stands still until the receipt: it goes out before followers are told."""
+    """A thread stands still until the receipt, which is therefore sent before followers are notified."""
 
 
 class Receipt(NamedTuple):
@@ -128,7 +128,7 @@ class PublishFailed(NamedTuple):
 
 
 class Follow(NamedTuple):
-    """Dispatcher to partition: tell me when the log moves (armed), and now where it is.
+    """Dispatcher to partition: notify me when the log moves (armed), and send its end now.
 
     Level-triggered: repeats are harmless.
     """
@@ -161,7 +161,7 @@ class Pushed(NamedTuple):
 class Advanced(NamedTuple):
     """Partition to follower: the log is durable up to here.
 
-    `tail` is the newest segment with its durable end, given when no frames say it. `frames` are (ledger id,
+    `tail` is the newest segment with its durable end, given when no frames show it. `frames` are (ledger id,
     segment index, offset, frame header) of what became durable since the previous packet to this follower;
     `segments` is given when their list changed: (ledger id, segment index, path, first entry id, end offset,
     last entry id). A lost or repeated packet harms nothing: the position is absolute and frame headers can be
@@ -192,13 +192,13 @@ class MoveHold(NamedTuple):
 class OpenConsumer(NamedTuple):
     """Client to dispatcher.
 
-    A repeat with the same incarnation is a re-attach: `held` says what the consumer still has.
+    A repeat with the same incarnation is a re-attach: `held` lists the rows that the consumer still has.
 
     `dispatcher_epoch` and `received` name the last delivery that arrived; `credit` is the absolute number of
     messages the dispatcher may have granted in all since the consumer's incarnation began.
-    `received_messages` is where the consumer's count stands that credit refers to. `start` is where a non-
-    durable cursor begins (the arguments of a seek); durable ones begin where their subscription is. `joined`
-    is the epoch in the first answer this consumer ever got, and says again when it subscribed.
+    `received_messages` is where the consumer's count stands that credit refers to. `start` is where a
+    non-durable cursor begins (the arguments of a seek); durable ones begin where their subscription is.
+    `joined` is the epoch in the first answer this consumer ever got, and shows again when it subscribed.
     `is_multi_topic`: it belongs to a consumer of several topics.
     """
 
@@ -285,7 +285,7 @@ class Acknowledge(NamedTuple):
     cumulative: CumulativePlace
     at_once: Flag = True
     generation: NumberOrNone = None
-    """When they were acknowledged; of those from before a seek nothing is left to say."""
+    """The generation they were acknowledged in; those from before a seek are ignored."""
     entry_bits: ScatteredEntries = ()
 
 
@@ -297,8 +297,8 @@ class NegativeAcknowledge(NamedTuple):
     A repeat refers to a count that has passed, and changes nothing. `received` is the number of the last
     delivery that has arrived, and `oldest` the (ledger id, first entry id, row) of the first message that
     waits in the consumer's queue, if any does: where order is kept that queue goes, so they come again too.
-    `first_said` is (numbering, number of the last delivery) when it was said for the first time: a count
-    below 0, which no repeat makes pass, refers to nothing that was delivered later.
+    `first_said` is (numbering, number of the last delivery) when the request was first sent: a count below 0,
+    which no repeat makes pass, refers to nothing that was delivered later.
     """
 
     consumer_id: Number
@@ -326,11 +326,11 @@ class Reset(NamedTuple):
 
     After a seek, or a rewind of an ordered subscription.
 
-    After a seek, also acknowledgments and negative ones that are not answered yet: they refer to what comes
-    again. All deliveries up to `last_number`, `granted` messages in all, are done with: those that did not
-    arrive will not. On a Failover subscription `is_active` says whether this consumer is the active one from
-    this generation on; one that is not drops its queue. A late one, of a lower generation, changes nothing.
-    After a seek `start` is the mark-delete position of a non-durable cursor.
+    After a seek, also acknowledgments and negative ones that are not answered yet: they refer to messages
+    that come again. All deliveries up to `last_number`, `granted` messages in all, are done with: those that
+    did not arrive will not. On a Failover subscription `is_active` is whether this consumer is the active one
+    from this generation on; one that is not drops its queue. A late one, of a lower generation, changes
+    nothing. After a seek `start` is the mark-delete position of a non-durable cursor.
     """
 
     consumer_id: int

@@ -18,7 +18,7 @@ from pulsar_ray.errors import PulsarException, SessionLost, TooManyConnections
 
 TOKEN_BYTES = 32
 STOPPED_MS = 5000
-"""A client whose process is stopped gives up its place after so long, if somebody else wants that."""
+"""A client whose process is stopped gives up its place after so long, if another client wants it."""
 
 
 class Carrier(Protocol):
@@ -87,7 +87,7 @@ class Session:
     def send(self, buffers: list[Any]) -> None:
         """Hand packets to the carrier.
 
-        Without one they are dropped, because a re-attach says anew what is missing.
+        Without one they are dropped, because a re-attach repeats whatever is missing.
         """
         if self.carrier is not None:
             self.carrier.send(buffers)
@@ -199,11 +199,11 @@ class SessionTable:
             self._end(session, crashed=True)
 
     def end(self, session: Session) -> None:
-        """The client said goodbye."""
+        """End the session of a client that leaves."""
         self._end(session, crashed=False)
 
     def end_stopped(self, holders: Sequence[Session], since_ms: int, now_ms: int) -> bool:
-        """End the sessions of processes that somebody has seen stopped since `since_ms`, after 5 s.
+        """End the sessions of processes that were seen stopped since `since_ms`, after 5 s.
 
         True while it is worth to wait or to try again: all of them are stopped, or have ended.
         """

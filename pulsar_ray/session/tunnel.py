@@ -1,8 +1,8 @@
 """Packets in order, exactly once, over calls that get lost, repeated, delayed and reordered.
 
-The carrier makes *exchanges*: one end calls with what it has, the other answers with what it has. Either
-may never arrive, or twice, or late. Packets are numbered from 1 per direction; each exchange says which
-number was last received in order, and what is not confirmed so is sent again.
+The carrier makes *exchanges*: one end calls with the packets it has, the other answers with its own. Either
+may never arrive, or twice, or late. Packets are numbered from 1 per direction; each exchange carries the
+number that was last received in order, and packets that are not confirmed so are sent again.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A client process's link to one actor.
 
-It attaches, carries packets, notices a loss, attaches again, and tells its endpoints.
+It attaches, carries packets, notices a loss, attaches again, and notifies its endpoints.
 
 Endpoints (producers, consumers, followers of this process at that actor) share the link. It never gives up by
-itself: whoever waits has a deadline of their own.
+itself: each waiting caller has a deadline of its own.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class ActorLink:
         self._is_losing = False
         self._closed = False
         self._is_over = False
-        """Closed, and everybody who waits was told why."""
+        """Closed, and every waiting caller was given the reason."""
         self._ended: PulsarException | None = None
         self.attached: AttachReply | None = None
         self.last_error: PulsarException | None = None
@@ -184,7 +184,7 @@ class ActorLink:
     def send(self, buffers: list[Any], only_on: Connection | None = None, *, waits: bool = False) -> bool:
         """Write packets to the carrier; False when detached (a re-attach resends what is pending).
 
-        `waits` says that the caller is about to `wait` for the answer.
+        With `waits` the caller is about to `wait` for the answer.
 
         With `only_on`, False also if another carrier has taken its place: packets that belong behind others
         which that one has not seen must not overtake them there.
@@ -406,7 +406,7 @@ class ActorLink:
     def end(self, error: PulsarException) -> None:
         """End the link, because the actor will not come back.
 
-        Its endpoints are refused, and everybody who asks for it gets `error`.
+        Its endpoints are refused, and every later request fails with `error`.
         """
         self._ended = error
         self._drop()

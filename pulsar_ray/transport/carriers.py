@@ -34,7 +34,7 @@ class Connection(Protocol):
     def send(self, buffers: Sequence[Any], *, waits: bool = False) -> None:
         """Take whole packets. Raises the error it was lost with.
 
-        `waits` is a hint: the caller will `wait` next. The tunnel, whose packets somebody has to take up,
+        `waits` is a hint: the caller will `wait` next. The tunnel, whose packets some thread has to take up,
         then wakes no thread for it; a lane writes at once, and lets no other thread look for the answer.
         """
         ...
@@ -63,10 +63,10 @@ def open_connection(
 
     With `auto` it is a lane, and the tunnel when none can be had.
 
-    `pushes` says that the actor sends of its own accord, so that the tunnel keeps a call waiting there;
-    `is_quiet`, if it does not, whether nothing will come before something is sent. With
-    a `loop` a lane lives on that, and packets are handed over there. Raises ConnectError or the actor's
-    refusal when a forced carrier cannot be had.
+    `pushes`: the actor sends of its own accord, so that the tunnel keeps a call waiting there. Otherwise
+    `is_quiet` tells whether nothing will come before something is sent. With a `loop` a lane lives on that,
+    and packets are handed over there. Raises ConnectError or the actor's refusal when a forced carrier cannot
+    be had.
     """
     hello = HelloFields(attached.protocol_version, attached.session_id, attached.token, attached.attachment)
     if transport == "ray":

@@ -20,8 +20,8 @@ SILENCE_S = 5.0
 class KeepAlive:
     """Of the connection that a link has now: `carrier()`; earlier ones are left alone.
 
-    Always on the I/O thread, which goes on while a program blocks its loop. `lost` is told of a connection
-    that ended, `unused` when the loop it was for is closed.
+    Always on the I/O thread, which goes on while a program blocks its loop. `lost` is called with a
+    connection that ended, `unused` when the loop it was for is closed.
     """
 
     def __init__(

@@ -79,7 +79,7 @@ class RayCalls:
         *,
         given_up: Callable[[], PulsarException | None] = lambda: None,
     ) -> Any:
-        """`ray.get` that gives up when the program ends, or with what `given_up` says.
+        """A `ray.get` that gives up when the program ends, or with the error of `given_up`.
 
         Raises what Ray raises, AlreadyClosed.
         """
@@ -130,7 +130,7 @@ class RayCalls:
             is_empty = self._empty(wait_s) and not self._has_ended
             try:
                 if is_empty:
-                    # Of no use to anybody on another Ray, which must not be told that they are let go of.
+                    # Of no use on another Ray, which must not be asked to let go of them.
                     for call in list(self._open):
                         self._open.discard(call)
                         call.reference = None
@@ -200,7 +200,7 @@ class ClientCalls:
             self._changed.wait_for(lambda: not self._inside, wait_s)
 
     def fail(self, error: PulsarException) -> None:
-        """Nobody enters from now on; those inside give up, and all are told why."""
+        """Nobody enters from now on; those inside give up, and all raise the reason."""
         with self._changed:
             self._over = error
 

@@ -137,7 +137,7 @@ class RayCluster:
     def tie_life(self, address: str, session_id: int, attachment: int, token: bytes) -> None:
         """Have the actor await a call of this process that does not end.
 
-        Ray then tells the actor of our death.
+        Ray then notifies the actor of our death.
         """
         with self._calls, translated(f"{address}.stay"):
             handle = self.handle(address)

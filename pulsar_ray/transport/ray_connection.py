@@ -73,7 +73,7 @@ class RayConnection:
         return self._lost is not None
 
     def send(self, buffers: Sequence[Any], *, waits: bool = False) -> None:
-        """Queue packets; whoever waits, or the connection's thread, takes them up.
+        """Queue packets; a waiting caller, or the connection's thread, takes them up.
 
         Raises once it is lost.
 
@@ -96,7 +96,7 @@ class RayConnection:
         return None
 
     def keep_alive(self, packet: bytes) -> None:
-        """Queue a small packet that says that this process lives."""
+        """Queue a small packet that shows that this process lives."""
         self.send([packet])
 
     @property

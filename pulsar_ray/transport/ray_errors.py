@@ -1,6 +1,6 @@
 """Translates Ray's errors into ours.
 
-Each of ours says what became of the request and what to do next.
+Each of ours states the request's fate and what to do next.
 """
 
 from __future__ import annotations

@@ -127,9 +127,9 @@ class ManagedCursor:
     ) -> bool:
         """Acknowledge messages of a batch entry; returns whether that completed the entry.
 
-        `is_durable` says that batch index acknowledgment is on: these rows are never delivered again.
-        Otherwise they are only remembered until the process ends, to know when the entry is complete. With
-        `messages` unknown (None) that is found out when the entry is read, and the rows are kept durably.
+        `is_durable`: batch index acknowledgment is on, so these rows are never delivered again. Otherwise
+        they are only remembered until the process ends, to know when the entry is complete. With `messages`
+        unknown (None) that is found out when the entry is read, and the rows are kept durably.
         """
         if self.is_acknowledged(position) or not self._exists(position):
             return False
@@ -244,7 +244,10 @@ class ManagedCursor:
             self.version += 1
 
     def remember_consumer(self, consumer: KnownConsumer) -> None:
-        """The consumer may hold entries from now on; flush before it is told so."""
+        """The consumer may hold entries from now on.
+
+        Flush before the consumer is notified of it.
+        """
         if self.consumers.get(consumer.consumer_id) != consumer:
             self.consumers[consumer.consumer_id] = consumer
             self.changes.add_consumer(consumer.consumer_id)

@@ -132,8 +132,8 @@ class Commit:
     def run(self) -> None:
         """Write, sync, then check the epoch; the frame is durable and ours when it returns.
 
-        Raises Fenced if somebody else owns the directory, OSError if the disk failed. In both cases nobody
-        may be promised anything, and what the file holds behind the durable end is unknown.
+        Raises Fenced if another process owns the directory, OSError if the disk failed. In both cases no
+        receipt may be sent, and the file's content behind the durable end is unknown.
         """
         owner, _, writer, disk = self.files
         if self.segment_path is not None:

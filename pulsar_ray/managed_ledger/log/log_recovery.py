@@ -1,8 +1,7 @@
 """Opening a partition's log: own the directory, read the manifest, seal the last ledger.
 
-The order is what makes it safe (ADR 0003): the epoch is raised before anything is read, what is found is
-made durable before anybody is told of it, and nothing is written into or cut from a file that somebody else
-opened.
+The order makes it safe (ADR 0003): the epoch is raised before anything is read, everything found is made
+durable before anybody learns of it, and nothing is written into or cut from a file that another owner opened.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class OpenedLog:
     incarnations: ProducerIncarnations
     corruptions: list[Corruption] = field(default_factory=list)
     garbage: list[Path] = field(default_factory=list)
-    """Files of ledgers that the manifest says are deleted; to be unlinked once that is durable in ours."""
+    """Files of ledgers that the manifest marks as deleted; to be unlinked once that is durable in ours."""
 
 
 def open_log(
@@ -135,7 +134,7 @@ def _scan(
 ) -> SegmentScan:
     """Go through a segment's frames behind the checkpoint.
 
-    They tell what the segment knows of producers and times.
+    They show what the segment knows of producers and times.
     """
     at, newest = content.scan_from, content.newest
     offset, entry_id = SEGMENT_HEADER_SIZE, segment.first_entry_id

@@ -1,6 +1,6 @@
 """A partition's log: endless, made of ledgers, owned by one process at a time.
 
-All methods belong to the owner's loop and touch no disk unless they say so. Work is two-phase: `begin_...`
+All methods belong to the owner's loop; they touch no disk unless documented. Work is two-phase: `begin_...`
 decides and returns a piece of work, `work.run()` does the disk's part on the commit thread (one thread, in
 the order of the begins), and `finish_...` or `fail_...` takes the outcome back. At most one append is under
 way at a time.

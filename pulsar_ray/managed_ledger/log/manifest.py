@@ -51,7 +51,7 @@ class LedgerInfo:
 
 
 class Manifest:
-    """The durable facts of a partition, except what its entries themselves say."""
+    """The durable facts of a partition, except those in its entries."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -68,7 +68,7 @@ class Manifest:
         self.next_lease = 1
 
     def apply(self, record: ManifestRecord) -> None:
-        """Change the state as a durable record says.
+        """Apply a durable record to the state.
 
         Records of entries and producers change nothing here.
         """

@@ -1,6 +1,6 @@
 """Reading a partition's manifest back from its log.
 
-Reads only; who owns the directory does not matter.
+Reads only; the directory may have any owner.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 So a resent block is stored once, and gaps are noticed. Pure.
 
-A producer numbers its entries 0, 1, 2, ... within an incarnation (a random u64). That is always on,
-whatever the deduplication switch says: it makes lost replies, resends and reordered requests harmless.
+A producer numbers its entries 0, 1, 2, ... within an incarnation (a random u64). That is always on, whatever
+the deduplication switch is: it makes lost replies, resends and reordered requests harmless.
 
 Where the latest WINDOW_BLOCKS blocks of each are is remembered, also after a crash: snapshots hold all of
 it, each checkpoint what came since the one before, and behind the last one the log itself is scanned. A
@@ -24,7 +24,9 @@ from pulsar_ray.model.position import Position
 WINDOW_BLOCKS = 4096
 FORGET_AFTER_MS = 3_600_000
 LONGEST_LOOK_MS = 60_000
-"""Between two looks for idle ones, of which there is one a second: beyond that somebody has set the clock."""
+"""The longest time between two searches for idle ones, of which there is one a second: beyond that the clock
+was set back or forward.
+"""
 
 
 class New(NamedTuple):
@@ -38,7 +40,7 @@ class Repeat(NamedTuple):
 
 
 class InFlight(NamedTuple):
-    """The block is being written: whoever waits for that write will know."""
+    """The block is being written: the outcome of that write decides."""
 
 
 class Gap(NamedTuple):
@@ -101,7 +103,7 @@ class _Incarnation:
         if first_seq < expected:
             return  # at recovery: a snapshot knows it already
         if first_seq > expected:
-            # Blocks were refused, or are corrupt: whoever repeats one must not be told that it is stored.
+            # Blocks were refused, or are corrupt: a producer that repeats one must not receive a receipt.
             self._append(expected, _NOWHERE, _NOWHERE)
         self._append(first_seq, ledger_id, entry_id)
         self.last_seq = first_seq + entries - 1
@@ -310,7 +312,7 @@ class ProducerIncarnations:
     def restore_checkpoint(
         self, written: Iterable[IncarnationRecord], retired: Iterable[int], now_ms: int
     ) -> None:
-        """Take over what a checkpoint says of everything before it."""
+        """Take over a checkpoint's record of everything before it."""
         for record in written:
             self.restore(record, now_ms)
         self._retired.update(retired)

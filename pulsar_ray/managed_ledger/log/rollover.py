@@ -32,7 +32,7 @@ class RolloverPolicy:
     def is_full(self, entries: int, size_bytes: int, age_ms: int) -> bool:
         """Whether the next entry goes to a new ledger. An empty ledger is never full.
 
-        Of an age below 0, because the clock was set back, nothing can be said: then size alone counts.
+        Below 0, because the clock was set back, an age means nothing: then size alone counts.
         """
         if not entries or 0 <= age_ms < self.min_ms:
             return False

@@ -63,11 +63,11 @@ class StoreDirectory:
 
         It waits up to `wait_s` while another process ends.
 
-        `address` tells people where we are. `session` (default: the address) tells a restart within our
-        Ray, whose other processes are still there, from a second one. Raises DataDirectoryInUse
-        with pid and address of the holder, NotOurDataDirectory, WrongNode if it is not the expected store
-        or not there, NetworkFileSystem, UnsupportedFormatVersion, CorruptData, BrokerPersistenceError
-        if it cannot be written.
+        `address` names us to other processes. `session` (default: the address) tells a restart within our
+        Ray, whose other processes are still there, from a second one. Raises DataDirectoryInUse with pid and
+        address of the holder, NotOurDataDirectory, WrongNode if it is not the expected store or not there,
+        NetworkFileSystem, UnsupportedFormatVersion, CorruptData, BrokerPersistenceError if it cannot be
+        written.
         """
         deadline = time.monotonic() + wait_s
         try:

@@ -24,8 +24,8 @@ class StoreIdentity:
 
     A store without a `cluster_id` belongs to none yet, or to one of version 0.1.
 
-    `catalog_store_id` and `catalog_host` say where the cluster's catalog lies, `generations` which catalogs
-    there have been, `numbers_below` is above every partition number that may have been granted (ADR 0026).
+    `catalog_store_id` and `catalog_host` locate the cluster's catalog, `generations` lists the catalogs there
+    have been, `numbers_below` is above every partition number that may have been granted (ADR 0026).
     """
 
     store_id: str

@@ -3,7 +3,7 @@
 The marks stand beside the partitions' directories.
 
 Without them a rebuilt catalog could not tell these partitions from the others. A mark is made before its
-partition's directory, and goes before the topic is said to have the partition.
+partition's directory, and goes before the topic gets the partition.
 """
 
 from __future__ import annotations
