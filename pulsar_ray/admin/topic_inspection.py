@@ -5,9 +5,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from pulsar_ray.admin.internal_stats import internal_stats
 from pulsar_ray.admin.topic_calls import TopicCalls
-from pulsar_ray.admin.topic_stats import partition_stats, sum_of_partitions
+from pulsar_ray.admin.topic_stats import internal_stats, partition_stats, sum_of_partitions
 from pulsar_ray.errors import (
     NotConnected,
     OperationNotSupported,

@@ -1,4 +1,4 @@
-"""From the counters of a partition and its dispatchers to topic stats in Pulsar's shape.
+"""Puts the counters of a partition and its dispatchers into Pulsar's shape of topic stats.
 
 Pure.
 """
@@ -176,3 +176,50 @@ def _publishers(publishers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]
         rate = total["msgRateIn"]
         total["averageMsgSize"] = total["msgThroughputIn"] / rate if rate else 0.0
     return list(found.values())
+
+
+def internal_stats(partition: Mapping[str, Any], cursors: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """`cursors` are the ones whose dispatchers run, by subscription; the partition knows the others."""
+    ledgers = partition["ledgers"]
+    log = LogSizes(ledgers)
+    _, entries, size = ledgers[-1] if ledgers else (-1, 0, 0)
+    described = {
+        known["name"]: _cursor(cursors.get(known["name"], known), log, known["name"] in cursors)
+        for known in partition["subscriptions"]
+        if known["durable"]
+    }
+    return {
+        "numberOfEntries": log.total_entries,
+        "totalSize": log.total_bytes,
+        "currentLedgerEntries": entries,
+        "currentLedgerSize": size,
+        "lastConfirmedEntry": _text(partition["lastPosition"]),
+        "epoch": partition["epoch"],
+        "ledgers": [
+            {"ledgerId": ledger_id, "entries": held, "size": held_bytes}
+            for ledger_id, held, held_bytes in ledgers
+        ],
+        "cursors": described,
+        "corruptions": partition["corruptions"],
+    }
+
+
+def _cursor(stats: Mapping[str, Any], log: LogSizes, is_served: bool) -> dict[str, Any]:
+    mark_delete = Position(*stats["markDeletePosition"])
+    above, _ = log.above(mark_delete)
+    return {
+        "markDeletePosition": _text(mark_delete),
+        "readPosition": _text(stats.get("readPosition", mark_delete.next())),
+        "individuallyDeletedMessages": stats["individuallyDeletedMessages"],
+        "totalNonContiguousDeletedMessagesRange": stats["individuallyDeletedRanges"],
+        "numberOfEntriesSinceFirstNotAckedMessage": above,
+        "state": "Open" if is_served else "Asleep",
+        "active": is_served and bool(stats["consumers"]),
+        "properties": {},
+        "problem": stats["problem"],
+    }
+
+
+def _text(position: Any) -> str:
+    ledger_id, entry_id = position
+    return f"{ledger_id}:{entry_id}"

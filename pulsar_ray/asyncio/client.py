@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
@@ -11,7 +12,6 @@ from typing import Any
 
 from pulsar_ray.asyncio.blocking_calls import in_thread
 from pulsar_ray.asyncio.consumer import Consumer
-from pulsar_ray.asyncio.home_loop import HomeLoop
 from pulsar_ray.asyncio.loop_handles import LoopClient, LoopConsumer, LoopProducer, LoopReader, shared_client
 from pulsar_ray.asyncio.producer import Producer
 from pulsar_ray.asyncio.reader import Reader
@@ -28,7 +28,7 @@ from pulsar_ray.client.options.policies import (
 from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.client.options.schema import BytesSchema, Schema
 from pulsar_ray.client.producer.routing import MessageRouter
-from pulsar_ray.errors import AlreadyClosed
+from pulsar_ray.errors import AlreadyClosed, NotAllowedError
 from pulsar_ray.model.enums import (
     BatchingType,
     CompressionType,
@@ -43,6 +43,31 @@ from pulsar_ray.model.enums import (
 )
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.transport.cluster import Cluster
+
+
+class HomeLoop:
+    """The loop of the first awaited call, which `on_settled` gets."""
+
+    def __init__(self, on_settled: Callable[[asyncio.AbstractEventLoop], None]) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._on_settled = on_settled
+
+    def running(self) -> asyncio.AbstractEventLoop:
+        """The running loop. Raises AlreadyClosed if it replaced a closed one, NotAllowedError on another."""
+        loop = asyncio.get_running_loop()
+        if loop is self._loop:
+            return loop
+        if self._loop is None:
+            self._loop = loop
+            self._on_settled(loop)
+            return loop
+        if self._loop.is_closed():
+            raise AlreadyClosed(
+                "the event loop that this client lived on is closed: make a new Client on the present one"
+            )
+        raise NotAllowedError(
+            "this client lives on another event loop, that of its first call: make a Client for each loop"
+        )
 
 
 class Client:

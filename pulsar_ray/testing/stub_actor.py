@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pulsar_ray.broker.partition.non_persistent_partition import NonPersistentPartitionServer
 from pulsar_ray.broker.partition.partition_server import PartitionServer
 from pulsar_ray.broker.serving.owner_loop import DiskThread, OwnerLoop
 from pulsar_ray.broker.serving.session_host import SessionHost
@@ -349,3 +350,41 @@ def _forget_jobs(disk: DiskThread) -> None:
             jobs.get_nowait()
         except queue.Empty:
             return
+
+
+class StubNonPersistentPartition(StubActor):
+    """A TopicPartition of a non-persistent topic."""
+
+    def __init__(
+        self,
+        topic: str,
+        settings: Settings,
+        lane_directory: Path,
+        on_fatal: Callable[[StubActor, BaseException], None],
+    ) -> None:
+        self._topic = topic
+        self.server: NonPersistentPartitionServer | None = None
+        super().__init__(partition_name(topic), settings, lane_directory, on_fatal)
+
+    async def _start(self) -> None:
+        await self.host.start()
+        self.server = NonPersistentPartitionServer(
+            self._topic, self.settings, self.clock, self.owner.loop, self.host, self._fatal
+        )
+
+    async def call(self, method: str, arguments: dict[str, Any]) -> Any:
+        assert self.server is not None
+        return await self.server.call(method, arguments)
+
+    async def stats(self) -> dict[str, Any]:
+        assert self.server is not None
+        return {**self.server.stats(), "pid": os.getpid()}
+
+    def _disks(self) -> list[DiskThread]:
+        return []
+
+    def _let_go(self) -> None:
+        """It holds nothing."""
+
+    async def _close(self) -> None:
+        await self.host.close()

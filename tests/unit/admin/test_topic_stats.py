@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pulsar_ray.admin.internal_stats import internal_stats
-from pulsar_ray.admin.topic_stats import partition_stats, sum_of_partitions
+from pulsar_ray.admin.topic_stats import internal_stats, partition_stats, sum_of_partitions
 from pulsar_ray.model.traffic import OutgoingTraffic
 
 
