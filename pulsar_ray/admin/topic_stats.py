@@ -179,7 +179,10 @@ def _publishers(publishers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]
 
 
 def internal_stats(partition: Mapping[str, Any], cursors: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """`cursors` are the ones whose dispatchers run, by subscription; the partition knows the others."""
+    """Describe the ledgers and cursors of one partition, as Pulsar's stats-internal.
+
+    `cursors` are the ones whose dispatchers run, by subscription; the partition knows the others.
+    """
     ledgers = partition["ledgers"]
     log = LogSizes(ledgers)
     _, entries, size = ledgers[-1] if ledgers else (-1, 0, 0)
