@@ -50,7 +50,7 @@ class TopicCalls:
         return self._broker.cluster.resolve(name, create=False, timeout_s=self.timeout_s)
 
     def routes(self, topic: str) -> list[PartitionRoute]:
-        """As `all_routes`, for what has to be done at all of them.
+        """The routes of all partitions, for calls that must reach each of them.
 
         Raises WrongNode if one is away.
         """
@@ -60,7 +60,7 @@ class TopicCalls:
         return routes
 
     def routes_there(self, topic: str) -> list[PartitionRoute]:
-        """As `all_routes`, without those that are away. Raises WrongNode if all are."""
+        """The routes of the partitions that are not away. Raises WrongNode if all are."""
         routes = self.all_routes(topic)
         check_any_there(routes)
         return [route for route in routes if not route.away]

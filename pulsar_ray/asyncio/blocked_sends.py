@@ -45,7 +45,7 @@ class _Waiting:
 
 
 class BlockedSends:
-    """Of one producer.
+    """The messages of one producer that wait for room.
 
     Messages bound for a partition wait for that one; those in turn wait together for the one that
     `next_in_turn` gives, which changes while they are added.

@@ -95,7 +95,10 @@ class Client:
 
     @classmethod
     def reconnected(cls, options: ClientOptions, address: str) -> Client:
-        """In another process: handles that are used on the same loop share their connections."""
+        """Connect in another process.
+
+        Handles that are used on the same loop share their connections.
+        """
         client = cls(address, **options.for_another_process())
         client._home = HomeLoop(lambda loop: client._join(shared_client(options, address, loop)))
         return client

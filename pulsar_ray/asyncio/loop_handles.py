@@ -76,7 +76,7 @@ class LoopProducer(Producer):
 
     @property
     def partitions(self) -> list[PartitionProducer]:
-        """Those it has now."""
+        """The partition producers that there are now."""
         return list(self._partitions)
 
     def prepare(
@@ -132,7 +132,10 @@ class LoopConsumer(Consumer):
         """Left to `tell_activity_by`, on the loop."""
 
     def tell_activity_by(self, teller: ListenerRunner) -> None:
-        """It is stopped when the consumer closes."""
+        """Use this notifier of active consumers.
+
+        It is stopped when the consumer closes.
+        """
         self._activity = teller
 
     def _added(self, partition: PartitionConsumer) -> None:

@@ -21,7 +21,7 @@ class Latencies:
         self._buckets[_bucket(nanoseconds)] += times
 
     def copy(self) -> Latencies:
-        """As they are now."""
+        """A copy of the counts as they are now."""
         return Latencies(self._buckets.copy())
 
     def since(self, earlier: Latencies) -> Latencies:

@@ -6,7 +6,7 @@ import click
 
 
 class WholeHelp(click.Group):
-    """As click's, which cuts sentences off where the line ends."""
+    """A group as click's, which cuts sentences off where the line ends."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands."""

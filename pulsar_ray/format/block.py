@@ -226,7 +226,7 @@ def verify_block(buf: Buffer, offset: int, header: BlockHeader, path: str = "blo
 
 
 def verify_bytes(buf: Buffer, offset: int, total_length: int, expected: int, path: str) -> None:
-    """The same for a block of so many bytes that has this checksum."""
+    """Verify a block of so many bytes that has this checksum."""
     end = offset + total_length
     if end > len(buf):
         raise CorruptData(path, offset, f"block is cut off {end - len(buf)} bytes before its end")

@@ -259,7 +259,7 @@ class LaneConnection:
         self._io.call_soon(self._close_if_idle)
 
     def on_events(self, mask: int) -> None:
-        """Called by the I/O thread: the socket is ready."""
+        """Read or write, because the socket is ready; called by the I/O thread."""
         interest = self._interest
         interest.reported(mask)
         if mask & select.EPOLLOUT:

@@ -20,7 +20,10 @@ _MOST_UNPROVEN = 2048
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Of one actor. Half of its files stay for its data and for Ray."""
+    """The bounds on one actor's connections.
+
+    Half of its files stay for its data and for Ray.
+    """
 
     proven: int
     """Clients that have shown their token, by whatever carrier they are connected."""
@@ -31,7 +34,7 @@ class ConnectionLimits:
 
     @classmethod
     def of(cls, file_limit: int) -> ConnectionLimits:
-        """Of a process that may open so many files."""
+        """The bounds for a process that may open so many files."""
         unproven = max(8, min(_MOST_UNPROVEN, file_limit // 8))
         return cls(max(8, file_limit * 3 // 8 // _FILES_PER_LANE), unproven, max(4, unproven // 2))
 

@@ -48,7 +48,10 @@ class IoInterest:
                 self._io.unregister(self._fd)
 
     def reported(self, mask: int) -> None:
-        """Called by the I/O thread with each event: what is reported once only was that."""
+        """Note an event that was reported; called by the I/O thread.
+
+        An event that is reported once only was that.
+        """
         # An event that is armed for reading was armed before epoll was told otherwise: that report is still
         # to come.
         if self._told & select.EPOLLONESHOT and not mask & select.EPOLLIN:

@@ -32,7 +32,7 @@ class IoOwner(Inherited, Protocol):
     """A connection as the I/O thread sees it."""
 
     def on_events(self, mask: int) -> None:
-        """Its descriptor is ready; called on the I/O thread and must not block."""
+        """Handle a ready descriptor; called on the I/O thread and must not block."""
 
 
 class TimerHandle:
@@ -108,7 +108,7 @@ class IoThread:
         return handle
 
     def own(self, owner: Inherited) -> None:
-        """From now on a fork in this process abandons `owner` in the child."""
+        """Have a fork in this process abandon `owner` in the child, from now on."""
         self._owners.add(owner)
 
     def disown(self, owner: Inherited) -> None:
@@ -163,7 +163,7 @@ class IoThread:
                 _run_logged(callback)
 
     def abandon(self) -> None:
-        """Called in a forked child: nothing but closing the raw descriptors."""
+        """Close the raw descriptors in a forked child, and do nothing else."""
         for owner in list(self._owners):
             owner.abandon()
         self._epoll.close()
@@ -171,7 +171,7 @@ class IoThread:
 
     @classmethod
     def forget_parents_instance(cls) -> None:
-        """Called in a forked child, where only the forking thread lives on."""
+        """Forget the parent's instance in a forked child, where only the forking thread lives on."""
         instance, cls._instance = cls._instance, None
         cls._instance_lock = threading.Lock()
         if instance is not None:

@@ -176,7 +176,7 @@ class LaneWriter:
         return ()
 
     def _flush_locked(self) -> bool:
-        """False when the socket takes no more;
+        """Write queued packets; False when the socket takes no more.
 
         `want_write` is called either way, and only here, under the lock.
         """

@@ -214,12 +214,12 @@ class LaneServer:
             self._sweep = self.loop.call_later(self._sweep_s, self._check_deadlines)
 
     def lane_opened(self, lane: ServerLane) -> None:
-        """Called by a lane when it is connected."""
+        """Note a lane that is connected; called by the lane."""
         self._lanes.add(lane)
         self.watch_deadlines()
 
     def lane_proven(self, lane: ServerLane) -> None:
-        """Called by a lane whose client has shown its token."""
+        """Note that a lane's client has shown its token; called by the lane."""
         self._unproven.remove(lane)
 
     def lane_ended(self, lane: ServerLane) -> None:

@@ -40,7 +40,7 @@ class LaneHandler(Protocol):
         """
 
     def on_closed(self, lane: ServerLane, peer_died: bool) -> None:
-        """Once for each `on_open`.
+        """The lane is closed: called once for each `on_open`.
 
         `peer_died`: its process is gone, else only the connection is known to be.
         """

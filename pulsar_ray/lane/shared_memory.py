@@ -142,7 +142,7 @@ class LentMemory:
         return room.data
 
     def _free_slots(self) -> list[int]:
-        """Called with the lock held."""
+        """The slots that are free; called with the lock held."""
         slots = zip(self._taken_out.tolist(), self._numbers, self._rooms, strict=True)
         return [
             slot
@@ -220,7 +220,7 @@ class MemoryLender:
                 self._memory.close()
 
     def abandon(self) -> None:
-        """In a forked child, where another thread's lock would stay locked."""
+        """Let go of the memory in a forked child, where another thread's lock stays locked."""
         self._lock = threading.Lock()
         self.close()
 

@@ -25,7 +25,9 @@ START_TIMEOUT_S = 90.0
 
 
 def bring_up(settings: Settings, word: StartPermission) -> dict[str, Any]:
-    """As `start_broker`, by this process: what it starts inherits its job's environment.
+    """Start the broker as `start_broker` does, in this process.
+
+    Actors that it starts inherit its job's environment.
 
     The controller is pinned to the node of the catalog: elsewhere it would find no topics.
     """

@@ -1,4 +1,4 @@
-"""From a service URL to a cluster: which Ray, and a broker on it."""
+"""Finds the Ray and the broker of a service URL, and connects to them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Connected:
     mark: ClientMark | None = None
 
     def release(self) -> None:
-        """This client needs it no more; Ray stays connected for the others of this process."""
+        """Leave the cluster for this client; Ray stays connected for others of this process."""
         if self.mark is not None:
             self.mark.release()
 

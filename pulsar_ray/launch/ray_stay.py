@@ -70,7 +70,7 @@ class RayStay:
                 self._leave()
 
     def in_child(self) -> None:
-        """In a forked child, which is on no Ray."""
+        """End the stay in a forked child, which is on no Ray."""
         self._is_over = True
 
     def _is_there(self) -> bool:
@@ -106,7 +106,7 @@ class _Stays:
         self._current: RayStay | None = None
 
     def in_child(self) -> None:
-        """In a forked child, where another thread's lock would stay locked."""
+        """Begin anew in a forked child, where another thread's lock would stay locked."""
         if self._current is not None:
             self._current.in_child()
         self.__init__()  # type: ignore[misc]
@@ -130,7 +130,7 @@ class _Stays:
         return None
 
     def settle(self) -> None:
-        """Before anything is asked of Ray: leave one whose broker has gone."""
+        """Leave a Ray whose broker has gone, before anything is asked of Ray."""
         with self._lock:
             if self._current is not None:
                 self._current.end_unless_served()

@@ -189,7 +189,7 @@ class _Window:
         self._data = memoryview(b"")
 
     def view(self, offset: int, length: int) -> memoryview:
-        """That part of the file, shorter where the limit cuts it."""
+        """A part of the file, shorter where the limit cuts it."""
         end = min(offset + length, self._limit)
         if offset < self._start or end > self._start + len(self._data):
             wanted = min(max(length, _WINDOW_BYTES), self._limit - offset)

@@ -24,7 +24,7 @@ class Drops:
         self.messages += messages
 
     def sample(self, monotonic_ms: int) -> None:
-        """Once a second."""
+        """Take a sample of the counters; to be called once a second."""
         self._meter.sample(monotonic_ms, (self.messages,))
 
     def describe(self) -> dict[str, Any]:

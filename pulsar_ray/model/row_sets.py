@@ -89,7 +89,7 @@ def lowest(rows: RowSet, limit: int) -> RowSet:
 
 
 def to_wire(rows: RowSet) -> WireRows:
-    """As a packet names them: whichever is short."""
+    """Write rows as a packet names them, in the shorter of two ways."""
     lowest_bit = rows & -rows
     if not (rows + lowest_bit) & rows:
         return ((lowest_bit.bit_length() - 1, rows.bit_length()),) if rows else ()

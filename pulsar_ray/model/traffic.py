@@ -59,7 +59,7 @@ class OutgoingTraffic:
         self.last_acked_ms = now_ms
 
     def sample(self, monotonic_ms: int) -> None:
-        """Once a second."""
+        """Take a sample of the counters; to be called once a second."""
         self._meter.sample(monotonic_ms, self._totals())
 
     def describe(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class IncomingTraffic:
         self.bytes += size
 
     def sample(self, monotonic_ms: int) -> None:
-        """Once a second."""
+        """Take a sample of the counters; to be called once a second."""
         self._meter.sample(monotonic_ms, (self.messages, self.bytes))
 
     def describe(self) -> dict[str, float]:

@@ -287,7 +287,7 @@ class PacketParser:
         return packet
 
     def _own_buffer(self, total: int, filled: int) -> memoryview:
-        """For a packet of `total` bytes of which so many have arrived."""
+        """A buffer for a packet of `total` bytes of which so many have arrived."""
         if total <= WHOLE_BUFFER_BYTES:
             return self._memory.take(total, 0)
         # Zeroing and then overwriting a bytearray cost three times what receiving did.

@@ -16,7 +16,10 @@ _JOIN_BELOW = 4096
 
 
 class PublishPackets:
-    """Of one producer: the bytes are those of `encode_request(Publish(...), blocks)`."""
+    """Encodes the Publish packets of one producer.
+
+    The bytes are those of `encode_request(Publish(...), blocks)`.
+    """
 
     __slots__ = ("_awaited", "_unawaited")
 
@@ -39,7 +42,7 @@ _Blocks = Sequence[tuple[int, int, int, int, int]]
 
 
 def receipts_by_producer(packet: Packet) -> Iterable[tuple[int, _Blocks]]:
-    """Each producer's id and its rows of a Receipt packet, in order.
+    """Sort the rows of a Receipt packet by producer id, in order.
 
     Raises ProtocolError for a wrong number of fields.
     """

@@ -175,7 +175,7 @@ class SessionTable:
         return session
 
     def carry(self, session: Session, carrier: Carrier, now_ms: int) -> None:
-        """From now on `carrier` moves this session's packets."""
+        """Let `carrier` move this session's packets from now on."""
         session.carrier = carrier
         session.lost_ms = None
         session.heard_ms = now_ms

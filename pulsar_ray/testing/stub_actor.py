@@ -384,7 +384,7 @@ class StubNonPersistentPartition(StubActor):
         return []
 
     def _let_go(self) -> None:
-        """It holds nothing."""
+        """Let go of nothing: a partition without a disk holds nothing."""
 
     async def _close(self) -> None:
         await self.host.close()

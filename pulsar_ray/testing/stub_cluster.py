@@ -223,7 +223,9 @@ class StubCluster:
         """All ends are in one process here, which dies as a whole."""
 
     def dispatcher_gone(self, address: str) -> None:
-        """As Controller.dispatcher_gone: the actor ends, and a later subscribe starts a new one.
+        """End a dispatcher as Controller.dispatcher_gone does.
+
+        A later subscribe starts a new one.
 
         One that serves stays.
         """
@@ -238,7 +240,10 @@ class StubCluster:
             actor.kill()
 
     def report_silent(self, address: str) -> None:
-        """As the controller's probe: what does not answer is killed, and starts again."""
+        """Kill an actor that does not answer, as the controller's probe does.
+
+        It starts again.
+        """
         self.silent.append(address)
         actor = self._actors.get(address)
         if actor is not None:

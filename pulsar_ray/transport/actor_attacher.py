@@ -18,7 +18,7 @@ _ATTEMPTS = itertools.count(1)
 
 
 class ActorAttacher:
-    """Of one client to one actor, in one thread at a time.
+    """Attaches one client to one actor, in one thread at a time.
 
     `find_address` is asked only once nobody has the name any more: it takes no controller to attach to an
     actor that is where it was.
@@ -37,7 +37,7 @@ class ActorAttacher:
         self._wants_tcp = transport == "tcp"
 
     def attach(self) -> AttachReply:
-        """Once.
+        """Attach once.
 
         Raises Moved, Timeout, or what the actor refuses with; a later call may do better.
         """

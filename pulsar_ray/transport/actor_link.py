@@ -236,7 +236,10 @@ class ActorLink:
     def ask(
         self, send: Callable[[Reply], None], deadline: float, then: Callable[[Any], None] | None = None
     ) -> Any:
-        """As `request`, of a request that `send` sends, each time anew."""
+        """Wait for the answer to a request that `send` sends, each time anew.
+
+        As `request`.
+        """
         while True:
             self.ensure_attached(deadline)
             answered = Completion()
@@ -335,7 +338,7 @@ class ActorLink:
                 self._start_attaching()
 
     def _start_attaching(self) -> None:
-        """Called with the state lock held."""
+        """Start an attempt to attach, unless one runs; called with the state lock held."""
         if self._is_attaching or self._is_losing or self._closed:
             return
         self._is_attaching = True

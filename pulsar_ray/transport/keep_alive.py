@@ -18,7 +18,9 @@ SILENCE_S = 5.0
 
 
 class KeepAlive:
-    """Of the connection that a link has now: `carrier()`; earlier ones are left alone.
+    """Watches the connection that a link has now: `carrier()`.
+
+    Earlier ones are left alone.
 
     Always on the I/O thread, which goes on while a program blocks its loop. `lost` is called with a
     connection that ended, `unused` when the loop it was for is closed.

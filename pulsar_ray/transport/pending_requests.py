@@ -15,7 +15,10 @@ ANSWERS = (Done, Failed, ProducerOpened, ConsumerOpened)
 
 
 class PendingRequests:
-    """Each request has an id of its own, and its reply is called once."""
+    """The requests of one link that wait for answers.
+
+    Each request has an id of its own, and its reply is called once.
+    """
 
     def __init__(self) -> None:
         self._replies: dict[int, Reply] = {}

@@ -144,7 +144,7 @@ class RayCalls:
             return self._changed.wait_for(lambda: not self._inside, wait_s)
 
     def end(self) -> None:
-        """Called at exit, before Ray's own."""
+        """End all calls at exit, before Ray's own end."""
         self._has_ended = True
         self._empty(EXIT_DEADLINE_S)
         # A thread that is leaving Ray just now is let do so: two at once end the process with an error.

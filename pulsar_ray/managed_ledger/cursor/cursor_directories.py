@@ -17,7 +17,7 @@ _NAME = re.compile(r"(\d+)(?:\.new)?\Z")
 
 
 def cursor_directory(log_directory: Path, number: int) -> Path:
-    """That of the subscription of this number."""
+    """The cursor directory of the subscription of this number."""
     return log_directory / "s" / str(number)
 
 
@@ -32,7 +32,7 @@ def remove_cursor(log_directory: Path, number: int) -> None:
 
 
 def remove_forgotten(log_directory: Path, registered: Collection[int], end: int) -> None:
-    """The same of all subscriptions with numbers below `end` that are not registered.
+    """Remove the directories of unregistered subscriptions with numbers below `end`.
 
     A subscription gets its directory behind its registration, and no number is given out twice. Raises
     nothing: what cannot be listed stays too.

@@ -29,7 +29,7 @@ class PassingIncarnations(ProducerIncarnations):
         return True
 
     def classify(self, incarnation: int, entry_seq: int, rows: int) -> Verdict:
-        """As of a stored log; a repeat stands nowhere."""
+        """Classify a block as a stored log does; a repeat stands nowhere."""
         verdict = super().classify(incarnation, entry_seq, rows)
         return Repeat(NOT_STORED) if isinstance(verdict, Repeat) else verdict
 
@@ -76,5 +76,5 @@ class MemoryLog:
         return AppendResult([NOT_STORED] * len(passing.blocks), [])
 
     def fail_append(self, passing: PassingBlocks) -> None:
-        """The same blocks may be appended again."""
+        """Take back the blocks of a failed append: they may be appended again."""
         self.incarnations.take_back()
