@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ import psutil
 
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import BrokerPersistenceError, ConnectError, Timeout, error_from
+from pulsar_ray.kernel_calls import pidfd_open, pidfd_send_signal
 from pulsar_ray.ledger.owner_lock import FileLock, start_time
 from pulsar_ray.managed_ledger.store.store_directory import check_store_directory
 
@@ -257,14 +259,26 @@ def stop_embedded(data_dir: Path) -> EmbeddedRecord | None:
     record = read_record(data_dir)
     if record is None:
         return None
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(record.pid, signal.SIGTERM)
-    deadline = time.monotonic() + STOP_TIMEOUT_S
-    while record.is_alive():
-        if time.monotonic() > deadline:
-            raise Timeout(f"process {record.pid} did not end within {STOP_TIMEOUT_S:.0f} s")
-        time.sleep(POLL_S)
+    try:
+        process = pidfd_open(record.pid)
+    except ProcessLookupError:
+        return record
+    try:
+        # Looked at once the pidfd is open, which names no other process of that pid from then on.
+        if record.is_alive():
+            _end_process(process, record.pid)
+    finally:
+        os.close(process)
     return record
+
+
+def _end_process(process: int, pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        pidfd_send_signal(process, signal.SIGTERM)
+    waiter = select.poll()
+    waiter.register(process, select.POLLIN)
+    if not waiter.poll(int(STOP_TIMEOUT_S * 1000)):
+        raise Timeout(f"process {pid} did not end within {STOP_TIMEOUT_S:.0f} s")
 
 
 def has_clients(data_dir: Path) -> bool:
