@@ -27,7 +27,7 @@ from tests.stored_blocks import (
     settings,
 )
 from tests.unit.ledger.test_directory_owner import grant
-from tests.unit.managed_ledger.test_log_recovery import entries
+from tests.unit.managed_ledger.log.test_log_recovery import entries
 
 FIRST_LEDGER = IDENTITY.number << 31
 

@@ -12,7 +12,7 @@ from pulsar_ray.managed_ledger.log.manifest_changes import mark_delete_before
 from pulsar_ray.managed_ledger.log.position_index import POINT_BYTES, POINT_ENTRIES, IndexPoint, PositionIndex
 from pulsar_ray.model.position import EARLIEST, Position
 from tests.stored_blocks import abandon, append, append_blocks, block, change, open_log, settings
-from tests.unit.managed_ledger.test_holds_and_trimming import NONE
+from tests.unit.managed_ledger.log.test_holds_and_trimming import NONE
 
 
 def test_points_by_bytes_entries_and_segments() -> None:
