@@ -248,6 +248,7 @@ class Client:
         consumer = Consumer.__new__(Consumer) if consumer is None else consumer
         Consumer.__init__(consumer, self, topic, core)
         self._remember(consumer)
+        consumer.start_listening()
         return consumer
 
     def create_reader(
@@ -283,6 +284,7 @@ class Client:
         consumer, _ = self._reading_consumer(arguments, reader.known_ending("reader"))
         Reader.__init__(reader, self, consumer, arguments)
         self._remember(reader)
+        reader.start_listening()
         return reader
 
     def _reading_consumer(self, arguments: dict[str, Any], ending: Ending) -> tuple[Consumer, ConsumerCore]:
@@ -349,6 +351,10 @@ class Client:
     def _remember(self, opened: Producer | Consumer | Reader) -> None:
         with self._lock:
             self._open.append(opened)
+        if self._ending.is_over and not opened.ending.is_over:
+            # It was closed meanwhile, and may not have known of this one.
+            opened.shut_down()
+            self.forget(opened)
 
     def forget(self, closed: Producer | Consumer | Reader) -> None:
         """A producer, consumer or reader closed itself."""

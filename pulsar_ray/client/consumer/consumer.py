@@ -56,19 +56,23 @@ class Consumer(AcknowledgingConsumer):
         self._client = client
         self._ending = ending or self.known_ending("consumer")
         self._listener: MessageListenerThread | None = None
-        if (listener := self._options.message_listener) is not None:
-            self.start_listening(lambda message: listener(self, message))
         self._activity: ListenerRunner | None = None
         if (told := self._options.consumer_event_listener) is not None:
             self._tell_activity(told)
+        if (listener := self._options.message_listener) is not None:
+            self.hand_to(lambda message: listener(self, message))
 
     def _tell_activity(self, listener: ConsumerEventListener) -> None:
         self._activity = EventListenerThread(self, listener, self._core.activity)
 
-    def start_listening(self, listen: Callable[[Message], object]) -> None:
-        """Call `listen` with each message from now on (a reader calls its own listener)."""
+    def hand_to(self, listen: Callable[[Message], object]) -> None:
+        """Call `listen` with each message from `start_listening` on; readers call their own listener."""
         self._listener = MessageListenerThread(self._core, listen, paused=self._options.start_paused)
-        self._listener.start()
+
+    def start_listening(self) -> None:
+        """Start the listener, if there is one; its first call may close this consumer and its client."""
+        if self._listener is not None:
+            self._listener.start()
 
     # --- receiving --------------------------------------------------------------------------------
 

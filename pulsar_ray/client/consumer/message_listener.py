@@ -53,7 +53,7 @@ class MessageListenerThread:
         """End the thread after the call under way; waits for it unless called from the listener."""
         self._stopped = True
         self._running.set()
-        if self._thread is not threading.current_thread():
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout=LOOK_INTERVAL_S)
 
     def _is_stopped(self) -> bool:

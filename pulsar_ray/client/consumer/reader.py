@@ -30,7 +30,11 @@ class Reader(OpenedLater):
         self._arguments = arguments
         self._listener: Callable[[Reader, Message], Any] | None = arguments.get("reader_listener")
         if self._listener is not None:
-            consumer.start_listening(self._heard)
+            consumer.hand_to(self._heard)
+
+    def start_listening(self) -> None:
+        """Begin to call the listener, if there is one."""
+        self._consumer.start_listening()
 
     def _heard(self, message: Message) -> None:
         assert self._listener is not None
