@@ -12,7 +12,7 @@ from pulsar_ray.launch.clean_start import start_from_clean_process
 from pulsar_ray.launch.kill_actors import kill_actors
 from pulsar_ray.transport.actor_names import CONTROLLER, NAMESPACE
 from pulsar_ray.transport.ray_errors import translated
-from pulsar_ray.transport.this_ray import has_runtime_env, is_own_ray, running_names
+from pulsar_ray.transport.this_ray import has_runtime_env, is_own_ray, is_ray_of_this_job, running_names
 
 STOP_TIMEOUT_S = 60.0
 
@@ -23,12 +23,12 @@ def start_broker(settings: Settings, word: StartPermission | None = None) -> dic
     Returns the broker's description of itself.
 
     `word` allows more: to begin an empty one, to make a lost catalog anew. By default an empty one is begun
-    on a Ray that this very process started, and elsewhere if `allow_founding` is set.
+    on a Ray that this program started, also in its tasks, and elsewhere if `allow_founding` is set.
 
     Raises BrokerNotFounded, CatalogMissing, CatalogConflict, what is wrong with a data directory.
     """
     if word is None:
-        word = StartPermission(may_found=settings.allow_founding or is_own_ray())
+        word = StartPermission(may_found=settings.allow_founding or is_ray_of_this_job())
     # Detached actors inherit the environment and the import path of the job that made them, and outlive it.
     if has_runtime_env() or not is_own_ray():
         return start_from_clean_process(settings, word)

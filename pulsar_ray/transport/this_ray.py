@@ -87,6 +87,26 @@ def is_own_ray() -> bool:
     return node is not None and bool(node.is_head())
 
 
+def is_ray_of_this_job() -> bool:
+    """Whether the program that this process works for started the Ray that it is on.
+
+    In a task or actor that program is the job's driver; the name of a Ray session ends with the process that
+    began it.
+    """
+    if is_own_ray():
+        return True
+    if is_driver():
+        return False
+    context = ray.get_runtime_context()
+    state: Any = ray._private.state.state
+    started = (context.gcs_address.rpartition(":")[0], session_directory().name.rpartition("_")[2])
+    return any(
+        (job.get("DriverIPAddress"), str(job.get("DriverPid"))) == started
+        for job in state.job_table()
+        if job["JobID"] == context.get_job_id()
+    )
+
+
 def has_runtime_env() -> bool:
     """Whether the actors that this process starts would inherit a runtime environment."""
     return bool(ray.get_runtime_context().runtime_env)

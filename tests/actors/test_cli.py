@@ -59,6 +59,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CommandLi
     process = command_line.start("standalone")
     assert process.stdout is not None
     printed = [process.stdout.readline().rstrip() for _ in range(5)]
+    if not printed[-1]:
+        # Its output has ended, and so will it.
+        _, said = process.communicate(timeout=TIMEOUT_S)
+        pytest.fail(f"standalone ended with {process.returncode} behind {printed}: {said}")
     yield command_line, printed
     # What `stop` does to it is one of the tests' matters; afterwards it must be gone in any case.
     stop_embedded(command_line.data_dir)

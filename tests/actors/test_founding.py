@@ -93,6 +93,23 @@ assert stop_broker()
 print("done")
 """
 )
+_IN_A_TASK = """
+import sys
+import ray
+ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+
+@ray.remote
+def use(data_dir):
+    import pulsar_ray
+    with pulsar_ray.Client(data_dir=data_dir) as client:
+        consumer = client.subscribe("t", "s")
+        client.create_producer("t").send(b"1")
+        return consumer.receive(60_000).data()
+
+assert ray.get(use.remote(sys.argv[1])) == b"1"
+ray.shutdown()
+print("done")
+"""
 _LOSING = (
     _BEGIN
     + """
@@ -207,6 +224,10 @@ def test_a_broker_is_begun_on_a_word_and_found_without(ray_elsewhere: str, tmp_p
 @pytest.mark.long
 def test_what_is_lost_and_comes_back_is_never_mixed(ray_elsewhere: str, tmp_path: Path) -> None:
     run(_LOSING, ray_elsewhere, str(tmp_path / "data"))
+
+
+def test_a_task_may_begin_a_broker_on_the_ray_of_its_program(tmp_path: Path) -> None:
+    run(_IN_A_TASK, str(tmp_path / "data"))
 
 
 def test_the_environment_of_a_job_does_not_reach_the_broker(tmp_path: Path) -> None:
