@@ -9,7 +9,7 @@ import functools
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
@@ -38,7 +38,9 @@ NFS = 0x6969
 _CLIENT = """
 import sys
 import pulsar_ray
-client = pulsar_ray.Client("local", data_dir=sys.argv[1], embedded_idle_shutdown_seconds=1.0)
+client = pulsar_ray.Client(
+    "local", data_dir=sys.argv[1], embedded_idle_shutdown_seconds=1.0, operation_timeout_seconds=180
+)
 earliest = pulsar_ray.InitialPosition.Earliest
 """
 _WAIT = """
@@ -127,6 +129,39 @@ client.close()
 """
     with client_process(data_dir, rest) as process:
         assert end(process).split("\n") == [*(f"{number} k" for number in range(5, 10)), "new", ""]
+
+
+@pytest.mark.long
+def test_ten_processes_at_once_share_a_broker_that_outlives_its_killed_starter(data_dir: Path) -> None:
+    use = """
+consumer = client.subscribe("t", name, initial_position=earliest)
+producer = client.create_producer("t")
+for number in range(5):
+    producer.send(f"{name} {number}".encode())
+print("ready", flush=True)
+sys.stdin.readline()
+received = []
+for _ in range(50):
+    message = consumer.receive(120000)
+    received.append(message.data().decode())
+    consumer.acknowledge(message)
+client.close()
+print(sorted(received))
+"""
+    with ExitStack() as stack:
+        codes = [f"name = 'p{index}'\n{use}" for index in range(10)]
+        processes = [stack.enter_context(client_process(data_dir, code)) for code in codes]
+        for process in processes:
+            ready(process)
+        record = record_of(data_dir)
+        starter = psutil.Process(record.pid).ppid()
+        assert starter in {process.pid for process in processes}
+        psutil.Process(starter).kill()
+        expected = sorted(f"p{index} {number}" for index in range(10) for number in range(5))
+        rest = [process for process in processes if process.pid != starter]
+        outputs = [process.communicate("\n", timeout=TIMEOUT_S)[0] for process in rest]
+        assert outputs == [f"{expected}\n"] * 9
+    wait_until(lambda: read_record(data_dir) is None, TIMEOUT_S, "the idle broker has withdrawn its record")
 
 
 def test_a_program_outlives_its_broker_and_keeps_it_as_long_as_it_is_on_its_ray(data_dir: Path) -> None:
