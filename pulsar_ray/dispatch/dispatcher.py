@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pulsar_ray.dispatch import validation
 from pulsar_ray.dispatch.acknowledgments import Acknowledgments
 from pulsar_ray.dispatch.attachment import Attachment, Departure
 from pulsar_ray.dispatch.blocks.block_intake import BlockIntake
@@ -404,7 +403,3 @@ class Dispatcher:
         if generation is None or generation == self.generation:
             return False
         return seeks_of(generation) < self.cursor.generation
-
-    def validate(self) -> None:
-        """Raise AssertionError if the state contradicts itself; for tests."""
-        validation.validate(self.cursor, self.blocks, self.consumers.values(), self.read_position)

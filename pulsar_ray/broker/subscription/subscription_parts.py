@@ -17,9 +17,8 @@ from pulsar_ray.broker.subscription.consumers.delivery_senders import (
 from pulsar_ray.broker.subscription.cursor_flusher import CursorDurability, CursorFlusher, MemoryOnly
 from pulsar_ray.broker.subscription.log.core_feeder import CoreFeeder
 from pulsar_ray.broker.subscription.log.log_view import LogView
-from pulsar_ray.broker.subscription.non_persistent.no_log import NoLog
 from pulsar_ray.broker.subscription.non_persistent.passing_sender import Bodies, PassingSender, has_room
-from pulsar_ray.broker.subscription.non_persistent.passing_subscription import PassingSubscription
+from pulsar_ray.broker.subscription.non_persistent.passing_subscription import NoLog, PassingSubscription
 from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
 from pulsar_ray.broker.subscription.subscription_stats import SubscriptionStats
 from pulsar_ray.broker.subscription.subscription_turn import SubscriptionTurn

@@ -24,6 +24,7 @@ from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor, Subsc
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.position import Position
 from pulsar_ray.model.row_sets import ranges_of
+from tests.unit.dispatch.validation import validate
 
 Message = tuple[int, int, int]
 """(ledger, entry, batch index or 0)."""
@@ -290,7 +291,7 @@ class NaiveModel:
                 self.suspects.add(message)
 
     def validate(self) -> None:
-        self.dispatcher.validate()
+        validate(self.dispatcher)
         cursor = self.dispatcher.cursor
         read = self.dispatcher.read_position
         below = [entry for entry in self.entries if entry < read]

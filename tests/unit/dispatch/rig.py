@@ -13,6 +13,7 @@ from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor, Subscription
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.position import Position
+from tests.unit.dispatch.validation import validate
 
 Told = tuple[int, int, tuple[tuple[int, int], ...]]
 """(consumer id, first entry id, rows) of a grant."""
@@ -74,7 +75,7 @@ class Rig:
     def grants(self) -> list[Grant]:
         self.offer()
         grants = self.dispatcher.dispatch(self.now_ms)
-        self.dispatcher.validate()
+        validate(self.dispatcher)
         return grants
 
     def told(self) -> list[Told]:

@@ -11,6 +11,7 @@ from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.position import EARLIEST, Position
 from tests.unit.dispatch.rig import Rig
+from tests.unit.dispatch.validation import validate
 
 INDEX_ACKS = DispatchSettings(acknowledgment_at_batch_index_level_enabled=True)
 
@@ -30,7 +31,7 @@ def test_peeking_leaves_out_what_is_acknowledged() -> None:
     ]
     assert [p.rows for p in peek(rig.cursor, rig.refs, 2)] == [((0, 1), (2, 3))]
     assert peek(rig.cursor, rig.refs, 0) == []
-    rig.dispatcher.validate()
+    validate(rig.dispatcher)
 
 
 def test_a_peeked_message_knows_how_often_it_came() -> None:
@@ -78,4 +79,4 @@ def test_skipping_counts_unacknowledged_entries(seed: int) -> None:
     assert rig.dispatcher.acknowledgments.acknowledge_through(end) == count, f"seed {seed}"
     still = [entry for entry in range(entries) if not rig.cursor.is_acknowledged(Position(1, entry))]
     assert still == left[count:], f"seed {seed}"
-    rig.dispatcher.validate()
+    validate(rig.dispatcher)

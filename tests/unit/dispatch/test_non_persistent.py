@@ -14,6 +14,7 @@ from pulsar_ray.dispatch.non_persistent import NonPersistentDispatcher
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.errors import ConsumerBusy
 from pulsar_ray.model.enums import ConsumerType
+from tests.unit.dispatch.validation import validate
 
 LEDGER = 7
 TYPES = (ConsumerType.Exclusive, ConsumerType.Shared, ConsumerType.Failover)
@@ -53,7 +54,7 @@ class Passing:
             (grant.consumer_id, blocks.index(grant.block), sum(end - start for start, end in grant.rows))
             for grant in self.dispatcher.dispatch(0)
         ]
-        self.dispatcher.validate()
+        validate(self.dispatcher)
         assert not self.dispatcher.blocks.index
         assert all(consumer.unacked == 0 for consumer in self.dispatcher.consumers.values())
         return granted

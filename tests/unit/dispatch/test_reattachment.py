@@ -14,6 +14,7 @@ from pulsar_ray.errors import ConsumerAssignError, ConsumerBusy
 from pulsar_ray.model.enums import ConsumerType, KeySharedMode
 from pulsar_ray.model.position import Position
 from tests.unit.dispatch.rig import Rig, dropped
+from tests.unit.dispatch.validation import validate
 
 EXCLUSIVE = ConsumerType.Exclusive
 GRACE_MS = DispatchSettings().reattach_grace_ms
@@ -121,7 +122,7 @@ def test_late_ones_get_what_nobody_else_has() -> None:
     rig.add(2, credit=2)
     assert rig.told() == [(2, 0, ((0, 2),))]
     rig.dispatcher.attach_consumer(spec, GRACE_MS, held=[(1, 0, ((0, 4),)), (1, 4, ((1, 2),))])
-    rig.dispatcher.validate()
+    validate(rig.dispatcher)
     assert rig.dispatcher.consumers[1].unacked == 3
     rig.report(2, 100)
     assert rig.told() == [(2, 4, ((0, 1), (2, 4)))]

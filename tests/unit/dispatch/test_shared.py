@@ -10,6 +10,7 @@ from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.errors import ConsumerBusy, CumulativeAcknowledgementNotAllowedError
 from pulsar_ray.model.enums import ConsumerType
 from tests.unit.dispatch.rig import Rig
+from tests.unit.dispatch.validation import validate
 
 ISOLATING = DispatchSettings(isolates_suspects=True)
 
@@ -285,12 +286,12 @@ def test_acknowledgments_may_cut_across_blocks_and_come_from_anybody() -> None:
     rig.add(2)
     rig.grants()
     rig.dispatcher.acknowledge(2, [(1, 5, 14), (1, 2, 2), (1, 500, 900)])
-    rig.dispatcher.validate()
+    validate(rig.dispatcher)
     assert list(rig.cursor.deleted) == [(1, 2, 2), (1, 5, 14)]
     assert rig.dispatcher.consumers[1].unacked == 4 + 7
     rig.dispatcher.acknowledge(99, [(1, 0, 10_000)])
     assert (rig.cursor.backlog(), len(rig.dispatcher.blocks.index)) == (0, 0)
-    rig.dispatcher.validate()
+    validate(rig.dispatcher)
 
 
 def test_cumulative_acknowledgment_is_an_error_and_changes_nothing() -> None:

@@ -13,6 +13,7 @@ from pulsar_ray.errors import ConsumerBusy
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.position import EARLIEST, Position
 from tests.unit.dispatch.rig import Rig, dropped
+from tests.unit.dispatch.validation import validate
 
 EXCLUSIVE = ConsumerType.Exclusive
 
@@ -82,7 +83,7 @@ def test_cumulative_acknowledgment_may_end_within_blocks_and_batches() -> None:
     for useless in [(1, 3, -1), (1, 900, -1), (-1, -1, -1), (2**63 - 1, 2**63 - 1, -1)]:
         rig.dispatcher.acknowledge(1, cumulative=useless)
     assert rig.cursor.mark_delete == (1, 4)
-    rig.dispatcher.validate()
+    validate(rig.dispatcher)
 
 
 def test_unacknowledged_messages_are_not_limited() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pulsar_ray.broker.subscription.non_persistent.passing_sender import Bodies
@@ -14,6 +14,26 @@ from pulsar_ray.dispatch.key_shared.sticky_key import Slots, Slotting
 from pulsar_ray.dispatch.non_persistent import NonPersistentDispatcher
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.format.compression import UnknownCodec
+from pulsar_ray.model.position import EARLIEST
+
+
+class NoLog:
+    """An empty log, and a `Feeder` that never has anything."""
+
+    problem = ""
+    last = EARLIEST
+
+    def feed(self, resume: Callable[[], None]) -> bool:
+        return False
+
+    def extend_to_end(self) -> None:
+        """Extend nothing."""
+
+    def extend_ledgers(self) -> None:
+        """Extend nothing."""
+
+    def forget_place(self) -> None:
+        """Forget nothing."""
 
 
 class PassingSubscription:

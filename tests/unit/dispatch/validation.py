@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from pulsar_ray.dispatch.blocks import counted_rows
-from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
-from pulsar_ray.dispatch.consumer import Consumer, DispatchBlock
+from pulsar_ray.dispatch.consumer import DispatchBlock
+from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor
 from pulsar_ray.model import row_sets
 from pulsar_ray.model.position import Position
 
 
-def validate(
-    cursor: ManagedCursor, blocks: DispatchBlocks, consumers: Collection[Consumer], read_position: Position
-) -> None:
+def validate(dispatcher: Dispatcher) -> None:
     """Raise AssertionError if a row is misplaced or lost, or a total wrong."""
+    cursor, blocks, consumers = dispatcher.cursor, dispatcher.blocks, dispatcher.consumers.values()
+    read_position = dispatcher.read_position
     cursor.validate()
     waiting = unacked = 0
     fresh = set(map(id, blocks.fresh))

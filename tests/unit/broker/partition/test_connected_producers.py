@@ -1,0 +1,82 @@
+"""Names and incarnations of a partition's producers."""
+
+from __future__ import annotations
+
+import pytest
+
+from pulsar_ray.broker.partition.connected_producers import ConnectedProducers
+from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
+from pulsar_ray.broker.partition.waiting_blocks import WaitingBlocks
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import ProducerBusy
+from pulsar_ray.managed_ledger.log.memory_log import MemoryLog
+from pulsar_ray.session.requests import NO_SCHEMA, OpenProducer, ProducerOpened
+from pulsar_ray.session.session_table import Session
+from pulsar_ray.testing.manual_clock import ManualClock
+
+
+class Producers:
+    """A partition with two sessions."""
+
+    def __init__(self) -> None:
+        policies = PartitionPolicies.of(Settings(max_message_size=1000))
+        self.connected = ConnectedProducers(
+            MemoryLog(9, lambda _: None), WaitingBlocks(), policies, ManualClock(), "made-up"
+        )
+        self.sessions = [Session(number, f"client {number}", 0) for number in range(2)]
+
+    def open(
+        self, incarnation: int, name: str | None = "p", *, session: int = 0, replaces: int = 0, first: int = 0
+    ) -> ProducerOpened:
+        request = OpenProducer(1, incarnation, name, incarnation, replaces, first, 0, name is not None)
+        return self.connected.open(self.sessions[session], request)
+
+
+def test_the_answer_has_the_policies_of_the_topic_and_no_schema() -> None:
+    opened = Producers().open(7)
+    settings = Settings()
+    assert (opened.name, opened.epoch, opened.max_message_size) == ("p", 9, 1000)
+    assert (opened.max_block_rows, opened.max_block_bytes) == (
+        settings.max_block_rows,
+        settings.max_block_bytes,
+    )
+    assert opened.schema_version == NO_SCHEMA
+
+
+def test_names_are_made_up_for_producers_without_one() -> None:
+    producers = Producers()
+    assert [producers.open(n, None).name for n in (7, 8)] == ["made-up-9-1", "made-up-9-2"]
+
+
+def test_a_name_belongs_to_one_producer_until_it_closes() -> None:
+    producers = Producers()
+    producers.open(7)
+    with pytest.raises(ProducerBusy, match="'p' is already connected"):
+        producers.open(8, session=1)
+    assert producers.connected.holder_beside(producers.sessions[1], "p") is producers.sessions[0]
+    assert producers.connected.holder_beside(producers.sessions[0], "p") is None
+    producers.connected.close(producers.connected.by_name["p"])
+    assert not producers.sessions[0].endpoints
+    assert producers.open(8, session=1).name == "p"
+
+
+def test_the_same_incarnation_opens_again_where_its_blocks_go_on() -> None:
+    producers = Producers()
+    producers.open(7)
+    before = producers.connected.by_name["p"]
+    before.next_seq = 5
+    producers.open(7, session=1, first=3)
+    after = producers.connected.by_name["p"]
+    assert (after.next_seq, after.session) == (5, producers.sessions[1])
+    assert after.traffic is before.traffic, "it is the same producer"
+    assert producers.connected.current(before) is after
+
+
+def test_a_replaced_incarnation_gets_no_answers_any_more() -> None:
+    producers = Producers()
+    producers.open(7)
+    before = producers.connected.by_name["p"]
+    producers.open(8, session=1, replaces=7)
+    assert producers.connected.current(before) is None
+    producers.connected.close(before)
+    assert producers.connected.by_name["p"].incarnation == 8, "a late close frees nobody else's name"

@@ -1,0 +1,158 @@
+"""Deliveries on their way out: places at once, bytes as fast as the carrier takes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from pulsar_ray.broker.subscription.consumers import delivery_senders
+from pulsar_ray.broker.subscription.consumers.delivery_senders import (
+    MAX_BODY_BYTES,
+    MAX_GRANTS_PER_PACKET,
+    MAX_UNSENT_BYTES,
+    BytesSender,
+    PlaceSender,
+)
+from pulsar_ray.dispatch.blocks.block_ref import BlockRef
+from pulsar_ray.dispatch.grant import Grant
+from pulsar_ray.errors import CorruptData
+from pulsar_ray.ledger.reader import SegmentGone
+
+
+def grant(number: int, length: int = 100) -> Grant:
+    return Grant(7, number, BlockRef(1, 0, 0, length, number, 1, 1, False), 1, 0, False, ())
+
+
+class Played:
+    """Plays session, carrier, encoder and disk; `unreadable` are numbers of grants that cannot be read."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.carrier: Any = self
+        self.unsent_bytes = 0
+        self.packets: list[tuple[int, list[int], int]] = []
+        self.lengths: list[int] = []
+        self.unreadable: dict[int, Exception] = {}
+        self.read: list[list[int]] = []
+        monkeypatch.setattr(delivery_senders, "_read", self._read)
+        monkeypatch.setattr(delivery_senders, "RETRY_S", 0.001)
+
+    def encode(self, generation: int, grants: Sequence[Grant], body: Sequence[bytes] = ()) -> Any:
+        self.lengths += [g.block.length for g in grants]
+        return generation, [g.number for g in grants], len(body)
+
+    def send(self, packet: Any) -> None:
+        self.packets.append(packet)
+
+    def _read(self, _directory: str, grants: Sequence[Grant]) -> list[bytes]:
+        self.read.append([g.number for g in grants])
+        for g in grants:
+            if g.number in self.unreadable:
+                raise self.unreadable[g.number]
+        return [b"x"] * len(grants)
+
+    async def run(self, work: Callable[[], Any]) -> Any:
+        await asyncio.sleep(0)
+        return work()
+
+    def bytes_sender(self, *, is_held: bool = True) -> BytesSender:
+        played: Any = self
+        return BytesSender(played, played, "p/1", asyncio.get_running_loop(), played, is_held=is_held)
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> Played:
+    return Played(monkeypatch)
+
+
+async def sent(sender: BytesSender) -> None:
+    while sender.has_unsent:
+        await asyncio.sleep(0)
+
+
+def test_places_go_out_at_once_so_many_to_a_packet(played: Played) -> None:
+    player: Any = played
+    PlaceSender(player, player).send([grant(n) for n in range(MAX_GRANTS_PER_PACKET + 1)], 3)
+    assert [(g, len(numbers), body) for g, numbers, body in played.packets] == [
+        (3, MAX_GRANTS_PER_PACKET, 0),
+        (3, 1, 0),
+    ]
+
+
+def test_bytes_of_a_generation_share_packets_up_to_their_bound(played: Played) -> None:
+    async def run() -> None:
+        sender = played.bytes_sender()
+        sender.send([grant(1), grant(2)], 1)
+        sender.send([grant(3, MAX_BODY_BYTES - 50), grant(4)], 2)
+        await sent(sender)
+
+    asyncio.run(run())
+    assert played.packets == [(1, [1, 2], 2), (2, [3], 1), (2, [4], 1)]
+
+
+def test_nothing_is_read_while_the_carrier_has_much_to_write(played: Played) -> None:
+    async def run() -> None:
+        played.unsent_bytes = MAX_UNSENT_BYTES + 1
+        sender = played.bytes_sender()
+        sender.send([grant(1)], 1)
+        sender.send([grant(2)], 2)
+        await asyncio.sleep(0.01)
+        assert (played.read, sender.has_unsent) == ([], True)
+        sender.drop_below(2)
+        played.unsent_bytes = 0
+        await sent(sender)
+
+    asyncio.run(run())
+    assert played.packets == [(2, [2], 1)]
+
+
+def test_an_unreadable_block_goes_without_bytes_and_alone(played: Played) -> None:
+    async def run() -> None:
+        played.unreadable = {2: CorruptData("1-0", 0, "flipped")}
+        sender = played.bytes_sender()
+        sender.send([grant(1), grant(2), grant(3)], 1)
+        await sent(sender)
+
+    asyncio.run(run())
+    assert played.packets == [(1, [1], 1), (1, [2], 0), (1, [3], 1)]
+    assert played.lengths == [100, 100, 100]
+
+
+@pytest.mark.parametrize(("is_held", "length"), [(True, 100), (False, 0)])
+def test_a_segment_that_is_gone_is_damage_only_if_it_was_held(
+    played: Played, is_held: bool, length: int
+) -> None:
+    async def run() -> None:
+        played.unreadable = {1: SegmentGone("gone")}
+        sender = played.bytes_sender(is_held=is_held)
+        sender.send([grant(1)], 1)
+        await sent(sender)
+
+    asyncio.run(run())
+    assert (played.packets, played.lengths) == ([(1, [1], 0)], [length])
+
+
+def test_an_ended_sender_sends_nothing_more(played: Played) -> None:
+    async def run() -> None:
+        sender = played.bytes_sender()
+        sender.send([grant(1)], 1)
+        await asyncio.sleep(0)
+        sender.end()
+        await sent(sender)
+
+    asyncio.run(run())
+    assert played.packets == []
+
+
+def test_bytes_that_were_read_for_a_lost_carrier_are_not_sent(played: Played) -> None:
+    async def run() -> None:
+        sender = played.bytes_sender()
+        sender.send([grant(1)], 1)
+        await asyncio.sleep(0)
+        played.carrier = None
+        await sent(sender)
+
+    asyncio.run(run())
+    assert played.packets == []
