@@ -11,7 +11,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from pulsar_ray.broker.catalog.catalog import read_catalog_identity
+from pulsar_ray.broker.catalog.catalog_file import read_catalog_identity
 from pulsar_ray.broker.catalog.founding import NodeReport
 from pulsar_ray.errors import BrokerPersistenceError, CorruptData, PulsarException
 from pulsar_ray.managed_ledger.store.store_directory import check_foreign

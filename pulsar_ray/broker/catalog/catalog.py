@@ -2,50 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sqlite3
-import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
 
+from pulsar_ray.broker.catalog.catalog_file import (
+    BESIDE_SQLITE,
+    CATALOG_VERSION,
+    CatalogFile,
+    CatalogIdentity,
+)
 from pulsar_ray.errors import (
     BrokerPersistenceError,
-    CatalogMissing,
-    CorruptData,
     NotAllowedError,
-    ServiceUnitNotReady,
     TopicNotFound,
-    UnsupportedFormatVersion,
 )
 from pulsar_ray.ledger.disk import SYSTEM_DISK
 from pulsar_ray.model.topic_name import TopicName
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS namespace (name TEXT PRIMARY KEY);
-CREATE TABLE IF NOT EXISTS topic (name TEXT PRIMARY KEY, partitions INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS partition (
-    name TEXT PRIMARY KEY, number INTEGER UNIQUE NOT NULL, topic TEXT NOT NULL,
-    partition_index INTEGER NOT NULL,
-    store_id TEXT NOT NULL, has_ledger INTEGER NOT NULL DEFAULT 0);
-CREATE TABLE IF NOT EXISTS last_number (one INTEGER PRIMARY KEY CHECK (one = 1), value INTEGER NOT NULL);
-INSERT OR IGNORE INTO last_number VALUES (1, 0);
-CREATE TABLE IF NOT EXISTS cluster (one INTEGER PRIMARY KEY CHECK (one = 1), cluster_id TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS generation (
-    place INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, first_number INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS store (store_id TEXT PRIMARY KEY, host TEXT NOT NULL, path TEXT NOT NULL);
-"""
-CATALOG_VERSION = 2
-"""1 (of version 0.1, which left it 0) named no cluster."""
 FOUNDED_NUMBERS = 1 << 31
 """A catalog that was founded grants numbers below this."""
 REBUILT_NUMBERS = 1 << 21
 """One that was rebuilt grants so many, from one of the `REBUILT_RANGES` above."""
 REBUILT_RANGES = FOUNDED_NUMBERS // REBUILT_NUMBERS - 1
-_BESIDE_SQLITE = ("-wal", "-shm", "-journal")
 BUILT_IN_NAMESPACES = ("public/default", "pulsar/system")
 
 
@@ -61,102 +41,12 @@ class PartitionRow:
     has_ledger: bool
 
 
-class CatalogIdentity(NamedTuple):
-    """The cluster of a catalog, and the generations it was made from, itself last.
-
-    Both are empty for a catalog of version 0.1.
-    """
-
-    cluster_id: str
-    generations: tuple[str, ...]
-
-
-class _Database:
-    """One connection for several threads: a statement at a time, and none after `close`."""
-
-    def __init__(self, path: Path) -> None:
-        self._lock = threading.RLock()
-        self._path = path
-        self._connection: sqlite3.Connection | None = None
-        with self._storing():
-            # Never one that is made by opening it.
-            self._connection = sqlite3.connect(
-                f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None, check_same_thread=False
-            )
-
-    def execute(self, sql: str, arguments: tuple[Any, ...] = ()) -> list[Any]:
-        """Raises BrokerPersistenceError when the disk does not take or give it, ServiceUnitNotReady."""
-        with self._lock, self._storing():
-            if self._connection is None:
-                raise ServiceUnitNotReady("the controller is stopping")
-            return self._connection.execute(sql, arguments).fetchall()
-
-    def executescript(self, sql: str) -> None:
-        """Raises BrokerPersistenceError."""
-        with self._lock, self._storing():
-            if self._connection is not None:
-                self._connection.executescript(sql)
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Commit all statements inside together, or none of them."""
-        with self._lock:
-            self.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self.execute("COMMIT")
-            except BaseException:
-                # A full disk may have ended the transaction already.
-                if self._connection is not None and self._connection.in_transaction:
-                    self.execute("ROLLBACK")
-                raise
-
-    @contextmanager
-    def _storing(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.OperationalError as error:
-            raise BrokerPersistenceError(
-                f"{self._path} cannot be used ({error}): see to the disk of the data directory"
-            ) from None
-
-    def close(self) -> None:
-        with self._lock:
-            connection, self._connection = self._connection, None
-            if connection is not None:
-                connection.close()
-
-    def __del__(self) -> None:
-        """Close a catalog that was refused.
-
-        From Python 3.13 on `sqlite3` warns when it has to do that.
-        """
-        self.close()
-
-
 class Catalog:
     """Topics, partitions and their numbers. Every change is committed before the call returns."""
 
     def __init__(self, path: Path) -> None:
         """Open the one that is there. Raises CatalogMissing, CorruptData, UnsupportedFormatVersion."""
-        if not path.is_file():
-            raise CatalogMissing(f"{path} is not there")
-        try:
-            self._db = _Database(path)
-            ((version,),) = self._db.execute("PRAGMA user_version")
-            if version > CATALOG_VERSION:
-                raise UnsupportedFormatVersion(
-                    f"{path} has format version {version}, this build uses {CATALOG_VERSION}"
-                )
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-            self._db.executescript(_SCHEMA)
-        except sqlite3.DatabaseError as error:
-            reason = (
-                f"no SQLite file of ours ({error}); move it away, and make it anew with "
-                "`pulsar-ray start --rebuild-catalog`"
-            )
-            raise CorruptData(str(path), 0, reason) from None
+        self._db = CatalogFile.open(path)
         for name in BUILT_IN_NAMESPACES:
             self._db.execute("INSERT OR IGNORE INTO namespace VALUES (?)", (name,))
 
@@ -181,7 +71,7 @@ class Catalog:
         try:
             for leftover in path.parent.glob(f"{staged.name}*"):
                 leftover.unlink()
-            for name in _BESIDE_SQLITE:
+            for name in BESIDE_SQLITE:
                 # Left by one that was lost: SQLite would put its changes into the new one.
                 path.with_name(path.name + name).unlink(missing_ok=True)
             os.close(SYSTEM_DISK.open(staged, os.O_WRONLY | os.O_CREAT))
@@ -484,26 +374,3 @@ class Catalog:
 def _partition_row(row: tuple[str, int, str, int, str, int]) -> PartitionRow:
     name, number, topic, index, store_id, has_ledger = row
     return PartitionRow(name, number, topic, index, store_id, bool(has_ledger))
-
-
-def read_catalog_identity(path: Path) -> CatalogIdentity | None:
-    """Whose catalog lies there, without changing it; None if there is none. Raises CorruptData, OSError."""
-    if not path.is_file():
-        return None
-    try:
-        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as file:
-            tables = {row[0] for row in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            if "cluster" not in tables:
-                return CatalogIdentity("", ())
-            clusters = file.execute("SELECT cluster_id FROM cluster").fetchall()
-            generations = file.execute("SELECT id FROM generation ORDER BY place").fetchall()
-    except sqlite3.OperationalError as error:
-        raise BrokerPersistenceError(f"{path} cannot be read ({error}): see to its disk and rights") from None
-    except sqlite3.DatabaseError as error:
-        raise CorruptData(
-            str(path),
-            0,
-            f"no SQLite file of ours ({error}); move it away, and make it anew with "
-            "`pulsar-ray start --rebuild-catalog`",
-        ) from None
-    return CatalogIdentity(clusters[0][0] if clusters else "", tuple(row[0] for row in generations))

@@ -13,12 +13,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from pulsar_ray.broker.catalog.catalog import (
-    FOUNDED_NUMBERS,
-    REBUILT_NUMBERS,
-    REBUILT_RANGES,
-    CatalogIdentity,
-)
+from pulsar_ray.broker.catalog.catalog import FOUNDED_NUMBERS, REBUILT_NUMBERS, REBUILT_RANGES
+from pulsar_ray.broker.catalog.catalog_file import CatalogIdentity
 from pulsar_ray.errors import (
     BrokerNotFounded,
     CatalogConflict,

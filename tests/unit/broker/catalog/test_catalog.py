@@ -9,13 +9,8 @@ from random import Random
 
 import pytest
 
-from pulsar_ray.broker.catalog.catalog import (
-    FOUNDED_NUMBERS,
-    REBUILT_NUMBERS,
-    Catalog,
-    PartitionRow,
-    read_catalog_identity,
-)
+from pulsar_ray.broker.catalog.catalog import FOUNDED_NUMBERS, REBUILT_NUMBERS, Catalog, PartitionRow
+from pulsar_ray.broker.catalog.catalog_file import read_catalog_identity
 from pulsar_ray.broker.catalog.founding import new_range
 from pulsar_ray.errors import (
     BrokerPersistenceError,

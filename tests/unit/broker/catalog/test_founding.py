@@ -7,12 +7,8 @@ from random import Random
 
 import pytest
 
-from pulsar_ray.broker.catalog.catalog import (
-    FOUNDED_NUMBERS,
-    REBUILT_NUMBERS,
-    REBUILT_RANGES,
-    CatalogIdentity,
-)
+from pulsar_ray.broker.catalog.catalog import FOUNDED_NUMBERS, REBUILT_NUMBERS, REBUILT_RANGES
+from pulsar_ray.broker.catalog.catalog_file import CatalogIdentity
 from pulsar_ray.broker.catalog.founding import (
     CatalogOrder,
     NodeReport,

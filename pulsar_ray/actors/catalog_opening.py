@@ -1,0 +1,93 @@
+"""Opening the cluster's catalog, or making it as the controller was ordered."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from pulsar_ray.actors.stores import Stores
+from pulsar_ray.broker.catalog.catalog import Catalog, PartitionRow
+from pulsar_ray.broker.catalog.founding import CatalogOrder, check_is_ours, check_may_make, new_range
+from pulsar_ray.errors import CatalogMissing, PulsarException
+from pulsar_ray.managed_ledger.store.store_identity import CATALOG_FILE, StoreIdentity
+from pulsar_ray.transport.ray_errors import translated
+from pulsar_ray.transport.this_ray import alive_nodes
+
+logger = logging.getLogger(__name__)
+
+
+class CatalogOpening:
+    """Carries out the controller's order for the catalog in its data directory."""
+
+    def __init__(self, data_dir: Path, order: CatalogOrder, stores: Stores) -> None:
+        self._data_dir = data_dir
+        self._order = order
+        self._stores = stores
+
+    async def open(self, own: dict[str, Any]) -> Catalog:
+        """Open the catalog that is here, or make it as ordered.
+
+        It is made once, so that one that was lost since is not made empty.
+
+        Raises CatalogMissing, CatalogConflict, what is wrong with its file.
+        """
+        order, path = self._order, self._data_dir / CATALOG_FILE
+        identity: StoreIdentity | None = own["identity"]
+        if identity is None:
+            raise CatalogMissing(f"{self._data_dir} holds no store any more: mount its disk")
+        if not path.exists():
+            check_may_make(order, identity, own["has_partitions"], path)
+            if order.kind == "found":
+                return Catalog.make(path, order.cluster_id, order.generation)[0]
+            return await self._rebuilt(None, path)
+        catalog = Catalog(path)
+        check_is_ours(order, identity, catalog.identity, path)
+        if not catalog.identity.cluster_id:
+            catalog.adopt(order.cluster_id, order.generation)
+        elif order.kind == "rebuild" and order.generation not in catalog.identity.generations:
+            await self._rebuilt(catalog, path)
+        return catalog
+
+    async def _rebuilt(self, catalog: Catalog | None, path: Path) -> Catalog:
+        """Make a catalog from the stores that are there; no number is granted again."""
+        order = self._order
+        rows: list[PartitionRow] = []
+        prepared: set[int] = set()
+        ancestors: dict[str, None] = {}
+        seen: list[int] = []
+        for node_id in alive_nodes():
+            try:
+                store = await self._stores.describe(node_id)
+            except PulsarException as error:
+                logger.warning("node %s adds nothing to the catalog: %s", node_id[:8], error)
+                continue
+            identity: StoreIdentity | None = store["identity"]
+            if identity is None or identity.cluster_id not in ("", order.cluster_id):
+                continue
+            with translated("reading the partition directories"):
+                found = await store["handle"].partitions.remote()
+                prepared |= await store["handle"].prepared.remote()
+            ancestors |= dict.fromkeys(identity.generations)
+            seen += [identity.numbers_below, *(directory.number for directory in found)]
+            rows += [
+                PartitionRow(
+                    each.name, each.number, each.topic, each.partition_index, identity.store_id, True
+                )
+                for each in found
+                if each.cluster_id in ("", order.cluster_id)
+            ]
+        # Of two with one name that which was made later, if a catalog was made anew between them.
+        rows.sort(key=lambda row: -row.number)
+        if catalog is None:
+            first = new_range(seen, Random())
+            made, left_out = Catalog.make(
+                path, order.cluster_id, order.generation, first, ancestors, rows, prepared
+            )
+        else:
+            made, left_out = catalog, catalog.restore(rows, prepared)
+            first = new_range([*seen, *catalog.first_numbers()], Random())
+            made.begin_generation(order.cluster_id, order.generation, first, ancestors)
+        logger.warning("made the catalog anew: %d partitions, %d left out", len(rows), len(left_out))
+        return made

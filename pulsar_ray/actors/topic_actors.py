@@ -1,0 +1,210 @@
+"""The partition and dispatcher actors of topics, each started beside its data."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from pulsar_ray.actors.broker_actors import BrokerActors
+from pulsar_ray.actors.stores import Stores
+from pulsar_ray.actors.subscription_dispatcher import SubscriptionDispatcher
+from pulsar_ray.actors.topic_partition import TopicPartition
+from pulsar_ray.broker.catalog.catalog import PartitionRow
+from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import PulsarException, WrongNode
+from pulsar_ray.lane.await_within import within
+from pulsar_ray.managed_ledger.log.partition_directories import TopicIdentity
+from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.transport.actor_names import (
+    dispatcher_name,
+    parse_dispatcher_name,
+    parse_partition_name,
+    partition_name,
+)
+from pulsar_ray.transport.cluster import SubscriptionRequest
+from pulsar_ray.transport.ray_errors import translated
+from pulsar_ray.transport.this_ray import running_names
+
+logger = logging.getLogger(__name__)
+
+CALL_DEADLINE_S = 30.0
+
+
+class TopicActors:
+    """Belongs to the controller. `dispatchers` are (partition, subscription, durable) by actor name."""
+
+    def __init__(
+        self, topics: TopicRegistry, stores: Stores, actors: BrokerActors, settings: Settings
+    ) -> None:
+        self.topics = topics
+        self._stores = stores
+        self._actors = actors
+        self._settings = settings
+        self.dispatchers: dict[str, tuple[str, str, bool]] = {}
+
+    def find_running(self) -> None:
+        """After a restart of this actor: the partitions and dispatchers that run already."""
+        for name in running_names():
+            found = parse_dispatcher_name(name)
+            if found is not None:
+                self.dispatchers[name] = found
+            elif "://" not in name:
+                continue
+            topic = TopicName.parse(found[0] if found else parse_partition_name(name))
+            if (
+                found is None
+                and not topic.is_persistent
+                and self.topics.catalog.partition(topic.full) is None
+            ):
+                self.topics.unstored.add(topic.full)
+            row = self.topics.partition(topic)
+            # A partition that lies in no store runs beside the first one.
+            store_id = (row.store_id if row else "") or next(iter(self._stores.known), "")
+            self._actors.found(name, store_id)
+
+    def started(self, rows: list[PartitionRow]) -> list[tuple[str, int, str, str]]:
+        """Start those that do not run and are not away. Raises TooManyActiveActors before the first."""
+        self._stores.look_for_draining()
+        away: dict[str, str] = {}
+        new: list[dict[str, Any]] = []
+        for row in rows:
+            try:
+                if partition_name(row.name) not in self._actors.handles:
+                    new.append(self._store_to_start_beside(row))
+            except WrongNode as error:
+                away[row.name] = error.text
+        for store in new:
+            self._actors.check_room(store, new.count(store))
+        for row in rows:
+            if row.name not in away:
+                self._partition(row)
+        return [
+            (row.name, row.partition_index, partition_name(row.name), away.get(row.name, "")) for row in rows
+        ]
+
+    def _partition(self, row: PartitionRow) -> Any:
+        name = partition_name(row.name)
+        if name in self._actors.handles:
+            return self._actors.handles[name]
+        store = self._store_to_start_beside(row)
+        directory = str(Path(store["path"]) / "p" / str(row.number))
+        identity = TopicIdentity(
+            row.number, row.name, row.partition_index, self.topics.catalog.identity.cluster_id
+        )
+        args = (directory, identity, store["store_id"], self._settings, row.has_ledger)
+        handle = self._actors.create(TopicPartition, name, store, *args)
+        if TopicName.parse(row.name).is_persistent:
+            self.topics.catalog.opened(row.name)
+        return handle
+
+    def store_of(self, row: PartitionRow) -> dict[str, Any]:
+        """Return the store that a partition lies in. Raises WrongNode while no running node holds it."""
+        store = self._stores.known.get(row.store_id)
+        if store is None and not TopicName.parse(row.name).is_persistent:
+            # Nothing of it lies in a store: any node will do.
+            stores = self._stores.known.values()
+            store = next((store for store in stores if not self._stores.is_draining(store)), None)
+        if store is None:
+            raise WrongNode(f"{row.name} {self._where(row)}")
+        return store
+
+    def _store_to_start_beside(self, row: PartitionRow) -> dict[str, Any]:
+        """Return the store as `store_of`. Raises WrongNode as well while Ray drains its node."""
+        store = self.store_of(row)
+        if self._stores.is_draining(store):
+            raise WrongNode(
+                f"{row.name} lies on {store['host']}, which Ray drains, and Ray starts nothing more there: "
+                "start that node again, or bring its data directory to another one"
+            )
+        return store
+
+    def _where(self, row: PartitionRow) -> str:
+        """Where a partition is that no running node holds, and what to do."""
+        if not row.store_id:
+            return (
+                "was not found when the catalog was made anew: start its node and run `pulsar-ray stop` and "
+                "`pulsar-ray start --rebuild-catalog`"
+            )
+        membership = self._stores.membership
+        host, path = membership.catalog.stores().get(row.store_id, ("", "")) if membership else ("", "")
+        place = f", last seen on {host} in {path}" if host else ""
+        return (
+            f"lives in store {row.store_id}, which no running node holds{place}: start its node again, or "
+            "give the broker its data directory"
+        )
+
+    async def mark(self, method: str, rows: list[PartitionRow]) -> None:
+        """Mark partitions in their stores, durably: by `mark_prepared` or `mark_added`."""
+        for row in rows:
+            if TopicName.parse(row.name).is_persistent:
+                with translated("growing a topic"):
+                    await getattr(self.store_of(row)["handle"], method).remote([row.number])
+
+    def end(self, row: PartitionRow) -> None:
+        """Kill a partition's actor and those of its dispatchers, for good."""
+        for address, (partition, _, _) in list(self.dispatchers.items()):
+            if partition == row.name:
+                self._actors.kill(address)
+                del self.dispatchers[address]
+        self._actors.kill(partition_name(row.name))
+
+    async def connected(self, row: PartitionRow) -> int:
+        """Count the producers and consumers that are connected to a partition."""
+        total = 0
+        addresses = [partition_name(row.name)] + [a for a, d in self.dispatchers.items() if d[0] == row.name]
+        for address in addresses:
+            handle = self._actors.handles.get(address)
+            if handle is not None:
+                # Nobody is connected to one that is dead for good.
+                with contextlib.suppress(
+                    ray.exceptions.ActorDiedError, ray.exceptions.ActorUnschedulableError
+                ):
+                    stats = await within(handle.stats.remote(), CALL_DEADLINE_S)
+                    total += len(stats.get("producers", ())) + len(stats.get("consumers", ()))
+        return total
+
+    def dispatcher_started(self, row: PartitionRow, request: SubscriptionRequest) -> str:
+        """Return the actor name of a dispatcher, started if it does not run."""
+        name = dispatcher_name(row.name, request.subscription, request.durable)
+        self._partition(row)
+        if name not in self._actors.handles:
+            allowed = self._settings.allow_auto_subscription_creation
+            may_create = allowed or not TopicName.parse(row.name).is_persistent
+            request = dataclasses.replace(request, create=request.create and may_create)
+            store = self._store_to_start_beside(row)
+            self._actors.create(SubscriptionDispatcher, name, store, request, self._settings)
+            self.dispatchers[name] = (row.name, request.subscription, request.durable)
+        return name
+
+    def replace_dead(self) -> None:
+        """Create actors anew, beside their data, that Ray will not restart.
+
+        Their data may be on a node that came back under another id.
+        """
+        self._stores.look_for_draining()
+        for name in self._actors.forget_dead():
+            logger.warning("%s is dead for good: creating it anew", name)
+            try:
+                self._start_anew(name)
+            except PulsarException as error:
+                # A client that needs it asks for it, and gets the error.
+                logger.warning("%s cannot be created now: %s", name, error)
+
+    def _start_anew(self, name: str) -> None:
+        partition, subscription, durable = self.dispatchers.get(name, (parse_partition_name(name), "", False))
+        row = self.topics.partition(TopicName.parse(partition))
+        if row is None:
+            return
+        if name not in self.dispatchers:
+            self._partition(row)
+            return
+        # As after a restart: a subscription that was removed meanwhile must not come back.
+        create = not (durable and TopicName.parse(partition).is_persistent)
+        request = SubscriptionRequest(partition, subscription, durable, "latest", {}, create)
+        self.dispatcher_started(row, request)
