@@ -2,7 +2,7 @@
 
 It is not on the data path.
 
-It is the only creator of broker actors. Clients cache what it tells them and keep working while it restarts.
+It is the only creator of broker actors. Clients cache its answers and keep working while it restarts.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class StoreActor:
         await asyncio.to_thread(self._open, create=True, wait_s=OPEN_WAIT_S)
         return await self.describe()
 
-    async def tell(self, identity: StoreIdentity) -> None:
+    async def record(self, identity: StoreIdentity) -> None:
         """Record what the store knows of its cluster from now on, durably."""
         assert self._store is not None
         await asyncio.to_thread(self._store.change, identity)

@@ -24,13 +24,13 @@ logger = logging.getLogger(__name__)
 
 START_DEADLINE_S = 50.0
 PROBE_DEADLINE_S = 7.0
-TELL_DEADLINE_S = 7.0
+RECORD_DEADLINE_S = 7.0
 FIND_WAIT_S = 20.0
 RETRY_S = 0.1
 
 
 class Stores:
-    """`known` maps a store's id to what it said of itself and its `handle`.
+    """`known` maps a store's id to its description with its `handle`.
 
     `refused` has what is wrong with the others, by node: host, path and reason; `is_lost` says that something
     is missing which was there, and not only that a node has no store. `unknown` are partition directories
@@ -46,7 +46,7 @@ class Stores:
         self.refused: dict[str, dict[str, Any]] = {}
         self.unknown: dict[str, list[dict[str, Any]]] = {}
         self.membership: Membership | None = None
-        self._telling = asyncio.Lock()
+        self._recording = asyncio.Lock()
         self._finding: dict[str, asyncio.Task[None]] = {}
 
     async def describe(self, node_id: str, *, make: bool = False) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class Stores:
             raise NotConnected(f"the store on node {node_id[:8]} is replaced")
         if described["identity"] is None and make:
             with translated("making a store"):
-                described = await within(handle.make.remote(), TELL_DEADLINE_S)
+                described = await within(handle.make.remote(), RECORD_DEADLINE_S)
         return {**described, "handle": handle}
 
     def _handle(self, node_id: str) -> Any:
@@ -150,16 +150,16 @@ class Stores:
         if described["identity"] is None:
             described = await self.describe(described["node_id"], make=True)
         membership.take_in(described)
-        async with self._telling:
-            await self._tell(membership, described)
+        async with self._recording:
+            await self._record(membership, described)
             self.known[described["store_id"]] = described
         await self._compare(membership, described)
 
-    async def _tell(self, membership: Membership, store: dict[str, Any], below: int = 0) -> None:
-        identity: StoreIdentity = membership.told(store["identity"], below)
+    async def _record(self, membership: Membership, store: dict[str, Any], below: int = 0) -> None:
+        identity: StoreIdentity = membership.recorded(store["identity"], below)
         try:
             with translated("writing store.json"):
-                await within(store["handle"].tell.remote(identity), TELL_DEADLINE_S)
+                await within(store["handle"].record.remote(identity), RECORD_DEADLINE_S)
         except asyncio.TimeoutError:
             raise Timeout(f"the store on {store['host']} does not write its store.json") from None
         store["identity"] = identity
@@ -196,19 +196,19 @@ class Stores:
         membership = self.membership
         assert membership is not None
         while (below := membership.catalog.last_number + count + 1) > membership.reserved_below:
-            async with self._telling:
+            async with self._recording:
                 await self._reserve(membership, below)
 
     async def _reserve(self, membership: Membership, below: int) -> None:
         stores = list(self.known.values())
         results = await asyncio.gather(
-            *(self._tell(membership, store, below) for store in stores), return_exceptions=True
+            *(self._record(membership, store, below) for store in stores), return_exceptions=True
         )
         for store, result in zip(stores, results, strict=True):
             if isinstance(result, BaseException):
                 if store["store_id"] == membership.catalog_store_id:
                     raise result
-                logger.warning("store %s was not told of new numbers: %s", store["store_id"], result)
+                logger.warning("store %s did not record new numbers: %s", store["store_id"], result)
         membership.reserved_below = max(membership.reserved_below, below)
 
     async def probe(self) -> None:

@@ -104,7 +104,7 @@ class TopicActors:
         return handle
 
     def store_of(self, row: PartitionRow) -> dict[str, Any]:
-        """Return the store that a partition lies in. Raises WrongNode while no running node holds it."""
+        """Return a partition's store. Raises WrongNode while no running node holds it."""
         store = self._stores.known.get(row.store_id)
         if store is None and not TopicName.parse(row.name).is_persistent:
             # Nothing of it lies in a store: any node will do.

@@ -21,7 +21,7 @@ class ConsumerSpec:
 
     `batch_index_ack` is the consumer's switch; it works only together with the broker's. `joined` rises with
     each consumer that subscribes, also over restarts of the dispatcher. `is_multi_topic`: it is one part of a
-    consumer of several topics. `key_shared` says how it wants a Key_Shared subscription.
+    consumer of several topics. `key_shared` is its wish for a Key_Shared subscription.
     """
 
     consumer_id: int
@@ -65,7 +65,7 @@ class Consumer:
         self.granted = 0
         self.handed_over = 0
         self.window = 0
-        """Messages the consumer's queue can hold, as its credit tells."""
+        """Messages the consumer's queue can hold, by its credit."""
         self.declined = (-1, -1, -1)
         """Credit, granted messages and window when something did not fit.
 

@@ -135,8 +135,8 @@ class Dispatcher:
         """Attach a consumer, or attach it again after its connection or the dispatcher was lost.
 
         If this dispatcher knows it, what came after number `received` of this `epoch` is sent again.
-        Otherwise its pending messages are rebuilt from what it says it holds (`held`); what others got
-        meanwhile stays theirs, and `received_messages` is where its count of received messages, which
+        Otherwise its pending messages are rebuilt from its report (`held`); messages that others got
+        meanwhile stay theirs, and `received_messages` is where its count of received messages, which
         credit refers to, stands. Rows that it held in a `generation` from before a seek are not its any
         more. The client repeats acks and nacks it cannot know to have arrived. A `credit` that comes along
         counts at once.

@@ -23,7 +23,7 @@ from pulsar_ray.model.row_ranges import RowRanges
 class NonPersistentDispatcher(Dispatcher):
     """The dispatcher core of one subscription of a non-persistent topic.
 
-    `can_take(consumer id)` says whether a consumer's connection takes more bytes just now: as in Pulsar, a
+    `can_take(consumer id)` returns whether a consumer's connection takes more bytes just now: as in Pulsar, a
     slow reader loses messages and delays nobody. A batch goes whole for a single permit.
     """
 

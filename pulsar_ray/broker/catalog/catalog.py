@@ -308,7 +308,7 @@ class Catalog:
     ) -> list[PartitionRow]:
         """Make the rows that a partitioned topic lacks of so many partitions.
 
-        Nobody is told of it before `add_partitions`; rows that an earlier attempt made are taken as they are.
+        Nobody sees them before `add_partitions`; rows that an earlier attempt made are taken as they are.
         """
         count = self.partition_count(topic.full) or 0
         known = {row.partition_index for row in self.all_partitions(topic.full)}

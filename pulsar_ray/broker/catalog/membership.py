@@ -80,7 +80,7 @@ class Membership:
     def _store_ids(self) -> Collection[str]:
         return {*self.catalog.stores(), *self.catalog.partitions_per_store()}
 
-    def told(self, identity: StoreIdentity, below: int = 0) -> StoreIdentity:
+    def recorded(self, identity: StoreIdentity, below: int = 0) -> StoreIdentity:
         """Return the identity that a store records when taken in or when numbers are reserved."""
         cluster_id, generations = self.catalog.identity
         return dataclasses.replace(

@@ -120,7 +120,7 @@ class TopicRegistry:
         return [row for row in rows if count <= row.partition_index < partitions]
 
     def add_partitions(self, name: TopicName, partitions: int) -> None:
-        """The second step: from now on everybody is told of them. May come twice."""
+        """Add prepared partitions, the second step: from now on clients see them. May come twice."""
         self.prepared_partitions(name, partitions)
         self.catalog.add_partitions(name.full, partitions)
 

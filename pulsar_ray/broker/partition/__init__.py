@@ -1,1 +1,1 @@
-"""One partition's server: publishing, followers, ranges, and what it tells of its subscriptions."""
+"""One partition's server: publishing, followers, ranges, and its subscriptions."""

@@ -44,9 +44,9 @@ class Followers:
 
     Positions are absolute, so that a loss harms nothing.
 
-    Each packet wakes a process, and that one a consumer. So several followers are told of commits that come
+    Each packet wakes a process, and that one a consumer. So several followers are sent commits that come
     one right after the other together, the less often the more followers and the fewer processors there are:
-    publishing must not slow down with the number of subscriptions. A commit after a while is told at once.
+    publishing must not slow down with the number of subscriptions. A commit after a while is sent at once.
     """
 
     def __init__(self, ledger: ManagedLedger, loop: asyncio.AbstractEventLoop) -> None:
@@ -69,14 +69,14 @@ class Followers:
 
     def follow(self, session: Session, request: Follow) -> None:
         """Arm or disarm, and answer with where the log is now."""
-        self.tell_held()
+        self.send_held()
         follower = self._followers.get(request.subscription_number)
         if follower is None or follower.session is not session or follower.attachment != session.attachment:
             # Packets over a carrier that is gone may not have arrived: all of it is sent again.
             follower = self._followers[request.subscription_number] = _Follower(session)
         follower.armed = request.armed
         follower.behind = False
-        self._tell(follower, ())
+        self._send_to(follower, ())
 
     def forget(self, session: Session) -> None:
         """The session ended."""
@@ -92,16 +92,16 @@ class Followers:
         may_wait = bool(result.frames) and self._held_bytes < MAX_HELD_BYTES
         if may_wait and self._loop.time() < self._pause_until:
             if self._timer is None:
-                self._timer = self._loop.call_at(self._pause_until, self.tell_held)
+                self._timer = self._loop.call_at(self._pause_until, self.send_held)
             return
-        self._tell_armed()
+        self._send_to_armed()
 
-    def tell_held(self) -> None:
+    def send_held(self) -> None:
         """Send commits that are held back: an answer to a follower comes behind them."""
         if self._held:
-            self._tell_armed()
+            self._send_to_armed()
 
-    def _tell_armed(self) -> None:
+    def _send_to_armed(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -114,15 +114,15 @@ class Followers:
             armed += 1
             carrier = follower.session.carrier
             if carrier is None or carrier.unsent_bytes > MAX_UNSENT_BYTES:
-                # It reads slower than we write: its next Follow (at the latest after a second) tells it the
-                # position.
+                # It reads slower than we write: its next Follow (at the latest after a second) is answered
+                # with the position.
                 follower.behind = True
             elif follower.segments_version == self._ledger.segments_version and frames:
                 # The same for all of them, nearly always: encoded once.
                 usual = usual or self._packet(None, None, frames)
                 follower.session.send(usual)
             else:
-                self._tell(follower, frames)
+                self._send_to(follower, frames)
         if armed > 1:
             self._pause_until = self._loop.time() + min(PAUSE_S * (armed - 1), MAX_PAUSE_S)
 
@@ -132,9 +132,9 @@ class Followers:
             carrier = follower.session.carrier
             if follower.behind and carrier is not None and carrier.unsent_bytes <= MAX_UNSENT_BYTES:
                 follower.behind = False
-                self._tell(follower, ())
+                self._send_to(follower, ())
 
-    def _tell(self, follower: _Follower, frames: Frames) -> None:
+    def _send_to(self, follower: _Follower, frames: Frames) -> None:
         ledger = self._ledger
         segments = tail = None
         if follower.segments_version != ledger.segments_version:

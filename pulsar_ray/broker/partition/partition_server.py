@@ -230,7 +230,7 @@ class PartitionServer:
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:
         """Answer a control call (see `PartitionCalls`) over a session or the actor handle."""
         # The answer must come behind the commits that followers have not been sent yet.
-        self.followers.tell_held()
+        self.followers.send_held()
         return await self.calls.call(name, arguments)
 
     def stats(self) -> dict[str, Any]:

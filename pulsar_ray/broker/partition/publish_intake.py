@@ -120,7 +120,7 @@ class PublishIntake:
     def publish(
         self, session: Session, producer_id: int, body: memoryview, *, is_awaited: bool = False
     ) -> None:
-        """Admit every block of one packet; `is_awaited` says that somebody stands still for its receipt.
+        """Admit every block of one packet; `is_awaited`: somebody stands still for its receipt.
 
         Raises ProtocolError for bytes that are no blocks (the carrier is then closed).
         """

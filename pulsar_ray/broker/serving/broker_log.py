@@ -58,7 +58,7 @@ class RepeatFilter(logging.Filter):
         self._lines: OrderedDict[tuple[str, int, str], tuple[float, int]] = OrderedDict()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is written; one that comes after repeats says how many."""
+        """Whether the record is written; one that comes after repeats counts them."""
         text = record.getMessage()
         line = (record.name, record.levelno, text)
         now = self._monotonic()

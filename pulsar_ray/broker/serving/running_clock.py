@@ -27,7 +27,7 @@ class RunningClock:
         """The wall clock goes on."""
 
     def monotonic_ms(self) -> int:
-        """Never goes back, and may be later than it says."""
+        """Return a time that never goes back, and may be later in truth."""
         now_ms = self._clock.monotonic_ms()
         gap_ms, self._last_ms = now_ms - self._last_ms, now_ms
         if gap_ms > LONGEST_GAP_MS:

@@ -260,7 +260,7 @@ class SessionHost:
         ]
 
     async def close(self) -> None:
-        """Close every carrier; clients attach again where they are told."""
+        """Close every carrier; clients attach again."""
         if self._ticker is not None:
             self._ticker.cancel()
         for session in self.sessions:

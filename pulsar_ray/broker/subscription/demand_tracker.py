@@ -1,4 +1,4 @@
-"""Whether anybody takes entries; while nobody does, the partition need not tell of new ones."""
+"""Whether anybody takes entries; while nobody does, the partition need not send new ones."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class DispatcherServer:
             self._served.get(endpoint.subscription) if isinstance(endpoint, ConsumerEndpoint) else None
         )
         if subscription is None or not isinstance(endpoint, ConsumerEndpoint):
-            # Of a consumer that has left, or not opened yet here: it says all of it again when it opens.
+            # Of a consumer that has left, or not opened yet here: it repeats all of it when it opens.
             if not isinstance(request, Credit) and request.request_id:
                 text = "the consumer is not open here: attach again"
                 session.send(encode_request(Failed(request.request_id, "SessionLost", text)))
@@ -160,7 +160,7 @@ class DispatcherServer:
         endpoint: ConsumerEndpoint,
         request: Acknowledge,
     ) -> None:
-        # On another connection, or after another opening, the client says it again.
+        # On another connection, or after another opening, the client repeats it.
         if session.endpoints.get(request.consumer_id) is endpoint:
             subscription.acknowledge(endpoint, request)
 

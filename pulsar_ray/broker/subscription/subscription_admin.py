@@ -1,6 +1,6 @@
 """An administrator's calls to one durable subscription, at its dispatcher.
 
-Every call may come twice: it is made durable before it is answered, and says what it changed.
+Every call may come twice: it is made durable before it is answered with its changes.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class SubscriptionStats:
             known[0].acked(messages, now_ms)
 
     def credited(self, incarnation: int) -> None:
-        """A consumer said how much it takes."""
+        """Count a consumer's report of its credit."""
         now_ms = self._clock.now_ms()
         self._all.last_flow_ms = now_ms
         if known := self._consumers.get(incarnation):
@@ -87,7 +87,7 @@ class SubscriptionStats:
         for traffic, _ in self._consumers.values():
             traffic.sample(now_ms)
 
-    # --- telling ----------------------------------------------------------------------------------
+    # --- describing -------------------------------------------------------------------------------
 
     def describe(self, endpoints: Iterable[ConsumerEndpoint], problem: str) -> dict[str, Any]:
         """Pulsar's names where Pulsar has one. Costs per consumer, whatever the backlog."""

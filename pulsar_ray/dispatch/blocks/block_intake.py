@@ -66,7 +66,7 @@ class BlockIntake:
     def has_unread(self, last: Position) -> bool | None:
         """Whether an unacknowledged entry up to `last` was not taken in yet.
 
-        None while consumers say that they hold some of those: only taking a block in tells how much of it.
+        None while consumers report to hold some of those: only taking a block in shows how much of it.
         """
         cursor = self._cursor
         if self.read_position > last:

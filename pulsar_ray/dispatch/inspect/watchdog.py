@@ -21,7 +21,7 @@ class Watchdog:
     """Looked at once in a while; the same dispatcher each time.
 
     Standing still means: undelivered messages, a connected consumer with permits, and no progress for
-    `after_ms` (0: it never watches). Each standstill is told once.
+    `after_ms` (0: it never watches). Each standstill is reported once.
     """
 
     def __init__(self, after_ms: int) -> None:

@@ -28,7 +28,9 @@ def why_blocked(dispatcher: Dispatcher, now_ms: int) -> dict[str, Any]:
     """
     hashes, not_shown = _hashes(dispatcher, now_ms)
     consumers = [
-        told for consumer in dispatcher.consumers.values() if (told := _consumer(dispatcher, consumer))
+        described
+        for consumer in dispatcher.consumers.values()
+        if (described := _consumer(dispatcher, consumer))
     ]
     kind = dispatcher.consumer_type
     return {
@@ -111,9 +113,9 @@ def _hashes(dispatcher: Dispatcher, now_ms: int) -> tuple[list[dict[str, Any]], 
         (slot, parked) for slot, parked in keyed.index.parked.items() if keyed.routes.table[slot] == NOWHERE
     ]
     found.sort(key=lambda item: item[1].since_ms)
-    told = [_hash(dispatcher, keyed, slot, parked, now_ms) for slot, parked in found[:MAX_SHOWN]]
-    told = [one for one in told if one["waitingMessages"]]
-    return told, max(len(found) - MAX_SHOWN, 0)
+    described = [_hash(dispatcher, keyed, slot, parked, now_ms) for slot, parked in found[:MAX_SHOWN]]
+    described = [one for one in described if one["waitingMessages"]]
+    return described, max(len(found) - MAX_SHOWN, 0)
 
 
 def _hash(

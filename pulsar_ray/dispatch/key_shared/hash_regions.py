@@ -23,21 +23,21 @@ class KeySharedSpec:
 DEFAULT_KEY_SHARED = KeySharedSpec()
 
 
-def key_shared_spec(told: Any) -> KeySharedSpec:
+def key_shared_spec(reported: Any) -> KeySharedSpec:
     """Read a client's request: (mode, allows out of order delivery, ranges), or None.
 
     None stands for the defaults.
 
     Raises ConsumerAssignError for anything else.
     """
-    if told is None:
+    if reported is None:
         return DEFAULT_KEY_SHARED
     try:
-        mode, allow_out_of_order_delivery, ranges = told
+        mode, allow_out_of_order_delivery, ranges = reported
         declared = tuple((first, last) for first, last in ranges)
         spec = KeySharedSpec(KeySharedMode(mode), bool(allow_out_of_order_delivery), declared)
     except (TypeError, ValueError) as error:
-        raise ConsumerAssignError(f"{told!r:.200} is no Key_Shared policy: {error}") from None
+        raise ConsumerAssignError(f"{reported!r:.200} is no Key_Shared policy: {error}") from None
     if any(type(edge) is not int for pair in declared for edge in pair):
         raise ConsumerAssignError(f"sticky ranges {declared!r:.200} are not pairs of int")
     return spec

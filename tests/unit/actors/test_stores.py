@@ -51,7 +51,7 @@ class Handle:
         self._disk.identity = StoreIdentity(f"made on {self._node_id}")
         return await self._describe()
 
-    async def _tell(self, identity: StoreIdentity) -> None:
+    async def _record(self, identity: StoreIdentity) -> None:
         self._disk.identity = identity
 
     async def _unknown(self, known: set[int]) -> list[PartitionDirectory]:

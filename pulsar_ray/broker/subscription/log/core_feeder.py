@@ -182,7 +182,7 @@ class CoreFeeder:
                 self._durability.flush_soon()
                 self.forget_place()
                 resume()
-            else:  # the partition has not said yet what it trimmed
+            else:  # the partition has not sent yet what it trimmed
                 self._loop.call_later(RETRY_READ_S, resume)
             return
         self.problem = f"reading the log from {tuple(position)}: {error}"

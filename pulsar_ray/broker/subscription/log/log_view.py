@@ -61,7 +61,7 @@ class LogView:
         self._segments: list[Segment] = []
         self._tail: deque[BlockRef] = deque()
 
-    # --- what the partition says ------------------------------------------------------------------
+    # --- packets of the partition -----------------------------------------------------------------
 
     def advanced(self, packet: Advanced) -> None:
         """Take an Advanced packet; a late one changes nothing."""

@@ -32,7 +32,7 @@ def described(
 def test_stores_of_this_cluster_and_fresh_ones_are_taken_in(membership: Membership) -> None:
     fresh = StoreIdentity("s")
     assert membership.refusal(described(fresh)) == ""
-    told = membership.told(fresh)
+    told = membership.recorded(fresh)
     assert (told.cluster_id, told.generations, told.catalog_store_id) == ("x", ("g1",), "own")
     assert membership.refusal(described(told, has_partitions=True)) == ""
 
@@ -71,8 +71,8 @@ def test_numbers_that_a_store_knows_of_are_not_granted_again(membership: Members
     membership.take_in(store)
     (row,) = membership.catalog.create(TOPIC, 0, ["s"])
     assert row.number == 41
-    assert membership.told(store["identity"]).numbers_below == 42
-    assert membership.told(store["identity"], 50).numbers_below == 50
+    assert membership.recorded(store["identity"]).numbers_below == 42
+    assert membership.recorded(store["identity"], 50).numbers_below == 50
 
 
 def test_stores_that_are_away_are_named(membership: Membership) -> None:

@@ -145,7 +145,7 @@ def test_an_answer_comes_behind_what_was_held_back() -> None:
     assert rig.told(0) == [(0, 1), (1, 1)]
     assert rig.told(1) == [(0, 1), (1, 1), (1, 0)]
     rig.commit()
-    rig.followers.tell_held()
+    rig.followers.send_held()
     assert rig.told(0)[2:] == [(2, 1)]
 
 
