@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pulsar_ray.broker.subscription.consumers.delivery_senders import DeliverySender
 from pulsar_ray.dispatch.grant import DropQueue, Grant
@@ -34,13 +34,20 @@ class ConsumerEndpoint:
         self.numbering = numbering
         self._attachment = session.attachment
         self._sender = sender
-        self._early: list[tuple[int, Sequence[Grant]]] | None = []
-        """Grants that wait for `open`."""
+        self._is_open = False
+        self._early: list[tuple[int, Sequence[Grant]]] = []
+        self.deliver: Callable[[Sequence[Grant], int], None] = self._deliver_later
+        """Sends grants of a generation behind all others.
+
+        Until `open` they wait, for a client takes numbers in order only.
+        """
         self._known_active: bool | None = None
 
     def open(self, again: Sequence[Grant], generation: int) -> None:
         """Send `again`, and then all grants since: the client knows that it is open."""
-        early, self._early = self._early or [], None
+        early, self._early = self._early, []
+        self._is_open = True
+        self.deliver = self._sender.send
         self.deliver(again, generation)
         for of_generation, grants in early:
             self.deliver(grants, of_generation)
@@ -49,15 +56,8 @@ class ConsumerEndpoint:
         """Send nothing more: the consumer attached again, and its new endpoint sends the rest."""
         self._sender.end()
 
-    def deliver(self, grants: Sequence[Grant], generation: int) -> None:
-        """Send grants behind all others.
-
-        Until `open` they wait, for a client takes numbers in order only.
-        """
-        if self._early is not None:
-            self._early.append((generation, grants))
-        else:
-            self._sender.send(grants, generation)
+    def _deliver_later(self, grants: Sequence[Grant], generation: int) -> None:
+        self._early.append((generation, grants))
 
     @property
     def has_unsent(self) -> bool:
@@ -68,13 +68,12 @@ class ConsumerEndpoint:
     def is_on_carrier(self) -> bool:
         """Whether this attachment is open and still the one that its session's carrier belongs to."""
         session = self.session
-        return self._early is None and session.carrier is not None and session.attachment == self._attachment
+        return self._is_open and session.carrier is not None and session.attachment == self._attachment
 
     def drop_queue(self, drop: DropQueue) -> None:
         """Have the consumer drop its queue of lower generations; unsent deliveries of these go too."""
         self._sender.drop_below(drop.generation)
-        if self._early is not None:
-            self._early = [early for early in self._early if early[0] >= drop.generation]
+        self._early = [early for early in self._early if early[0] >= drop.generation]
         _, generation, last_number, granted, is_seek, start = drop
         self.session.send(
             encode_request(
@@ -91,6 +90,6 @@ class ConsumerEndpoint:
 
     def notify_active(self, is_active: bool, generation: int) -> None:
         """Send whether the consumer is active, once it is open and unless it knows."""
-        if self._early is None and is_active is not self._known_active:
+        if self._is_open and is_active is not self._known_active:
             self._known_active = is_active
             self.session.send(encode_request(Reset(self.consumer_id, generation, is_active=is_active)))
