@@ -190,7 +190,7 @@ def test_what_is_sent_again_from_before_checkpoints_is_answered_with_its_id(
     assert partition.server is not None
     ledger = partition.server.ledger
     # So that no receipt is sent.
-    monkeypatch.setattr(partition.server.intake, "_current", lambda _: None)
+    monkeypatch.setattr(partition.server.producers, "current", lambda _: None)
     outcomes = Outcomes()
     for value in numbers(0, 12):
         before = ledger.last_position
