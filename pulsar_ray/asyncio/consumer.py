@@ -202,7 +202,7 @@ class Consumer(LazyHandle[LoopConsumer]):
 
     async def _say(self, partition: PartitionConsumer) -> None:
         del self._confirming[partition]
-        await all_answered(partition.say_durably(), time.monotonic() + self._client.operation_timeout_s)
+        await all_answered(partition.acks.send_durably(), time.monotonic() + self._client.operation_timeout_s)
 
     # --- control ----------------------------------------------------------------------------------
 

@@ -140,12 +140,12 @@ class LoopConsumer(Consumer):
 
     def _added(self, partition: PartitionConsumer) -> None:
         self._core.check()
-        if partition.is_abandoned:
-            partition.forget_acknowledgments()
+        if partition.session.is_abandoned:
+            partition.acks.forget()
         elif self._options.ack_receipt_enabled:
             self.__dict__.setdefault("added", []).append(partition)
         else:
-            partition.acks_added()
+            partition.acks.added()
 
     def take_added(self) -> list[PartitionConsumer]:
         """Partitions with acknowledgments that have to be confirmed and were not sent yet."""

@@ -11,10 +11,10 @@ import time
 from pulsar_ray.asyncio.requests import call_partition
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
-from pulsar_ray.client.consumer.waiting_receivers import Origin
 from pulsar_ray.client.received.batch_collector import FOREVER_S, BatchCollector
 from pulsar_ray.client.received.block_rows import BlockRows
 from pulsar_ray.client.received.message import Message
+from pulsar_ray.client.received.queued_delivery import Origin
 from pulsar_ray.errors import PulsarException, SubscriptionNotFound, Timeout, TopicNotFound
 from pulsar_ray.lane.await_within import within
 from pulsar_ray.lane.timers import LoopTimers
@@ -106,7 +106,7 @@ async def has_message_available(core: ConsumerCore, timeout_s: float) -> bool:
     if core.has_received():
         return True
     deadline = time.monotonic() + timeout_s
-    answers = [_has_more(core, partition, deadline) for partition in core.partitions]
+    answers = [_has_more(core, partition, deadline) for partition in core.partitions.all]
     available = await asyncio.gather(*answers)
     return any(available) or core.has_received()
 

@@ -22,13 +22,15 @@ async def call_partition(partition: PartitionConsumer, method: str, deadline: fl
 
     Made again if the carrier is lost.
     """
-    partition.flush_acks()
+    partition.acks.flush()
     link = partition.link
     while True:
         if not link.is_attached:
             await in_thread(link.ensure_attached, deadline)
         try:
-            return await _request(link, lambda rid: partition.control(rid, method, arguments), deadline)
+            return await _request(
+                link, lambda rid: partition.session.control(rid, method, arguments), deadline
+            )
         except (SessionLost, NotConnected):
             if time.monotonic() > deadline:
                 raise
@@ -53,11 +55,11 @@ async def _request(link: ActorLink, build: Callable[[int], Request], deadline: f
     return await _until(answered, deadline, "the actor did not answer in time")
 
 
-async def all_answered(statements: Sequence[PendingRequest], deadline: float) -> None:
+async def all_answered(requests: Sequence[PendingRequest], deadline: float) -> None:
     """Wait until the dispatcher has answered. Raises what it refused one with, or Timeout."""
     loop = asyncio.get_running_loop()
     timers = LoopTimers(loop)
-    left = len(statements)
+    left = len(requests)
     done: asyncio.Future[None] = loop.create_future()
 
     def one() -> None:
@@ -66,14 +68,14 @@ async def all_answered(statements: Sequence[PendingRequest], deadline: float) ->
         if not left and not done.done():
             done.set_result(None)
 
-    for statement in statements:
-        statement.when_answered(lambda: timers.run(one))
-    if statements:
+    for request in requests:
+        request.when_answered(lambda: timers.run(one))
+    if requests:
         text = "the dispatcher did not answer in time; acknowledgments may not be durable yet"
         await _until(done, deadline, text)
-    for statement in statements:
-        if statement.error is not None:
-            raise statement.error.again()
+    for request in requests:
+        if request.error is not None:
+            raise request.error.again()
 
 
 async def _until(future: asyncio.Future[Any], deadline: float, text: str) -> Any:

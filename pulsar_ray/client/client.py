@@ -14,10 +14,9 @@ from typing import Any
 from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
 from pulsar_ray.client.consumer.consumer_factory import ConsumerFactory
-from pulsar_ray.client.consumer.non_persistent import refuse_view_of_unstored
 from pulsar_ray.client.consumer.reader import Reader
 from pulsar_ray.client.consumer.start_position import StartPosition
-from pulsar_ray.client.consumer.table_view import TableView
+from pulsar_ray.client.consumer.table_view import TableView, refuse_view_of_unstored
 from pulsar_ray.client.endpoint.actor_links import ActorLinks
 from pulsar_ray.client.endpoint.cluster_connection import ClusterConnection
 from pulsar_ray.client.endpoint.ending import Ending

@@ -31,7 +31,7 @@ async def test_what_is_acknowledged_of_a_deleted_topic_is_nobodys_concern(
         messages = await receive(consumer, 2)
         await asyncio.to_thread(broker.cluster.delete_topic, gone)
         core = consumer._inner.core  # type: ignore[union-attr]
-        await until(lambda: [partition.route.topic for partition in core.partitions] == [kept])
+        await until(lambda: [partition.route.topic for partition in core.partitions.all] == [kept])
         for message in messages:
             await asyncio.wait_for(consumer.acknowledge(message), SOON_S)
         async with await client.create_producer(kept) as producer:

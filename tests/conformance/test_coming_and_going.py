@@ -107,9 +107,9 @@ def test_a_subscription_that_is_deleted_under_a_consumer_of_several_topics_stays
     topic, other = broker.topic(), broker.topic()
     consumer = client.subscribe([topic, other], "s", **SOON)
     broker.admin().topics.unsubscribe(topic, "s", force=True)
-    wait_until(lambda: len(consumer._core.partitions) == 1, what="it noticed")
-    assert consumer._core.discovery is not None
-    consumer._core.discovery.look()
+    wait_until(lambda: len(consumer._core.partitions.all) == 1, what="it noticed")
+    assert consumer._core.partitions.discovery is not None
+    consumer._core.partitions.discovery.look()
     assert broker.admin().topics.subscriptions(topic) == []
 
 

@@ -103,7 +103,7 @@ def test_a_queue_that_becomes_smaller_is_filled_all_the_same(
     consumer = client.subscribe([topic], "s", max_total_receiver_queue_size_across_partitions=1000)
     core = consumer.core
     # As when more topics are found.
-    monkeypatch.setattr(core, "partitions", 2 * core.partitions)
+    monkeypatch.setattr(core.partitions, "all", 2 * core.partitions.all)
     assert core.window == 500
     producer = client.create_producer(topic, batching_enabled=False)
     producer.send_many(numbers(0, 510))
@@ -118,8 +118,10 @@ def test_credit_goes_with_the_acknowledgment_of_a_table(
     topic = broker.topic()
     consumer = client.subscribe(topic, "s", ack_grouping_max_size=100)
     client.create_producer(topic).send_many(numbers(0, 1000))
-    (partition,) = consumer.core.partitions
-    wait_until(lambda: consumer.core.queue.messages_of(partition) == 1000, what="all are in the queue")
+    (partition,) = consumer.core.partitions.all
+    wait_until(
+        lambda: consumer.core.queue.messages_of(partition.deliveries) == 1000, what="all are in the queue"
+    )
     sent: list[str] = []
 
     def spy(buffers: list[Any], only_on: Connection | None = None, *, waits: bool = False) -> bool:

@@ -252,7 +252,7 @@ def test_non_persistent_topics_grow(broker: Broker, client: Client) -> None:
     broker.cluster.create_topic(topic, 1)
     consumer = client.subscribe(topic, "s", **SOON)
     broker.admin().topics.update_partitioned_topic(topic, 3)
-    wait_until(lambda: len(consumer._core.partitions) == 3, what="three partitions")
+    wait_until(lambda: len(consumer._core.partitions.all) == 3, what="three partitions")
     wait_until(consumer.is_connected, what="all are open")
     producer = client.create_producer(topic)
     if broker.transport != "lossy":

@@ -123,7 +123,7 @@ def test_a_consumer_whose_opening_got_no_answer_stays_away_once_it_has_left(
 
     def lose_first(link: ActorLink, build: Any, *arguments: Any, **named: Any) -> None:
         request_async(link, build, *arguments, **named)
-        if not lost and link.address == f"{topic}-partition-1 -> s" and build.__name__ == "_open_request":
+        if not lost and link.address == f"{topic}-partition-1 -> s" and build.__name__ == "open_request":
             lost.append(link)
             lose(link)
 
@@ -136,7 +136,7 @@ def test_a_consumer_whose_opening_got_no_answer_stays_away_once_it_has_left(
     monkeypatch.setattr(ActorLink, "ensure_attached", ask_again_later)
     broker.admin().topics.update_partitioned_topic(topic, 2)
     wait_until(lambda: lost and consumer.is_connected(), what="it is open by the next connection")
-    discovery = consumer._core.discovery
+    discovery = consumer._core.partitions.discovery
     assert discovery is not None
     consumer.close()
     has_closed.set()
@@ -152,7 +152,7 @@ def test_a_consumer_that_closes_while_a_partition_is_found_has_acknowledged_ther
     topic = broker.topic(1)
     added = f"{topic}-partition-1"
     consumer = client.subscribe(topic, "s", **SOON)
-    discovery = consumer._core.discovery
+    discovery = consumer._core.partitions.discovery
     assert discovery is not None
     is_open, is_closing = threading.Event(), threading.Event()
     open_, stop_threads = PartitionConsumer.open, consumer._stop_threads
@@ -186,8 +186,8 @@ def test_who_asks_for_a_connection_gets_none_before_the_loss_of_the_last_one_is_
 ) -> None:
     topic = broker.topic()
     consumer = client.subscribe(topic, "s")
-    partition = consumer._core.partitions[0]
-    link, on_detached = partition.link, partition.on_detached
+    partition = consumer._core.partitions.all[0]
+    link, on_detached = partition.link, partition.session.on_detached
     were_attached: list[bool] = []
 
     def somebody_asks() -> None:
@@ -198,7 +198,7 @@ def test_who_asks_for_a_connection_gets_none_before_the_loss_of_the_last_one_is_
         were_attached.append(link.is_attached)
         on_detached()
 
-    monkeypatch.setattr(partition, "on_detached", somebody_asks)
+    monkeypatch.setattr(partition.session, "on_detached", somebody_asks)
     lose(link)
     assert were_attached[0] is False
     client.create_producer(topic).send(b"x")
@@ -262,7 +262,7 @@ def test_a_failure_whose_answer_is_lost_counts_once(
     consumer = client.subscribe(topic, "s", ConsumerType.Shared, negative_ack_redelivery_delay_ms=100)
     client.create_producer(topic).send_many([b"a", b"b", b"c"])
     messages = receive(consumer, 3)
-    link = consumer._core.partitions[0].link
+    link = consumer._core.partitions.all[0].link
     answer = ServedSubscription._answer_done
     lost: list[int] = []
 
@@ -276,7 +276,7 @@ def test_a_failure_whose_answer_is_lost_counts_once(
     monkeypatch.setattr(ServedSubscription, "_answer_done", lose_first)
     consumer.negative_acknowledge(messages[1].message_id() if by_id else messages[1])
     (again,) = receive(consumer, 1)
-    wait_until(lambda: not consumer._core.partitions[0]._statements.unanswered(), what="the answer")
+    wait_until(lambda: not consumer._core.partitions.all[0].requests.unanswered(), what="the answer")
     assert (again.data(), again.redelivery_count(), len(lost)) == (b"b", 1, 1)
     with pytest.raises(Timeout):
         consumer.receive(300)
@@ -290,7 +290,7 @@ def test_whoever_waits_for_an_answer_is_told_when_the_client_is_closed(
 ) -> None:
     client = broker.client()
     consumer = client.subscribe(broker.topic(), "s")
-    link = consumer._core.partitions[0].link
+    link = consumer._core.partitions.all[0].link
     asked = threading.Event()
 
     def say_nothing(*arguments: Any, **named: Any) -> bool:
@@ -316,7 +316,7 @@ def test_whoever_waits_for_an_answer_is_told_when_the_client_is_closed(
 def test_who_is_refused_is_open_nowhere_any_more(broker: Broker, client: Client) -> None:
     topic = broker.topic()
     present = client.subscribe(topic, "s", ConsumerType.Shared)
-    link = present._core.partitions[0].link
+    link = present._core.partitions.all[0].link
     for _ in range(20):
         with pytest.raises(ConsumerBusy):
             client.subscribe(topic, "s")
@@ -333,7 +333,7 @@ def test_a_consumer_that_one_partition_refuses_leaves_the_others_when_it_closes(
     consumer = client.subscribe(topic, "s")
     producer.send_many([b"done", b"left"])
     assert values(consumer, 1, acknowledge=True) == [b"done"]
-    consumer._core.partitions[0].on_refused(ConsumerBusy("somebody else is there by now"))
+    consumer._core.partitions.all[0].session.on_refused(ConsumerBusy("somebody else is there by now"))
     assert values(consumer, 1) == [b"left"]
     with pytest.raises(ConsumerBusy):
         consumer.receive(1000)

@@ -101,8 +101,8 @@ def test_a_killed_dispatcher_loses_messages_and_nobody(broker: Broker, client: C
     producer = client.create_producer(topic)
     send_all(producer, numbers(0, 10))
     assert values(other, 10) == numbers(0, 10)
-    core = consumer._core
-    wait_until(lambda: core.queue.messages_of(core.partitions[0]) == 10, what="all of them at the consumer")
+    queue, partition = consumer._core.queue, consumer._core.partitions.all[0]
+    wait_until(lambda: queue.messages_of(partition.deliveries) == 10, what="all of them at the consumer")
     broker.cluster.kill(dispatcher_name(topic, "s", durable=True))
     # What was here already is still handed out.
     assert values(consumer, 10) == numbers(0, 10)

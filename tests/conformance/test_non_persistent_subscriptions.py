@@ -72,8 +72,8 @@ def test_what_is_not_acknowledged_is_not_remembered_either(client: Client) -> No
     for value in numbers(0, 30):
         producer.send(value)
         consumer.receive(WAIT_MS)
-    (partition,) = consumer._core.partitions
-    assert len(partition.held) == 0
+    (partition,) = consumer._core.partitions.all
+    assert len(partition.acks.unacked) == 0
 
 
 def test_exclusive_and_shared_keep_their_rules(client: Client, broker: Broker) -> None:

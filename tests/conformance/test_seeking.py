@@ -351,16 +351,16 @@ def test_what_was_lost_on_its_way_counts_as_available(
 ) -> None:
     topic = broker.topic()
     producer, consumer = client.create_producer(topic), client.subscribe(topic, "s")
-    partition, attached = consumer.core.partitions[0], SimpleQueue[AttachReply]()
-    reopen = partition.reopen
-    monkeypatch.setattr(partition, "reopen", attached.put)
+    partition, attached = consumer.core.partitions.all[0], SimpleQueue[AttachReply]()
+    reopen = partition.session.reopen
+    monkeypatch.setattr(partition.session, "reopen", attached.put)
     carrier = partition.link.carrier
     assert carrier is not None
     partition.link.on_lost(carrier, SessionLost("cut by the test"))
     producer.send(b"m")
     reply = attached.get(timeout=WAIT_MS / 1000)
     assert consumer.has_message_available(), "it was granted, and comes when the consumer is open again"
-    monkeypatch.setattr(partition, "reopen", reopen)
+    monkeypatch.setattr(partition.session, "reopen", reopen)
     while not attached.empty():  # a carrier may have been lost once more
         reply = attached.get()
     reopen(reply)

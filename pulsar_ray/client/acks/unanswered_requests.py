@@ -1,20 +1,27 @@
-"""What a consumer tells its dispatcher and must not be lost: acknowledgments, and what is to come again."""
+"""Requests to a dispatcher that must not be lost: acknowledgments, redeliveries, the close of a consumer."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from pulsar_ray.errors import NotConnected, PulsarException, SessionLost
+from pulsar_ray.errors import NotConnected, PulsarException, SessionLost, Timeout
 from pulsar_ray.session.packet import Buffer
 from pulsar_ray.session.requests import Request
 from pulsar_ray.transport.actor_link import ActorLink
 
+LOOK_S = 0.5
+"""Longest wait between two looks whether the partition is known to be away."""
+
 
 class PendingRequest:
-    """`build(request id)` makes the request. `answered`: it was carried out, or refused with `error`."""
+    """A request that `build(request id)` makes, until it is answered.
+
+    `answered` is set once it was carried out, or refused with `error`.
+    """
 
     __slots__ = ("_then", "answered", "build", "carried_out", "error")
 
@@ -28,13 +35,13 @@ class PendingRequest:
         self._then: deque[Callable[[], None]] = deque()
 
     def settle(self, error: PulsarException | None) -> None:
-        """There is an answer, or there will be none."""
+        """End with the dispatcher's answer: None, or the error it refused the request with."""
         if error is None and self.carried_out is not None:
             self.carried_out()
         self.end(error)
 
     def end(self, error: PulsarException | None) -> None:
-        """Whoever waits goes on."""
+        """Release the threads that wait, and call back."""
         self.error = error
         self.answered.set()
         with suppress(IndexError):
@@ -45,58 +52,110 @@ class PendingRequest:
     def when_answered(self, callback: Callable[[], None]) -> None:
         """Call back once there is an answer, or when there will be none; possibly at once."""
         self._then.append(callback)
-        # Whoever answers looks at the list after the event: one of the two always sees the other.
+        # The thread that answers looks at the list after the event: one of the two always sees the other.
         if self.answered.is_set():
             self.end(self.error)
 
 
 class UnansweredRequests:
-    """Kept until the dispatcher answers, and said again after each re-attach: a repeat harms nothing.
+    """Keeps requests until they are answered, and repeats them after each re-attach. Thread-safe.
 
-    Whether one that got no answer had arrived, or died with its dispatcher, cannot be known.
+    A repeat harms nothing. Whether an unanswered request arrived, or died with its dispatcher, cannot be
+    known.
     """
 
     def __init__(self, link: ActorLink) -> None:
-        self._link = link
+        self.link = link
+        self.is_open = False
+        """Whether the consumer is open at the dispatcher: until then requests are kept, not sent."""
         self._lock = threading.Lock()
         self._unanswered: dict[PendingRequest, None] = {}
+        self._forgotten: list[PendingRequest] = []
 
-    def add(self, statement: PendingRequest) -> None:
-        """Keep it; `send` or, after the next re-attach, `send_all` says it."""
+    def forked(self) -> None:
+        """Send nothing more, in a forked child, where another thread's lock would stay locked."""
+        self._lock = threading.Lock()
+        self.is_open = False
+        self._unanswered = {}
+
+    def attach_through(self, link: ActorLink) -> None:
+        """Use this link from now on; nothing may have been sent yet."""
+        self.link = link
+        self._unanswered = {}
+
+    def submit(
+        self, build: Callable[[int], Request], carried_out: Callable[[], None] | None = None
+    ) -> PendingRequest:
+        """Keep a request, and send it if the consumer is open."""
+        request = PendingRequest(build, carried_out)
+        self.add(request)
+        if self.is_open:
+            self.send(request)
+        return request
+
+    def add(self, request: PendingRequest) -> None:
+        """Keep a request, for `send`, or for `send_all` after the next re-attach."""
         with self._lock:
-            self._unanswered[statement] = None
+            self._unanswered[request] = None
 
-    def send(self, statement: PendingRequest, behind: Sequence[Buffer] = ()) -> None:
-        """Say it now, and the packets `behind` it in the same breath. What cannot be sent stays."""
+    def send(self, request: PendingRequest, behind: Sequence[Buffer] = ()) -> None:
+        """Send a kept request, and the packets `behind` it in the same write; without a carrier it stays."""
 
         def answered(_value: object, error: PulsarException | None) -> None:
             if isinstance(error, (SessionLost, NotConnected)):
                 return
             with self._lock:
-                if statement not in self._unanswered:
+                if request not in self._unanswered:
                     return
-                del self._unanswered[statement]
-            statement.settle(error)
+                del self._unanswered[request]
+            request.settle(error)
 
-        self._link.request_async(statement.build, answered, behind=behind)
+        self.link.request_async(request.build, answered, behind=behind)
 
     def send_all(self) -> None:
-        """Attached again: say everything that was not answered, in order."""
-        for statement in self.unanswered():
-            self.send(statement)
+        """Send everything unanswered, in order, behind a new attachment."""
+        for request in self.unanswered():
+            self.send(request)
 
     def unanswered(self) -> list[PendingRequest]:
-        """What may not have been carried out yet, in order."""
+        """Requests that may not have been carried out yet, in order."""
         with self._lock:
             return list(self._unanswered)
 
-    def take(self) -> list[PendingRequest]:
-        """Say none of them again; whoever takes them ends them."""
+    def wait(self, requests: Sequence[PendingRequest], deadline: float) -> None:
+        """Wait until all of these are answered.
+
+        Raises Timeout; WrongNode if the partition is away, after which they are still repeated until an
+        answer comes; or the error a request was refused with.
+        """
+        for request in requests:
+            while not self.link.wait(request.answered, min(deadline, time.monotonic() + LOOK_S)):
+                if (absence := self.link.absence) is not None:
+                    raise absence.again()
+                if time.monotonic() >= deadline or self.link.is_closed:
+                    raise Timeout(
+                        "the dispatcher did not answer in time; acknowledgments may not be durable yet"
+                    )
+            if request.error is not None:
+                raise request.error.again()
+
+    def forget(self) -> None:
+        """Repeat none of them again; call `end_forgotten` soon, without the consumer's lock."""
+        with self._lock:
+            self._forgotten += self._unanswered
+            self._unanswered = {}
+
+    def end_forgotten(self) -> None:
+        """Release the threads that wait for forgotten requests, as if these had been carried out."""
+        if self._forgotten:
+            with self._lock:
+                forgotten, self._forgotten = self._forgotten, []
+            for request in forgotten:
+                request.end(None)
+
+    def discard(self, error: PulsarException | None) -> None:
+        """Repeat none of them again; threads that wait for one get `error`."""
         with self._lock:
             unanswered, self._unanswered = self._unanswered, {}
-        return list(unanswered)
-
-    def discard(self, error: PulsarException | None = None) -> None:
-        """Say none of them again; whoever waits for one gets `error`."""
-        for statement in self.take():
-            statement.end(error)
+        for request in unanswered:
+            request.end(error)

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from typing import Any
 
 import pyarrow as pa
 
-from pulsar_ray.client.consumer.acknowledging_consumer import AcknowledgingConsumer
+from pulsar_ray.client.arrow.received_table import ReceivedTables, received_table
+from pulsar_ray.client.consumer.consumer_acks import ConsumerAcks
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
 from pulsar_ray.client.consumer.event_listener import EventListenerThread, ListenerRunner
 from pulsar_ray.client.consumer.message_listener import MessageListenerThread
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
-from pulsar_ray.client.consumer.start_position import StartPosition
+from pulsar_ray.client.consumer.subscription_control import SubscriptionControl
 from pulsar_ray.client.consumer.waiting_receivers import FutureReceiver
 from pulsar_ray.client.endpoint.close_each import close_each
+from pulsar_ray.client.endpoint.consumer_client import ConsumerClient
 from pulsar_ray.client.endpoint.ending import Ending
+from pulsar_ray.client.endpoint.opened_later import OpenedLater
 from pulsar_ray.client.options.checks import check_number
+from pulsar_ray.client.options.consumer_options import ConsumerOptions
+from pulsar_ray.client.options.not_yet import reconsume_later_not_yet
 from pulsar_ray.client.options.policies import ConsumerEventListener
 from pulsar_ray.client.received.batch_collector import (
     FOREVER_S,
@@ -27,6 +33,7 @@ from pulsar_ray.client.received.batch_collector import (
     batch_limits,
     receive_timeout_s,
 )
+from pulsar_ray.client.received.block_rows import BlockRows
 from pulsar_ray.client.received.message import Message, MessageBatchView
 from pulsar_ray.errors import (
     InvalidConfiguration,
@@ -35,24 +42,27 @@ from pulsar_ray.errors import (
     Timeout,
     TopicNotFound,
 )
-from pulsar_ray.managed_ledger.log.manifest import LEDGER_COUNTER_BITS
 from pulsar_ray.model.enums import SubscriptionMode
 from pulsar_ray.model.message_id import MessageId
-from pulsar_ray.transport.cluster import PartitionRoute
-
-if TYPE_CHECKING:
-    from pulsar_ray.client.client import Client
-    from pulsar_ray.client.options.consumer_options import ConsumerOptions
 
 
-class Consumer(AcknowledgingConsumer):
+class Consumer(OpenedLater):
     """Receives from a topic through a subscription. Thread-safe. Made by `Client.subscribe`.
 
     Delivery is at least once: what was not acknowledged durably when something crashed comes again.
     """
 
-    def __init__(self, client: Client, topic: str, core: ConsumerCore, ending: Ending | None = None) -> None:
-        super().__init__(topic, core, client.operation_timeout_s)
+    def __init__(
+        self, client: ConsumerClient, topic: str, core: ConsumerCore, ending: Ending | None = None
+    ) -> None:
+        self._topic = topic
+        self._core = core
+        self._partitions = core.partitions
+        self._options = core.options
+        self._operation_timeout_s = client.operation_timeout_s
+        self._tables = ReceivedTables()
+        self._acks = ConsumerAcks(core, self._added)
+        self._control = SubscriptionControl(core, self._deadline)
         self._client = client
         self._ending = ending or self.known_ending("consumer")
         self._listener: MessageListenerThread | None = None
@@ -61,6 +71,14 @@ class Consumer(AcknowledgingConsumer):
             self._tell_activity(told)
         if (listener := self._options.message_listener) is not None:
             self.hand_to(lambda message: listener(self, message))
+
+    @property
+    def core(self) -> ConsumerCore:
+        """Its receiver queue; not part of the official client."""
+        return self._core
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self._operation_timeout_s
 
     def _tell_activity(self, listener: ConsumerEventListener) -> None:
         self._activity = EventListenerThread(self, listener, self._core.activity)
@@ -136,38 +154,92 @@ class Consumer(AcknowledgingConsumer):
         are away. Not part of the official client. Raises WrongNode if all are away, and what ended the
         consumer: TopicNotFound, SubscriptionNotFound, AlreadyClosed.
         """
+        return self._control.has_message_available()
+
+    # --- acknowledging ----------------------------------------------------------------------------
+
+    def acknowledge(self, message: Message | MessageId | MessageBatchView | Iterable[Message]) -> None:
+        """Acknowledge a message, an id, or messages received in a batch.
+
+        Acknowledgments are grouped and durable soon; with `ack_receipt_enabled` this returns once they are
+        durable.
+        """
+        if type(message) is Message:
+            block, core = message.block, self._core
+            partition = self._partitions.single or self._partitions.of(block.topic_name, block.partition)
+            sender = partition.acks
+            acks = sender.acks
+            with core.lock:
+                if block is acks.block:
+                    acks.flags[message.row] = 1
+                    acks.count += 1
+                elif block.message_count > 1:
+                    acks.add_message(block, message.row)
+                else:
+                    acks.add(block.ledger_id, block.first_entry_id)
+            if acks.count >= sender.gathered or core.error is not None:
+                self._added(partition)
+        elif isinstance(message, MessageId):
+            self._acks.add_id(message)
+        elif isinstance(message, MessageBatchView):
+            self._acks.add_parts(message.parts)
+        elif isinstance(message, Iterable):
+            for one in message:
+                if not isinstance(one, (Message, MessageId)):
+                    raise ValueError(f"acknowledge takes messages, not {type(one).__name__}")
+                self.acknowledge(one)
+        else:
+            raise ValueError(f"acknowledge takes a Message or MessageId, not {type(message).__name__}")
+
+    def _added(self, partition: PartitionConsumer) -> None:
         self._core.check()
-        if self._core.has_received():
-            return True
-        for partition in self._there():
-            with self._unless_deleted():
-                if partition.call("has_more", self._deadline(), **partition.has_more_arguments()):
-                    return True
-        return self._core.has_received()
+        if partition.session.is_abandoned:
+            partition.acks.forget()
+        elif self._options.ack_receipt_enabled:
+            partition.acks.acknowledge_durably(self._deadline())
+        else:
+            partition.acks.added()
 
-    def _there(self) -> list[PartitionConsumer]:
-        """The partitions that are not known to be away. Raises WrongNode if none is left."""
-        there = [partition for partition in self._core.partitions if partition.link.absence is None]
-        if not there:
-            self._core.check_all_there()
-        return there
+    def acknowledge_cumulative(self, message: Message | MessageId) -> None:
+        """Acknowledge everything up to and including this message, within its partition.
 
-    def _ask(self, method: str) -> list[tuple[PartitionConsumer, Any]]:
-        """The answers of the partitions that are there, without those of topics that are being deleted."""
-        answers = []
-        for partition in self._there():
-            with self._unless_deleted():
-                answers.append((partition, partition.call(method, self._deadline())))
-        return answers
+        `MessageId.earliest` and `latest` name no message and have no effect, which is logged as a warning;
+        `seek(MessageId.latest)` passes everything stored by now. Raises
+        CumulativeAcknowledgementNotAllowedError on Shared and KeyShared subscriptions.
+        """
+        self._acks.add_cumulative(message)
 
-    @contextlib.contextmanager
-    def _unless_deleted(self) -> Iterator[None]:
-        """What is done with one of several topics, which may be being deleted."""
-        try:
-            yield
-        except (TopicNotFound, SubscriptionNotFound):
-            if not self._core.is_multi_topic:
-                raise
+    def table_of(self, parts: Sequence[BlockRows]) -> pa.Table:
+        """Rows as a table that is known when it is acknowledged; not part of the official client."""
+        return self._tables.add(received_table(parts), parts)
+
+    def acknowledge_arrow(self, table: pa.Table) -> None:
+        """Acknowledge the rows of a received table or any part of one; needs its position columns only."""
+        if (parts := self._tables.rows_of(table)) is not None:
+            self._acks.add_parts(parts)
+        else:
+            self._acks.add_table(table)
+
+    def negative_acknowledge(self, message: Message | MessageId) -> None:
+        """Have a message delivered again after the redelivery delay or backoff; of a batch, its whole entry
+        comes again.
+        """
+        self._acks.add_negative(message)
+
+    def negative_acknowledge_arrow(self, table: pa.Table) -> None:
+        """Have the rows of a received table delivered again."""
+        self._acks.add_negative_table(table)
+
+    def reconsume_later(
+        self, message: Message | MessageId, delay: timedelta, properties: dict[str, str] | None = None
+    ) -> None:
+        """Not there before retry letter topics are: raises OperationNotSupported."""
+        raise reconsume_later_not_yet()
+
+    def redeliver_unacknowledged_messages(self) -> None:
+        """Have everything this consumer was given and did not acknowledge delivered again."""
+        for partition in self._partitions.all:
+            partition.redeliver_unacknowledged()
 
     # --- control ----------------------------------------------------------------------------------
 
@@ -180,52 +252,11 @@ class Consumer(AcknowledgingConsumer):
         behind it comes (again). Raises OperationNotSupported if it cannot tell the partition of an id, and
         WrongNode, with nothing done, if a partition that it concerns is away.
         """
-        partitions = self._seek_partitions(messageid)
-        if partitions is self._core.partitions:
-            self._core.check_all_there()
-        is_inclusive = self._options.start_message_id_inclusive and messageid != MessageId.latest
-        start = StartPosition.at(messageid, is_inclusive)
-        for partition in partitions:
-            with self._unless_deleted():
-                partition.seek(start, self._deadline())
+        self._control.seek(messageid)
 
     def seek_last(self) -> None:
         """Go on at the newest message that is stored, or at the next where none is stored yet."""
-        for partition, last in self._ask("last_message"):
-            newest = _last_id(partition.route, last)
-            if newest.entry_id() >= 0:
-                with self._unless_deleted():
-                    partition.seek(StartPosition.at(newest, inclusive=True), self._deadline())
-
-    def _seek_partitions(self, messageid: MessageId | int) -> list[PartitionConsumer]:
-        if isinstance(messageid, bool) or not isinstance(messageid, (MessageId, int)):
-            raise ValueError(
-                f"seek takes a MessageId or a publish time in ms, not {type(messageid).__name__}"
-            )
-        if isinstance(messageid, int):
-            if not 0 <= messageid < 2**63:
-                raise ValueError(
-                    f"seek({messageid}): a publish time is in ms since 1970, from 0; give that or a MessageId"
-                )
-            return self._core.partitions
-        if messageid in (MessageId.earliest, MessageId.latest):
-            return self._core.partitions
-        partition = self._partition_of(messageid.topic_name, messageid.partition())
-        if not messageid.topic_name and self._core.single is None:
-            self._check_names(partition, messageid)
-        return [partition]
-
-    def _check_names(self, partition: PartitionConsumer, messageid: MessageId) -> None:
-        """Raise OperationNotSupported unless an id without a topic is one of the partition all the same.
-
-        Its ledger tells: a ledger's id has the number of its partition in it, which no other partition gets.
-        """
-        last = partition.call("last_message", self._deadline())
-        if messageid.ledger_id() >> LEDGER_COUNTER_BITS != last["position"][0] >> LEDGER_COUNTER_BITS:
-            raise OperationNotSupported(
-                f"seek: the id {messageid} names no topic, and no ledger of {partition.route.topic}: use "
-                "a received message's id, or MessageId.deserialize(..., topic=message.topic_name())"
-            )
+        self._control.seek_last()
 
     def pause_message_listener(self) -> None:
         """The listener gets nothing more until `resume_message_listener`.
@@ -250,18 +281,18 @@ class Consumer(AcknowledgingConsumer):
         """
         self._ending.check()
         self._core.check()
-        if self._core.discovery is not None:
+        if self._partitions.discovery is not None:
             # Partitions that it has not found yet have the subscription as well.
-            self._core.discovery.look()
-        self._core.check_all_there()
-        self._ask("check_unsubscribe")
-        self._core.end_discovery()
-        partitions = self._core.partitions
+            self._partitions.discovery.look()
+        self._partitions.check_all_there()
+        self._control.check_unsubscribe()
+        self._partitions.end_discovery()
+        partitions = self._partitions.all
         for partition in partitions:
             # Done before, and the answer was lost; or gone with its topic.
             with contextlib.suppress(SubscriptionNotFound, TopicNotFound):
-                partition.unsubscribe(self._deadline())
-            partition.forget_acknowledgments()
+                partition.session.unsubscribe(self._deadline())
+            partition.acks.forget()
         self._ending.leave(lambda: self._leave(quietly=True))
         if self._options.subscription_mode == SubscriptionMode.Durable:
             # The dispatcher of others serves all of their partition.
@@ -269,14 +300,13 @@ class Consumer(AcknowledgingConsumer):
 
     def get_last_message_id(self) -> MessageId:
         """The id of the newest message of the topic, (-1,-1,-1,-1) if it is empty. One partition only."""
-        if self._core.single is None:
+        if self._partitions.single is None:
             raise OperationNotSupported("get_last_message_id needs one partition; use get_last_message_ids()")
         return self.get_last_message_ids()[0]
 
     def get_last_message_ids(self) -> list[MessageId]:
         """The id of the newest message of each partition that is not away."""
-        answers = self._ask("last_message")
-        return [_last_id(partition.route, last) for partition, last in answers]
+        return self._control.last_message_ids()
 
     def close(self) -> None:
         """Make acknowledgments durable and leave. A second call raises AlreadyClosed, one after
@@ -290,11 +320,11 @@ class Consumer(AcknowledgingConsumer):
             self._leave(quietly=False)
 
     def _leave(self, *, quietly: bool) -> None:
-        self._core.stop_discovery()
+        self._partitions.stop_discovery()
         self._stop_threads()
         deadline = self._deadline()
         try:
-            error = close_each(self._core.partitions, deadline)
+            error = close_each(self._partitions.all, deadline)
         finally:
             self._core.close(self._ending.what)
             self._client.forget(self)
@@ -307,7 +337,7 @@ class Consumer(AcknowledgingConsumer):
         """
         self._ending.leave()
         self._stop_threads()
-        for partition in self._core.partitions:
+        for partition in self._partitions.all:
             partition.link.remove_endpoint(partition.consumer_id)
         self._core.close(self._ending.what)
 
@@ -329,21 +359,13 @@ class Consumer(AcknowledgingConsumer):
 
     def is_connected(self) -> bool:
         """True while every partition's connection stands."""
-        return not self._ending.is_over and all(partition.is_connected for partition in self._core.partitions)
+        return not self._ending.is_over and all(partition.is_connected for partition in self._partitions.all)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _resubscribe, (self._client, self._options)
 
 
-def _last_id(route: PartitionRoute, last: dict[str, Any]) -> MessageId:
-    ledger_id, entry_id = last["position"]
-    if ledger_id < 0 or entry_id < 0:
-        return MessageId()
-    size = last["batch_size"]
-    return MessageId(route.partition, ledger_id, entry_id, size - 1, batch_size=size, topic_name=route.topic)
-
-
-def _resubscribe(client: Client, options: ConsumerOptions) -> Consumer:
+def _resubscribe(client: ConsumerClient, options: ConsumerOptions) -> Consumer:
     consumer = Consumer.__new__(Consumer)
     opening = consumer.open_later(
         lambda: client.consumer_from(options, consumer),

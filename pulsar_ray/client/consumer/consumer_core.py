@@ -16,13 +16,14 @@ from pulsar_ray.client.consumer.arrival_signal import ArrivalSignal
 from pulsar_ray.client.consumer.consumer_partitions import ConsumerPartitions
 from pulsar_ray.client.consumer.event_listener import ActiveChange
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
-from pulsar_ray.client.consumer.waiting_receivers import Origin, Receiver, WaitingReceivers
+from pulsar_ray.client.consumer.waiting_receivers import Receiver, WaitingReceivers
 from pulsar_ray.client.endpoint.forking import watch
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.received.batch_collector import BatchCollector
 from pulsar_ray.client.received.block_rows import BlockRows
 from pulsar_ray.client.received.message import Message
-from pulsar_ray.client.received.queued_delivery import QueuedDelivery
+from pulsar_ray.client.received.queued_delivery import DeliverySource, Origin, QueuedDelivery
+from pulsar_ray.client.received.receiver_queue import ReceiverQueue
 from pulsar_ray.client.received.segment_files import SegmentFiles
 from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException, Timeout
 from pulsar_ray.ledger.reader import SegmentGone
@@ -30,17 +31,23 @@ from pulsar_ray.ledger.reader import SegmentGone
 _ONLY_ROW = range(1)
 
 
-class ConsumerCore(ConsumerPartitions):
+class ConsumerCore:
     """State shared by a consumer's partitions.
 
     `lock` is held for moments; `_taking` by the one who fills the rows that are being handed out.
     """
 
     def __init__(self, options: ConsumerOptions, name: str, subscription: str, files: SegmentFiles) -> None:
-        super().__init__(options)
+        self.options = options
         self.name = name
         self.subscription = subscription
         self.files = files
+        self.lock = threading.Lock()
+        self.queue = ReceiverQueue()
+        self.is_multi_topic = not isinstance(options.topic, str)
+        self.partitions = ConsumerPartitions(
+            self.queue, self.lock, self.fail, is_multi_topic=self.is_multi_topic
+        )
         self._arrivals = ArrivalSignal(self.lock)
         self._taking = threading.Lock()
         self._receivers = WaitingReceivers()
@@ -64,8 +71,7 @@ class ConsumerCore(ConsumerPartitions):
         self.queue.clear()
         self._receivers.clear()
         self.error = error
-        for partition in self.partitions:
-            partition.forked(self.lock)
+        self.partitions.forked(self.lock)
 
     def check(self) -> None:
         """Raise what ended this consumer, if anything did."""
@@ -85,8 +91,12 @@ class ConsumerCore(ConsumerPartitions):
         options = self.options
         if options.receiver_queue_size == 0:
             return max(1 if self._waiting or self._receivers else 0, self._bulk_window)
-        share = options.max_total_receiver_queue_size_across_partitions // max(1, len(self.partitions))
+        share = options.max_total_receiver_queue_size_across_partitions // max(1, len(self.partitions.all))
         return max(1, min(options.receiver_queue_size, share), self._bulk_window)
+
+    def partition_failed(self, partition: PartitionConsumer, error: PulsarException) -> None:
+        """Go on without a deleted topic if there are several; else every receive raises `error`."""
+        self.partitions.failed(partition, error)
 
     def activity_changed(self, is_active: bool, partition: int) -> None:
         """For the consumer event listener, if there is one."""
@@ -98,17 +108,16 @@ class ConsumerCore(ConsumerPartitions):
     def resume(self) -> None:
         """Ask for messages again."""
         self.is_paused = False
-        for partition in self.partitions:
-            partition.send_credit()
+        self.partitions.send_credit()
 
-    def arrived(self, granted: list[QueuedDelivery]) -> None:
+    def arrived(self, deliveries: list[QueuedDelivery]) -> None:
         """Called with the lock held: deliveries join the queue."""
-        self.queue.granted.extend(granted)
+        self.queue.deliveries.extend(deliveries)
         self._arrivals.tell()
 
     def is_set(self) -> bool:
         """Whether there is something to receive (the interface of what a link can wait for)."""
-        return bool(self.queue.granted) or self.error is not None
+        return bool(self.queue.deliveries) or self.error is not None
 
     @property
     def has_failed(self) -> bool:
@@ -120,10 +129,10 @@ class ConsumerCore(ConsumerPartitions):
         while True:
             with self.lock:
                 head = self.queue.head
-                if head is None or not head.partition.is_trimmed(head):
+                if head is None or not head.source.is_trimmed(head):
                     return not self.queue.is_empty
-                self.queue.granted.popleft()
-            head.partition.leave_out(head, SegmentGone(head.path))
+                self.queue.deliveries.popleft()
+            head.source.leave_out(head, SegmentGone(head.path))
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for an arrival."""
@@ -151,9 +160,9 @@ class ConsumerCore(ConsumerPartitions):
         """As `receive`, for who may have to give it back."""
         with self._taking:
             message = self._take(deadline)
-            partition = self.queue.partition
-            assert partition is not None
-            origin = Origin(partition, partition.generation)
+            source = self.queue.source
+            assert source is not None
+            origin = Origin(source, source.generation)
         if self._receivers:
             self.serve_waiting()
         return message, origin
@@ -177,13 +186,13 @@ class ConsumerCore(ConsumerPartitions):
         """Called with `_taking` held."""
         queue = self.queue
         while (message := next(queue.messages, None)) is None:
-            part, partition = self._next_part(deadline)
+            part, source = self._next_part(deadline)
             block, rows = part
             if len(rows) == 1:
-                queue.partition = partition
+                queue.source = source
                 return Message(block, rows[0])
             with self.lock:
-                queue.hand_out(part, partition)
+                queue.hand_out(part, source)
         return message
 
     def _take_one(self) -> Message | None:
@@ -199,38 +208,38 @@ class ConsumerCore(ConsumerPartitions):
         except Timeout:  # what was here had been acknowledged, or was dropped meanwhile
             return None
 
-    def _next_part(self, deadline: float, may_wait: int = 0) -> tuple[BlockRows, PartitionConsumer]:
+    def _next_part(self, deadline: float, may_wait: int = 0) -> tuple[BlockRows, DeliverySource]:
         """Called with `_taking` held: the next rows to hand out, counted as consumed.
 
         Credit is given back when it is due, or so many messages later.
         """
         queue = self.queue
         while True:
-            granted = None
+            delivery = None
             with self.lock:
                 taken = queue.next_part()
                 if taken is None:
                     if self.error is not None:
                         raise self.error.again()
-                    granted = queue.granted.popleft() if queue.granted else None
-            if granted is not None:
-                taken = self._decode(granted)
+                    delivery = queue.deliveries.popleft() if queue.deliveries else None
+            if delivery is not None:
+                taken = self._decode(delivery)
             elif taken is None and self.options.receiver_queue_size:
                 self._send_held_back()
                 self._wait(deadline)
             elif taken is None:
                 self._wait_for_one(deadline)
             if taken is not None:
-                partition = taken[1]
-                if partition.consumed >= partition.credit.due + may_wait:
-                    partition.send_credit()
+                source = taken[1]
+                if source.consumed >= source.credit.due + may_wait:
+                    source.send_credit()
                 return taken
 
     def _send_held_back(self) -> None:
         """Credit that became due while there was something to take."""
-        single = self.single
-        if single is not None and single.consumed >= single.credit.due:
-            single.send_credit()
+        single = self.partitions.single
+        if single is not None and single.deliveries.consumed >= single.deliveries.credit.due:
+            single.deliveries.send_credit()
 
     def give_back(self, parts: Iterable[BlockRows], origins: Iterable[Origin]) -> None:
         """What was handed out and did not get to the application is handed out next, in the same order.
@@ -239,41 +248,41 @@ class ConsumerCore(ConsumerPartitions):
         """
         with self._taking, self.lock:
             self.queue.return_rest()
-            for part, (partition, generation) in reversed(list(zip(parts, origins, strict=True))):
-                if partition.generation == generation:
-                    self.queue.put_back(part, partition)
+            for part, (source, generation) in reversed(list(zip(parts, origins, strict=True))):
+                if source.generation == generation:
+                    self.queue.put_back(part, source)
         self.serve_waiting()
 
-    def _decode(self, granted: QueuedDelivery) -> tuple[BlockRows, PartitionConsumer] | None:
+    def _decode(self, delivery: QueuedDelivery) -> tuple[BlockRows, DeliverySource] | None:
         """Called with `_taking` held and no part left: its first part, taken; None if nothing of it is to be
         handed out.
         """
-        partition = granted.partition
-        rows = granted.rows
+        source = delivery.source
+        rows = delivery.rows
         try:
-            block = partition.decode(granted)
+            block = source.decode(delivery)
         except PulsarException as error:
             # What comes after it can still be received.
-            if partition.leave_out(granted, error):
+            if source.leave_out(delivery, error):
                 return None
             raise
         with self.lock:
-            if granted.generation < partition.generation:
+            if delivery.generation < source.generation:
                 return None
             if block.message_count == 1 and not block.is_batch:
-                partition.consumed += 1
-                return BlockRows(block, _ONLY_ROW), partition
+                source.consumed += 1
+                return BlockRows(block, _ONLY_ROW), source
             if block.is_batch:
-                rows = partition.outstanding_rows(granted, block.message_count)
-                if rows is not granted.rows:
-                    partition.consumed += granted.rows.bit_count() - rows.bit_count()
+                rows = source.outstanding_rows(delivery, block.message_count)
+                if rows is not delivery.rows:
+                    source.consumed += delivery.rows.bit_count() - rows.bit_count()
             # Credit is given back a part of the window at a time, so that the next messages are on their way.
             # The window is no smaller than what bulk receiving asked for.
             is_little = 2 * block.message_count <= self._bulk_window
             at_once = block.message_count if is_little else max(1, self.window // 2)
-            taken = self.queue.add(block, rows, partition, at_once)
+            taken = self.queue.add(block, rows, source, at_once)
         if taken is None:
-            partition.send_credit()
+            source.send_credit()
         return taken
 
     def _wait_for_one(self, deadline: float) -> None:
@@ -281,7 +290,7 @@ class ConsumerCore(ConsumerPartitions):
         with self.lock:
             self._waiting += 1
         try:
-            self.send_credit()
+            self.partitions.send_credit()
             self._wait(deadline)
         finally:
             with self.lock:
@@ -289,8 +298,8 @@ class ConsumerCore(ConsumerPartitions):
 
     def _wait(self, deadline: float) -> None:
         """Until something arrived or ended this consumer, or a while. Raises Timeout."""
-        if self.single is not None and self.discovery is None:
-            has_come = self.single.link.wait(self, deadline)
+        if self.partitions.single is not None and self.partitions.discovery is None:
+            has_come = self.partitions.single.link.wait(self, deadline)
         else:
             has_come = self.wait(min(deadline - time.monotonic(), 3600.0))
         if not has_come and time.monotonic() >= deadline:
@@ -302,13 +311,13 @@ class ConsumerCore(ConsumerPartitions):
         """Bulk receiving wants more on its way than the receiver queue holds."""
         if messages > self._bulk_window:
             self._bulk_window = messages
-            self.send_credit()
+            self.partitions.send_credit()
 
     def take_into(self, taken: BatchCollector, deadline: float) -> None:
         """Add what is here, and what comes until `deadline` or until it has enough."""
         self._send_held_back()
         # What a table makes due goes with its acknowledgment, else with the next call.
-        may_wait = 0 if self.single is None else self._bulk_window // 8
+        may_wait = 0 if self.partitions.single is None else self._bulk_window // 8
         with self._taking:
             with self.lock:
                 self.queue.return_rest()
@@ -316,13 +325,13 @@ class ConsumerCore(ConsumerPartitions):
                 if not self.queue and (taken.is_enough or time.monotonic() >= deadline):
                     break
                 try:
-                    part, partition = self._next_part(deadline, may_wait)
+                    part, source = self._next_part(deadline, may_wait)
                 except Timeout:
                     break
-                kept = taken.add(part, Origin(partition, partition.generation))
+                kept = taken.add(part, Origin(source, source.generation))
                 if kept < len(part.rows):
                     with self.lock:
-                        self.queue.put_back(BlockRows(part.block, part.rows[kept:]), partition)
+                        self.queue.put_back(BlockRows(part.block, part.rows[kept:]), source)
 
     # --- without a thread that waits ----------------------------------------------------------------
 
@@ -331,7 +340,7 @@ class ConsumerCore(ConsumerPartitions):
         with self.lock:
             self.check()
             self._receivers.append(receiver)
-        self.send_credit()
+        self.partitions.send_credit()
         self.serve_waiting()
 
     def remove_receiver(self, receiver: Receiver) -> None:
@@ -344,7 +353,7 @@ class ConsumerCore(ConsumerPartitions):
         with self.lock:
             self._arrivals.add_listener(listener)
             self._waiting += 1
-        self.send_credit()
+        self.partitions.send_credit()
 
     def remove_listener(self, listener: Callable[[], None]) -> None:
         """Call it no more."""
@@ -369,18 +378,18 @@ class ConsumerCore(ConsumerPartitions):
         except PulsarException as error:
             failed = error
             return self._receivers.offer(lambda receiver: receiver.fail(failed))
-        partition = self.queue.partition
-        if message is None or partition is None:
+        source = self.queue.source
+        if message is None or source is None:
             return False
-        origin = Origin(partition, partition.generation)
+        origin = Origin(source, source.generation)
         if self._receivers.offer(lambda receiver: receiver.give(message, origin)):
             return True
         with self.lock:
             self.queue.return_rest()
-            self.queue.put_back(BlockRows(message.block, [message.row]), partition)
+            self.queue.put_back(BlockRows(message.block, [message.row]), source)
         return False
 
     def close(self, what: str) -> None:
         """Nothing can be received any more: the consumer, or `what` it serves, is closed."""
-        self.stop_discovery()
+        self.partitions.stop_discovery()
         self.fail(AlreadyClosed(f"the {what} is closed"))

@@ -11,7 +11,6 @@ import time
 from dataclasses import replace
 
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
-from pulsar_ray.client.consumer.non_persistent import partition_consumer
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.consumer.start_position import StartPosition
 from pulsar_ray.client.consumer.topic_discovery import TopicDiscovery
@@ -65,8 +64,8 @@ class ConsumerFactory:
         self._add_partitions(core, routes, start, deadline)
         self._open_partitions(core, deadline)
         follows = topics.may_change and (core.is_multi_topic or options.auto_update_partitions)
-        if follows or core.absent:
-            core.discovery = discovery = self._discovery(core, topics, start)
+        if follows or core.partitions.absent:
+            core.partitions.discovery = discovery = self._discovery(core, topics, start)
             discovery.start()
         return topics.name, core
 
@@ -76,7 +75,7 @@ class ConsumerFactory:
         """Start all dispatchers at once."""
         for route in routes:
             if route.away:
-                core.miss(route, WrongNode(route.away))
+                core.partitions.miss(route, WrongNode(route.away))
                 continue
             try:
                 link = self._links.to_dispatcher(route, core.options, core.subscription, deadline)
@@ -85,24 +84,24 @@ class ConsumerFactory:
                     continue  # deleted since it was found
                 raise
             except WrongNode as error:
-                core.miss(route, error)
+                core.partitions.miss(route, error)
                 continue
-            core.add(self._partition(core, route, link, start))
+            core.partitions.add(self._partition(core, route, link, start))
 
     def _open_partitions(self, core: ConsumerCore, deadline: float) -> None:
         """Attach in index order. Raises WrongNode if none of them is there."""
         opened: list[PartitionConsumer] = []
         try:
-            for partition in core.partitions:
+            for partition in core.partitions.all:
                 try:
                     self._open_partition(partition, core.options, core.subscription, deadline)
                 except WrongNode as error:
-                    core.miss(partition.route, error)
-                    core.remove(partition)
+                    core.partitions.miss(partition.route, error)
+                    core.partitions.remove(partition)
                 else:
                     opened.append(partition)
             if not opened:
-                core.check_all_there()
+                core.partitions.check_all_there()
         except BaseException:
             close_each(opened, self._links.deadline())
             raise
@@ -110,10 +109,9 @@ class ConsumerFactory:
     def _partition(
         self, core: ConsumerCore, route: PartitionRoute, link: ActorLink, start: StartPosition | None
     ) -> PartitionConsumer:
-        partition = partition_consumer(core, link, next(self._endpoint_ids), route)
+        partition = PartitionConsumer(core, link, next(self._endpoint_ids), route)
         if start is not None:
-            partition.start = start.target
-            partition.skipped.begin(start.skip, partition.generation)
+            partition.deliveries.start_at(start)
         return partition
 
     def _discovery(
@@ -136,18 +134,18 @@ class ConsumerFactory:
         def attach(route: PartitionRoute) -> None:
             deadline = self._links.deadline()
             link = self._links.to_dispatcher(route, options, core.subscription, deadline)
-            start = own_start if route.topic in core.absent else earliest
+            start = own_start if route.topic in core.partitions.absent else earliest
             partition = self._partition(core, route, link, start)
-            core.add(partition)
+            core.partitions.add(partition)
             try:
                 self._open_partition(partition, options, core.subscription, deadline)
-                if core.is_leaving:
+                if core.partitions.is_leaving:
                     partition.close(deadline)
             except BaseException:
-                core.remove(partition)
+                core.partitions.remove(partition)
                 raise
-            if core.is_leaving:
-                core.remove(partition)
+            if core.partitions.is_leaving:
+                core.partitions.remove(partition)
 
         return TopicDiscovery(core, find, attach, period_s)
 
@@ -180,9 +178,9 @@ class ConsumerFactory:
 
 def _without_growth(core: ConsumerCore, routes: list[PartitionRoute]) -> list[PartitionRoute]:
     """Without partitions that were added to topics of which the consumer has some already."""
-    known = {_whole(partition.route) for partition in core.partitions}
-    known |= {TopicName.parse(topic).partitioned_full for topic in core.absent}
-    had = core.by_topic.keys() | core.absent.keys()
+    known = {_whole(partition.route) for partition in core.partitions.all}
+    known |= {TopicName.parse(topic).partitioned_full for topic in core.partitions.absent}
+    had = core.partitions.by_topic.keys() | core.partitions.absent.keys()
     return [route for route in routes if route.topic in had or _whole(route) not in known]
 
 

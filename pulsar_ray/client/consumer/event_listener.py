@@ -5,12 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 from pulsar_ray.client.options.policies import ConsumerEventListener
-
-if TYPE_CHECKING:
-    from pulsar_ray.client.consumer.consumer import Consumer
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +27,7 @@ class EventListenerThread:
     """Calls the listener for one change after the other; what it raises is logged."""
 
     def __init__(
-        self, consumer: Consumer, listener: ConsumerEventListener, changes: SimpleQueue[ActiveChange | None]
+        self, consumer: Any, listener: ConsumerEventListener, changes: SimpleQueue[ActiveChange | None]
     ) -> None:
         self._consumer = consumer
         self._listener = listener

@@ -6,14 +6,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from pulsar_ray.client.consumer.consumer_core import ConsumerCore
 from pulsar_ray.client.received.block_rows import BlockRows
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.errors import AlreadyClosed, PulsarException, Timeout
-
-if TYPE_CHECKING:
-    from pulsar_ray.client.consumer.consumer_core import ConsumerCore
 
 logger = logging.getLogger(__name__)
 

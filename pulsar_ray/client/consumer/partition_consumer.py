@@ -1,365 +1,207 @@
-"""One consumer's side of one partition: credit, deliveries, and what makes deliveries void.
-
-The consumer above shares its lock with all its partitions: what arrives here on the I/O thread and what the
-application does meet under it, for moments.
-"""
+"""One consumer on one partition, made of a session, deliveries and acknowledgments."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
 
-from pulsar_ray.client.consumer.consumer_credit import ConsumerCredit
+from pulsar_ray.client.acks.ack_sender import AckSender
+from pulsar_ray.client.acks.partition_acks import PartitionAcks
+from pulsar_ray.client.acks.unanswered_requests import UnansweredRequests
 from pulsar_ray.client.consumer.dispatcher_session import DispatcherSession
+from pulsar_ray.client.consumer.partition_deliveries import DeliveryTarget, PartitionDeliveries
 from pulsar_ray.client.consumer.start_position import StartPosition
-from pulsar_ray.client.endpoint.withdrawn import Withdrawn
-from pulsar_ray.client.received import segment_files
-from pulsar_ray.client.received.queued_delivery import BlockDecoder, QueuedDelivery
-from pulsar_ray.client.received.skipped_rows import SkippedRows
-from pulsar_ray.errors import ForkedClient, PulsarException, WrongNode
-from pulsar_ray.ledger.reader import SegmentGone
-from pulsar_ray.ledger.segment_file import segment_name
-from pulsar_ray.model import row_sets
-from pulsar_ray.model.enums import ConsumerType, SubscriptionMode
-from pulsar_ray.model.generation import seeks_of
-from pulsar_ray.model.row_sets import RowSet
-from pulsar_ray.session.packet import Buffer
-from pulsar_ray.session.requests import (
-    ConsumerOpened,
-    Deliver,
-    OpenConsumer,
-    RedeliverUnacknowledged,
-    Reset,
-    encode_request,
-)
+from pulsar_ray.client.options.consumer_options import ConsumerOptions
+from pulsar_ray.client.received.block_decoder import BlockDecoder
+from pulsar_ray.errors import PulsarException
+from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.session.requests import ConsumerOpened, OpenConsumer, RedeliverUnacknowledged
 from pulsar_ray.transport.actor_link import ActorLink
-from pulsar_ray.transport.cluster import AttachReply, PartitionRoute
-
-if TYPE_CHECKING:
-    from pulsar_ray.client.consumer.consumer_core import ConsumerCore
-
-ORDERED_TYPES = (ConsumerType.Exclusive, ConsumerType.Failover)
+from pulsar_ray.transport.cluster import PartitionRoute
 
 
-class PartitionConsumer(DispatcherSession):
-    """An endpoint on the link to one partition's dispatcher."""
+class PartitionOwner(DeliveryTarget, Protocol):
+    """The consumer above its partitions, as each of them knows it."""
 
-    def __init__(self, core: ConsumerCore, link: ActorLink, consumer_id: int, route: PartitionRoute) -> None:
-        super().__init__(link, consumer_id, core.options, core.lock)
-        self._core = core
+    options: ConsumerOptions
+    name: str
+    subscription: str
+    is_multi_topic: bool
+    lock: threading.Lock
+    error: PulsarException | None
+
+    def check(self) -> None:
+        """Raise what ended the consumer."""
+
+    def partition_failed(self, partition: PartitionConsumer, error: PulsarException) -> None:
+        """Go on without a partition, or end."""
+
+
+class PartitionConsumer:
+    """The parts that serve one partition, and the steps that take several of them.
+
+    The owner's lock guards all of them: what arrives on the I/O thread and what the application does meet
+    under it, for moments. Of a non-persistent topic, whose messages are stored nowhere, credit alone goes to
+    the dispatcher: acknowledgments and requests for redelivery have no effect, as in Pulsar.
+    """
+
+    def __init__(
+        self, owner: PartitionOwner, link: ActorLink, consumer_id: int, route: PartitionRoute
+    ) -> None:
+        options = owner.options
+        is_stored = TopicName.parse(route.topic).is_persistent
+        decoder = BlockDecoder(owner.files, route, options.schema)
+        self.link = link
         self.route = route
+        self.consumer_id = consumer_id
+        self.requests = UnansweredRequests(link)
+        state = (
+            PartitionAcks.stored(options, self.requests)
+            if is_stored
+            else PartitionAcks.unstored(self.requests)
+        )
+        self.deliveries = PartitionDeliveries(
+            owner,
+            consumer_id,
+            route,
+            options,
+            state,
+            decoder.decode if is_stored else decoder.decode_unstored,
+            owner.lock,
+            is_stored=is_stored,
+        )
+        self.acks = AckSender(consumer_id, state, self.deliveries, options, owner.lock)
+        self.session = DispatcherSession(
+            consumer_id, self, self.requests, self.acks, self.deliveries.on_request, owner.lock
+        )
+        self._owner = owner
         self._incarnation = secrets.randbits(63) | 1
-        self._epoch = -1
-        self._received = 0
-        self.consumed = 0
-        self.credit = ConsumerCredit(consumer_id)
-        self.decode = BlockDecoder(core.files, route, core.options.schema).decode
-        self.skipped = SkippedRows()
-        self._awaits_reset = False
         self._joined = 0
-        self._is_active: bool | None = None
-        self._reads_files = False
-        # The segment that was delivered from last, and its path.
-        self._segment = (-1, -1)
-        self._path = ""
 
-    # --- opening ----------------------------------------------------------------------------------
+    def forked(self, lock: threading.Lock) -> None:
+        """Send nothing more, in a forked child."""
+        self.requests.forked()
+        self.deliveries.forked(lock)
+        self.acks.forked(lock)
+        self.session.forked(lock)
 
-    def _open_request(self, request_id: int) -> OpenConsumer:
-        options = self._core.options
+    @property
+    def is_connected(self) -> bool:
+        """True while open at the dispatcher."""
+        return self.requests.is_open
+
+    # --- the session ------------------------------------------------------------------------------
+
+    def attach_through(self, link: ActorLink) -> None:
+        """Use this link from now on; nothing may have been sent yet."""
+        self.link = link
+        self.session.attach_through(link)
+
+    def open(self, deadline: float) -> ConsumerOpened:
+        """Open at the dispatcher. Raises ConsumerBusy, SubscriptionNotFound, or what attaching raises."""
+        return self.session.open(deadline)
+
+    def open_request(self, request_id: int) -> OpenConsumer:
+        """The request to open; it declares what the consumer holds, also to a dispatcher that is new."""
+        owner, options, deliveries = self._owner, self._owner.options, self.deliveries
         attached = self.link.attached
         assert attached is not None
-        self._reads_files = segment_files.can_read(attached.reach)
-        with self._core.lock:
+        deliveries.look_at_files(attached)
+        with owner.lock:
             return OpenConsumer(
                 request_id,
                 self.consumer_id,
-                self._core.name,
+                owner.name,
                 self._incarnation,
                 int(options.consumer_type),
                 int(options.priority_level),  # it may be a bool
                 options.batch_index_ack_enabled,
-                self._reads_files,
-                self._epoch,
-                self._received,
-                self.held.declared(),
-                self.start,
-                self._core.subscription,
-                self.consumed + self._core.queue.messages_of(self),
+                deliveries.reads_files,
+                deliveries.numbering,
+                deliveries.last_number,
+                self.acks.unacked.declared(),
+                deliveries.start,
+                owner.subscription,
+                deliveries.consumed + owner.queue.messages_of(deliveries),
                 self._joined,
-                self._core.is_multi_topic,
+                owner.is_multi_topic,
                 options.key_shared,
-                generation=self.generation,
+                # What is published on a non-persistent topic as soon as it is open has to find credit.
+                credit=0 if deliveries.is_stored else deliveries.consumed + owner.window,
+                generation=deliveries.generation,
                 properties=options.properties,
             )
 
-    def _opened(self, opened: ConsumerOpened, attached: AttachReply | None) -> None:
-        if self.is_abandoned:
-            return
-        with self._core.lock:
-            self._attached = attached
-            self._segment = (-1, -1)
+    def opened(self, opened: ConsumerOpened) -> None:
+        """Go on with a dispatcher that has opened the consumer."""
+        with self._owner.lock:
             self._joined = self._joined or opened.epoch
-            is_sought = seeks_of(opened.generation) > seeks_of(self.generation)
-            if is_sought or (self._received == 0 and self._epoch < 0):
-                # "latest" is this from now on, whatever is published while the dispatcher is away.
-                self._start_behind(opened.start)
-            if not opened.resumed:
-                self._epoch = opened.epoch
-                self._received = 0
-                self._awaits_reset = False
-                if not is_sought:
-                    # Of another dispatcher: what came again before it does not count on from there.
-                    self.generation = opened.generation
-                    self.skipped.numbered_anew(opened.generation)
-            self._drop_older(opened.generation)
-            self._is_open = True
-            self.credit.unsay()
-        self._end_forgotten()
-        if self._core.options.consumer_type == ConsumerType.Exclusive:
-            self._became(True)
+            self.deliveries.opened(opened)
+            self.requests.is_open = True
+        self.requests.end_forgotten()
+        if self._owner.options.consumer_type == ConsumerType.Exclusive:
+            self.deliveries.became(True)
         # Before any credit: a dispatcher that has not heard of them must not deliver these messages again.
-        self._statements.send_all()
-        self.flush_acks()
-        self.send_credit()
+        self.requests.send_all()
+        self.acks.flush()
+        self.deliveries.send_credit()
 
-    def _end(self, error: PulsarException) -> None:
-        self._core.partition_failed(self, error)
+    def session_expired(self) -> None:
+        """Drop queued deliveries, which other consumers of the subscription have got by now."""
+        if self.deliveries.start is None:
+            with self._owner.lock:
+                self.deliveries.give_up_queue()
 
-    # --- credit -----------------------------------------------------------------------------------
+    def ended(self, error: PulsarException) -> None:
+        """Tell the owner that the session will not be open again."""
+        self._owner.partition_failed(self, error)
 
-    def send_credit(self, *, always: bool = False) -> None:
-        """Tell the dispatcher how much the queue takes and has taken, if that changed enough to matter."""
-        with self._core.lock:
-            if not self._is_open:
-                return
-            report = self.credit.due_report(self._core.window, self.consumed, self._received, always=always)
-        if report is not None:
-            self.link.send(encode_request(report))
+    def close(self, deadline: float) -> None:
+        """Make acknowledgments durable and leave; what is held goes to others.
 
-    def credit_beside(self) -> Sequence[Buffer]:
-        """Called with the lock held: what `send_credit` would say soon."""
-        report = self.credit.early_report(self._core.window, self.consumed, self._received)
-        return () if report is None else encode_request(report)
-
-    # --- deliveries -------------------------------------------------------------------------------
-
-    def on_request(self, request: Any, body: memoryview) -> None:
-        """A delivery, or the order to drop what is queued."""
-        if type(request) is Deliver:
-            self._delivered(request, body)
-        elif isinstance(request, Reset):
-            self._reset(request)
-
-    def on_receipts(self, rows: Sequence[tuple[int, int, int, int, int]]) -> None:
-        """Dispatchers send no receipts."""
-
-    def _delivered(self, request: Deliver, body: memoryview) -> None:
-        granted: list[QueuedDelivery] = []
-        generation = request.generation
-        with self._core.lock:
-            if request.epoch < self._epoch or generation < self.generation or not self._is_open:
-                # Until it is open again numbers may have holes; what a carrier lost comes after that.
-                return
-            if generation > self.generation:
-                self._drop_older(generation)
-            offset = 0
-            for number, grant in request.grants:
-                ledger_id, segment, at, length, first, entries, rows, count, messages = grant
-                row_set = row_sets.from_wire(rows)
-                data = None
-                if body:
-                    data = body[offset : offset + length]
-                    offset += length
-                if number <= self._received:
-                    continue
-                self._received = number
-                if self._awaits_reset:
-                    self.consumed += row_set.bit_count()
-                    continue
-                self.held.add(ledger_id, first, entries, row_set, messages)
-                if self.start is not None:
-                    # A non-durable cursor dies with its dispatcher: the next one goes on behind what arrived.
-                    last = first + row_set.bit_length() - 1 if entries > 1 else first
-                    self._start_behind([ledger_id, last])
-                if (ledger_id, segment) != self._segment:
-                    self._path = self._segment_path(ledger_id, segment)
-                    self._segment = (ledger_id, segment)
-                granted.append(
-                    QueuedDelivery(
-                        self, generation, ledger_id, self._path, at, length, first, row_set, count, data
-                    )
-                )
-            if granted:
-                self._core.arrived(granted)
-        self._end_forgotten()
-        self._core.serve_waiting()
-
-    def _segment_path(self, ledger_id: int, segment_index: int) -> str:
-        attached = self.link.attached
-        assert attached is not None
-        return f"{attached.directory}/{segment_name(ledger_id, segment_index)}"
-
-    def _start_behind(self, position: list[int] | None) -> None:
-        if position is not None:
-            self.start = {"target": position, "inclusive": False}
-
-    def _drop_older(self, generation: int) -> None:
-        """Called with the lock held: what is queued from before a seek or rewind comes again by itself.
-
-        So does what was acknowledged before a seek, but nothing that was after it: only here they are told
-        apart. Call `_end_forgotten` afterwards.
+        Raises Timeout, or WrongNode if the partition is away: what was acknowledged last may come again.
         """
-        if generation > self.generation:
-            if seeks_of(generation) > seeks_of(self.generation):
-                self._forget()
-                self.skipped.end()
-            self.generation = generation
-            self._awaits_reset = False
-            self._drop_queue()
-
-    def _reset(self, request: Reset) -> None:
-        with self._core.lock:
-            is_late = request.generation < self.generation
-            self._drop_older(request.generation)
-            if not is_late and request.granted >= 0:
-                self._received = max(self._received, request.last_number)
-                self.consumed = max(self.consumed, request.granted)
-            if not is_late and request.is_active is False:
-                self._drop_queue()
-            if not is_late and request.is_seek:
-                self._start_behind(request.start)
-        self._end_forgotten()
-        if not is_late and request.is_active is not None:
-            self._became(request.is_active)
-        self.send_credit()
-
-    def _became(self, is_active: bool) -> None:
-        if is_active is not self._is_active:
-            self._is_active = is_active
-            self._core.activity_changed(is_active, self.route.partition)
-
-    def _drop_queue(self) -> None:
-        self._core.queue.take_all(self)
-        self.held.clear()
-
-    def _give_up_queue(self) -> None:
-        for ledger_id, first_entry_id, rows in self._core.queue.take_all(self):
-            self.held.remove_rows(ledger_id, first_entry_id, rows)
-
-    def outstanding_rows(self, granted: QueuedDelivery, batch_size: int) -> RowSet:
-        """Called with the lock held: what of a batch is to be handed out.
-
-        Rows that were acknowledged are not, nor those that a seek into the batch leaves out.
-        """
-        rows, ledger_id, entry_id = granted.rows, granted.ledger_id, granted.first_entry_id
-        if skipped := self.skipped.of((ledger_id, entry_id), batch_size, granted.generation):
-            self.acks.add_rows(ledger_id, entry_id, skipped, batch_size)
-            rows &= ~row_sets.of_ranges(skipped)
-        return self.acks.outstanding_rows(ledger_id, entry_id, rows, batch_size)
-
-    def leave_out(self, granted: QueuedDelivery, error: PulsarException) -> bool:
-        """A block could not be read: it counts as consumed, and stays unacknowledged.
-
-        True if it was trimmed before a cursor that holds nothing back came to it: nobody needs to know.
-        """
-        is_trimmed = (
-            isinstance(error, SegmentGone)
-            and self._core.options.subscription_mode == SubscriptionMode.NonDurable
-            and (self._reads_files or not granted.length)
-        )
-        with self._core.lock:
-            if granted.generation == self.generation:
-                self.consumed += granted.rows.bit_count()
-            if is_trimmed:
-                self.held.remove_rows(granted.ledger_id, granted.first_entry_id, granted.rows)
-        self.send_credit()
-        return is_trimmed
-
-    def is_trimmed(self, granted: QueuedDelivery) -> bool:
-        """Whether a block was trimmed before a cursor that holds nothing back came to it."""
-        if self._core.options.subscription_mode == SubscriptionMode.Durable:
-            return False
-        return not granted.length or (granted.data is None and not self._core.files.has(granted.path))
-
-    def has_more_arguments(self) -> dict[str, Any]:
-        """What the dispatcher has to know to say whether there is more: what has come."""
-        numbering, received = self.received()
-        return {"numbering": numbering, "received": received}
-
-    def received(self) -> tuple[int, int]:
-        """The numbering of deliveries, and the number of the last one."""
-        with self._core.lock:
-            return self._epoch, self._received
-
-    def arrived(self) -> tuple[int, tuple[int, int, int] | None]:
-        """The number of the last delivery, and the first message that waits in the queue."""
-        with self._core.lock:
-            return self._received, self._core.queue.oldest_of(self)
-
-    def redeliver_unacknowledged(self) -> None:
-        """Everything not acknowledged comes again; what is queued is dropped."""
-        self._say_acks(at_once=False)
-        # Only what had left the queue before this counts as failed.
-        self.send_credit(always=True)
-        with self._core.lock:
-            numbering, received = self._epoch, self._received
-            self._drop_queue()
-            self.nacks.clear()
-            # In order means that what is on its way comes again as well, behind the oldest.
-            self._awaits_reset = self._core.options.consumer_type in ORDERED_TYPES
-        self._say(lambda rid: RedeliverUnacknowledged(self.consumer_id, numbering, received, rid))
-        self.send_credit()
+        self.session.close(deadline, self._owner.error)
 
     # --- control ----------------------------------------------------------------------------------
 
     def call(
         self, method: str, deadline: float, then: Callable[[Any], None] | None = None, **arguments: Any
     ) -> Any:
-        """A control request to the dispatcher, after what was acknowledged before; `then` gets the answer
-        before any packet behind it is handed on. Raises AlreadyClosed.
+        """A control request to the dispatcher, behind earlier acknowledgments. Raises AlreadyClosed.
+
+        `then` gets the answer before any packet behind it is handed on.
         """
-        self._core.check()
-        self.flush_acks()
-        return self.link.request(lambda rid: self.control(rid, method, arguments), deadline, then)
+        self._owner.check()
+        self.acks.flush()
+        return self.link.request(lambda rid: self.session.control(rid, method, arguments), deadline, then)
+
+    def has_more_arguments(self) -> dict[str, Any]:
+        """Arguments of `has_more`: the deliveries that have arrived."""
+        numbering, received = self.deliveries.received()
+        return {"numbering": numbering, "received": received}
 
     def seek(self, start: StartPosition, deadline: float) -> None:
-        """Go on there; what is queued is dropped before anything from there can be received.
+        """Go on at a position; queued messages are dropped before any from there can be received.
 
         If its answer is lost it is asked for again: the number tells the dispatcher that it was done.
         """
 
         def sought(generation: int) -> None:
-            with self._core.lock:
-                self._drop_older(generation)
-                if seeks_of(generation) == seeks_of(self.generation):
-                    self.skipped.begin(start.skip, generation)
-            self._end_forgotten()
-            self.send_credit()
+            self.deliveries.sought(start, generation)
 
         self.call("seek", deadline, then=sought, seek_id=secrets.randbits(62), **start.target)
 
-    def close(self, deadline: float) -> None:
-        """Make acknowledgments durable and leave; what is held goes to others.
-
-        Raises Timeout if that could not be said in time, WrongNode if the partition is away: what was
-        acknowledged last may come again.
-        """
-        had_to_say = bool(self.acks.count or self._statements.unanswered())
-        try:
-            # Another partition's refusal may have ended the consumer: this one is open all the same.
-            if not (self.is_gone() or isinstance(self._core.error, ForkedClient)):
-                self.leave(deadline)
-        except WrongNode:
-            # Its node is not waited for: it is said there soon after it is back.
-            Withdrawn(self.link, self.consumer_id, self._leaving)
-            if had_to_say:
-                raise
-        except BaseException:
-            Withdrawn(self.link, self.consumer_id, self._leaving)
-            raise
-        else:
-            self.link.remove_endpoint(self.consumer_id)
-        finally:
-            self._is_open = False
+    def redeliver_unacknowledged(self) -> None:
+        """Have everything unacknowledged delivered again; queued messages are dropped."""
+        if not self.deliveries.is_stored:
+            return
+        self.acks.send(at_once=False)
+        # Only what had left the queue before this counts as failed.
+        self.deliveries.send_credit(always=True)
+        numbering, received = self.deliveries.drop_for_redelivery()
+        self.requests.submit(lambda rid: RedeliverUnacknowledged(self.consumer_id, numbering, received, rid))
+        self.deliveries.send_credit()

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pulsar_ray.client.consumer.consumer import Consumer
+from pulsar_ray.client.endpoint.consumer_client import ConsumerClient
 from pulsar_ray.client.endpoint.ending import Ending
 from pulsar_ray.client.endpoint.opened_later import OpenedLater
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.model.message_id import MessageId
-
-if TYPE_CHECKING:
-    from pulsar_ray.client.client import Client
 
 
 class Reader(OpenedLater):
@@ -23,7 +21,7 @@ class Reader(OpenedLater):
     are skipped.
     """
 
-    def __init__(self, client: Client, consumer: Consumer, arguments: dict[str, Any]) -> None:
+    def __init__(self, client: ConsumerClient, consumer: Consumer, arguments: dict[str, Any]) -> None:
         self._client = client
         self._ending = consumer.ending
         self._consumer = consumer
@@ -88,7 +86,7 @@ class Reader(OpenedLater):
         return _recreate, (self._client, self._arguments)
 
 
-def _recreate(client: Client, arguments: dict[str, Any]) -> Reader:
+def _recreate(client: ConsumerClient, arguments: dict[str, Any]) -> Reader:
     reader = Reader.__new__(Reader)
     opening = reader.open_later(
         lambda: client.reader_from(arguments, reader),

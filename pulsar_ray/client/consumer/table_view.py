@@ -16,8 +16,9 @@ from pulsar_ray.client.options.checks import check_text, check_type
 from pulsar_ray.client.options.schema import Schema
 from pulsar_ray.client.received.batch_collector import BatchCollector
 from pulsar_ray.client.received.message import MessageBatchView
-from pulsar_ray.errors import AlreadyClosed, PulsarException
+from pulsar_ray.errors import AlreadyClosed, NotAllowedError, PulsarException
 from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.model.topic_name import TopicName
 
 logger = logging.getLogger(__name__)
 
@@ -148,6 +149,14 @@ class TableView:
     def __str__(self) -> str:
         subscription = "" if self._subscription_name is None else f", subscription={self._subscription_name}"
         return f"TableView(topic={self._topic}{subscription})"
+
+
+def refuse_view_of_unstored(topic: str) -> None:
+    """Raise NotAllowedError for a table view of a topic that stores nothing."""
+    if not TopicName.parse(topic).is_persistent:
+        raise NotAllowedError(
+            f"a table view of {topic}: it is non-persistent and keeps no values; use a persistent:// topic"
+        )
 
 
 def _check_callback(callback: Any) -> None:

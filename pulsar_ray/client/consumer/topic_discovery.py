@@ -39,24 +39,24 @@ class TopicDiscovery(PeriodicLook):
     @property
     def pause_s(self) -> float:
         """Less while partitions are away, which may be back at any moment."""
-        return min(self._period_s, ABSENT_LOOK_S) if self._core.absent else self._period_s
+        return min(self._period_s, ABSENT_LOOK_S) if self._core.partitions.absent else self._period_s
 
     def _look(self) -> None:
         routes = {route.topic: route for route in self._find()}
         core = self._core
-        for topic in [topic for topic in core.absent if topic not in routes]:
-            core.absent.pop(topic, None)
-        core.withheld.intersection_update(routes)
-        for partition in core.partitions:
+        for topic in [topic for topic in core.partitions.absent if topic not in routes]:
+            core.partitions.absent.pop(topic, None)
+        core.partitions.withheld.intersection_update(routes)
+        for partition in core.partitions.all:
             if core.is_multi_topic and partition.route.topic not in routes:
-                core.remove(partition)
+                core.partitions.remove(partition)
         for topic, route in routes.items():
             if self.is_stopped or core.has_failed:
                 return
-            if topic in core.by_topic or topic in core.withheld:
+            if topic in core.partitions.by_topic or topic in core.partitions.withheld:
                 continue
             if route.away:
-                core.miss(route, WrongNode(route.away))
+                core.partitions.miss(route, WrongNode(route.away))
             else:
                 self._try_attach(route)
 
@@ -66,6 +66,6 @@ class TopicDiscovery(PeriodicLook):
         except AlreadyClosed:
             self.stop()
         except WrongNode as error:
-            self._core.miss(route, error)
+            self._core.partitions.miss(route, error)
         except PulsarException as error:
             logger.warning("subscribing to %s, which is new, failed: %s", route.topic, error)

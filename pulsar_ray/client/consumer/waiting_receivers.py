@@ -6,20 +6,11 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import Protocol
 
 from pulsar_ray.client.received.message import Message
+from pulsar_ray.client.received.queued_delivery import Origin
 from pulsar_ray.errors import PulsarException
-
-if TYPE_CHECKING:
-    from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
-
-
-class Origin(NamedTuple):
-    """Where a message came from, to be able to give it back."""
-
-    partition: PartitionConsumer
-    generation: int
 
 
 class Receiver(Protocol):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pulsar_ray.client.consumer.waiting_receivers import Origin
 from pulsar_ray.client.options.policies import DEFAULT_BATCH_RECEIVE_POLICY, ConsumerBatchReceivePolicy
 from pulsar_ray.client.received.block_rows import BlockRows, Rows, items_of
+from pulsar_ray.client.received.queued_delivery import Origin
 from pulsar_ray.client.received.received_block import ReceivedBlock
 
 FOREVER_S = 1e9

@@ -7,38 +7,34 @@ from collections import deque
 from collections.abc import Iterator
 from copy import copy
 from itertools import repeat
-from typing import TYPE_CHECKING
 
 from pulsar_ray.client.received.block_rows import BlockRows, PlacedRows, rows_in, set_of
 from pulsar_ray.client.received.message import Message
-from pulsar_ray.client.received.queued_delivery import QueuedDelivery
+from pulsar_ray.client.received.queued_delivery import DeliverySource, QueuedDelivery
 from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.model.row_sets import RowSet, first
-
-if TYPE_CHECKING:
-    from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 
 
 class ReceiverQueue:
     """First the rows that are being handed out, then parts of decoded blocks, then grants.
 
     The consumer's lock guards it, with one exception: anybody may take the next of `messages`. Rows that are
-    being handed out count as consumed at their partition.
+    being handed out count as consumed at their source.
     """
 
     def __init__(self) -> None:
         self.messages: Iterator[Message] = iter(())
         """The rows being handed out. It steps in C over a list or range, so that no lock is needed."""
-        self.partition: PartitionConsumer | None = None
+        self.source: DeliverySource | None = None
         """Where they come from."""
-        self.granted: deque[QueuedDelivery] = deque()
+        self.deliveries: deque[QueuedDelivery] = deque()
         self._block: ReceivedBlock | None = None
         self._rows: Iterator[int] = iter(())
-        self._parts: deque[tuple[BlockRows, PartitionConsumer]] = deque()
+        self._parts: deque[tuple[BlockRows, DeliverySource]] = deque()
 
     def __bool__(self) -> bool:
         """Whether anything is behind the rows that are being handed out."""
-        return bool(self.granted or self._parts)
+        return bool(self.deliveries or self._parts)
 
     @property
     def is_empty(self) -> bool:
@@ -48,84 +44,84 @@ class ReceiverQueue:
     @property
     def head(self) -> QueuedDelivery | None:
         """What is handed out next, if it is not decoded yet."""
-        if self._parts or operator.length_hint(self._rows) or not self.granted:
+        if self._parts or operator.length_hint(self._rows) or not self.deliveries:
             return None
-        return self.granted[0]
+        return self.deliveries[0]
 
     def clear(self) -> None:
         """Forget everything."""
         self.messages = iter(())
         self._rows = iter(())
         self._parts.clear()
-        self.granted.clear()
+        self.deliveries.clear()
 
     def add(
-        self, block: ReceivedBlock, rows: RowSet, partition: PartitionConsumer, at_once: int
-    ) -> tuple[BlockRows, PartitionConsumer] | None:
+        self, block: ReceivedBlock, rows: RowSet, source: DeliverySource, at_once: int
+    ) -> tuple[BlockRows, DeliverySource] | None:
         """Queue rows of a decoded block, in parts of so many, where none wait; take the first part."""
         numbers = rows_in(rows)
         if 0 < len(numbers) <= at_once:
-            partition.consumed += len(numbers)
-            return BlockRows(block, numbers), partition
+            source.consumed += len(numbers)
+            return BlockRows(block, numbers), source
         for start in range(0, len(numbers), at_once):
-            self._parts.append((BlockRows(block, numbers[start : start + at_once]), partition))
+            self._parts.append((BlockRows(block, numbers[start : start + at_once]), source))
         return self.next_part()
 
-    def next_part(self) -> tuple[BlockRows, PartitionConsumer] | None:
+    def next_part(self) -> tuple[BlockRows, DeliverySource] | None:
         """Take the next part of a decoded block; it counts as consumed."""
         if not self._parts:
             return None
-        part, partition = self._parts.popleft()
-        partition.consumed += len(part.rows)
-        return part, partition
+        part, source = self._parts.popleft()
+        source.consumed += len(part.rows)
+        return part, source
 
-    def put_back(self, part: BlockRows, partition: PartitionConsumer) -> None:
+    def put_back(self, part: BlockRows, source: DeliverySource) -> None:
         """A part that was taken is the next one again."""
-        self._parts.appendleft((part, partition))
-        partition.consumed -= len(part.rows)
+        self._parts.appendleft((part, source))
+        source.consumed -= len(part.rows)
 
-    def hand_out(self, part: BlockRows, partition: PartitionConsumer) -> None:
+    def hand_out(self, part: BlockRows, source: DeliverySource) -> None:
         """These rows are the next `messages`; none may be left of those before."""
-        self._block, self.partition = part.block, partition
+        self._block, self.source = part.block, source
         self._rows = iter(part.rows)
         self.messages = map(Message, repeat(part.block), self._rows)
 
     def return_rest(self) -> None:
         """What is left of the rows being handed out is the next part again."""
         rest = list(self._rows)
-        if rest and self._block is not None and self.partition is not None:
-            self.put_back(BlockRows(self._block, rest), self.partition)
+        if rest and self._block is not None and self.source is not None:
+            self.put_back(BlockRows(self._block, rest), self.source)
 
-    def take_all(self, partition: PartitionConsumer) -> list[PlacedRows]:
-        """Forget what there is of a partition, and return it; it counts as consumed."""
-        taken = [(*granted.key, granted.rows) for granted in self.granted if granted.partition is partition]
-        self.granted = deque(granted for granted in self.granted if granted.partition is not partition)
-        taken += [_held(part) for part, owner in self._parts if owner is partition]
-        self._parts = deque(item for item in self._parts if item[1] is not partition)
-        partition.consumed += sum(rows.bit_count() for _, _, rows in taken)
-        if self.partition is partition:
+    def take_all(self, source: DeliverySource) -> list[PlacedRows]:
+        """Forget what there is of a source, and return it; it counts as consumed."""
+        taken = [(*delivery.key, delivery.rows) for delivery in self.deliveries if delivery.source is source]
+        self.deliveries = deque(delivery for delivery in self.deliveries if delivery.source is not source)
+        taken += [_held(part) for part, owner in self._parts if owner is source]
+        self._parts = deque(item for item in self._parts if item[1] is not source)
+        source.consumed += sum(rows.bit_count() for _, _, rows in taken)
+        if self.source is source:
             rest = list(self._rows)
             if rest and self._block is not None:
                 taken.append(_held(BlockRows(self._block, rest)))
         return taken
 
-    def oldest_of(self, partition: PartitionConsumer) -> tuple[int, int, int] | None:
-        """The first message of a partition that the application has not been given: (ledger id, first entry
+    def oldest_of(self, source: DeliverySource) -> tuple[int, int, int] | None:
+        """The first message of a source that the application has not been given: (ledger id, first entry
         id of its block, row).
         """
         waiting = [
-            (*granted.key, first(granted.rows)) for granted in self.granted if granted.partition is partition
+            (*delivery.key, first(delivery.rows)) for delivery in self.deliveries if delivery.source is source
         ]
-        parts = [part for part, owner in self._parts if owner is partition]
-        if self.partition is partition and self._block is not None:
+        parts = [part for part, owner in self._parts if owner is source]
+        if self.source is source and self._block is not None:
             parts.append(BlockRows(self._block, list(copy(self._rows))))
         waiting += [(block.ledger_id, block.first_entry_id, rows[0]) for block, rows in parts if rows]
         return min(waiting, default=None)
 
-    def messages_of(self, partition: PartitionConsumer) -> int:
-        """Messages of a partition that do not count as consumed yet."""
-        waiting = sum(granted.rows.bit_count() for granted in self.granted if granted.partition is partition)
-        return waiting + sum(len(part.rows) for part, owner in self._parts if owner is partition)
+    def messages_of(self, source: DeliverySource) -> int:
+        """Messages of a source that do not count as consumed yet."""
+        waiting = sum(delivery.rows.bit_count() for delivery in self.deliveries if delivery.source is source)
+        return waiting + sum(len(part.rows) for part, owner in self._parts if owner is source)
 
 
 def _held(part: BlockRows) -> PlacedRows:

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from pulsar_ray.client.acks.ack_sender import AckSender
+from pulsar_ray.client.acks.partition_acks import PartitionAcks
+from pulsar_ray.client.acks.unanswered_requests import UnansweredRequests
 from pulsar_ray.client.consumer.dispatcher_session import DispatcherSession
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.errors import (
@@ -28,36 +31,33 @@ OTHER_DISPATCHER = AttachReply(2, 1, b"", 6, None, None, ("", ""), "/a", 1, {})
 ID = 7
 
 
-class Consumer(DispatcherSession):
-    """Nothing is delivered to it."""
+class Consumer:
+    """The owner of a session, to which nothing is delivered."""
 
-    def __init__(self, link: Any, *, is_durable: bool = True) -> None:
-        super().__init__(link, ID, ConsumerOptions(topic="t", subscription_name="s"), threading.Lock())
-        self.start = None if is_durable else {"target": "latest", "inclusive": False}
-        self.opened_at: list[AttachReply | None] = []
-        self.ended: list[PulsarException] = []
-        self.given_up = 0
+    generation = 0
 
-    def _open_request(self, request_id: int) -> OpenConsumer:
-        return OpenConsumer(request_id, ID, "c", 1, 0, 0, False, False, -1, 0, [], self.start, "s", 0)
+    def __init__(self, link: Any) -> None:
+        options, lock = ConsumerOptions(topic="t", subscription_name="s"), threading.Lock()
+        self.requests = UnansweredRequests(link)
+        self.acks = AckSender(ID, PartitionAcks.stored(options, self.requests), self, options, lock)
+        self.session = DispatcherSession(ID, self, self.requests, self.acks, lambda request, body: None, lock)
+        self.times_opened = 0
+        self.errors: list[PulsarException] = []
+        self.times_expired = 0
 
-    def _opened(self, _opened: Any, attached: AttachReply | None) -> None:
-        self._attached = attached
-        self._is_open = True
-        self.opened_at.append(attached)
-        self._statements.send_all()
+    def open_request(self, request_id: int) -> OpenConsumer:
+        return OpenConsumer(request_id, ID, "c", 1, 0, 0, False, False, -1, 0, [], None, "s", 0)
 
-    def _give_up_queue(self) -> None:
-        self.given_up += 1
+    def opened(self, _opened: Any) -> None:
+        self.requests.is_open = True
+        self.times_opened += 1
+        self.requests.send_all()
 
-    def _end(self, error: PulsarException) -> None:
-        self.ended.append(error)
+    def session_expired(self) -> None:
+        self.times_expired += 1
 
-    def on_request(self, request: Any, body: memoryview) -> None:
-        """Nothing comes."""
-
-    def on_receipts(self, rows: Sequence[tuple[int, int, int, int, int]]) -> None:
-        """Nothing is sent."""
+    def ended(self, error: PulsarException) -> None:
+        self.errors.append(error)
 
     def credit_beside(self) -> Sequence[Buffer]:
         return ()
@@ -69,12 +69,12 @@ class Consumer(DispatcherSession):
         return 0, None
 
 
-def opened(*, is_durable: bool = True) -> tuple[AnsweredLink, Consumer]:
+def opened() -> tuple[AnsweredLink, Consumer]:
     """A consumer that is open, and its link, which answers nothing from now on."""
     link = AnsweredLink()
-    consumer = Consumer(link, is_durable=is_durable)
+    consumer = Consumer(link)
     link.attached, link.answer = FIRST, lambda _: "opened"
-    consumer.open(0.0)
+    consumer.session.open(0.0)
     link.answer = None
     return link, consumer
 
@@ -93,14 +93,14 @@ def refusing(error: PulsarException) -> AnsweredLink:
 
 def test_it_is_an_endpoint_from_when_it_is_opened_until_it_is_refused() -> None:
     link, consumer = opened()
-    assert link.endpoints == {ID: consumer}
-    assert consumer.opened_at == [FIRST]
+    assert link.endpoints == {ID: consumer.session}
+    assert consumer.times_opened == 1
     error = SubscriptionNotFound("deleted")
-    consumer.on_refused(error)
-    assert consumer.ended == [error]
+    consumer.session.on_refused(error)
+    assert consumer.errors == [error]
     assert not link.endpoints
     with pytest.raises(SubscriptionNotFound):
-        consumer.control(1, "seek", {})
+        consumer.session.control(1, "seek", {})
 
 
 @pytest.mark.parametrize("error", [SubscriptionNotFound("removed"), AlreadyClosed("unsubscribed")])
@@ -108,47 +108,46 @@ def test_where_its_subscription_is_not_it_can_be_opened_through_another_link(err
     link = refusing(error)
     consumer = Consumer(link)
     with pytest.raises(type(error)):
-        consumer.open(0.0)
+        consumer.session.open(0.0)
     assert not link.endpoints
-    assert not consumer.is_abandoned
-    assert not consumer.ended
+    assert not consumer.session.is_abandoned
+    assert not consumer.errors
 
 
 def test_who_failed_to_open_it_has_it_closed() -> None:
     link = refusing(ConsumerBusy("another one is open"))
     consumer = Consumer(link)
     with pytest.raises(ConsumerBusy):
-        consumer.open(0.0)
-    assert consumer.is_abandoned
+        consumer.session.open(0.0)
+    assert consumer.session.is_abandoned
     assert [request for request, _ in link.asked] == [CloseEndpoint(1, ID)]
     assert [event.is_set() for event in link.awaited] == [True]
 
 
 @pytest.mark.parametrize(
-    ("is_durable", "attached", "given_up"),
-    [(True, SAME_DISPATCHER, 1), (True, OTHER_DISPATCHER, 0), (True, FIRST, 0), (False, SAME_DISPATCHER, 0)],
+    ("attached", "times_expired"), [(SAME_DISPATCHER, 1), (OTHER_DISPATCHER, 0), (FIRST, 0)]
 )
 def test_its_queue_is_others_only_where_a_dispatcher_that_goes_on_has_forgotten_its_session(
-    is_durable: bool, attached: AttachReply, given_up: int
+    attached: AttachReply, times_expired: int
 ) -> None:
-    link, consumer = opened(is_durable=is_durable)
-    consumer.on_detached()
+    link, consumer = opened()
+    consumer.session.on_detached()
     link.carrier = "second"
-    consumer.reopen(attached)
-    assert consumer.given_up == given_up
+    consumer.session.reopen(attached)
+    assert consumer.times_expired == times_expired
     link.asked[0][1]("opened", None)
-    assert consumer.opened_at == [FIRST, attached]
+    assert consumer.times_opened == 2
 
 
 def test_a_dispatcher_that_could_not_just_now_is_asked_again() -> None:
     link, consumer = opened()
-    consumer.on_detached()
-    consumer.reopen(FIRST)
+    consumer.session.on_detached()
+    consumer.session.reopen(FIRST)
     link.asked[0][1](None, ServiceUnitNotReady("starting"))
     link.delayed.pop()()
     assert len(link.asked) == 2
     link.asked[1][1]("opened", None)
-    assert consumer.is_connected
+    assert consumer.requests.is_open
 
 
 def test_it_leaves_behind_the_last_opening_and_then_opens_no_more() -> None:
@@ -156,24 +155,24 @@ def test_it_leaves_behind_the_last_opening_and_then_opens_no_more() -> None:
 
     def answer(request: Request) -> Any:
         if isinstance(request, CloseEndpoint) and len(link.asked) == 1:
-            consumer.reopen(FIRST)  # just when it is being closed
+            consumer.session.reopen(FIRST)  # just when it is being closed
         return "done"
 
     link.answer = answer
-    consumer.leave(0.0)
+    consumer.session.leave(0.0)
     asked = [type(request) for request, _ in link.asked]
     # Answered here while they are sent, one to close might have overtaken the one to open: it is said again.
     assert asked == [CloseEndpoint, OpenConsumer, CloseEndpoint, CloseEndpoint]
-    consumer.reopen(SAME_DISPATCHER)
+    consumer.session.reopen(SAME_DISPATCHER)
     assert len(link.asked) == 4
 
 
 def test_it_leaves_once_and_behind_what_it_acknowledged() -> None:
     link, consumer = opened()
-    consumer.acks.add(1, 2)
+    consumer.acks.acks.add(1, 2)
     link.answer = lambda _: "done"
     for _ in range(2):
-        consumer.leave(0.0)
+        consumer.session.leave(0.0)
         assert [type(request) for request, _ in link.asked] == [Acknowledge, CloseEndpoint]
 
 
@@ -181,19 +180,19 @@ def test_who_left_before_an_opening_was_asked_for_again_is_told() -> None:
     link = AnsweredLink()
     consumer = Consumer(link)
     link.answer = lambda _: "done"
-    consumer.reopen(FIRST)  # by another attachment, while the first answer is lost
-    consumer.leave(0.0)
+    consumer.session.reopen(FIRST)  # by another attachment, while the first answer is lost
+    consumer.session.leave(0.0)
     said = len(link.asked)
     with pytest.raises(AlreadyClosed):
-        consumer.open(0.0)
+        consumer.session.open(0.0)
     assert len(link.asked) == said
     assert not link.endpoints
 
 
 def test_a_refused_one_need_not_leave() -> None:
     link, consumer = opened()
-    consumer.on_refused(SubscriptionNotFound("deleted"))
-    consumer.leave(0.0)
+    consumer.session.on_refused(SubscriptionNotFound("deleted"))
+    consumer.session.leave(0.0)
     assert not link.asked
 
 
@@ -202,25 +201,25 @@ def test_who_is_refused_once_it_has_unsubscribed_was_heard() -> None:
 
     def answer(request: Request) -> Any:
         assert isinstance(request, Call)
-        consumer.on_refused(SubscriptionNotFound("deleted"))
+        consumer.session.on_refused(SubscriptionNotFound("deleted"))
         raise SubscriptionNotFound("deleted")
 
     link.answer = answer
-    consumer.unsubscribe(0.0)
-    assert consumer.refusal is not None
+    consumer.session.unsubscribe(0.0)
+    assert consumer.session.refusal is not None
 
 
 def test_an_abandoned_one_says_nothing_more() -> None:
     link, consumer = opened()
-    consumer.acks.add(1, 2)
-    said = consumer.say_durably()
-    consumer.abandon()
+    consumer.acks.acks.add(1, 2)
+    said = consumer.acks.send_durably()
+    consumer.session.abandon()
     assert not link.endpoints
     assert said[0].answered.is_set()
-    assert not consumer.is_connected
+    assert not consumer.requests.is_open
 
 
 @pytest.mark.parametrize(("directory", "expected"), [(None, True), ("/a", True), ("/b", False)])
 def test_it_is_of_the_partition_it_was_open_on(directory: str | None, expected: bool) -> None:
     _, consumer = opened()
-    assert consumer.is_of(directory) is expected
+    assert consumer.session.is_of(directory) is expected

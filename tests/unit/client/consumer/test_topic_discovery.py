@@ -25,6 +25,8 @@ class Part:
 
     def __init__(self, route: PartitionRoute) -> None:
         self.route = route
+        self.deliveries = self
+        self.session = self
         self.consumed = 0
         self.is_abandoned = False
 
@@ -53,15 +55,15 @@ class Looker:
         if self.refusals:
             raise self.refusals.pop()
         part: Any = Part(route)
-        self.core.add(part)
+        self.core.partitions.add(part)
 
     def look(self) -> list[int]:
         """The partitions the consumer has after a look."""
         self.discovery._look()
-        return [partition.route.partition for partition in self.core.partitions]
+        return [partition.route.partition for partition in self.core.partitions.all]
 
     def fail(self, index: int, error: PulsarException) -> Any:
-        part = self.core.by_topic[f"{TOPIC}-partition-{index}"]
+        part = self.core.partitions.by_topic[f"{TOPIC}-partition-{index}"]
         self.core.partition_failed(part, error)
         return part
 
@@ -69,10 +71,10 @@ class Looker:
 def test_a_topic_that_grows_gives_its_consumer_the_new_partitions() -> None:
     looker = Looker(TOPIC, 0)
     assert looker.look() == [0]
-    assert len(looker.core.partitions) == 1
+    assert len(looker.core.partitions.all) == 1
     looker.there = [0, 1, 2]
     assert looker.look() == [0, 1, 2]
-    assert looker.core.single is None, "acknowledgments go by topic now"
+    assert looker.core.partitions.single is None, "acknowledgments go by topic now"
     assert looker.look() == [0, 1, 2]
 
 
@@ -94,7 +96,7 @@ def test_of_several_topics_what_is_gone_is_dropped_and_found_again() -> None:
     looker.there = [1]
     assert looker.look() == [1]
     assert not looker.core.has_failed
-    assert set(looker.core.gone) == {f"{TOPIC}-partition-0"}
+    assert set(looker.core.partitions.gone) == {f"{TOPIC}-partition-0"}
 
 
 def test_a_deleted_subscription_is_not_brought_back_until_its_topic_was_away() -> None:

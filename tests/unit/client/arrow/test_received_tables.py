@@ -4,8 +4,7 @@ import gc
 
 import pyarrow as pa
 
-from pulsar_ray.client.arrow.handed_tables import HandedTables
-from pulsar_ray.client.arrow.received_table import received_table
+from pulsar_ray.client.arrow.received_table import ReceivedTables, received_table
 from pulsar_ray.client.received.block_rows import BlockRows
 from tests.unit.client.blocks import received
 
@@ -15,7 +14,7 @@ def parts(first_entry_id: int = 0) -> list[BlockRows]:
 
 
 def test_a_table_is_known_by_itself_only() -> None:
-    tables = HandedTables()
+    tables = ReceivedTables()
     rows = parts()
     table = tables.add(received_table(rows), rows)
     assert tables.rows_of(table) is rows
@@ -25,7 +24,7 @@ def test_a_table_is_known_by_itself_only() -> None:
 
 
 def test_tables_are_forgotten_with_their_last_reference() -> None:
-    tables = HandedTables()
+    tables = ReceivedTables()
     kept: list[pa.Table] = []
     for number in range(50):
         rows = parts(number)

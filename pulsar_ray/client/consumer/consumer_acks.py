@@ -1,0 +1,143 @@
+"""Acknowledgments of a consumer, gathered at the partition each message came from."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+import pyarrow as pa
+
+from pulsar_ray.client.acks.ack_tracker import WHOLE_ENTRY
+from pulsar_ray.client.arrow.table_positions import MAX_BATCH_INDEX, table_nacks, table_positions
+from pulsar_ray.client.consumer.consumer_core import ConsumerCore
+from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
+from pulsar_ray.client.received.block_rows import BlockRows
+from pulsar_ray.client.received.message import Message
+from pulsar_ray.errors import CumulativeAcknowledgementNotAllowedError
+from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.model.message_id import MessageId
+
+logger = logging.getLogger(__name__)
+
+
+class ConsumerAcks:
+    """Acknowledges by id, in parts of blocks, in tables, cumulatively, and negatively.
+
+    `added` is called with a partition whose acknowledgments have become more, without the lock.
+    """
+
+    def __init__(self, core: ConsumerCore, added: Callable[[PartitionConsumer], None]) -> None:
+        self._core = core
+        self._partitions = core.partitions
+        self._added = added
+
+    def add_id(self, message_id: MessageId) -> None:
+        """Acknowledge an id. Raises OperationNotSupported for an id of no partition of the consumer."""
+        message_id.check()
+        partition = self._partitions.of(message_id.topic_name, message_id.partition())
+        ledger_id, entry_id, row = message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()
+        if not _may_exist(message_id):
+            return
+        with self._core.lock:
+            size = message_id.batch_size() or partition.acks.unacked.batch_size(ledger_id, entry_id)
+            if row < 0:
+                partition.acks.acks.add(ledger_id, entry_id)
+            elif not size:
+                partition.acks.acks.add_rows(ledger_id, entry_id, ((row, row + 1),))
+            elif row < size:
+                partition.acks.acks.add_row(ledger_id, entry_id, row, size)
+        self._added(partition)
+
+    def add_parts(self, parts: Iterable[BlockRows]) -> None:
+        """Acknowledge rows of received blocks."""
+        touched: set[PartitionConsumer] = set()
+        single = self._partitions.single
+        with self._core.lock:
+            for block, rows in parts:
+                partition = single or self._partitions.of(block.topic_name, block.partition)
+                touched.add(partition)
+                partition.acks.acks.add_part(block, rows)
+        for partition in touched:
+            self._added(partition)
+
+    def add_cumulative(self, message: Message | MessageId) -> None:
+        """Acknowledge everything up to and including a message, as `Consumer.acknowledge_cumulative`."""
+        if self._core.options.consumer_type in (ConsumerType.Shared, ConsumerType.KeyShared):
+            raise CumulativeAcknowledgementNotAllowedError(
+                "cumulative acknowledgment needs an Exclusive or Failover subscription: other consumers have "
+                "messages before this one; acknowledge one by one"
+            )
+        message_id = message.message_id() if isinstance(message, Message) else message
+        if not isinstance(message_id, MessageId):
+            raise ValueError(
+                f"acknowledge_cumulative takes a Message or MessageId, not {type(message).__name__}"
+            )
+        message_id.check()
+        partition = self._partitions.of(message_id.topic_name, message_id.partition())
+        ledger_id, entry_id, row = message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()
+        if ledger_id < 0 or message_id == MessageId.latest:
+            logger.warning(
+                "acknowledge_cumulative(%s) has no effect, as in Pulsar: it names no message; to pass "
+                "everything stored by now use seek(MessageId.latest)",
+                message_id,
+            )
+            return
+        with self._core.lock:
+            size = message_id.batch_size() or partition.acks.unacked.batch_size(ledger_id, entry_id)
+            partition.acks.acks.add_cumulative(ledger_id, entry_id, row if row >= 0 else WHOLE_ENTRY, size)
+        self._added(partition)
+
+    def add_table(self, table: pa.Table) -> None:
+        """Acknowledge the rows of a table by its position columns."""
+        for topic, positions in table_positions(table).items():
+            partition = self._partitions.of(topic, -1)
+            with self._core.lock:
+                for entries in positions.ranges:
+                    partition.acks.acks.add_range(*entries)
+                for ledger_id, entry_id, rows in positions.batch_rows:
+                    size = partition.acks.unacked.batch_size(ledger_id, entry_id)
+                    partition.acks.acks.add_rows(ledger_id, entry_id, rows, size)
+            self._added(partition)
+
+    def add_negative(self, message: Message | MessageId) -> None:
+        """Have a message delivered again, as `Consumer.negative_acknowledge`."""
+        if isinstance(message, Message):
+            block = message.block
+            partition = self._partitions.single or self._partitions.of(block.topic_name, block.partition)
+            rows = ((message.row, message.row + 1),) if block.is_batch else ()
+            entry_id = block.first_entry_id + (0 if block.is_batch else message.row)
+            key = (block.ledger_id, entry_id, block.redelivery_count)
+        elif isinstance(message, MessageId):
+            message.check()
+            if not _may_exist(message):
+                return
+            partition = self._partitions.of(message.topic_name, message.partition())
+            row = message.batch_index()
+            rows = ((row, row + 1),) if row >= 0 else ()
+            key = (message.ledger_id(), message.entry_id(), -1)
+        else:
+            raise ValueError(
+                f"negative_acknowledge takes a Message or MessageId, not {type(message).__name__}"
+            )
+        with self._core.lock:
+            partition.acks.nacks.add(*key, time.monotonic_ns() // 1_000_000, rows)
+        partition.acks.nacks_added()
+
+    def add_negative_table(self, table: pa.Table) -> None:
+        """Have the rows of a received table delivered again."""
+        now_ms = time.monotonic_ns() // 1_000_000
+        for topic, nacks in table_nacks(table).items():
+            partition = self._partitions.of(topic, -1)
+            with self._core.lock:
+                for ledger_id, entry_id, rows, count in nacks:
+                    partition.acks.nacks.add(ledger_id, entry_id, count, now_ms, rows)
+            partition.acks.nacks_added()
+
+
+def _may_exist(message_id: MessageId) -> bool:
+    return (
+        message_id.ledger_id() >= 0
+        and message_id.entry_id() >= 0
+        and message_id.batch_index() <= MAX_BATCH_INDEX
+    )

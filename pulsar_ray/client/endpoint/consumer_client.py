@@ -1,0 +1,26 @@
+"""The client, as its consumers and readers know it."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from pulsar_ray.client.options.consumer_options import ConsumerOptions
+from pulsar_ray.transport.actor_link import ActorLink
+
+
+class ConsumerClient(Protocol):
+    """Opens consumers and readers, and is told when one has closed."""
+
+    operation_timeout_s: float
+
+    def consumer_from(self, options: ConsumerOptions, consumer: Any) -> Any:
+        """Open an unpickled consumer. Raises what `Client.subscribe` raises."""
+
+    def reader_from(self, arguments: dict[str, Any], reader: Any) -> Any:
+        """Open an unpickled reader. Raises what `Client.create_reader` raises."""
+
+    def forget(self, closed: Any) -> None:
+        """Drop a consumer or reader that has closed itself."""
+
+    def forget_dispatchers(self, links: list[ActorLink]) -> None:
+        """Have the dispatchers of a deleted subscription leave; their names are free when this returns."""

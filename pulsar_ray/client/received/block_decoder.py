@@ -1,0 +1,60 @@
+"""Decoding of delivered blocks into received ones."""
+
+from __future__ import annotations
+
+from pulsar_ray.client.options.schema import Schema
+from pulsar_ray.client.received.queued_delivery import QueuedDelivery
+from pulsar_ray.client.received.received_block import ReceivedBlock
+from pulsar_ray.client.received.segment_files import SegmentFiles
+from pulsar_ray.errors import CorruptData
+from pulsar_ray.format.payload import decode_block
+from pulsar_ray.ledger.reader import SegmentGone
+from pulsar_ray.transport.cluster import PartitionRoute
+
+KEEP_DECODED = 2
+UNSTORED = -1
+"""Ledger and entry id of every message of a non-persistent topic."""
+
+
+class BlockDecoder:
+    """Decodes the blocks of one partition, once each if their parts come close together."""
+
+    def __init__(self, files: SegmentFiles, route: PartitionRoute, schema: Schema) -> None:
+        self._files = files
+        self._route = route
+        self._schema = schema
+        self._decoded: list[tuple[tuple[int, int], ReceivedBlock]] = []
+
+    def decode(self, delivery: QueuedDelivery) -> ReceivedBlock:
+        """Read, verify and decode a delivered block. Raises CorruptData, SegmentGone, InvalidMessage."""
+        if not delivery.length:
+            raise SegmentGone(delivery.path)
+        key = delivery.ledger_id, delivery.first_entry_id
+        for known, block in self._decoded:
+            if known == key and block.redelivery_count == delivery.redelivery_count:
+                return block
+        try:
+            if delivery.data is None:
+                decoded = self._files.decoded_block(delivery.path, delivery.offset, delivery.length)
+            else:
+                decoded = decode_block(delivery.data)
+        except CorruptData as error:
+            raise CorruptData(delivery.path or self._route.topic, delivery.offset, error.text) from None
+        block = ReceivedBlock(
+            decoded,
+            topic_name=self._route.topic,
+            partition=self._route.partition,
+            ledger_id=delivery.ledger_id,
+            first_entry_id=delivery.first_entry_id,
+            redelivery_count=delivery.redelivery_count,
+            schema=self._schema,
+        )
+        if block.message_count > 1:
+            self._decoded = [(key, block), *self._decoded[: KEEP_DECODED - 1]]
+        return block
+
+    def decode_unstored(self, delivery: QueuedDelivery) -> ReceivedBlock:
+        """Decode a block of a non-persistent topic, whose messages have no place."""
+        block = self.decode(delivery)
+        block.ledger_id = block.first_entry_id = UNSTORED
+        return block

@@ -1,0 +1,201 @@
+"""A consumer's parts on one partition work together; the dispatcher is played here."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from pulsar_ray.errors import SubscriptionNotFound
+from pulsar_ray.model.enums import ConsumerType, SubscriptionMode
+from pulsar_ray.model.generation import after_seeks
+from pulsar_ray.session.requests import (
+    Acknowledge,
+    CloseEndpoint,
+    NegativeAcknowledge,
+    OpenConsumer,
+    RedeliverUnacknowledged,
+    Reset,
+)
+from pulsar_ray.transport.cluster import AttachReply
+from tests.unit.client.consumer.delivering import (
+    EPOCH,
+    LEDGER,
+    UNSTORED_TOPIC,
+    core_of,
+    deliver,
+    open_partition,
+)
+
+WAIT_S = 20.0
+OTHER_SESSION = AttachReply(2, 1, b"", EPOCH, None, None, ("", ""), "/a", 1, {})
+
+
+def test_an_open_consumer_gives_credit_for_its_whole_queue() -> None:
+    _, link = open_partition(core_of(receiver_queue_size=10))
+    assert link.credits == [10]
+
+
+def test_credit_is_given_back_when_half_of_the_queue_was_consumed() -> None:
+    core = core_of(receiver_queue_size=4)
+    partition, link = open_partition(core)
+    for number in range(1, 5):
+        deliver(partition, number, b"m")
+    core.receive(0.0)
+    assert link.credits == [4]
+    core.receive(0.0)
+    assert link.credits == [4, 6]
+
+
+def test_what_is_declared_at_a_new_dispatcher_is_what_was_delivered_and_is_not_acknowledged() -> None:
+    partition, link = open_partition(core_of())
+    deliver(partition, 1, b"a")
+    deliver(partition, 2, b"b")
+    with partition._owner.lock:
+        partition.acks.acks.add(LEDGER, 0)
+    partition.acks.flush()
+    assert len(partition.acks.unacked) == 2, "it is not confirmed yet"
+    (acknowledge,) = link.answer_all()
+    assert isinstance(acknowledge, Acknowledge)
+    request = partition.open_request(9)
+    assert [tuple(held[:2]) for held in request.held] == [(LEDGER, 1)]
+    assert request.received == 2
+
+
+def test_deliveries_that_were_seen_or_are_void_are_dropped() -> None:
+    core = core_of()
+    partition, _ = open_partition(core)
+    deliver(partition, 1, b"a")
+    deliver(partition, 1, b"a")
+    deliver(partition, 2, b"b", generation=1)
+    deliver(partition, 3, b"c", generation=0)
+    deliver(partition, 3, b"d", generation=1, epoch=EPOCH - 1)
+    assert core.receive(0.0).data() == b"b"
+    assert not core.has_received()
+
+
+def test_a_seek_drops_what_is_queued_and_the_acknowledgments_before_it() -> None:
+    core = core_of()
+    partition, link = open_partition(core)
+    deliver(partition, 1, b"a")
+    with core.lock:
+        partition.acks.acks.add(LEDGER, 0)
+    waiting = partition.acks.send_durably()
+    partition.session.on_request(
+        Reset(1, after_seeks(1), is_seek=True, last_number=1, granted=1), memoryview(b"")
+    )
+    assert waiting[0].answered.is_set(), "a thread that waits for it goes on"
+    assert not core.has_received()
+    assert partition.deliveries.consumed == 1
+    partition.requests.send_all()
+    assert [type(request) for request, _ in link.asked] == [Acknowledge], "it is not repeated"
+
+
+def test_in_order_what_is_on_its_way_comes_again_behind_the_oldest() -> None:
+    core = core_of(consumer_type=ConsumerType.Exclusive)
+    partition, link = open_partition(core)
+    deliver(partition, 1, b"a")
+    partition.redeliver_unacknowledged()
+    assert [type(request) for request, _ in link.asked] == [RedeliverUnacknowledged]
+    deliver(partition, 2, b"on its way")
+    assert not core.has_received()
+    deliver(partition, 3, b"a", generation=1)
+    assert core.receive(0.0).data() == b"a"
+
+
+def test_shared_consumers_get_what_is_on_its_way() -> None:
+    core = core_of(consumer_type=ConsumerType.Shared)
+    partition, _ = open_partition(core)
+    partition.redeliver_unacknowledged()
+    deliver(partition, 1, b"on its way")
+    assert core.receive(0.0).data() == b"on its way"
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_left"), [(SubscriptionMode.Durable, False), (SubscriptionMode.NonDurable, True)]
+)
+def test_after_a_silence_the_queue_of_a_durable_subscription_belongs_to_others(
+    mode: SubscriptionMode, is_left: bool
+) -> None:
+    core = core_of(subscription_mode=mode)
+    partition, link = open_partition(core)
+    if mode == SubscriptionMode.NonDurable:
+        partition.deliveries.start = {"target": "latest", "inclusive": False}
+    deliver(partition, 1, b"a")
+    partition.session.on_detached()
+    link.carrier = "second"
+    partition.session.reopen(OTHER_SESSION)
+    assert core.has_received() is is_left
+
+
+def test_a_non_persistent_partition_takes_acknowledgments_without_effect() -> None:
+    core = core_of(UNSTORED_TOPIC)
+    partition, link = open_partition(core, UNSTORED_TOPIC)
+    deliver(partition, 1, b"a", b"b")
+    message = core.receive(0.0)
+    assert message.message_id().ledger_id() == -1
+    with core.lock:
+        partition.acks.acks.add_message(message.block, message.row)
+        partition.acks.nacks.add(-1, -1, 0, 0)
+    partition.acks.added()
+    partition.acks.nacks_added()
+    partition.redeliver_unacknowledged()
+    for callback in link.delayed:
+        callback()
+    assert not link.asked
+    assert not partition.acks.unacked
+    assert partition.open_request(1).credit == 1000 + partition.deliveries.consumed
+    assert core.receive(0.0).data() == b"b", "what is queued would not come again"
+
+
+def test_what_failed_and_was_acknowledged_before_it_is_due_is_told_in_that_order() -> None:
+    core = core_of(consumer_type=ConsumerType.Shared, negative_ack_redelivery_delay_ms=0)
+    partition, link = open_partition(core)
+    deliver(partition, 1, b"a")
+    with core.lock:
+        partition.acks.nacks.add(LEDGER, 0, 0, 0)
+        partition.acks.acks.add(LEDGER, 0)
+    partition.acks.nacks_added()
+    (send_nacks,) = link.delayed
+    send_nacks()
+    assert [type(request) for request, _ in link.asked] == [Acknowledge, NegativeAcknowledge]
+
+
+def test_a_partition_that_ends_while_another_thread_closes_it_lets_that_go_on() -> None:
+    core = core_of()
+    partition, link = open_partition(core)
+    deliver(partition, 1, b"a")
+    with core.lock:
+        partition.acks.acks.add(LEDGER, 0)
+    is_asked, ended = threading.Event(), threading.Event()
+
+    def wait(event: threading.Event, _deadline: float) -> bool:
+        is_asked.set()
+        return event.wait(WAIT_S)
+
+    link.wait = wait  # type: ignore[method-assign]
+
+    def close() -> None:
+        partition.close(0.0)
+        ended.set()
+
+    closing = threading.Thread(target=close)
+    closing.start()
+    assert is_asked.wait(WAIT_S)
+    assert not ended.is_set()
+    partition.session.on_refused(SubscriptionNotFound("deleted"))
+    assert ended.wait(WAIT_S)
+    closing.join()
+    assert [type(request) for request, _ in link.asked] == [Acknowledge, CloseEndpoint]
+    assert core.has_failed
+
+
+def test_it_is_opened_again_with_the_same_incarnation_and_its_first_epoch() -> None:
+    partition, link = open_partition(core_of())
+    partition.session.on_detached()
+    assert not partition.is_connected
+    partition.session.reopen(OTHER_SESSION)
+    request, _ = link.asked[-1]
+    assert isinstance(request, OpenConsumer)
+    assert request.incarnation == partition.open_request(2).incarnation
+    assert request.joined == EPOCH
