@@ -27,11 +27,11 @@ _SHORT_RUN = 8
 WHOLE_ENTRY = -1
 """The row of a cumulative acknowledgment that covers its entry completely."""
 MAX_UNSIZED = 10_000
-"""Batches of unknown size whose acknowledged rows are remembered; they may be anybody's."""
+"""Most batches of unknown size whose acknowledged rows are remembered."""
 
 
 class AckBatch(NamedTuple):
-    """What one Acknowledge request carries."""
+    """Acknowledgments for one Acknowledge request."""
 
     ranges: list[EntryRange]
     """(ledger id, first entry id, last entry id), inclusive, disjoint and sorted."""
@@ -51,7 +51,7 @@ class _PartialBatch:
     def __init__(self, size: int) -> None:
         self.acknowledged = bytearray(size)
         self.outstanding = size
-        """Without the rows that were flagged since the last look."""
+        """Rows left to acknowledge, as of the last look at the flags."""
 
     def rows(self) -> RowRanges:
         found = []
@@ -67,8 +67,8 @@ class _PartialBatch:
 class AckTracker:
     """Groups acknowledgments into ranges; not thread-safe, the consumer's lock guards it.
 
-    Messages of one block, in whatever order, cost a flag each: whoever acknowledges a message of `block` sets
-    its row in `flags` and counts it; `add_message` makes another block that one.
+    Messages of one block, in whatever order, cost a flag each: a caller that acknowledges a message of
+    `block` sets its row in `flags` and counts it in `count`; `add_message` makes another block that one.
 
     A batch is acknowledged as an entry once all its rows are. Before that its rows are sent only with
     `batch_index_ack`; in any case they are remembered here, so that a batch that comes again is not handed
@@ -109,7 +109,7 @@ class AckTracker:
         self.block: ReceivedBlock | None = None
         """The block of several messages that was acknowledged last."""
         self.flags = bytearray()
-        """One for each of its rows."""
+        """A flag for each row of `block`."""
         self._unsized: dict[tuple[int, int], RowRanges] = {}
         self._unsized_sent: dict[tuple[int, int], RowRanges] = {}
         self._dirty: set[tuple[int, int]] = set()
@@ -118,7 +118,10 @@ class AckTracker:
         """Acknowledgments added since the last drain."""
 
     def add_message(self, block: ReceivedBlock, row: int) -> None:
-        """Acknowledge a message of another block than the last one; of one message alone `add` costs less."""
+        """Acknowledge a message of another block than the last one.
+
+        For a block of a single message `add` costs less.
+        """
         self._look_at_flags()
         key = (block.ledger_id, block.first_entry_id)
         if block.is_batch:
@@ -136,7 +139,7 @@ class AckTracker:
         self.count += 1
 
     def _look_at_flags(self) -> None:
-        """A batch that was flagged belongs with the others from now on, or is complete."""
+        """Take over the flags of a batch, which may be complete by them."""
         block = self.block
         if block is None:
             return
@@ -146,7 +149,7 @@ class AckTracker:
             self._look_at(key, self._partial[key])
 
     def _look_at(self, key: tuple[int, int], batch: _PartialBatch) -> int:
-        """How many rows were flagged since the last look."""
+        """Count the rows flagged since the last look."""
         added = batch.outstanding - batch.acknowledged.count(0)
         batch.outstanding -= added
         if not batch.outstanding:
@@ -195,7 +198,7 @@ class AckTracker:
     ) -> None:
         """Acknowledge half-open row ranges of a batch.
 
-        Rows of a batch of unknown size (0) are sent on as they are: only the dispatcher can say whether they
+        Rows of a batch of unknown size (0) are sent on as they are: only the dispatcher knows whether they
         complete it.
         """
         self._look_at_flags()
@@ -243,12 +246,11 @@ class AckTracker:
     def add_cumulative(
         self, ledger_id: int, entry_id: int, row: int = WHOLE_ENTRY, batch_size: int = 0
     ) -> None:
-        """Acknowledge everything up to and including this message; an older position than the last one
-        changes nothing.
+        """Acknowledge everything up to and including this message.
 
-        Without `batch_index_ack` a row inside a batch acknowledges the entries before it, and its own rows
-        up to it count as acknowledged here only. Of a batch of unknown size (0) the dispatcher is told the
-        row in any case.
+        A position older than the last one changes nothing. Without `batch_index_ack` a row inside a batch
+        acknowledges the entries before it, and its own rows up to it count as acknowledged here only. Of a
+        batch of unknown size (0) the row is sent to the dispatcher in any case.
         """
         self._look_at_flags()
         known = self._partial.get((ledger_id, entry_id))
@@ -283,8 +285,9 @@ class AckTracker:
         return rows if batch is None else rows & ~of_ranges(batch.rows())
 
     def drain(self) -> AckBatch | None:
-        """Everything gathered since the last call, or None; repeats of it are harmless, so it may be sent
-        again.
+        """Take out everything gathered since the last call, or None.
+
+        A repeat is harmless, so the batch may be sent again.
         """
         if not self.count:
             return None

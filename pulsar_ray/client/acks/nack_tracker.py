@@ -10,15 +10,18 @@ from pulsar_ray.model.row_ranges import RowRanges, union
 TICK_MS = 100
 
 Nack = tuple[int, int, RowRanges, int]
-"""(ledger id, entry id, rows that failed (empty for an unbatched message), redelivery count it refers to)."""
+"""(ledger id, entry id, failed rows, redelivery count of the delivery that failed).
+
+The rows are empty for an unbatched message.
+"""
 
 
 class NackTracker:
-    """Says which failed messages are due: never early, and at most one tick late if asked at
-    `next_deadline_ms`.
+    """Holds failed messages until they are due.
 
-    A batch comes back as a whole with its first failed row, so rows of it that fail meanwhile join that
-    one; each row is named, because failures are counted per message.
+    None is due early, and at most one tick late if asked for at `next_deadline_ms`. A batch comes back as a
+    whole with its first failed row, so rows of it that fail meanwhile join that one; each row is named,
+    because failures are counted per message.
     """
 
     __slots__ = ("_backoff", "_delay_ms", "_heap", "_tick_of", "_waiting")
@@ -36,8 +39,9 @@ class NackTracker:
     def add(
         self, ledger_id: int, entry_id: int, redelivery_count: int, now_ms: int, rows: RowRanges = ()
     ) -> None:
-        """A message failed now; with a backoff the delay is the one for its redelivery count. Raises what
-        the backoff raises.
+        """Note that a message failed now.
+
+        With a backoff the delay is the one for its redelivery count. Raises what the backoff raises.
         """
         key = (ledger_id, entry_id, redelivery_count)
         tick = self._tick_of.get(key)
@@ -56,11 +60,11 @@ class NackTracker:
             group[key] = union(group[key], rows)
 
     def next_deadline_ms(self) -> int | None:
-        """When to call `due` next, or None if nothing waits."""
+        """When `due` has to be called next, or None if nothing waits."""
         return self._heap[0] * TICK_MS if self._heap else None
 
     def due(self, now_ms: int) -> list[Nack]:
-        """Takes out what is due, in position order."""
+        """Take out the messages that are due, in position order."""
         found: list[Nack] = []
         while self._heap and self._heap[0] * TICK_MS <= now_ms:
             for key, rows in self._waiting.pop(heapq.heappop(self._heap)).items():
@@ -71,7 +75,7 @@ class NackTracker:
         return found
 
     def clear(self) -> None:
-        """Forget everything: after a seek, or when all unacknowledged messages come again anyway."""
+        """Forget everything: all unacknowledged messages come again anyway."""
         self._heap.clear()
         self._waiting.clear()
         self._tick_of.clear()

@@ -1,4 +1,7 @@
-"""What a consumer was given and has not acknowledged: what it declares when it attaches again."""
+"""Delivered rows that are not acknowledged yet.
+
+A consumer declares them when it attaches again.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _FEW = 64
 
 
 class UnackedRows:
-    """Blocks with rows in this consumer's hands; the consumer's lock guards it.
+    """Holds the unacknowledged rows by block; the consumer's lock guards it.
 
     Costs are per block, or per range of entries that lie apart; least while blocks come in order, and single
     messages among them are acknowledged from their start on.
@@ -37,7 +40,7 @@ class UnackedRows:
         return len(self._blocks)
 
     def add(self, ledger_id: int, first_entry_id: int, entries: int, rows: RowSet, messages: int) -> None:
-        """Rows of a block were delivered."""
+        """Hold rows of a block that were delivered."""
         key = (ledger_id, first_entry_id)
         held = self._blocks.get(key)
         if held is not None:
@@ -56,7 +59,10 @@ class UnackedRows:
         return 0 if held is None or held[1] else int(held[3])
 
     def remove_entries(self, ranges: Iterable[tuple[int, int, int]]) -> None:
-        """Whole entries were acknowledged. Ranges in order cost one pass over each block's rows."""
+        """Remove whole entries that were acknowledged.
+
+        Ranges in order cost one pass over each block's rows.
+        """
         gone: dict[_Key, list[tuple[int, int]]] = {}
         inside: _Key | None = None
         end = -1
@@ -74,7 +80,7 @@ class UnackedRows:
             self._remove(key, entries)
 
     def remove_bits(self, bits: EntryBits) -> None:
-        """The same for scattered entries: costs in proportion to the blocks."""
+        """Remove scattered entries, at a cost in proportion to the blocks."""
         ledger_id, origin, data = bits
         entries = int.from_bytes(data, "little")
         for key in self._overlapping(ledger_id, origin, origin + entries.bit_length() - 1):
@@ -87,7 +93,7 @@ class UnackedRows:
                 self._delete(key)
 
     def remove_rows(self, ledger_id: int, entry_id: int, rows: RowSet) -> None:
-        """Rows of a batch were acknowledged or given back; without rows, the entry."""
+        """Remove rows of a batch, or without rows the entry."""
         if not rows:
             self.remove_entries([(ledger_id, entry_id, entry_id)])
             return
@@ -98,7 +104,7 @@ class UnackedRows:
                 self._delete((ledger_id, entry_id))
 
     def remove_up_to(self, ledger_id: int, entry_id: int) -> None:
-        """Everything up to and including this entry was acknowledged."""
+        """Remove everything up to and including this entry."""
         keys = self._keys()
         for key in keys[: bisect_right(keys, (ledger_id, entry_id))]:
             if key not in self._blocks:
@@ -109,7 +115,7 @@ class UnackedRows:
                 self._remove(key, [(key[1], entry_id)])
 
     def _remove_single(self, ledger_id: int, first: int, last: int) -> int:
-        """Remove the blocks of one entry that begin this range; the first entry behind them."""
+        """Remove blocks of one entry that begin this range; returns the entry behind them."""
         while first <= last:
             held = self._blocks.get((ledger_id, first))
             if held is None or held[1]:
@@ -128,7 +134,7 @@ class UnackedRows:
         return found
 
     def _keys(self) -> list[_Key]:
-        """In order, with few that are gone."""
+        """The keys in order, with few that are gone."""
         held = len(self._blocks)
         if not self._is_ordered or len(self._order) - held > _FEW + held // 16:
             self._reorder()
@@ -152,7 +158,10 @@ class UnackedRows:
         self._delete(key)
 
     def declared(self) -> list[DeclaredRows]:
-        """Everything held, in order, as far as it fits into one packet: what is left out comes again."""
+        """All rows in order, as far as they fit into one packet.
+
+        Rows that are left out come again.
+        """
         declared: list[DeclaredRows] = []
         ranges = 0
         for ledger_id, first in sorted(self._blocks):
@@ -165,7 +174,7 @@ class UnackedRows:
         return declared
 
     def clear(self) -> None:
-        """Nothing is held any more: a seek, or all of it was given back."""
+        """Hold nothing any more, behind a seek, or when all was given back."""
         self._blocks.clear()
         self._order.clear()
         self._is_ordered = True

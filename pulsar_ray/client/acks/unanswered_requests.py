@@ -1,4 +1,4 @@
-"""Requests to a dispatcher that must not be lost: acknowledgments, redeliveries, the close of a consumer."""
+"""Requests to a dispatcher that must not be lost: acknowledgments, redeliveries, closing."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ class PendingRequest:
                 callback()
 
     def when_answered(self, callback: Callable[[], None]) -> None:
-        """Call back once there is an answer, or when there will be none; possibly at once."""
+        """Call back once there is an answer, or when there will be none.
+
+        The callback may come at once.
+        """
         self._then.append(callback)
         # The thread that answers looks at the list after the event: one of the two always sees the other.
         if self.answered.is_set():
@@ -99,7 +102,10 @@ class UnansweredRequests:
             self._unanswered[request] = None
 
     def send(self, request: PendingRequest, behind: Sequence[Buffer] = ()) -> None:
-        """Send a kept request, and the packets `behind` it in the same write; without a carrier it stays."""
+        """Send a kept request, and the packets `behind` it in the same write.
+
+        Without a carrier it stays for `send_all`.
+        """
 
         def answered(_value: object, error: PulsarException | None) -> None:
             if isinstance(error, (SessionLost, NotConnected)):

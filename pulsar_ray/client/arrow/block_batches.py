@@ -20,7 +20,10 @@ _STORED_TYPES = [TABLE_SCHEMA.field(name).type for name in _STORED_NAMES]
 
 
 def batch_of_rows(part: BlockRows) -> pa.RecordBatch:
-    """Rows of a block. Neighbouring ones are views of what is stored, scattered ones are copied."""
+    """Some rows of a block as a record batch.
+
+    Neighbouring rows are views of the stored block, scattered ones are copied.
+    """
     block, rows = part
     whole = _whole(block)
     if len(rows) == block.message_count:
@@ -31,7 +34,7 @@ def batch_of_rows(part: BlockRows) -> pa.RecordBatch:
 
 
 def _whole(block: ReceivedBlock) -> pa.RecordBatch:
-    """All of a block, made once for all consumers that share what is decoded of it."""
+    """A whole block, made once for all consumers that share the decoded block."""
     shared = block.decoded.record_batches
     described = (
         block.topic_name,
@@ -96,8 +99,9 @@ def _constants(
     schema_version: bytes,
     redelivery_count: int,
 ) -> tuple[pa.Array, ...]:
-    """What most blocks of a topic with so many messages have in common, in this order; at last, -1 as the
-    batch index.
+    """Columns that most blocks of a topic with so many messages share, in this order.
+
+    The last one is -1 as the batch index.
     """
     int32 = pa.int32()
     return (
@@ -113,7 +117,7 @@ def _constants(
 
 @functools.lru_cache(maxsize=256)
 def _nulls(count: int) -> tuple[pa.Array, ...]:
-    """In place of stored columns that no message has anything in."""
+    """Nulls in place of stored columns that no message has anything in."""
     return tuple(constant_array(None, kind, count) for kind in _STORED_TYPES)
 
 
@@ -126,5 +130,5 @@ def _counted(first: int, count: int) -> pa.Array:
 
 
 def _of_memory(numbers: Any, count: int, kind: pa.DataType) -> pa.Array:
-    """At half the price of `pa.array`, which looks at what it is given."""
+    """An array at half the price of `pa.array`, which looks at its argument."""
     return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(numbers)])

@@ -1,4 +1,4 @@
-"""Columns of a received table that say the same in every row: chunks of arrays that are made once."""
+"""Columns with the same value in every row: chunks of arrays that are made once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def constant_chunks(value: Any, kind: pa.DataType, count: int) -> list[pa.Array]
 
 
 def constant_array(value: Any, kind: pa.DataType, count: int) -> pa.Array:
-    """The same in one piece, for at most as many rows as a block has."""
+    """A constant column in one piece, of at most the rows of a block."""
     return _repetition(value, kind).slice(0, count)
 
 
@@ -36,7 +36,7 @@ def _repetition(value: Any, kind: pa.DataType) -> pa.Array:
 
 
 def distinct_values(column: pa.ChunkedArray | pa.Array) -> list[Any]:
-    """What a column without nulls contains, in order of appearance."""
+    """The distinct values of a column without nulls, in order of appearance."""
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     values: dict[Any, None] = {}
     for chunk in chunks:
@@ -50,6 +50,6 @@ def distinct_values(column: pa.ChunkedArray | pa.Array) -> list[Any]:
 
 
 def _data(text: pa.Array) -> int:
-    """Where the characters stand."""
+    """The address of the characters."""
     characters = text.buffers()[2]
     return 0 if characters is None else int(characters.address)

@@ -1,4 +1,4 @@
-"""The columns of a received table that say where a message stands, which no producer wrote."""
+"""Columns of a received table that no producer wrote: the places of messages."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _Int64s = npt.NDArray[np.int64]
 
 
 def described_columns(parts: Sequence[BlockRows]) -> dict[str, pa.ChunkedArray | pa.Array]:
-    """For all rows of these parts at once; what all have in common costs nothing per row.
+    """The described columns for all rows of these parts at once.
 
-    The sequence ids are those of blocks that have no column for them.
+    Values that all rows share cost nothing per row. The sequence ids are those of blocks that have no column
+    for them.
     """
     blocks = [part.block for part in parts]
     counts = _int64s([len(part.rows) for part in parts])
@@ -37,7 +38,7 @@ def described_columns(parts: Sequence[BlockRows]) -> dict[str, pa.ChunkedArray |
 
 
 def _numbered_columns(parts: Sequence[BlockRows], counts: _Int64s) -> dict[str, pa.ChunkedArray | pa.Array]:
-    """What counts on from row to row."""
+    """A number that counts on from row to row."""
     blocks = [part.block for part in parts]
     entry_ids = np.repeat(_int64s([block.first_entry_id for block in blocks]), counts)
     if all(block.is_batch and isinstance(rows, range) for block, rows in parts):
@@ -59,7 +60,7 @@ def _numbered_columns(parts: Sequence[BlockRows], counts: _Int64s) -> dict[str, 
 
 
 def _numbers(parts: Sequence[BlockRows], counts: _Int64s) -> _Int64s:
-    """Each row's number in its block."""
+    """The number of each row in its block."""
     if not all(isinstance(part.rows, range) for part in parts):
         return np.concatenate([row_numbers(part.rows) for part in parts])
     # Neighbours need no array for each part.
@@ -67,7 +68,7 @@ def _numbers(parts: Sequence[BlockRows], counts: _Int64s) -> _Int64s:
 
 
 def _counted(firsts: _Int64s, counts: _Int64s) -> _Int64s:
-    """From each first number on, so many."""
+    """From each first number on, as many numbers as its count."""
     offsets = firsts - (np.cumsum(counts) - counts)
     total = int(counts.sum())
     numbers: _Int64s
@@ -79,7 +80,7 @@ def _counted(firsts: _Int64s, counts: _Int64s) -> _Int64s:
 
 
 def _repeated(items: Sequence[Any], counts: _Int64s, kind: pa.DataType) -> pa.ChunkedArray | pa.Array:
-    """Each item as often as its count says."""
+    """Each item as often as its count."""
     if items.count(items[0]) == len(items):
         return constant_column(items[0], kind, int(counts.sum()))
     places: dict[Any, int] = {}

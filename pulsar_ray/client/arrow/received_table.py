@@ -27,7 +27,10 @@ _STORED = tuple(BLOCK_SCHEMA.names)
 _STORED_BUT_SEQUENCE_IDS = tuple(name for name in _STORED if name != "sequence_id")
 
 _Run = tuple[int, list[pa.Array | None]]
-"""So many neighbouring rows, and columns that were stored; None is one that none of these rows has."""
+"""(neighbouring rows, their stored columns).
+
+A column is None if none of these rows has it.
+"""
 
 
 def received_table(parts: Iterable[BlockRows]) -> pa.Table:
@@ -45,7 +48,7 @@ def received_table(parts: Iterable[BlockRows]) -> pa.Table:
 
 
 def _stored_columns(parts: Sequence[BlockRows]) -> dict[str, pa.ChunkedArray]:
-    """What producers wrote; without sequence ids if all are consecutive."""
+    """Columns that producers wrote; without sequence ids if all are consecutive."""
     has_sequence_ids = any(part.block.decoded.has_sequence_ids for part in parts)
     names = _STORED if has_sequence_ids else _STORED_BUT_SEQUENCE_IDS
     runs = list(_runs(parts, names))
@@ -56,7 +59,7 @@ def _stored_columns(parts: Sequence[BlockRows]) -> dict[str, pa.ChunkedArray]:
 
 
 def _runs(parts: Sequence[BlockRows], names: tuple[str, ...]) -> Iterator[_Run]:
-    """Each long block for itself, and all short ones between two of them."""
+    """Pieces of a table: each long block, and all short ones between two of them."""
     short: list[BlockRows] = []
     for part in parts:
         if _is_short(part.block):
@@ -77,7 +80,7 @@ def _is_short(block: ReceivedBlock) -> bool:
 
 
 def _stored(part: BlockRows, names: tuple[str, ...]) -> _Run:
-    """Rows of a block, uncopied."""
+    """Stored columns of a block's rows, uncopied."""
     block, rows = part
     columns = block.decoded.columns(names)
     if isinstance(rows, range):
@@ -107,7 +110,10 @@ def _joined(parts: Sequence[tuple[int, pa.Array | None]], kind: pa.DataType) -> 
 
 
 def _gathered(parts: Sequence[BlockRows], names: tuple[str, ...]) -> _Run:
-    """Short blocks as one: making Arrow arrays of each would cost more than its rows."""
+    """Stored columns of short blocks, as one piece.
+
+    Arrow arrays of each block would cost more than its rows.
+    """
     arrays: list[pa.Array | None] = []
     for name in names:
         column = _gathered_column(parts, _LISTS[name])
@@ -118,7 +124,7 @@ def _gathered(parts: Sequence[BlockRows], names: tuple[str, ...]) -> _Run:
 def _gathered_column(
     parts: Sequence[BlockRows], column_of: Callable[[DecodedBlock], list[Any] | None]
 ) -> list[Any] | None:
-    """A column that few messages have; None if none has it."""
+    """A column that few messages have, or None if none has it."""
     gathered: list[Any] = []
     missing = 0
     for block, rows in parts:
@@ -148,18 +154,24 @@ _LISTS: dict[str, Callable[[DecodedBlock], list[Any] | None]] = {
 
 
 class ReceivedTables:
-    """Knows a table for as long as it is alive and somebody has that very object; from any thread."""
+    """Knows the rows of tables that were handed out, while they are alive. Thread-safe.
+
+    So a table that is acknowledged unchanged takes no look at its columns.
+    """
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[pa.Table], Sequence[BlockRows]]] = {}
 
     def add(self, table: pa.Table, parts: Sequence[BlockRows]) -> pa.Table:
-        """The same table, which consists of these rows."""
+        """Remember the rows of a table; returns the table."""
         key = id(table)
         self._known[key] = weakref.ref(table, lambda _: self._known.pop(key, None)), parts
         return table
 
     def rows_of(self, table: pa.Table) -> Sequence[BlockRows] | None:
-        """The rows of a table that was handed out; None for any other, cut or filtered ones among them."""
+        """The rows of this very table, if it was handed out.
+
+        None for any other, cut or filtered ones among them.
+        """
         handed, parts = self._known.get(id(table), (None, None))
         return parts if handed is not None and handed() is table else None

@@ -1,5 +1,6 @@
-"""Rows of a received table -> what they acknowledge. Any subset of rows in any order, without an object per
-row.
+"""Positions that rows of a received table acknowledge.
+
+Any subset of rows in any order will do; none costs an object.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class TablePositions(NamedTuple):
 
 
 def table_positions(table: pa.Table) -> dict[str, TablePositions]:
-    """By full topic name, the messages of these rows that are stored; duplicates count once.
+    """The stored messages of these rows, by full topic name; duplicates count once.
 
     Needs the columns topic, ledger_id, entry_id and batch_index. Raises ValueError if one is missing, has a
     wrong type or a null.
@@ -46,8 +47,9 @@ def table_positions(table: pa.Table) -> dict[str, TablePositions]:
 
 
 def table_nacks(table: pa.Table) -> dict[str, list[Nack]]:
-    """By full topic name, the failed messages with the delivery they failed in; needs redelivery_count as
-    well.
+    """The failed messages and the delivery they failed in, by full topic name.
+
+    Needs the column redelivery_count as well.
     """
     counts = _numbers(table, "redelivery_count")
     nacks: dict[str, list[Nack]] = {}
@@ -87,7 +89,7 @@ def _no_such_row(name: str) -> ValueError:
 
 
 def _by_topic(table: pa.Table) -> list[tuple[str, Any]]:
-    """(topic, which rows are its own)."""
+    """Each topic, and which rows are its own."""
     topics = _column(table, "topic")
     names = distinct_values(topics)
     if not all(isinstance(name, str) for name in names):
@@ -132,13 +134,19 @@ def _batch_rows(ledgers: _Int64s, entries: _Int64s, rows: _Int64s) -> list[Batch
 
 
 def _runs(is_new: npt.NDArray[np.bool_]) -> tuple[_Int64s, _Int64s]:
-    """First and last index of each run, given which of the rows from the second on start a new one."""
+    """First and last index of each run.
+
+    `is_new` marks the rows, from the second on, that start a new one.
+    """
     breaks = np.flatnonzero(is_new)
     return np.concatenate(([0], breaks + 1)), np.concatenate((breaks, [len(is_new)]))
 
 
 def _sorted(*columns: _Int64s) -> tuple[_Int64s, ...]:
-    """The rows in order of the first column, then the second ...; received tables mostly are already."""
+    """The rows in order of the first column, then the second, ...
+
+    Received tables mostly are in order already.
+    """
     in_order = np.ones(len(columns[0]) - 1, dtype=bool)
     for column in reversed(columns):
         step = np.diff(column)

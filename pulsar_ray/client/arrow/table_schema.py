@@ -28,8 +28,9 @@ TABLE_SCHEMA = pa.schema(
         ("redelivery_count", pa.int32()),
     ]
 )
-"""Absent keys, properties, event times and schema versions are null, tombstones a null value; -1 is "no
-batch index" and "no partition", as in MessageId.
+"""The columns; absent keys, properties, event times and schema versions are null.
+
+Tombstones are a null value; -1 is "no batch index" and "no partition", as in MessageId.
 """
 
 NUMBERS = pa.array(np.arange(MAX_ROWS, dtype=np.int32))

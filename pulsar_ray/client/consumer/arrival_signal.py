@@ -1,4 +1,4 @@
-"""Telling those who wait for messages that something arrived, or that nothing will any more."""
+"""The signal that wakes waiting threads at an arrival, or at the end."""
 
 from __future__ import annotations
 
@@ -7,41 +7,44 @@ from collections.abc import Callable
 
 
 class ArrivalSignal:
-    """Wakes threads that sleep and calls listeners. `lock` guards it, and what is waited for.
+    """Wakes threads that sleep and calls listeners.
 
-    While nobody waits, telling costs nothing but a look.
+    `lock` guards it, and the state that is waited for. While no thread waits, a signal costs only a look.
     """
 
     def __init__(self, lock: threading.Lock) -> None:
-        self._told = threading.Condition(lock)
+        self._arrived = threading.Condition(lock)
         self._sleeping = 0
         self._listeners: list[Callable[[], None]] = []
 
     def forked(self, lock: threading.Lock) -> None:
-        """In a forked child: the threads that sleep are the parent's."""
-        self._told = threading.Condition(lock)
+        """Take the new lock, in a forked child: the threads that sleep are the parent's."""
+        self._arrived = threading.Condition(lock)
         self._sleeping = 0
 
-    def tell(self) -> None:
-        """Called with the lock held."""
+    def notify(self) -> None:
+        """Wake all waiters. Called with the lock held."""
         if self._sleeping:
-            self._told.notify_all()
+            self._arrived.notify_all()
         for listener in self._listeners:
             listener()
 
     def wait_for(self, has_come: Callable[[], bool], timeout: float | None) -> bool:
-        """Sleep until `has_come`, which is asked with the lock held. False if it has not in time."""
-        with self._told:
+        """Sleep until `has_come`, which is asked with the lock held.
+
+        False if it has not come in time.
+        """
+        with self._arrived:
             self._sleeping += 1
             try:
-                return self._told.wait_for(has_come, timeout)
+                return self._arrived.wait_for(has_come, timeout)
             finally:
                 self._sleeping -= 1
 
     def add_listener(self, listener: Callable[[], None]) -> None:
-        """Called with the lock held, as `listener` is each time something is told."""
+        """Call `listener` at each signal, with the lock held. Called with the lock held."""
         self._listeners.append(listener)
 
     def remove_listener(self, listener: Callable[[], None]) -> None:
-        """Called with the lock held."""
+        """Call `listener` no more. Called with the lock held."""
         self._listeners.remove(listener)

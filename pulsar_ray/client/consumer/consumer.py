@@ -74,7 +74,7 @@ class Consumer(OpenedLater):
 
     @property
     def core(self) -> ConsumerCore:
-        """Its receiver queue; not part of the official client."""
+        """The core of this consumer; not part of the official client."""
         return self._core
 
     def _deadline(self) -> float:
@@ -119,8 +119,7 @@ class Consumer(OpenedLater):
         return receiver.future
 
     def batch_receive(self) -> MessageBatchView:
-        """Messages as the batch receive policy says: when one of its limits is reached; possibly none at its
-        timeout.
+        """Messages up to a limit of the batch receive policy, possibly none at its timeout.
 
         A sequence filled lazily; `acknowledge` takes it whole.
         """
@@ -131,10 +130,10 @@ class Consumer(OpenedLater):
         return MessageBatchView(taken.parts)
 
     def receive_arrow(self, max_messages: int = 100_000, timeout_millis: int | None = None) -> pa.Table:
-        """What is there, at least one message, as a table with the columns key, value, ordering_key,
-        properties, topic, ...
+        """All messages that are here, at least one, as a table.
 
-        Raises Timeout when nothing came in time, else what `receive` raises.
+        Its columns are key, value, ordering_key, properties, topic, ... (`TABLE_SCHEMA`). Raises Timeout when
+        nothing came in time, else what `receive` raises.
         """
         if self._listener is not None:
             raise InvalidConfiguration("this consumer has a message_listener: receive_arrow() cannot be used")
@@ -148,9 +147,9 @@ class Consumer(OpenedLater):
         return self.table_of(taken.parts)
 
     def has_message_available(self) -> bool:
-        """Whether a message that is stored by now is waiting here, or will come to this subscription.
+        """Whether a stored message waits here, or will come to this subscription.
 
-        What other consumers of a shared subscription hold does not count, nor what lies on partitions that
+        Messages that other consumers of a shared subscription hold do not count, nor those on partitions that
         are away. Not part of the official client. Raises WrongNode if all are away, and what ended the
         consumer: TopicNotFound, SubscriptionNotFound, AlreadyClosed.
         """
@@ -210,19 +209,26 @@ class Consumer(OpenedLater):
         self._acks.add_cumulative(message)
 
     def table_of(self, parts: Sequence[BlockRows]) -> pa.Table:
-        """Rows as a table that is known when it is acknowledged; not part of the official client."""
+        """Rows as a table that is known when it is acknowledged.
+
+        Not part of the official client.
+        """
         return self._tables.add(received_table(parts), parts)
 
     def acknowledge_arrow(self, table: pa.Table) -> None:
-        """Acknowledge the rows of a received table or any part of one; needs its position columns only."""
+        """Acknowledge the rows of a received table or any part of one.
+
+        Needs its position columns only.
+        """
         if (parts := self._tables.rows_of(table)) is not None:
             self._acks.add_parts(parts)
         else:
             self._acks.add_table(table)
 
     def negative_acknowledge(self, message: Message | MessageId) -> None:
-        """Have a message delivered again after the redelivery delay or backoff; of a batch, its whole entry
-        comes again.
+        """Have a message delivered again after the redelivery delay or backoff.
+
+        Of a batch, its whole entry comes again.
         """
         self._acks.add_negative(message)
 
@@ -244,24 +250,25 @@ class Consumer(OpenedLater):
     # --- control ----------------------------------------------------------------------------------
 
     def seek(self, messageid: MessageId | int) -> None:
-        """Go on behind this message (at it with `start_message_id_inclusive`), or at the first one published
-        at this time (ms).
+        """Go on behind this message, or at the first one published at this time (ms).
+
+        With `start_message_id_inclusive` it goes on at the message.
 
         `MessageId.earliest` and `latest` (behind it there is nothing yet) work for all partitions, other ids
-        for their own. Everything not acknowledged before the new position counts as acknowledged; what is
-        behind it comes (again). Raises OperationNotSupported if it cannot tell the partition of an id, and
+        for their own. Everything not acknowledged before the new position counts as acknowledged; messages
+        behind it come (again). Raises OperationNotSupported if it cannot tell the partition of an id, and
         WrongNode, with nothing done, if a partition that it concerns is away.
         """
         self._control.seek(messageid)
 
     def seek_last(self) -> None:
-        """Go on at the newest message that is stored, or at the next where none is stored yet."""
+        """Go on at the newest stored message, or where none is stored at the next."""
         self._control.seek_last()
 
     def pause_message_listener(self) -> None:
-        """The listener gets nothing more until `resume_message_listener`.
+        """Give the listener nothing more until `resume_message_listener`.
 
-        InvalidConfiguration without a listener.
+        Raises InvalidConfiguration without a listener.
         """
         self._the_listener().pause()
 
@@ -299,7 +306,10 @@ class Consumer(OpenedLater):
             self._client.forget_dispatchers([partition.link for partition in partitions])
 
     def get_last_message_id(self) -> MessageId:
-        """The id of the newest message of the topic, (-1,-1,-1,-1) if it is empty. One partition only."""
+        """The id of the newest message of a topic with one partition.
+
+        (-1,-1,-1,-1) if the topic is empty.
+        """
         if self._partitions.single is None:
             raise OperationNotSupported("get_last_message_id needs one partition; use get_last_message_ids()")
         return self.get_last_message_ids()[0]
@@ -309,13 +319,14 @@ class Consumer(OpenedLater):
         return self._control.last_message_ids()
 
     def close(self) -> None:
-        """Make acknowledgments durable and leave. A second call raises AlreadyClosed, one after
-        `unsubscribe` or `Client.shutdown` does not.
+        """Make acknowledgments durable and leave.
+
+        A second call raises AlreadyClosed, one after `unsubscribe` or `Client.shutdown` does not.
         """
         self._ending.close(self.leave)
 
     def leave(self) -> None:
-        """What `close` does; not part of the official client."""
+        """Do as `close`, without its check; not part of the official client."""
         if not self._never_opened():
             self._leave(quietly=False)
 
@@ -332,8 +343,9 @@ class Consumer(OpenedLater):
             raise error
 
     def shut_down(self) -> None:
-        """End at once (part of `Client.shutdown`): grouped acknowledgments may be lost, messages then come
-        again.
+        """End at once, as part of `Client.shutdown`.
+
+        Grouped acknowledgments may be lost; their messages then come again.
         """
         self._ending.leave()
         self._stop_threads()

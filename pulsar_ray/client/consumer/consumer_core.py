@@ -1,7 +1,7 @@
-"""The receiver queue of one consumer over all its partitions, and how messages leave it.
+"""The core of a consumer: one receiver queue over all its partitions.
 
-Grants arrive on the I/O thread and are decoded in the thread that receives; a message object is made when it
-is handed out.
+Deliveries arrive on the I/O thread and are decoded in the thread that receives; a message object is made when
+it is handed out.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _ONLY_ROW = range(1)
 
 
 class ConsumerCore:
-    """State shared by a consumer's partitions.
+    """Owns a consumer's partitions, and the lock and queue that they share.
 
-    `lock` is held for moments; `_taking` by the one who fills the rows that are being handed out.
+    `lock` is held for moments; `_taking` by the thread that fills the rows that are being handed out.
     """
 
     def __init__(self, options: ConsumerOptions, name: str, subscription: str, files: SegmentFiles) -> None:
@@ -54,17 +54,17 @@ class ConsumerCore:
         self._waiting = 0
         self._bulk_window = 0
         self.error: PulsarException | None = None
-        """What every receive raises, once there is something."""
+        """The error that every receive raises, once there is one."""
         self.activity: SimpleQueue[ActiveChange | None] = SimpleQueue()
-        """Filled if there is a consumer event listener."""
+        """Changes for the consumer event listener, if there is one."""
         self.on_activity: Callable[[], None] | None = None
-        """Called, on any thread, when it was."""
+        """Called on any thread when `activity` was filled."""
         self.is_paused = options.start_paused and options.message_listener is None
-        """Whether nothing more is asked for; what is on its way still arrives."""
+        """Whether no more messages are asked for; those on their way still arrive."""
         watch(self)
 
     def forked(self, error: ForkedClient) -> None:
-        """In a forked child (see `forking`): what is queued is the parent's to hand out."""
+        """Empty the queue in a forked child (see `forking`): only the parent hands it out."""
         self.lock = threading.Lock()
         self._arrivals.forked(self.lock)
         self._taking = threading.Lock()
@@ -99,7 +99,7 @@ class ConsumerCore:
         self.partitions.failed(partition, error)
 
     def activity_changed(self, is_active: bool, partition: int) -> None:
-        """For the consumer event listener, if there is one."""
+        """Keep a change for the consumer event listener, if there is one."""
         if self.options.consumer_event_listener is not None:
             self.activity.put((is_active, partition))
             if self.on_activity is not None:
@@ -111,12 +111,12 @@ class ConsumerCore:
         self.partitions.send_credit()
 
     def arrived(self, deliveries: list[QueuedDelivery]) -> None:
-        """Called with the lock held: deliveries join the queue."""
+        """Queue deliveries. Called with the lock held."""
         self.queue.deliveries.extend(deliveries)
-        self._arrivals.tell()
+        self._arrivals.notify()
 
     def is_set(self) -> bool:
-        """Whether there is something to receive (the interface of what a link can wait for)."""
+        """Whether there is something to receive; a link that waits for it calls this."""
         return bool(self.queue.deliveries) or self.error is not None
 
     @property
@@ -139,10 +139,10 @@ class ConsumerCore:
         return self._arrivals.wait_for(self.is_set, timeout)
 
     def fail(self, error: PulsarException) -> None:
-        """Every receive from now on raises `error`."""
+        """End the consumer: every receive from now on raises `error`."""
         with self.lock:
             self.error = self.error or error
-            self._arrivals.tell()
+            self._arrivals.notify()
             receivers, self._receivers = self._receivers, WaitingReceivers()
         receivers.fail(error)
 
@@ -157,7 +157,7 @@ class ConsumerCore:
         return message
 
     def receive_with_origin(self, deadline: float) -> tuple[Message, Origin]:
-        """As `receive`, for who may have to give it back."""
+        """The next message, and its origin for giving it back; as `receive`."""
         with self._taking:
             message = self._take(deadline)
             source = self.queue.source
@@ -168,7 +168,7 @@ class ConsumerCore:
         return message, origin
 
     def receive_now(self) -> Message | None:
-        """The next message if one is here and nobody waits for it already.
+        """The next message if one is here and no receiver waits for it already.
 
         Raises AlreadyClosed, or what reading its block raises.
         """
@@ -183,7 +183,7 @@ class ConsumerCore:
             self._taking.release()
 
     def _take(self, deadline: float) -> Message:
-        """Called with `_taking` held."""
+        """The next message. Called with `_taking` held."""
         queue = self.queue
         while (message := next(queue.messages, None)) is None:
             part, source = self._next_part(deadline)
@@ -196,7 +196,7 @@ class ConsumerCore:
         return message
 
     def _take_one(self) -> Message | None:
-        """Called with `_taking` held: a message if one is here."""
+        """A message if one is here. Called with `_taking` held."""
         message = next(self.queue.messages, None)
         if message is not None:
             return message
@@ -205,13 +205,13 @@ class ConsumerCore:
             return None
         try:
             return self._take(0.0)
-        except Timeout:  # what was here had been acknowledged, or was dropped meanwhile
+        except Timeout:  # the queued rows had been acknowledged, or were dropped meanwhile
             return None
 
     def _next_part(self, deadline: float, may_wait: int = 0) -> tuple[BlockRows, DeliverySource]:
-        """Called with `_taking` held: the next rows to hand out, counted as consumed.
+        """The next rows to hand out, counted as consumed. Called with `_taking` held.
 
-        Credit is given back when it is due, or so many messages later.
+        Credit is given back when it is due, or `may_wait` messages later.
         """
         queue = self.queue
         while True:
@@ -236,15 +236,15 @@ class ConsumerCore:
                 return taken
 
     def _send_held_back(self) -> None:
-        """Credit that became due while there was something to take."""
+        """Send credit that became due while there was something to take."""
         single = self.partitions.single
         if single is not None and single.deliveries.consumed >= single.deliveries.credit.due:
             single.deliveries.send_credit()
 
     def give_back(self, parts: Iterable[BlockRows], origins: Iterable[Origin]) -> None:
-        """What was handed out and did not get to the application is handed out next, in the same order.
+        """Hand out next, in their order, rows that did not get to the application.
 
-        Unless a seek or rewind came between, after which it comes by itself.
+        After a seek or rewind in between they come by themselves, and are dropped here.
         """
         with self._taking, self.lock:
             self.queue.return_rest()
@@ -254,15 +254,17 @@ class ConsumerCore:
         self.serve_waiting()
 
     def _decode(self, delivery: QueuedDelivery) -> tuple[BlockRows, DeliverySource] | None:
-        """Called with `_taking` held and no part left: its first part, taken; None if nothing of it is to be
-        handed out.
+        """Decode a delivery and take its first part.
+
+        None if none of its rows is to be handed out. Called with `_taking` held and no part left in the
+        queue.
         """
         source = delivery.source
         rows = delivery.rows
         try:
             block = source.decode(delivery)
         except PulsarException as error:
-            # What comes after it can still be received.
+            # Deliveries behind it can still be received.
             if source.leave_out(delivery, error):
                 return None
             raise
@@ -286,7 +288,7 @@ class ConsumerCore:
         return taken
 
     def _wait_for_one(self, deadline: float) -> None:
-        """With a queue of 0: asks for a message as well."""
+        """Ask for one message and wait for it: with a queue of 0."""
         with self.lock:
             self._waiting += 1
         try:
@@ -297,7 +299,7 @@ class ConsumerCore:
                 self._waiting -= 1
 
     def _wait(self, deadline: float) -> None:
-        """Until something arrived or ended this consumer, or a while. Raises Timeout."""
+        """Wait for an arrival or the end, at most for a while. Raises Timeout."""
         if self.partitions.single is not None and self.partitions.discovery is None:
             has_come = self.partitions.single.link.wait(self, deadline)
         else:
@@ -308,15 +310,15 @@ class ConsumerCore:
     # --- many messages ----------------------------------------------------------------------------
 
     def widen(self, messages: int) -> None:
-        """Bulk receiving wants more on its way than the receiver queue holds."""
+        """Let at least so many messages be on their way, for bulk receiving."""
         if messages > self._bulk_window:
             self._bulk_window = messages
             self.partitions.send_credit()
 
     def take_into(self, taken: BatchCollector, deadline: float) -> None:
-        """Add what is here, and what comes until `deadline` or until it has enough."""
+        """Collect messages that are here, or come until `deadline` or until there are enough."""
         self._send_held_back()
-        # What a table makes due goes with its acknowledgment, else with the next call.
+        # Credit that a table makes due goes with its acknowledgment, else with the next call.
         may_wait = 0 if self.partitions.single is None else self._bulk_window // 8
         with self._taking:
             with self.lock:
@@ -336,7 +338,7 @@ class ConsumerCore:
     # --- without a thread that waits ----------------------------------------------------------------
 
     def add_receiver(self, receiver: Receiver) -> None:
-        """It gets the next message, behind those that wait already. Raises AlreadyClosed."""
+        """Give the next message to a receiver, behind those that wait. Raises AlreadyClosed."""
         with self.lock:
             self.check()
             self._receivers.append(receiver)
@@ -344,19 +346,22 @@ class ConsumerCore:
         self.serve_waiting()
 
     def remove_receiver(self, receiver: Receiver) -> None:
-        """It waits no more."""
+        """Give nothing more to a receiver."""
         with self.lock, suppress(ValueError):
             self._receivers.remove(receiver)
 
     def add_listener(self, listener: Callable[[], None]) -> None:
-        """Call `listener` at each arrival, with the lock held, and at the end; it counts as waiting."""
+        """Call `listener` at each arrival and at the end, with the lock held.
+
+        It counts as a receiver that waits.
+        """
         with self.lock:
             self._arrivals.add_listener(listener)
             self._waiting += 1
         self.partitions.send_credit()
 
     def remove_listener(self, listener: Callable[[], None]) -> None:
-        """Call it no more."""
+        """Call `listener` no more."""
         with self.lock:
             self._arrivals.remove_listener(listener)
             self._waiting -= 1
@@ -390,6 +395,6 @@ class ConsumerCore:
         return False
 
     def close(self, what: str) -> None:
-        """Nothing can be received any more: the consumer, or `what` it serves, is closed."""
+        """End the consumer, for it, or `what` it serves, is closed."""
         self.partitions.stop_discovery()
         self.fail(AlreadyClosed(f"the {what} is closed"))

@@ -1,4 +1,4 @@
-"""Opens what a consumer or reader is made of: one PartitionConsumer per partition, all or none.
+"""Opening of consumers: one PartitionConsumer per partition, all or none.
 
 Partitions that are away are opened when they are back.
 """
@@ -34,7 +34,10 @@ from pulsar_ray.transport.actor_link import ActorLink
 from pulsar_ray.transport.cluster import PartitionRoute
 
 MAX_REFUSALS = 3
-"""How often a partition may say that it has no such subscription: for good where none may be created."""
+"""Refusals by a partition, as having no such subscription, after which none is tried again.
+
+Where no subscription may be created the refusal is final.
+"""
 
 
 class ConsumerFactory:
@@ -48,9 +51,10 @@ class ConsumerFactory:
     def open(
         self, options: ConsumerOptions, subscription: str, start: StartPosition | None = None
     ) -> tuple[str, ConsumerCore]:
-        """What the consumer calls its topic, and the open core; `start` is where a non-durable cursor begins.
+        """Open a consumer; returns its name for its topic, and its core.
 
-        Raises what `Client.subscribe` raises; nothing stays open then.
+        `start` is where a non-durable cursor begins. Raises what `Client.subscribe` raises; nothing stays
+        open then.
         """
         topics = selection_of(options)
         if not isinstance(options.topic, str):
@@ -72,7 +76,7 @@ class ConsumerFactory:
     def _add_partitions(
         self, core: ConsumerCore, routes: list[PartitionRoute], start: StartPosition | None, deadline: float
     ) -> None:
-        """Start all dispatchers at once."""
+        """Start the dispatchers of all partitions at once, before any is attached to."""
         for route in routes:
             if route.away:
                 core.partitions.miss(route, WrongNode(route.away))
@@ -117,8 +121,8 @@ class ConsumerFactory:
     def _discovery(
         self, core: ConsumerCore, topics: TopicSelection, own_start: StartPosition | None
     ) -> TopicDiscovery:
-        # What is found later is new: nothing of it is to be missed, whatever `initial_position` says. The
-        # same holds for a subscription on a partition that was away, unless that has it already.
+        # Partitions that are found later are new: none of their messages is to be missed, whatever
+        # `initial_position` is. The same holds for a partition that was away, unless it has the subscription.
         options = replace(core.options, initial_position=InitialPosition.Earliest)
         is_durable = options.subscription_mode == SubscriptionMode.Durable
         earliest = None if is_durable else StartPosition.at(MessageId.earliest, inclusive=True)

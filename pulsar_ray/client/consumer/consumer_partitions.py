@@ -56,12 +56,15 @@ class ConsumerPartitions:
         self.gone: dict[str, PartitionConsumer] = {}
         """Partitions that were deleted lately: acknowledgments of their messages have no effect."""
         self.absent: dict[str, WrongNode] = {}
-        """Partitions that were away when they were to be opened; they are opened when they are back."""
+        """Partitions that were away when they were to be opened, until they are back."""
         self.withheld: set[str] = set()
         """Topics whose subscription was deleted under this consumer."""
         self.discovery: Discovery | None = None
         self.is_leaving = False
-        """Set before the partitions are closed: the thread that adds one from then on closes it."""
+        """Set before the partitions are closed.
+
+        A thread that adds one from then on closes it itself.
+        """
         self._queue = queue
         self._lock = lock
         self._on_failed = on_failed
@@ -73,7 +76,7 @@ class ConsumerPartitions:
             partition.forked(lock)
 
     def stop_discovery(self) -> None:
-        """Look for no more topics: the consumer is about to leave its partitions, or has ended."""
+        """Look for no more topics, before the consumer leaves its partitions."""
         self.is_leaving = True
         if self.discovery is not None:
             self.discovery.stop()
@@ -133,14 +136,14 @@ class ConsumerPartitions:
         return there
 
     def check_all_there(self) -> None:
-        """Raise WrongNode if a partition is away: for what has to be done at all of them."""
+        """Raise WrongNode if a partition is away: some requests have to reach all."""
         absences = [*self.absent.values(), *(partition.link.absence for partition in self.all)]
         for absence in absences:
             if absence is not None:
                 raise absence.again()
 
     def of(self, topic: str, index: int) -> PartitionConsumer:
-        """The partition of a message id: by its topic, or in a single topic by its index.
+        """The partition of a message id: by topic, or of one topic by index.
 
         Raises OperationNotSupported for an id of no partition of the consumer, WrongNode if it is away.
         """

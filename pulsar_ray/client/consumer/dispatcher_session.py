@@ -28,7 +28,7 @@ class SessionOwner(Protocol):
     """The consumer of the session's partition."""
 
     def open_request(self, request_id: int) -> OpenConsumer:
-        """Everything that a dispatcher has to know, also if it never heard of the consumer before."""
+        """The request to open, complete also for a dispatcher that is new."""
 
     def opened(self, opened: ConsumerOpened) -> None:
         """Go on with a dispatcher that has opened the consumer."""
@@ -63,7 +63,7 @@ class DispatcherSession:
         self.on_request = on_request
         self.is_abandoned = False
         self.refusal: PulsarException | None = None
-        """Why it will not be open again: its subscription was deleted, or does not want this consumer."""
+        """Why it will not be open again: the subscription was deleted or refuses this consumer."""
         self._owner = owner
         self._requests = requests
         self._acks = acks
@@ -142,7 +142,10 @@ class DispatcherSession:
             self._requests.is_open = False
 
     def is_of(self, directory: str | None) -> bool:
-        """Whether it was open on the partition of this directory, not on an earlier one of the same name."""
+        """Whether it was open on the partition of this directory.
+
+        An earlier partition of the same name had another directory.
+        """
         return directory is None or self._attached is None or self._attached.directory == directory
 
     def on_receipts(self, rows: Sequence[tuple[int, int, int, int, int]]) -> None:
@@ -174,9 +177,10 @@ class DispatcherSession:
         return self.refusal is not None or self.is_abandoned
 
     def close(self, deadline: float, why_ended: PulsarException | None) -> None:
-        """Leave the dispatcher, or have that done when it is back; `why_ended` is the consumer's error.
+        """Leave the dispatcher now, or as soon as it is back.
 
-        Raises Timeout, or WrongNode if the partition is away: what was acknowledged last may come again.
+        `why_ended` is the error that ended the consumer, if one did. Raises Timeout, or WrongNode if the
+        partition is away: what was acknowledged last may come again.
         """
         link = self._requests.link
         had_to_send = bool(self._acks.acks.count or self._requests.unanswered())

@@ -1,4 +1,4 @@
-"""Tells a ConsumerEventListener which consumer is the active one, in a thread of its own."""
+"""The thread that calls a ConsumerEventListener when the active consumer changes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ logger = logging.getLogger(__name__)
 
 STOP_S = 1.0
 ActiveChange = tuple[bool, int]
-"""Whether the consumer became the active one, and of which partition (-1: the topic has none)."""
+"""(whether the consumer became the active one, partition).
+
+The partition is -1 on a topic without partitions.
+"""
 
 
 class ListenerRunner(Protocol):
-    """What tells a listener."""
+    """Calls a listener until it is stopped."""
 
     def stop(self) -> None:
         """Call no more."""

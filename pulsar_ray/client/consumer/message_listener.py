@@ -1,4 +1,4 @@
-"""A message listener's own thread: user code never runs on the I/O thread."""
+"""The thread of a message listener: user code never runs on the I/O thread."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ class MessageListenerThread:
         self._running.set()
 
     def stop(self) -> None:
-        """End the thread after the call under way; waits for it unless called from the listener."""
+        """End the thread after the call under way.
+
+        Waits for the thread unless called from the listener.
+        """
         self._stopped = True
         self._running.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():

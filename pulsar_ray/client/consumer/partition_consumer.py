@@ -105,7 +105,7 @@ class PartitionConsumer:
         return self.session.open(deadline)
 
     def open_request(self, request_id: int) -> OpenConsumer:
-        """The request to open; it declares what the consumer holds, also to a dispatcher that is new."""
+        """The request to open, which declares to any dispatcher what the consumer holds."""
         owner, options, deliveries = self._owner, self._owner.options, self.deliveries
         attached = self.link.attached
         assert attached is not None
@@ -129,7 +129,7 @@ class PartitionConsumer:
                 self._joined,
                 owner.is_multi_topic,
                 options.key_shared,
-                # What is published on a non-persistent topic as soon as it is open has to find credit.
+                # Messages of a non-persistent topic that are published at once have to find credit.
                 credit=0 if deliveries.is_stored else deliveries.consumed + owner.window,
                 generation=deliveries.generation,
                 properties=options.properties,
@@ -144,7 +144,7 @@ class PartitionConsumer:
         self.requests.end_forgotten()
         if self._owner.options.consumer_type == ConsumerType.Exclusive:
             self.deliveries.became(True)
-        # Before any credit: a dispatcher that has not heard of them must not deliver these messages again.
+        # Before any credit: a dispatcher that does not know them must not deliver these messages again.
         self.requests.send_all()
         self.acks.flush()
         self.deliveries.send_credit()
@@ -185,9 +185,9 @@ class PartitionConsumer:
         return {"numbering": numbering, "received": received}
 
     def seek(self, start: StartPosition, deadline: float) -> None:
-        """Go on at a position; queued messages are dropped before any from there can be received.
+        """Go on at a position; queued messages are dropped first.
 
-        If its answer is lost it is asked for again: the number tells the dispatcher that it was done.
+        A seek whose answer is lost is asked for again: by its number the dispatcher knows that it was done.
         """
 
         def sought(generation: int) -> None:

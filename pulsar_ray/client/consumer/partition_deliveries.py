@@ -1,4 +1,4 @@
-"""Deliveries of one partition to one consumer: their numbers, what makes them void, and credit for more."""
+"""Deliveries of one partition to one consumer: numbers, credit, and what voids them."""
 
 from __future__ import annotations
 
@@ -124,11 +124,11 @@ class PartitionDeliveries:
             self.last_number = 0
             self._awaits_reset = False
             if not is_sought:
-                # Of another dispatcher: what came again before it does not count on from there.
+                # Redeliveries by an earlier dispatcher do not count here.
                 self.generation = opened.generation
                 self.skipped.numbered_anew(opened.generation)
         self._drop_older(opened.generation)
-        self.credit.unsay()
+        self.credit.forget_reports()
 
     # --- credit -----------------------------------------------------------------------------------
 
@@ -162,7 +162,8 @@ class PartitionDeliveries:
         generation = request.generation
         with self._lock:
             if request.epoch < self.numbering or generation < self.generation or not self._requests.is_open:
-                # Until it is open again numbers may have holes; what a carrier lost comes after that.
+                # Until it is open again numbers may have holes; deliveries that a carrier lost come after
+                # that.
                 return
             if generation > self.generation:
                 self._drop_older(generation)
@@ -213,7 +214,7 @@ class PartitionDeliveries:
     # --- voiding ----------------------------------------------------------------------------------
 
     def _drop_older(self, generation: int) -> None:
-        """Drop what is queued from before a seek or rewind, for it comes again by itself.
+        """Drop messages queued before a seek or rewind, which come again by themselves.
 
         Acknowledgments from before a seek are void as well, later ones are not: only here they can be told
         apart. Called with the lock held; call `end_forgotten` of the requests afterwards.
@@ -243,13 +244,13 @@ class PartitionDeliveries:
         self.send_credit()
 
     def became(self, is_active: bool) -> None:
-        """Tell the target if the consumer has become the active one of the partition, or another has."""
+        """Notify the target if another consumer of the partition is the active one now."""
         if is_active is not self._is_active:
             self._is_active = is_active
             self._target.activity_changed(is_active, self._route.partition)
 
     def sought(self, start: StartPosition, generation: int) -> None:
-        """Drop queued deliveries, for a seek was carried out; leave out what `start` skips of a batch."""
+        """Drop queued deliveries behind a seek, and leave out rows that `start` skips."""
         with self._lock:
             self._drop_older(generation)
             if seeks_of(generation) == seeks_of(self.generation):
@@ -280,12 +281,13 @@ class PartitionDeliveries:
             for ledger_id, first_entry_id, rows in self._target.queue.take_all(self):
                 self._unacked.remove_rows(ledger_id, first_entry_id, rows)
 
-    # --- what the queue asks ----------------------------------------------------------------------
+    # --- for the receiver queue ---------------------------------------------------------------------
 
     def outstanding_rows(self, delivery: QueuedDelivery, batch_size: int) -> RowSet:
-        """The rows of a delivered batch that are to be handed out. Called with the lock held.
+        """The rows of a delivered batch that are to be handed out.
 
-        Rows that were acknowledged are not, nor those that a seek into the batch leaves out.
+        Rows that were acknowledged are not, nor those that a seek into the batch leaves out. Called with the
+        lock held.
         """
         rows, ledger_id, entry_id = delivery.rows, delivery.ledger_id, delivery.first_entry_id
         if skipped := self.skipped.of((ledger_id, entry_id), batch_size, delivery.generation):
@@ -296,7 +298,7 @@ class PartitionDeliveries:
     def leave_out(self, delivery: QueuedDelivery, error: PulsarException) -> bool:
         """Count a block that cannot be read as consumed; it stays unacknowledged.
 
-        True if it was trimmed before a cursor that holds nothing back came to it: nobody needs to know.
+        True if it was trimmed before a cursor that holds nothing back came to it: that is no error.
         """
         is_trimmed = (
             isinstance(error, SegmentGone)
@@ -317,7 +319,7 @@ class PartitionDeliveries:
             return False
         return not delivery.length or (delivery.data is None and not self._target.files.has(delivery.path))
 
-    # --- what requests name -----------------------------------------------------------------------
+    # --- for requests ------------------------------------------------------------------------------
 
     def received(self) -> tuple[int, int]:
         """The numbering of deliveries, and the number of the last one."""

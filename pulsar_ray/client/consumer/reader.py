@@ -15,10 +15,10 @@ from pulsar_ray.model.message_id import MessageId
 
 
 class Reader(OpenedLater):
-    """Reads a topic from a message id on; holds nothing back and leaves no subscription behind. Thread-safe.
+    """Reads a topic from a message id on. Thread-safe.
 
-    After a crash of its dispatcher it goes on behind what it had received; messages that retention trimmed
-    are skipped.
+    It holds nothing back and leaves no subscription behind. After a crash of its dispatcher it goes on behind
+    what it had received; messages that retention trimmed are skipped.
     """
 
     def __init__(self, client: ConsumerClient, consumer: Consumer, arguments: dict[str, Any]) -> None:
@@ -59,7 +59,10 @@ class Reader(OpenedLater):
         return self._consumer.has_message_available()
 
     def seek(self, messageid: MessageId | int) -> None:
-        """Go on behind this message (at it with `start_message_id_inclusive`), or at a publish time in ms."""
+        """Go on behind a message, or at a publish time in ms.
+
+        With `start_message_id_inclusive` it goes on at the message.
+        """
         self._consumer.seek(messageid)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Where a seek or a reader starts, as the dispatcher is told, and what of a batch the client leaves out."""
+"""The position where a seek or reader starts, and batch rows before it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pulsar_ray.model.row_ranges import NO_ROWS, RowRanges
 
 
 class StartPosition(NamedTuple):
-    """`target` are the arguments of a dispatcher's seek.
+    """A position for a dispatcher, and the rows that the client skips.
 
-    `skip` is (ledger id, entry id, rows): that many rows at the start of a batch lie before a position inside
-    it. The dispatcher delivers the whole entry.
+    `target` are the arguments of a dispatcher's seek. `skip` is (ledger id, entry id, rows): that many rows
+    at the start of a batch lie before a position inside it. The dispatcher delivers the whole entry.
     """
 
     target: dict[str, Any]
@@ -21,9 +21,9 @@ class StartPosition(NamedTuple):
 
     @classmethod
     def at(cls, messageid: MessageId | int, inclusive: bool) -> StartPosition:
-        """Behind a message id, at it with `inclusive`; or at the first message published at a time in ms.
+        """Begin behind a message id, or at a publish time in ms.
 
-        Raises ValueError for values that no id has.
+        With `inclusive` it begins at the message. Raises ValueError for values that no id has.
         """
         if isinstance(messageid, MessageId):
             messageid.check()
@@ -31,15 +31,19 @@ class StartPosition(NamedTuple):
 
 
 class SkippedRows:
-    """Of one partition; ends with the next seek, whoever makes it. The consumer's lock guards it."""
+    """Knows rows of one partition that are left out, until the next seek.
+
+    The consumer's lock guards it.
+    """
 
     def __init__(self) -> None:
         self._of: tuple[int, int, int] | None = None
         self._seeks = 0
 
     def begin(self, skip: tuple[int, int, int] | None, generation: int) -> None:
-        """`skip` are (ledger id, entry id, rows): so many from its start on do not count, in a generation of
-        as many seeks.
+        """Leave out rows in generations of as many seeks.
+
+        `skip` is (ledger id, entry id, rows): so many rows from the batch's start on.
         """
         self._of, self._seeks = skip, seeks_of(generation)
 

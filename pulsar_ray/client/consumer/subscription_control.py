@@ -1,4 +1,4 @@
-"""Requests to all dispatchers of a consumer's subscription: what is stored, and where to go on."""
+"""Requests to all dispatchers of a consumer's subscription."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from pulsar_ray.transport.cluster import PartitionRoute
 
 
 class SubscriptionControl:
-    """Asks the partitions that are there; `deadline` is until when a request that starts now may take."""
+    """Seeks, and asks what is stored, at the partitions that are not away.
+
+    `deadline` returns when a request that starts now has to be answered.
+    """
 
     def __init__(self, core: ConsumerCore, deadline: Callable[[], float]) -> None:
         self._core = core
@@ -50,7 +53,7 @@ class SubscriptionControl:
                 partition.seek(start, self._deadline())
 
     def seek_last(self) -> None:
-        """Go on at the newest message that is stored, or at the next where none is stored yet."""
+        """Go on at the newest stored message, or where none is stored at the next."""
         for partition, last in self._ask("last_message"):
             newest = _last_id(partition.route, last)
             if newest.entry_id() >= 0:
@@ -67,7 +70,7 @@ class SubscriptionControl:
         self._ask("check_unsubscribe")
 
     def _ask(self, method: str) -> list[tuple[PartitionConsumer, Any]]:
-        """The answers of the partitions that are there, without those of topics that are being deleted."""
+        """The answers of partitions that are neither away nor being deleted."""
         answers = []
         for partition in self._partitions.there():
             with self._unless_deleted():
@@ -102,9 +105,9 @@ class SubscriptionControl:
         return [partition]
 
     def _check_names(self, partition: PartitionConsumer, messageid: MessageId) -> None:
-        """Raise OperationNotSupported unless an id without a topic is one of the partition all the same.
+        """Raise OperationNotSupported unless an id without a topic belongs to the partition.
 
-        Its ledger tells: a ledger's id has the number of its partition in it, which no other partition gets.
+        A ledger's id contains the number of its partition, which no other partition gets.
         """
         last = partition.call("last_message", self._deadline())
         if messageid.ledger_id() >> LEDGER_COUNTER_BITS != last["position"][0] >> LEDGER_COUNTER_BITS:

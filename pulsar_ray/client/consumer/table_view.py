@@ -54,7 +54,7 @@ class TableView:
         self._listeners: list[Listener] = []
 
     def load(self) -> None:
-        """Take in what is stored by now, then follow in a thread. Raises what reading raises."""
+        """Read all messages stored by now, then follow in a thread. Raises what reading raises."""
         stored = {last.topic_name: last for last in self._consumer.get_last_message_ids() if last.topic_name}
         while stored and self._consumer.has_message_available():
             view = self._take()
@@ -122,10 +122,10 @@ class TableView:
             callback(key, self._schema.decode(data))
 
     def for_each_and_listen(self, callback: Listener) -> None:
-        """Call `callback(key, value)` for every key now, then for every update, in a thread of the view's.
+        """Call `callback(key, value)` for every key now, then for every update.
 
-        No update is left out in between. A removed key comes with an empty value. What it raises on an update
-        is logged.
+        Updates come in a thread of the view's, and none is left out in between. A removed key comes with an
+        empty value. Exceptions of the callback at an update are logged.
         """
         _check_callback(callback)
         with self._lock:

@@ -1,4 +1,4 @@
-"""Keeps a consumer on all partitions that it is to have, while topics come, grow and go."""
+"""The periodic look that keeps a consumer on all its partitions while topics change."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ ABSENT_LOOK_S = 3.0
 
 
 class TopicDiscovery(PeriodicLook):
-    """Looks every `period_s` seconds what there is.
+    """Compares existing partitions with the consumer's every `period_s` seconds.
 
-    `find` gives the partitions there are, `attach` opens one that is new and adds it to the core. What fails
-    is tried again at the next look; while partitions are away looks follow each other sooner. A topic whose
+    `find` returns the existing partitions, `attach` opens a new one and adds it to the core. A failed attempt
+    is repeated at the next look; while partitions are away looks follow each other sooner. A topic whose
     subscription was deleted is left alone until the topic itself has been deleted, or a consumer would bring
     back what an administrator has deleted.
     """
@@ -38,7 +38,7 @@ class TopicDiscovery(PeriodicLook):
 
     @property
     def pause_s(self) -> float:
-        """Less while partitions are away, which may be back at any moment."""
+        """Seconds to the next look: fewer while partitions are away, which may be back soon."""
         return min(self._period_s, ABSENT_LOOK_S) if self._core.partitions.absent else self._period_s
 
     def _look(self) -> None:

@@ -1,4 +1,4 @@
-"""Which topics a regular expression means: whole names within one namespace."""
+"""Topics that a regular expression matches: whole names within one namespace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which partitions a consumer is to have: of one topic, of a list, or of what a pattern matches by now."""
+"""The partitions a consumer is to have: of one topic, a list, or a pattern."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from pulsar_ray.transport.cluster import PartitionRoute
 
 
 class TopicSelection(Protocol):
-    """`name` is what the consumer says of itself."""
+    """Finds the partitions of a consumer; `name` is what its `topic()` returns."""
 
     name: str
     may_change: bool
     """Whether `routes` may have another answer later."""
 
     def routes(self, links: ActorLinks, deadline: float, *, create: bool) -> list[PartitionRoute]:
-        """The partitions there are now, those of a topic by index; with `create` topics come into being.
+        """The partitions that exist now, those of a topic by index.
 
-        Raises what finding them raises.
+        With `create` topics are created if they may be. Raises what finding them raises.
         """
 
 
 def selection_of(options: ConsumerOptions) -> TopicSelection:
-    """What the `topic` argument means. Raises InvalidTopicName."""
+    """The topics that a consumer's `topic` argument selects. Raises InvalidTopicName."""
     if isinstance(options.topic, str):
         return _OneTopic(options.topic)
     if isinstance(options.topic, re.Pattern):
@@ -51,7 +51,7 @@ class _OneTopic:
 
 
 class _ListedTopics:
-    """One that does not exist and may not be created is waited for."""
+    """Waits for a topic that does not exist and may not be created."""
 
     def __init__(self, topics: list[str]) -> None:
         self._topics = list(dict.fromkeys(TopicName.parse(topic) for topic in topics))

@@ -1,4 +1,4 @@
-"""Who waits for one message without a thread: futures of the synchronous client, and of event loops."""
+"""Receivers that wait for one message without a thread: futures, also those of event loops."""
 
 from __future__ import annotations
 
@@ -14,20 +14,23 @@ from pulsar_ray.errors import PulsarException
 
 
 class Receiver(Protocol):
-    """Gets one message, or an error. Called by whoever brings messages."""
+    """Gets one message, or an error, from the thread that brings messages."""
 
     def give(self, message: Message, origin: Origin) -> bool:
-        """False if it does not want it any more: the next one gets it."""
+        """Take a message. False if the receiver waits no more: the next one gets it."""
 
     def fail(self, error: PulsarException) -> bool:
-        """False if it does not want that any more."""
+        """Take an error. False if the receiver waits no more."""
 
 
 class WaitingReceivers(deque[Receiver]):
-    """In the order they came; more may come, and some may leave, while others are served."""
+    """Keeps receivers in their order; they may come and leave while others are served."""
 
     def offer(self, takes: Callable[[Receiver], bool]) -> bool:
-        """Whether one took it; those who are asked before and do not want it wait no more."""
+        """Offer something to one receiver after the other; True once one took it.
+
+        Those that did not want it wait no more.
+        """
         while self:
             with suppress(IndexError):  # another thread took the last one away
                 if takes(self.popleft()):
@@ -35,13 +38,13 @@ class WaitingReceivers(deque[Receiver]):
         return False
 
     def fail(self, error: PulsarException) -> None:
-        """All of them wait no more."""
+        """Fail all receivers with the error."""
         while self.offer(lambda receiver: receiver.fail(error)):
             pass
 
 
 class FutureReceiver:
-    """What `receive_async` waits with."""
+    """Waits for `receive_async`, with a future."""
 
     def __init__(self) -> None:
         self.future: Future[Message] = Future()

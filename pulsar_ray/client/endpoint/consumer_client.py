@@ -9,7 +9,7 @@ from pulsar_ray.transport.actor_link import ActorLink
 
 
 class ConsumerClient(Protocol):
-    """Opens consumers and readers, and is told when one has closed."""
+    """Opens consumers and readers, and forgets them when they have closed."""
 
     operation_timeout_s: float
 

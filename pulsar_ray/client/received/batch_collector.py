@@ -1,4 +1,4 @@
-"""Rows taken out of a receiver queue for one call, up to so many messages and bytes."""
+"""Collection of rows from a receiver queue for one call, up to its limits."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ FOREVER_S = 1e9
 
 
 class BatchCollector:
-    """What is there once the first came, or with `fills` as many as come until a limit is reached.
+    """Collects rows up to a number of messages and bytes.
 
-    A message above `max_bytes` comes alone.
+    With `fills` it waits until a limit is reached, else it has enough once the first rows came. A message
+    above `max_bytes` comes alone.
     """
 
     def __init__(self, max_messages: int, max_bytes: int, *, fills: bool) -> None:
@@ -27,11 +28,14 @@ class BatchCollector:
 
     @property
     def is_enough(self) -> bool:
-        """Whether nothing more has to be waited for."""
+        """Whether the call need not wait for more."""
         return self.is_full or (bool(self.parts) and not self._fills)
 
     def add(self, part: BlockRows, origin: Origin) -> int:
-        """Take as many rows from the part's start as fit, and say how many; with less than all it is full."""
+        """Take as many rows from the part's start as fit; returns their number.
+
+        The collector is full if these are not all.
+        """
         block, rows = part
         count = len(rows)
         if count < self._messages_left and block.decoded.header.uncompressed_length < self._bytes_left:
@@ -57,7 +61,7 @@ class BatchCollector:
 
 
 def batch_limits(policy: ConsumerBatchReceivePolicy | None) -> tuple[BatchCollector, float]:
-    """What a batch receive takes, and for how long it waits, in seconds."""
+    """A collector for one batch receive, and how long it waits, in seconds."""
     limits = policy or DEFAULT_BATCH_RECEIVE_POLICY
     most = limits.max_num_message if limits.max_num_message > 0 else 2**31
     size = limits.max_num_bytes if limits.max_num_bytes > 0 else 2**62
@@ -66,7 +70,7 @@ def batch_limits(policy: ConsumerBatchReceivePolicy | None) -> tuple[BatchCollec
 
 
 def receive_timeout_s(timeout_millis: int) -> float:
-    """In seconds. Raises ValueError for what is no int."""
+    """The timeout in seconds. Raises ValueError for anything but an int."""
     if not isinstance(timeout_millis, int):
         raise ValueError(f"timeout_millis={timeout_millis!r}: give an int (ms) or None")
     return timeout_millis / 1000

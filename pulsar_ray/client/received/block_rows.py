@@ -1,4 +1,4 @@
-"""Some rows of a received block: what a receiver queue hands out at once, and what batches consist of."""
+"""Rows of a received block, as receiver queues and batches hand them out."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def row_numbers(rows: Rows) -> NDArray[np.int64]:
 
 
 def items_of(column: Sequence[T], rows: Rows) -> list[T]:
-    """What a column of the block has in these rows."""
+    """The items of a column in these rows."""
     if isinstance(rows, range):
         return list(column[rows.start : rows.stop])
     return [column[row] for row in rows]

@@ -1,4 +1,4 @@
-"""What a consumer hands out: a message as a row of a received block, and lists of messages made lazily."""
+"""Received messages: rows of a received block, and lists of messages made lazily."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from pulsar_ray.model.position import entry_at
 
 
 class Message:
-    """One received message. It keeps its whole block in memory, so copy what you mean to keep for long.
+    """One received message, a `row` of a `block`.
 
-    `block` and `row` say where it stands; they are not part of the official client.
+    It keeps its whole block in memory, so copy what you mean to keep for long. `block` and `row` are not part
+    of the official client.
     """
 
     __slots__ = ("block", "row")
@@ -53,7 +54,7 @@ class Message:
         return "" if column is None else column[self.row] or ""
 
     def publish_timestamp(self) -> int:
-        """When the producer sent it, in ms since 1970; the messages of a batch share its first one's."""
+        """When the producer sent it, in ms since 1970; messages of a batch share one."""
         return self.block.publish_time_ms
 
     def event_timestamp(self) -> int:
@@ -62,7 +63,10 @@ class Message:
         return 0 if column is None else column[self.row] or 0
 
     def message_id(self) -> MessageId:
-        """Where it is stored; knows its topic, so that it can be acknowledged on a multi-topic consumer."""
+        """The place where it is stored, and its topic.
+
+        So it can be acknowledged by its id on a consumer of several topics, too.
+        """
         block = self.block
         if block.is_batch:
             return MessageId(
@@ -110,10 +114,10 @@ class Message:
 
 
 class MessageBatchView(Sequence[Message]):
-    """Messages in order, whose objects are made when looked at and not kept: thousands of live objects would
-    be work for the garbage collector at every step.
+    """Messages in order, whose objects are made when looked at and not kept.
 
-    `acknowledge` takes it whole by its `parts`, without making any object.
+    Thousands of live objects would be work for the garbage collector at every step. `acknowledge` takes it
+    whole by its `parts`, without making any object.
     """
 
     __slots__ = ("_ends", "parts")

@@ -1,4 +1,4 @@
-"""A delivery in the receiver queue, and the partition it came from as the queue knows it."""
+"""A delivery in the receiver queue, and its source as the queue knows it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class DeliverySource(Protocol):
     consumed: int
     """Messages that left the queue, since the consumer's incarnation began."""
     generation: int
-    """Rewinds by now: deliveries of an earlier generation are void."""
+    """Seeks and rewinds by now: deliveries of an earlier generation are void."""
     decode: Callable[[QueuedDelivery], ReceivedBlock]
 
     @property

@@ -1,4 +1,4 @@
-"""One granted block in the client's memory: what its messages share, and their columns."""
+"""A received block in the client's memory: shared fields of its messages, and their columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ReceivedBlock:
     """The messages of one block, column by column.
 
     The lists (`values`, `keys`, ...) have one item per row of the whole block, also for rows that were not
-    granted, and are made when first asked for; None stands for a column that no message has.
+    delivered, and are made when first asked for; None stands for a column that no message has.
     """
 
     __slots__ = (
@@ -98,7 +98,10 @@ class ReceivedBlock:
         event_time: int | None = None,
         publish_time_ms: int = 0,
     ) -> ReceivedBlock:
-        """One message that is not stored yet, for a custom router to look at; its id is (-1,-1,-1,-1)."""
+        """One message that is not stored yet, for a custom router.
+
+        Its id is (-1,-1,-1,-1).
+        """
         block = cls.__new__(cls)
         block.topic_name = topic_name
         block.partition = -1

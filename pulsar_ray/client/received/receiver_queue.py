@@ -1,4 +1,4 @@
-"""A receiver queue: what was delivered and has not been handed to the application yet, in order."""
+"""The receiver queue: delivered messages that the application has not been handed yet."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ from pulsar_ray.model.row_sets import RowSet, first
 
 
 class ReceiverQueue:
-    """First the rows that are being handed out, then parts of decoded blocks, then grants.
+    """Holds the rows being handed out, then parts of decoded blocks, then deliveries.
 
-    The consumer's lock guards it, with one exception: anybody may take the next of `messages`. Rows that are
-    being handed out count as consumed at their source.
+    The consumer's lock guards it, with one exception: any thread may take the next of `messages`. Rows that
+    are being handed out count as consumed at their source.
     """
 
     def __init__(self) -> None:
         self.messages: Iterator[Message] = iter(())
-        """The rows being handed out. It steps in C over a list or range, so that no lock is needed."""
+        """The messages being handed out.
+
+        The iterator steps in C over a list or range, so that no lock is needed.
+        """
         self.source: DeliverySource | None = None
-        """Where they come from."""
+        """The partition whose messages are being handed out."""
         self.deliveries: deque[QueuedDelivery] = deque()
         self._block: ReceivedBlock | None = None
         self._rows: Iterator[int] = iter(())
@@ -43,7 +46,7 @@ class ReceiverQueue:
 
     @property
     def head(self) -> QueuedDelivery | None:
-        """What is handed out next, if it is not decoded yet."""
+        """The delivery that is handed out next, if it is not decoded yet."""
         if self._parts or operator.length_hint(self._rows) or not self.deliveries:
             return None
         return self.deliveries[0]
@@ -58,7 +61,10 @@ class ReceiverQueue:
     def add(
         self, block: ReceivedBlock, rows: RowSet, source: DeliverySource, at_once: int
     ) -> tuple[BlockRows, DeliverySource] | None:
-        """Queue rows of a decoded block, in parts of so many, where none wait; take the first part."""
+        """Queue rows of a decoded block, in parts of `at_once`; take the first part.
+
+        No part may wait in the queue.
+        """
         numbers = rows_in(rows)
         if 0 < len(numbers) <= at_once:
             source.consumed += len(numbers)
@@ -76,24 +82,24 @@ class ReceiverQueue:
         return part, source
 
     def put_back(self, part: BlockRows, source: DeliverySource) -> None:
-        """A part that was taken is the next one again."""
+        """Put a part that was taken back in front."""
         self._parts.appendleft((part, source))
         source.consumed -= len(part.rows)
 
     def hand_out(self, part: BlockRows, source: DeliverySource) -> None:
-        """These rows are the next `messages`; none may be left of those before."""
+        """Make these rows the next `messages`; none may be left of those before."""
         self._block, self.source = part.block, source
         self._rows = iter(part.rows)
         self.messages = map(Message, repeat(part.block), self._rows)
 
     def return_rest(self) -> None:
-        """What is left of the rows being handed out is the next part again."""
+        """Put rows that are left of those being handed out back in front."""
         rest = list(self._rows)
         if rest and self._block is not None and self.source is not None:
             self.put_back(BlockRows(self._block, rest), self.source)
 
     def take_all(self, source: DeliverySource) -> list[PlacedRows]:
-        """Forget what there is of a source, and return it; it counts as consumed."""
+        """Remove and return all rows of a source; they count as consumed."""
         taken = [(*delivery.key, delivery.rows) for delivery in self.deliveries if delivery.source is source]
         self.deliveries = deque(delivery for delivery in self.deliveries if delivery.source is not source)
         taken += [_held(part) for part, owner in self._parts if owner is source]
@@ -106,8 +112,9 @@ class ReceiverQueue:
         return taken
 
     def oldest_of(self, source: DeliverySource) -> tuple[int, int, int] | None:
-        """The first message of a source that the application has not been given: (ledger id, first entry
-        id of its block, row).
+        """The first message of a source in the queue.
+
+        Returns (ledger id, first entry id of its block, row), or None.
         """
         waiting = [
             (*delivery.key, first(delivery.rows)) for delivery in self.deliveries if delivery.source is source

@@ -17,7 +17,7 @@ MAX_OPEN_FILES = 64
 
 
 class _OpenSegment:
-    """A file, and the blocks of it that somebody uses. Whoever has the lock reads."""
+    """A file, and its blocks that are in use. A thread reads under the lock."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -27,7 +27,7 @@ class _OpenSegment:
         self.is_closed = False
 
     def close(self) -> None:
-        """Wait for who reads, and close the file."""
+        """Wait for a thread that reads, and close the file."""
         with self.lock:
             self.is_closed = True
             self.reader.close()
@@ -50,13 +50,13 @@ class SegmentFiles:
         self._memory = BlockMemory()
 
     def decoded_block(self, path: str, offset: int, length: int) -> DecodedBlock:
-        """A granted block. Raises SegmentGone, and what decoding it raises."""
+        """A delivered block. Raises SegmentGone, and what decoding it raises."""
         while True:
             segment = self._newest
             if segment is None or segment.path != path:
                 segment = self._segment(path)
             block = segment.blocks.get(offset)
-            if block is not None:  # many who are told of a block at once need not wait for each other
+            if block is not None:  # threads that get a block at once need not wait for each other
                 return block
             with segment.lock:
                 if segment.is_closed:  # others opened so many files meanwhile

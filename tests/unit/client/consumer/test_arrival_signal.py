@@ -19,9 +19,9 @@ def test_listeners_are_called_with_the_lock_held_until_they_are_removed() -> Non
 
     with lock:
         arrivals.add_listener(listen)
-        arrivals.tell()
+        arrivals.notify()
         arrivals.remove_listener(listen)
-        arrivals.tell()
+        arrivals.notify()
     assert told == [True]
 
 
@@ -44,11 +44,11 @@ def test_threads_that_sleep_wake_for_what_they_wait_for() -> None:
         sleeper.start()
     assert asked.wait(WAIT_S)
     with lock:
-        arrivals.tell()  # of something else
+        arrivals.notify()  # of something else
     assert not woken
     with lock:
         come.append("it")
-        arrivals.tell()
+        arrivals.notify()
     for sleeper in sleepers:
         sleeper.join(WAIT_S)
     assert woken == [True, True]
@@ -67,4 +67,4 @@ def test_a_forked_child_waits_with_a_lock_of_its_own() -> None:
     arrivals.forked(own)
     assert not arrivals.wait_for(lambda: not own.locked(), 0.0)
     with own:
-        arrivals.tell()
+        arrivals.notify()

@@ -60,7 +60,7 @@ def test_it_is_reported_at_once_where_nothing_is_known_of_it_or_when_progress_ha
     credit.due_report(100, 0, 0)
     assert credit.due_report(100, 7, 2, always=True) == Credit(3, 107, 2, 7)
     assert credit.due_report(100, 8, 2) is None
-    credit.unsay()
+    credit.forget_reports()
     assert credit.due_report(100, 8, 2) == Credit(3, 108, 2, 8)
-    credit.unsay()
+    credit.forget_reports()
     assert credit.early_report(100, 8, 2) == Credit(3, 108, 2, 8)
