@@ -202,7 +202,9 @@ class Consumer(LazyHandle[LoopConsumer]):
 
     async def _say(self, partition: PartitionConsumer) -> None:
         del self._confirming[partition]
-        await all_answered(partition.acks.send_durably(), time.monotonic() + self._client.operation_timeout_s)
+        await all_answered(
+            partition.ack_sender.send_durably(), time.monotonic() + self._client.operation_timeout_s
+        )
 
     # --- control ----------------------------------------------------------------------------------
 

@@ -141,11 +141,11 @@ class LoopConsumer(Consumer):
     def _added(self, partition: PartitionConsumer) -> None:
         self._core.check()
         if partition.session.is_abandoned:
-            partition.acks.forget()
+            partition.ack_sender.forget()
         elif self._options.ack_receipt_enabled:
             self.__dict__.setdefault("added", []).append(partition)
         else:
-            partition.acks.added()
+            partition.ack_sender.added()
 
     def take_added(self) -> list[PartitionConsumer]:
         """Partitions with acknowledgments that have to be confirmed and were not sent yet."""

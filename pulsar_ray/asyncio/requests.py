@@ -22,7 +22,7 @@ async def call_partition(partition: PartitionConsumer, method: str, deadline: fl
 
     Made again if the carrier is lost.
     """
-    partition.acks.flush()
+    partition.ack_sender.flush()
     link = partition.link
     while True:
         if not link.is_attached:

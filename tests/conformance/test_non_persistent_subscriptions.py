@@ -73,7 +73,7 @@ def test_what_is_not_acknowledged_is_not_remembered_either(client: Client) -> No
         producer.send(value)
         consumer.receive(WAIT_MS)
     (partition,) = consumer._core.partitions.all
-    assert len(partition.acks.unacked) == 0
+    assert len(partition.ack_sender.unacked) == 0
 
 
 def test_exclusive_and_shared_keep_their_rules(client: Client, broker: Broker) -> None:

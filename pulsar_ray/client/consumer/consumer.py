@@ -166,7 +166,7 @@ class Consumer(OpenedLater):
         if type(message) is Message:
             block, core = message.block, self._core
             partition = self._partitions.single or self._partitions.of(block.topic_name, block.partition)
-            sender = partition.acks
+            sender = partition.ack_sender
             acks = sender.acks
             with core.lock:
                 if block is acks.block:
@@ -193,11 +193,11 @@ class Consumer(OpenedLater):
     def _added(self, partition: PartitionConsumer) -> None:
         self._core.check()
         if partition.session.is_abandoned:
-            partition.acks.forget()
+            partition.ack_sender.forget()
         elif self._options.ack_receipt_enabled:
-            partition.acks.acknowledge_durably(self._deadline())
+            partition.ack_sender.acknowledge_durably(self._deadline())
         else:
-            partition.acks.added()
+            partition.ack_sender.added()
 
     def acknowledge_cumulative(self, message: Message | MessageId) -> None:
         """Acknowledge everything up to and including this message, within its partition.
@@ -299,7 +299,7 @@ class Consumer(OpenedLater):
             # Done before, and the answer was lost; or gone with its topic.
             with contextlib.suppress(SubscriptionNotFound, TopicNotFound):
                 partition.session.unsubscribe(self._deadline())
-            partition.acks.forget()
+            partition.ack_sender.forget()
         self._ending.leave(lambda: self._leave(quietly=True))
         if self._options.subscription_mode == SubscriptionMode.Durable:
             # The dispatcher of others serves all of their partition.

@@ -40,13 +40,13 @@ class ConsumerAcks:
         if not _may_exist(message_id):
             return
         with self._core.lock:
-            size = message_id.batch_size() or partition.acks.unacked.batch_size(ledger_id, entry_id)
+            size = message_id.batch_size() or partition.ack_sender.unacked.batch_size(ledger_id, entry_id)
             if row < 0:
-                partition.acks.acks.add(ledger_id, entry_id)
+                partition.ack_sender.acks.add(ledger_id, entry_id)
             elif not size:
-                partition.acks.acks.add_rows(ledger_id, entry_id, ((row, row + 1),))
+                partition.ack_sender.acks.add_rows(ledger_id, entry_id, ((row, row + 1),))
             elif row < size:
-                partition.acks.acks.add_row(ledger_id, entry_id, row, size)
+                partition.ack_sender.acks.add_row(ledger_id, entry_id, row, size)
         self._added(partition)
 
     def add_parts(self, parts: Iterable[BlockRows]) -> None:
@@ -57,7 +57,7 @@ class ConsumerAcks:
             for block, rows in parts:
                 partition = single or self._partitions.of(block.topic_name, block.partition)
                 touched.add(partition)
-                partition.acks.acks.add_part(block, rows)
+                partition.ack_sender.acks.add_part(block, rows)
         for partition in touched:
             self._added(partition)
 
@@ -84,8 +84,10 @@ class ConsumerAcks:
             )
             return
         with self._core.lock:
-            size = message_id.batch_size() or partition.acks.unacked.batch_size(ledger_id, entry_id)
-            partition.acks.acks.add_cumulative(ledger_id, entry_id, row if row >= 0 else WHOLE_ENTRY, size)
+            size = message_id.batch_size() or partition.ack_sender.unacked.batch_size(ledger_id, entry_id)
+            partition.ack_sender.acks.add_cumulative(
+                ledger_id, entry_id, row if row >= 0 else WHOLE_ENTRY, size
+            )
         self._added(partition)
 
     def add_table(self, table: pa.Table) -> None:
@@ -94,10 +96,10 @@ class ConsumerAcks:
             partition = self._partitions.of(topic, -1)
             with self._core.lock:
                 for entries in positions.ranges:
-                    partition.acks.acks.add_range(*entries)
+                    partition.ack_sender.acks.add_range(*entries)
                 for ledger_id, entry_id, rows in positions.batch_rows:
-                    size = partition.acks.unacked.batch_size(ledger_id, entry_id)
-                    partition.acks.acks.add_rows(ledger_id, entry_id, rows, size)
+                    size = partition.ack_sender.unacked.batch_size(ledger_id, entry_id)
+                    partition.ack_sender.acks.add_rows(ledger_id, entry_id, rows, size)
             self._added(partition)
 
     def add_negative(self, message: Message | MessageId) -> None:
@@ -121,8 +123,8 @@ class ConsumerAcks:
                 f"negative_acknowledge takes a Message or MessageId, not {type(message).__name__}"
             )
         with self._core.lock:
-            partition.acks.nacks.add(*key, time.monotonic_ns() // 1_000_000, rows)
-        partition.acks.nacks_added()
+            partition.ack_sender.nacks.add(*key, time.monotonic_ns() // 1_000_000, rows)
+        partition.ack_sender.nacks_added()
 
     def add_negative_table(self, table: pa.Table) -> None:
         """Have the rows of a received table delivered again."""
@@ -131,8 +133,8 @@ class ConsumerAcks:
             partition = self._partitions.of(topic, -1)
             with self._core.lock:
                 for ledger_id, entry_id, rows, count in nacks:
-                    partition.acks.nacks.add(ledger_id, entry_id, count, now_ms, rows)
-            partition.acks.nacks_added()
+                    partition.ack_sender.nacks.add(ledger_id, entry_id, count, now_ms, rows)
+            partition.ack_sender.nacks_added()
 
 
 def _may_exist(message_id: MessageId) -> bool:

@@ -55,7 +55,7 @@ class DispatcherSession:
         consumer_id: int,
         owner: SessionOwner,
         requests: UnansweredRequests,
-        acks: AckSender,
+        ack_sender: AckSender,
         on_request: Callable[[Any, memoryview], None],
         lock: threading.Lock,
     ) -> None:
@@ -66,7 +66,7 @@ class DispatcherSession:
         """Why it will not be open again: the subscription was deleted or refuses this consumer."""
         self._owner = owner
         self._requests = requests
-        self._acks = acks
+        self._ack_sender = ack_sender
         self._lock = lock
         self._attached: AttachReply | None = None
         self._is_opening = False
@@ -103,7 +103,7 @@ class DispatcherSession:
             raise
         except BaseException as error:
             self.is_abandoned = True
-            self._acks.forget()  # a thread that closes the consumer meanwhile waits no longer
+            self._ack_sender.forget()  # a thread that closes the consumer meanwhile waits no longer
             # Asked twice, after a loss, it may have been refused once and opened once.
             withdrawn = Withdrawn(link, self.consumer_id, self._leaving)
             if isinstance(error, PulsarException):
@@ -170,7 +170,7 @@ class DispatcherSession:
         self.is_abandoned = True
         self._requests.link.remove_endpoint(self.consumer_id)
         self._requests.is_open = False
-        self._acks.forget()
+        self._ack_sender.forget()
 
     def is_gone(self) -> bool:
         """Whether nothing is left to close: the session was refused, or abandoned."""
@@ -183,7 +183,7 @@ class DispatcherSession:
         partition is away: what was acknowledged last may come again.
         """
         link = self._requests.link
-        had_to_send = bool(self._acks.acks.count or self._requests.unanswered())
+        had_to_send = bool(self._ack_sender.acks.count or self._requests.unanswered())
         try:
             # Another partition's refusal may have ended the consumer: this session is open all the same.
             if not (self.is_gone() or isinstance(why_ended, ForkedClient)):
@@ -209,7 +209,7 @@ class DispatcherSession:
         """
         with self._one_leaves:
             if not self._has_left:
-                self._acks.send(at_once=True)
+                self._ack_sender.send(at_once=True)
                 self._leave(deadline)
                 self._has_left = True
 

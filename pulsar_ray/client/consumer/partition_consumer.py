@@ -73,9 +73,9 @@ class PartitionConsumer:
             owner.lock,
             is_stored=is_stored,
         )
-        self.acks = AckSender(consumer_id, state, self.deliveries, options, owner.lock)
+        self.ack_sender = AckSender(consumer_id, state, self.deliveries, options, owner.lock)
         self.session = DispatcherSession(
-            consumer_id, self, self.requests, self.acks, self.deliveries.on_request, owner.lock
+            consumer_id, self, self.requests, self.ack_sender, self.deliveries.on_request, owner.lock
         )
         self._owner = owner
         self._incarnation = secrets.randbits(63) | 1
@@ -85,7 +85,7 @@ class PartitionConsumer:
         """Send nothing more, in a forked child."""
         self.requests.forked()
         self.deliveries.forked(lock)
-        self.acks.forked(lock)
+        self.ack_sender.forked(lock)
         self.session.forked(lock)
 
     @property
@@ -122,7 +122,7 @@ class PartitionConsumer:
                 deliveries.reads_files,
                 deliveries.numbering,
                 deliveries.last_number,
-                self.acks.unacked.declared(),
+                self.ack_sender.unacked.declared(),
                 deliveries.start,
                 owner.subscription,
                 deliveries.consumed + owner.queue.messages_of(deliveries),
@@ -146,7 +146,7 @@ class PartitionConsumer:
             self.deliveries.became(True)
         # Before any credit: a dispatcher that does not know them must not deliver these messages again.
         self.requests.send_all()
-        self.acks.flush()
+        self.ack_sender.flush()
         self.deliveries.send_credit()
 
     def session_expired(self) -> None:
@@ -176,7 +176,7 @@ class PartitionConsumer:
         `then` gets the answer before any packet behind it is handed on.
         """
         self._owner.check()
-        self.acks.flush()
+        self.ack_sender.flush()
         return self.link.request(lambda rid: self.session.control(rid, method, arguments), deadline, then)
 
     def has_more_arguments(self) -> dict[str, Any]:
@@ -199,7 +199,7 @@ class PartitionConsumer:
         """Have everything unacknowledged delivered again; queued messages are dropped."""
         if not self.deliveries.is_stored:
             return
-        self.acks.send(at_once=False)
+        self.ack_sender.send(at_once=False)
         # Only what had left the queue before this counts as failed.
         self.deliveries.send_credit(always=True)
         numbering, received = self.deliveries.drop_for_redelivery()

@@ -186,7 +186,7 @@ def test_acknowledged_rows_of_a_batch_that_comes_again_are_not_handed_out() -> N
     deliver(partition, 1, b"a", b"b", b"c")
     first = core.receive(0.0)
     with core.lock:
-        partition.acks.acks.add_message(first.block, first.row)
+        partition.ack_sender.acks.add_message(first.block, first.row)
     deliver(partition, 2, b"a", b"b", b"c", generation=1, entry_id=0)
     assert [core.receive(0.0).data() for _ in range(2)] == [b"b", b"c"]
     assert partition.deliveries.consumed == 3 + 3, "rows that are left out count as consumed"
@@ -200,7 +200,7 @@ def test_a_forked_child_hands_out_nothing_and_cannot_hang() -> None:
     core.forked(ForkedClient())
     with pytest.raises(ForkedClient):
         core.receive(0.0)
-    partition.acks.flush()
+    partition.ack_sender.flush()
     partition.deliveries.send_credit(always=True)
     assert link.credits == [1000]
 

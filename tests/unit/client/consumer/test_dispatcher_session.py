@@ -39,8 +39,10 @@ class Consumer:
     def __init__(self, link: Any) -> None:
         options, lock = ConsumerOptions(topic="t", subscription_name="s"), threading.Lock()
         self.requests = UnansweredRequests(link)
-        self.acks = AckSender(ID, PartitionAcks.stored(options, self.requests), self, options, lock)
-        self.session = DispatcherSession(ID, self, self.requests, self.acks, lambda request, body: None, lock)
+        self.ack_sender = AckSender(ID, PartitionAcks.stored(options, self.requests), self, options, lock)
+        self.session = DispatcherSession(
+            ID, self, self.requests, self.ack_sender, lambda request, body: None, lock
+        )
         self.times_opened = 0
         self.errors: list[PulsarException] = []
         self.times_expired = 0
@@ -169,7 +171,7 @@ def test_it_leaves_behind_the_last_opening_and_then_opens_no_more() -> None:
 
 def test_it_leaves_once_and_behind_what_it_acknowledged() -> None:
     link, consumer = opened()
-    consumer.acks.acks.add(1, 2)
+    consumer.ack_sender.acks.add(1, 2)
     link.answer = lambda _: "done"
     for _ in range(2):
         consumer.session.leave(0.0)
@@ -211,8 +213,8 @@ def test_who_is_refused_once_it_has_unsubscribed_was_heard() -> None:
 
 def test_an_abandoned_one_says_nothing_more() -> None:
     link, consumer = opened()
-    consumer.acks.acks.add(1, 2)
-    said = consumer.acks.send_durably()
+    consumer.ack_sender.acks.add(1, 2)
+    said = consumer.ack_sender.send_durably()
     consumer.session.abandon()
     assert not link.endpoints
     assert said[0].answered.is_set()

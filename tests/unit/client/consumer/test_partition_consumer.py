@@ -52,9 +52,9 @@ def test_what_is_declared_at_a_new_dispatcher_is_what_was_delivered_and_is_not_a
     deliver(partition, 1, b"a")
     deliver(partition, 2, b"b")
     with partition._owner.lock:
-        partition.acks.acks.add(LEDGER, 0)
-    partition.acks.flush()
-    assert len(partition.acks.unacked) == 2, "it is not confirmed yet"
+        partition.ack_sender.acks.add(LEDGER, 0)
+    partition.ack_sender.flush()
+    assert len(partition.ack_sender.unacked) == 2, "it is not confirmed yet"
     (acknowledge,) = link.answer_all()
     assert isinstance(acknowledge, Acknowledge)
     request = partition.open_request(9)
@@ -79,8 +79,8 @@ def test_a_seek_drops_what_is_queued_and_the_acknowledgments_before_it() -> None
     partition, link = open_partition(core)
     deliver(partition, 1, b"a")
     with core.lock:
-        partition.acks.acks.add(LEDGER, 0)
-    waiting = partition.acks.send_durably()
+        partition.ack_sender.acks.add(LEDGER, 0)
+    waiting = partition.ack_sender.send_durably()
     partition.session.on_request(
         Reset(1, after_seeks(1), is_seek=True, last_number=1, granted=1), memoryview(b"")
     )
@@ -135,15 +135,15 @@ def test_a_non_persistent_partition_takes_acknowledgments_without_effect() -> No
     message = core.receive(0.0)
     assert message.message_id().ledger_id() == -1
     with core.lock:
-        partition.acks.acks.add_message(message.block, message.row)
-        partition.acks.nacks.add(-1, -1, 0, 0)
-    partition.acks.added()
-    partition.acks.nacks_added()
+        partition.ack_sender.acks.add_message(message.block, message.row)
+        partition.ack_sender.nacks.add(-1, -1, 0, 0)
+    partition.ack_sender.added()
+    partition.ack_sender.nacks_added()
     partition.redeliver_unacknowledged()
     for callback in link.delayed:
         callback()
     assert not link.asked
-    assert not partition.acks.unacked
+    assert not partition.ack_sender.unacked
     assert partition.open_request(1).credit == 1000 + partition.deliveries.consumed
     assert core.receive(0.0).data() == b"b", "what is queued would not come again"
 
@@ -153,9 +153,9 @@ def test_what_failed_and_was_acknowledged_before_it_is_due_is_told_in_that_order
     partition, link = open_partition(core)
     deliver(partition, 1, b"a")
     with core.lock:
-        partition.acks.nacks.add(LEDGER, 0, 0, 0)
-        partition.acks.acks.add(LEDGER, 0)
-    partition.acks.nacks_added()
+        partition.ack_sender.nacks.add(LEDGER, 0, 0, 0)
+        partition.ack_sender.acks.add(LEDGER, 0)
+    partition.ack_sender.nacks_added()
     (send_nacks,) = link.delayed
     send_nacks()
     assert [type(request) for request, _ in link.asked] == [Acknowledge, NegativeAcknowledge]
@@ -166,7 +166,7 @@ def test_a_partition_that_ends_while_another_thread_closes_it_lets_that_go_on() 
     partition, link = open_partition(core)
     deliver(partition, 1, b"a")
     with core.lock:
-        partition.acks.acks.add(LEDGER, 0)
+        partition.ack_sender.acks.add(LEDGER, 0)
     is_asked, ended = threading.Event(), threading.Event()
 
     def wait(event: threading.Event, _deadline: float) -> bool:
