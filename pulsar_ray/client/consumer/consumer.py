@@ -67,8 +67,8 @@ class Consumer(OpenedLater):
         self._ending = ending or self.known_ending("consumer")
         self._listener: MessageListenerThread | None = None
         self._activity: ListenerRunner | None = None
-        if (told := self._options.consumer_event_listener) is not None:
-            self._tell_activity(told)
+        if (event_listener := self._options.consumer_event_listener) is not None:
+            self._tell_activity(event_listener)
         if (listener := self._options.message_listener) is not None:
             self.hand_to(lambda message: listener(self, message))
 
@@ -256,7 +256,7 @@ class Consumer(OpenedLater):
 
         `MessageId.earliest` and `latest` (behind it there is nothing yet) work for all partitions, other ids
         for their own. Everything not acknowledged before the new position counts as acknowledged; messages
-        behind it come (again). Raises OperationNotSupported if it cannot tell the partition of an id, and
+        behind it come (again). Raises OperationNotSupported if it cannot know the partition of an id, and
         WrongNode, with nothing done, if a partition that it concerns is away.
         """
         self._control.seek(messageid)

@@ -84,7 +84,7 @@ class ConsumerCore:
     def window(self) -> int:
         """Messages each partition may have on its way and in the queue.
 
-        With a queue of 0, one while somebody waits.
+        With a queue of 0 it is one while a thread or receiver waits, else none.
         """
         if self.is_paused:
             return 0

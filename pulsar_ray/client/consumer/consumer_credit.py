@@ -8,7 +8,7 @@ from pulsar_ray.session.requests import Credit
 class ConsumerCredit:
     """Remembers the credit that the dispatcher knows; the consumer's lock guards it.
 
-    Credit is absolute: what was consumed and the window on top. A report tells it when half of a window is
+    Credit is absolute: what was consumed and the window on top. A report is due when half of a window is
     consumed: the next messages are on their way while the other half is.
     """
 

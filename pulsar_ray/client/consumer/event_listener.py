@@ -49,8 +49,8 @@ class EventListenerThread:
     def _run(self) -> None:
         while (change := self._changes.get()) is not None and not self._is_stopped:
             is_active, partition = change
-            tell = self._listener.became_active if is_active else self._listener.became_inactive
+            notify = self._listener.became_active if is_active else self._listener.became_inactive
             try:
-                tell(self._consumer, partition)
+                notify(self._consumer, partition)
             except Exception:
                 logger.exception("a consumer event listener raised")
