@@ -67,6 +67,8 @@ def test_deliveries_that_were_seen_or_are_void_are_dropped() -> None:
     partition, _ = open_partition(core)
     deliver(partition, 1, b"a")
     deliver(partition, 1, b"a")
+    assert core.receive(0.0).data() == b"a"
+    assert not core.has_received()
     deliver(partition, 2, b"b", generation=1)
     deliver(partition, 3, b"c", generation=0)
     deliver(partition, 3, b"d", generation=1, epoch=EPOCH - 1)
