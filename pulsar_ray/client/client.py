@@ -20,7 +20,7 @@ from pulsar_ray.client.consumer.table_view import TableView, refuse_view_of_unst
 from pulsar_ray.client.endpoint.actor_links import ActorLinks
 from pulsar_ray.client.endpoint.cluster_connection import ClusterConnection
 from pulsar_ray.client.endpoint.ending import Ending
-from pulsar_ray.client.endpoint.forking import watch
+from pulsar_ray.client.endpoint.forking import notify_of_forks
 from pulsar_ray.client.endpoint.unpickling import reconnected
 from pulsar_ray.client.options.authentication import Authentication
 from pulsar_ray.client.options.checks import check_optional_text
@@ -36,8 +36,8 @@ from pulsar_ray.client.options.policies import (
 from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.client.options.schema import BytesSchema, Schema
 from pulsar_ray.client.options.service_info import ServiceInfo
-from pulsar_ray.client.producer.opening_producers import ProducerOpening
 from pulsar_ray.client.producer.producer import Producer
+from pulsar_ray.client.producer.producer_factory import ProducerFactory
 from pulsar_ray.client.producer.routing import MessageRouter
 from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException
 from pulsar_ray.launch.connect import Connected
@@ -104,12 +104,12 @@ class Client:
         self._open: list[Producer | Consumer | Reader] = []
         self._ending = Ending("client")
         self._connect_through(ClusterConnection(self._options))
-        watch(self)
+        notify_of_forks(self)
 
     def _connect_through(self, connection: ClusterConnection) -> None:
         self._connection = connection
         self._links = ActorLinks(connection, self._options.transport, self.operation_timeout_s)
-        self._producers = ProducerOpening(self._links, _ENDPOINT_IDS)
+        self._producers = ProducerFactory(self._links, _ENDPOINT_IDS)
         self._consumers = ConsumerFactory(self._links, _ENDPOINT_IDS)
 
     @classmethod

@@ -13,7 +13,7 @@ from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerE
 from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
-from pulsar_ray.client.endpoint.withdrawn import Withdrawn
+from pulsar_ray.client.endpoint.closing_endpoint import ClosingEndpoint
 from pulsar_ray.errors import AlreadyClosed, ConsumerBusy, NotConnected, ProducerBusy, SessionLost, Timeout
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.session.requests import ConsumerOpened
@@ -61,7 +61,7 @@ def test_a_producer_that_closes_while_its_connection_is_away_gives_its_name_back
     wait_until(
         lambda: (
             not closing.is_alive()
-            or isinstance(partition.link._endpoints.get(partition.producer_id), Withdrawn)
+            or isinstance(partition.link._endpoints.get(partition.producer_id), ClosingEndpoint)
         ),
         what="it closes",
     )

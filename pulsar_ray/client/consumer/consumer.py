@@ -22,7 +22,7 @@ from pulsar_ray.client.consumer.waiting_receivers import FutureReceiver
 from pulsar_ray.client.endpoint.close_each import close_each
 from pulsar_ray.client.endpoint.consumer_client import ConsumerClient
 from pulsar_ray.client.endpoint.ending import Ending
-from pulsar_ray.client.endpoint.opened_later import OpenedLater
+from pulsar_ray.client.endpoint.lazy_handle import LazyHandle
 from pulsar_ray.client.options.checks import check_number
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.options.not_yet import reconsume_later_not_yet
@@ -46,7 +46,7 @@ from pulsar_ray.model.enums import SubscriptionMode
 from pulsar_ray.model.message_id import MessageId
 
 
-class Consumer(OpenedLater):
+class Consumer(LazyHandle):
     """Receives from a topic through a subscription. Thread-safe. Made by `Client.subscribe`.
 
     Delivery is at least once: what was not acknowledged durably when something crashed comes again.
@@ -379,7 +379,7 @@ class Consumer(OpenedLater):
 
 def _resubscribe(client: ConsumerClient, options: ConsumerOptions) -> Consumer:
     consumer = Consumer.__new__(Consumer)
-    opening = consumer.open_later(
+    opening = consumer.open_lazily(
         lambda: client.consumer_from(options, consumer),
         _client=client,
         _options=options,

@@ -17,7 +17,7 @@ from pulsar_ray.client.consumer.consumer_partitions import ConsumerPartitions
 from pulsar_ray.client.consumer.event_listener import ActiveChange
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.consumer.waiting_receivers import Receiver, WaitingReceivers
-from pulsar_ray.client.endpoint.forking import watch
+from pulsar_ray.client.endpoint.forking import notify_of_forks
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.received.batch_collector import BatchCollector
 from pulsar_ray.client.received.block_rows import BlockRows
@@ -61,7 +61,7 @@ class ConsumerCore:
         """Called on any thread when `activity` was filled."""
         self.is_paused = options.start_paused and options.message_listener is None
         """Whether no more messages are asked for; those on their way still arrive."""
-        watch(self)
+        notify_of_forks(self)
 
     def forked(self, error: ForkedClient) -> None:
         """Empty the queue in a forked child (see `forking`): only the parent hands it out."""

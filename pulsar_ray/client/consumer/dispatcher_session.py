@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 from pulsar_ray.client.acks.ack_sender import AckSender
 from pulsar_ray.client.acks.unanswered_requests import UnansweredRequests
-from pulsar_ray.client.endpoint.leaving import Leaving
-from pulsar_ray.client.endpoint.reopening import Reopening, open_first
-from pulsar_ray.client.endpoint.withdrawn import Withdrawn
+from pulsar_ray.client.endpoint.closing_endpoint import ClosingEndpoint
+from pulsar_ray.client.endpoint.open_requests import ReopenRequest, request_open
+from pulsar_ray.client.endpoint.pending_close import PendingClose
 from pulsar_ray.errors import (
     AlreadyClosed,
     ForkedClient,
@@ -70,7 +70,7 @@ class DispatcherSession:
         self._lock = lock
         self._attached: AttachReply | None = None
         self._is_opening = False
-        self._leaving = Leaving()
+        self._pending_close = PendingClose()
         self._one_leaves = threading.Lock()
         self._has_left = False
 
@@ -91,10 +91,10 @@ class DispatcherSession:
         self._is_opening = True
         link.add_endpoint(self.consumer_id, self)
         try:
-            opened: ConsumerOpened = open_first(
+            opened: ConsumerOpened = request_open(
                 link,
                 self._owner.open_request,
-                self._leaving,
+                self._pending_close,
                 deadline,
                 then=lambda opened: self._opened(opened, link.attached),
             )
@@ -105,9 +105,9 @@ class DispatcherSession:
             self.is_abandoned = True
             self._ack_sender.forget()  # a thread that closes the consumer meanwhile waits no longer
             # Asked twice, after a loss, it may have been refused once and opened once.
-            withdrawn = Withdrawn(link, self.consumer_id, self._leaving)
+            closing = ClosingEndpoint(link, self.consumer_id, self._pending_close)
             if isinstance(error, PulsarException):
-                withdrawn.wait(deadline)
+                closing.wait(deadline)
             raise
         finally:
             self._is_opening = False
@@ -129,7 +129,7 @@ class DispatcherSession:
                 self.reopen(attached)
 
         link = self._requests.link
-        Reopening(link, self._owner.open_request, self._leaving, opened, self.on_refused, again)
+        ReopenRequest(link, self._owner.open_request, self._pending_close, opened, self.on_refused, again)
 
     def _opened(self, opened: ConsumerOpened, attached: AttachReply | None) -> None:
         if not self.is_abandoned:
@@ -190,11 +190,11 @@ class DispatcherSession:
                 self.leave(deadline)
         except WrongNode:
             # Its node is not waited for: the request to close is sent there soon after it is back.
-            Withdrawn(link, self.consumer_id, self._leaving)
+            ClosingEndpoint(link, self.consumer_id, self._pending_close)
             if had_to_send:
                 raise
         except BaseException:
-            Withdrawn(link, self.consumer_id, self._leaving)
+            ClosingEndpoint(link, self.consumer_id, self._pending_close)
             raise
         else:
             link.remove_endpoint(self.consumer_id)
@@ -214,7 +214,7 @@ class DispatcherSession:
                 self._has_left = True
 
     def _leave(self, deadline: float) -> None:
-        while not (self.is_gone() or self._leaving.has_left()):
+        while not (self.is_gone() or self._pending_close.is_confirmed()):
             self._requests.submit(self._close_request)
             if self.is_gone():
                 self._requests.discard(self.refusal)
@@ -225,7 +225,7 @@ class DispatcherSession:
                     raise
 
     def _close_request(self, request_id: int) -> CloseEndpoint:
-        return self._leaving.close_request(request_id, self.consumer_id)
+        return self._pending_close.close_request(request_id, self.consumer_id)
 
     # --- control ----------------------------------------------------------------------------------
 

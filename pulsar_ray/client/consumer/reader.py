@@ -8,13 +8,13 @@ from typing import Any
 from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.client.endpoint.consumer_client import ConsumerClient
 from pulsar_ray.client.endpoint.ending import Ending
-from pulsar_ray.client.endpoint.opened_later import OpenedLater
+from pulsar_ray.client.endpoint.lazy_handle import LazyHandle
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.model.message_id import MessageId
 
 
-class Reader(OpenedLater):
+class Reader(LazyHandle):
     """Reads a topic from a message id on. Thread-safe.
 
     It holds nothing back and leaves no subscription behind. After a crash of its dispatcher it goes on behind
@@ -91,7 +91,7 @@ class Reader(OpenedLater):
 
 def _recreate(client: ConsumerClient, arguments: dict[str, Any]) -> Reader:
     reader = Reader.__new__(Reader)
-    opening = reader.open_later(
+    opening = reader.open_lazily(
         lambda: client.reader_from(arguments, reader),
         _client=client,
         _arguments=arguments,

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
-from pulsar_ray.client.endpoint.periodic_look import PeriodicLook
+from pulsar_ray.client.endpoint.periodic_check import PeriodicCheck
 from pulsar_ray.errors import AlreadyClosed, PulsarException, WrongNode
 from pulsar_ray.transport.cluster import PartitionRoute
 
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 ABSENT_LOOK_S = 3.0
 
 
-class TopicDiscovery(PeriodicLook):
+class TopicDiscovery(PeriodicCheck):
     """Compares existing partitions with the consumer's every `period_s` seconds.
 
     `find` returns the existing partitions, `attach` opens a new one and adds it to the core. A failed attempt

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from pulsar_ray.client.endpoint.forking import watch
+from pulsar_ray.client.endpoint.forking import notify_of_forks
 from pulsar_ray.errors import AlreadyClosed, ForkedClient
 
 
@@ -22,7 +22,7 @@ class Ending:
         self._may_close_in_silence = False
         self._lock = threading.Lock()
         self._done = threading.Event()
-        watch(self)
+        notify_of_forks(self)
 
     def forked(self, _error: ForkedClient) -> None:
         """In a forked child (see `forking`), where another thread's lock would stay locked."""

@@ -23,7 +23,7 @@ class Forkable(Protocol):
 _live: weakref.WeakSet[Forkable] = weakref.WeakSet()
 
 
-def watch(handle: Forkable) -> None:
+def notify_of_forks(handle: Forkable) -> None:
     """Call its `forked` in forked children, as long as it lives."""
     _live.add(handle)
 

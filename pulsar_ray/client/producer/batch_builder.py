@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pulsar_ray.client.options.producer_options import ProducerOptions
-from pulsar_ray.client.producer.open_rows import OpenRows
+from pulsar_ray.client.producer.open_batch import OpenBatch
 from pulsar_ray.client.producer.sealed_batch import SealedBatch, SendCallback
 from pulsar_ray.clock import Clock, SystemClock
 from pulsar_ray.errors import MessageTooBig
@@ -105,8 +105,8 @@ class BatchBuilder:
         self._is_batching = limits.is_batching
         self._name_bytes = len(producer_name.encode()) + _FIELD_BYTES
         # The open block; key-based batching has one per key instead, in the order of their first messages.
-        self._rows: OpenRows | None = None
-        self._keyed: dict[str | None, OpenRows] | None = None
+        self._rows: OpenBatch | None = None
+        self._keyed: dict[str | None, OpenBatch] | None = None
         if limits.is_batching and limits.is_key_based:
             self._keyed = {}
         self._next_id = first_sequence_id
@@ -230,7 +230,7 @@ class BatchBuilder:
         return packed
 
     def _add_alone(self, fields: _Fields, size: int, extra: int, packed: Buffer | None) -> None:
-        rows = OpenRows(self._clock.now_ms(), self._next_id)
+        rows = OpenBatch(self._clock.now_ms(), self._next_id)
         rows.append(*fields)
         self._next_id = rows.next_sequence_id()
         # Where an Arrow batch of one would be too large, the message is stored as if unbatched.
@@ -254,14 +254,14 @@ class BatchBuilder:
         batching_key = ordering_key or key or None
         rows = self._keyed.get(batching_key)
         if rows is None:
-            rows = self._keyed[batching_key] = OpenRows(self._clock.now_ms(), sequence_id)
+            rows = self._keyed[batching_key] = OpenBatch(self._clock.now_ms(), sequence_id)
         rows.append(value, callback, key, ordering_key, properties, event_time, sequence_id)
         self._count += 1
         return opened
 
-    def _open_rows(self) -> OpenRows:
+    def _open_rows(self) -> OpenBatch:
         self._begin()
-        self._rows = OpenRows(self._clock.now_ms(), self._next_id)
+        self._rows = OpenBatch(self._clock.now_ms(), self._next_id)
         return self._rows
 
     def _begin(self) -> None:

@@ -16,7 +16,7 @@ from pulsar_ray.client.producer.batching_keys import batching_keys, dictionary_c
 from pulsar_ray.client.producer.bulk_columns import as_list, key_column, property_column, time_column
 from pulsar_ray.client.producer.bulk_limits import BulkLimits
 from pulsar_ray.client.producer.partition_producer import PartitionProducer
-from pulsar_ray.client.producer.routing import BatchTurnsRouter, CustomRouter, Router, there
+from pulsar_ray.client.producer.routing import BatchTurnsRouter, CustomRouter, Router, find_available
 from pulsar_ray.errors import OperationNotSupported, PulsarException, Result, Timeout
 from pulsar_ray.format.arrow_payload import encode_rows
 from pulsar_ray.format.columns import KEY_COLUMN, ORDERING_KEY_COLUMN
@@ -117,7 +117,7 @@ class BulkSend:
                 with self._route_lock:
                     index = self._router.choose(None)
                     if not self._partitions[index].takes_keyless:
-                        index = there(index, self._router, self._partitions)
+                        index = find_available(index, self._router, self._partitions)
         return self._partitions[index]
 
     def _add_batch(self, partition: PartitionProducer, batch: pa.RecordBatch) -> None:

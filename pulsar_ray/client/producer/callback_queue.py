@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from pulsar_ray.client.producer.pending_blocks import PendingBlock
+from pulsar_ray.client.producer.unconfirmed_blocks import UnconfirmedBlock
 from pulsar_ray.lane.timers import LoopTimers
 
 
@@ -17,7 +17,7 @@ class CallbackQueue:
 
     def __init__(self, home: LoopTimers | None) -> None:
         self._home = home
-        self.settled: deque[PendingBlock] = deque()
+        self.settled: deque[UnconfirmedBlock] = deque()
         """To be called back. Whoever adds blocks, which have their outcome, calls `run` afterwards."""
         self._role = threading.Lock()
         self.is_running = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from pulsar_ray.client.endpoint.periodic_look import PeriodicLook
+from pulsar_ray.client.endpoint.periodic_check import PeriodicCheck
 from pulsar_ray.client.producer.partition_producer import PartitionProducer
 from pulsar_ray.client.producer.producer import Producer
 from pulsar_ray.errors import TopicNotFound
@@ -14,7 +14,7 @@ from pulsar_ray.transport.cluster import PartitionRoute
 logger = logging.getLogger(__name__)
 
 
-class PartitionGrowth(PeriodicLook):
+class PartitionGrowth(PeriodicCheck):
     """Looks every `period_s` seconds how many partitions there are.
 
     `find` gives the partitions there are, by index, and `open_one` opens the producer of one. They are taken

@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from pulsar_ray.client.endpoint.forking import watch
-from pulsar_ray.client.endpoint.leaving import Leaving
-from pulsar_ray.client.endpoint.reopening import Reopening, open_first
-from pulsar_ray.client.endpoint.withdrawn import Withdrawn
+from pulsar_ray.client.endpoint.closing_endpoint import ClosingEndpoint
+from pulsar_ray.client.endpoint.forking import notify_of_forks
+from pulsar_ray.client.endpoint.open_requests import ReopenRequest, request_open
+from pulsar_ray.client.endpoint.pending_close import PendingClose
 from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.client.producer.send_queue import SendQueue
 from pulsar_ray.errors import (
@@ -35,8 +35,8 @@ class PartitionProducer(SendQueue):
         self, link: ActorLink, producer_id: int, route: PartitionRoute, options: ProducerOptions
     ) -> None:
         super().__init__(link, producer_id, route, options)
-        self._leaving = Leaving()
-        watch(self)
+        self._pending_close = PendingClose()
+        notify_of_forks(self)
 
     def forked(self, error: ForkedClient) -> None:
         """In a forked child (see `forking`): what is pending is the parent's to send."""
@@ -49,9 +49,9 @@ class PartitionProducer(SendQueue):
         """Open at the partition. Raises ProducerBusy, or what attaching raises."""
         self.link.ensure_attached(deadline)
         try:
-            opened = open_first(self.link, self._open_request, self._leaving, deadline)
+            opened = request_open(self.link, self._open_request, self._pending_close, deadline)
         except BaseException:
-            Withdrawn(self.link, self.producer_id, self._leaving)
+            ClosingEndpoint(self.link, self.producer_id, self._pending_close)
             raise
         self._make_builder(opened)
         self.link.add_endpoint(self.producer_id, self)
@@ -93,10 +93,10 @@ class PartitionProducer(SendQueue):
 
     def _request_open(self) -> None:
         if self._error is None:
-            Reopening(
+            ReopenRequest(
                 self.link,
                 self._open_request,
-                self._leaving,
+                self._pending_close,
                 self._reopened,
                 self._not_reopened,
                 self._again,
@@ -258,8 +258,8 @@ class PartitionProducer(SendQueue):
             self.flush(deadline)
         finally:
             self.fail(AlreadyClosed("the producer is closed"))
-            withdrawn = Withdrawn(self.link, self.producer_id, self._leaving)
-        if not withdrawn.wait(deadline):
+            closing = ClosingEndpoint(self.link, self.producer_id, self._pending_close)
+        if not closing.wait(deadline):
             raise Timeout("close: the partition did not answer in time; the name may still be taken")
 
     @property

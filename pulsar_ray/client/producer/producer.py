@@ -12,13 +12,13 @@ import pyarrow as pa
 
 from pulsar_ray.client.endpoint.close_each import close_each
 from pulsar_ray.client.endpoint.ending import Ending
-from pulsar_ray.client.endpoint.opened_later import OpenedLater
+from pulsar_ray.client.endpoint.lazy_handle import LazyHandle
 from pulsar_ray.client.options.checks import check_callable, refuse
 from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.client.options.schema import BytesSchema
 from pulsar_ray.client.producer.bulk_send import BulkSend
 from pulsar_ray.client.producer.partition_producer import PartitionProducer
-from pulsar_ray.client.producer.routing import BatchTurnsRouter, Router, new_router, there
+from pulsar_ray.client.producer.routing import BatchTurnsRouter, Router, find_available, new_router
 from pulsar_ray.client.producer.sealed_batch import SendCallback
 from pulsar_ray.client.producer.send_arguments import check_send_arguments, message_fields
 from pulsar_ray.client.producer.send_callbacks import ErrorCallback
@@ -65,7 +65,7 @@ class Growth(Protocol):
     def stop(self) -> None: ...
 
 
-class Producer(OpenedLater):
+class Producer(LazyHandle):
     """Publishes to a topic. Thread-safe. Made by `Client.create_producer`; pickled, it reconnects as a new
     one.
 
@@ -296,7 +296,7 @@ class Producer(OpenedLater):
             index = self._router.choose(key, message)
             if key or message is not None or self._partitions[index].takes_keyless:
                 return self._partitions[index]
-            return self._partitions[there(index, self._router, self._partitions)]
+            return self._partitions[find_available(index, self._router, self._partitions)]
 
     def _enqueue_in_turn(
         self,
@@ -454,7 +454,7 @@ class Producer(OpenedLater):
 
 def _recreate(client: Client, options: ProducerOptions) -> Producer:
     producer = Producer.__new__(Producer)
-    producer.open_later(
+    producer.open_lazily(
         lambda: client.producer_from(options, producer),
         _client=client,
         _options=options,

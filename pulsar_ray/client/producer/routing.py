@@ -146,7 +146,7 @@ class BatchTurnsRouter:
         """
         with self._lock:
             if partition == self.current:
-                self.current = next_there(partition, self._destinations)
+                self.current = next_available(partition, self._destinations)
 
     def take_turn(self) -> int:
         """The partition index for a whole batch made elsewhere, whose turn is over with it."""
@@ -195,7 +195,7 @@ class Destination(Protocol):
         """Whether messages that may go to any partition should come here."""
 
 
-def there(index: int, router: Router, partitions: Sequence[Destination]) -> int:
+def find_available(index: int, router: Router, partitions: Sequence[Destination]) -> int:
     """Where a keyless message goes instead of a partition that is away.
 
     To one whose turn is next, or that follows; to the given one if all are away.
@@ -204,10 +204,10 @@ def there(index: int, router: Router, partitions: Sequence[Destination]) -> int:
         chosen = router.choose(None)
         if partitions[chosen].takes_keyless:
             return chosen
-    return next_there(index, partitions)
+    return next_available(index, partitions)
 
 
-def next_there(index: int, partitions: Sequence[Destination]) -> int:
+def next_available(index: int, partitions: Sequence[Destination]) -> int:
     """The first partition that takes keyless messages, from the given one on; that one if none does."""
     following = range(index, index + len(partitions))
     others = (other % len(partitions) for other in following)

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from pulsar_ray.client.producer.pending_blocks import BlockDone
 from pulsar_ray.client.producer.sealed_batch import SealedBatch, SendCallback
+from pulsar_ray.client.producer.unconfirmed_blocks import BlockDone
 from pulsar_ray.errors import PulsarException, Result
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.position import entry_at
@@ -58,7 +58,7 @@ def completion_of(batch: SealedBatch, partition: int, stored: Callable[[int], No
     return complete
 
 
-def tell_stored(callback: SendCallback, message_id: MessageId) -> None:
+def complete_callback(callback: SendCallback, message_id: MessageId) -> None:
     """Tell a message alone in its block its id; what the callback raises is logged."""
     try:
         callback(Result.Ok, message_id)

@@ -17,11 +17,11 @@ from pulsar_ray.client.producer.batch_builder import OPENED, REFUSED, SEALED, Ba
 from pulsar_ray.client.producer.block_numbers import BlockNumbers
 from pulsar_ray.client.producer.bulk_limits import BulkLimits
 from pulsar_ray.client.producer.callback_queue import CallbackQueue
-from pulsar_ray.client.producer.lone_blocks import LoneBlocks
-from pulsar_ray.client.producer.pending_blocks import BlockDone, PendingBlock, PendingBlocks
 from pulsar_ray.client.producer.routing import BatchTurnsRouter
 from pulsar_ray.client.producer.sealed_batch import SendCallback
 from pulsar_ray.client.producer.send_callbacks import completion_of
+from pulsar_ray.client.producer.single_message_encoder import SingleMessageEncoder
+from pulsar_ray.client.producer.unconfirmed_blocks import BlockDone, UnconfirmedBlock, UnconfirmedBlocks
 from pulsar_ray.errors import MessageTooBig, ProducerQueueIsFull, PulsarException, Timeout, WrongNode
 from pulsar_ray.format.block import MAX_ROWS, check_block_size
 from pulsar_ray.format.table import MAX_BATCH_BYTES
@@ -62,7 +62,7 @@ class SendQueue:
         """None before the partition has answered for the first time."""
         self._absent_since_opening: WrongNode | None = None
         """Why it could not be opened, until it is."""
-        self._lone: LoneBlocks | None = None
+        self._single_messages: SingleMessageEncoder | None = None
         """For messages that need neither a batch nor compression."""
         self._packets = PublishPackets(producer_id)
         self._batching = options.batching_enabled
@@ -82,7 +82,7 @@ class SendQueue:
         self._room = threading.Condition(self._state)
         self._write_role = threading.Lock()
         self._callbacks = CallbackQueue(self.link.loop_timers)
-        self._pending = PendingBlocks()
+        self._pending = UnconfirmedBlocks()
         self._sure_room = 0
         """So many messages fit without a look; what else fills the queue sets it to 0."""
         self._waiting_for_room = 0
@@ -97,7 +97,7 @@ class SendQueue:
         if self._on_turn_over is not None:
             self._builder.on_turn_over = self._on_turn_over
         if not options.batching_enabled and not options.compression_type:
-            self._lone = LoneBlocks(opened.name, self.route.partition, self._stored)
+            self._single_messages = SingleMessageEncoder(opened.name, self.route.partition, self._stored)
         self.last_sequence_id = options.first_sequence_id - 1
 
     def take_turns(self, turns: BatchTurnsRouter) -> None:
@@ -135,7 +135,7 @@ class SendQueue:
                 return False
             self._sure_room -= 1
             is_refused = False
-            if self._pending.messages or fields is not None or not self._add_lone(value, callback):
+            if self._pending.messages or fields is not None or not self._add_single(value, callback):
                 builder: BatchBuilder = self._builder  # type: ignore[assignment]
                 flags = (
                     builder.add(value, callback, in_turn)
@@ -174,20 +174,20 @@ class SendQueue:
     def _is_turn_elsewhere(self) -> bool:
         return self._turns is not None and self._turns.current != self.route.partition
 
-    def _add_lone(self, value: bytes | None, callback: SendCallback | None) -> bool:
+    def _add_single(self, value: bytes | None, callback: SendCallback | None) -> bool:
         """Called with the state lock held: make a message a block at once if it would not gather with others.
 
         False if nothing was added.
         """
-        lone = self._lone
-        if lone is None or value is None or not self._is_open:
+        single = self._single_messages
+        if single is None or value is None or not self._is_open:
             return False
         if self._callbacks.is_running or self._is_gathering:
             return False
         sequence_id = self._builder.id_alone(value)  # type: ignore[union-attr]
         if sequence_id is None:
             return False
-        self._pending.add(lone.pending(value, callback, sequence_id, self._numbers))
+        self._pending.add(single.encode(value, callback, sequence_id, self._numbers))
         return True
 
     def gather(self) -> None:
@@ -346,7 +346,7 @@ class SendQueue:
                 done(ledger_id, entry_id, error)
 
             self._pending.add(
-                PendingBlock(seq, entries, messages, buffers, size, time.monotonic(), confirmed)
+                UnconfirmedBlock(seq, entries, messages, buffers, size, time.monotonic(), confirmed)
             )
         self._write()
 
@@ -365,7 +365,7 @@ class SendQueue:
                 last.then(callback)
             else:
                 # Behind what is settled and not called back yet.
-                nothing = PendingBlock(-1, 0, 0, [], 0, 0.0, lambda *_: callback())
+                nothing = UnconfirmedBlock(-1, 0, 0, [], 0, 0.0, lambda *_: callback())
                 nothing.outcome = (-1, -1, None)
                 self._callbacks.settled.append(nothing)
         self._callbacks.run()
@@ -406,7 +406,7 @@ class SendQueue:
                 schema_version=None,
             )
             self._numbers.take(batch.entries)
-            block = PendingBlock(
+            block = UnconfirmedBlock(
                 seq,
                 batch.entries,
                 batch.message_count,
@@ -419,7 +419,7 @@ class SendQueue:
             if self._pending.size > MAX_PENDING_BYTES:
                 self._sure_room = 0
 
-    def _next_block(self) -> tuple[PendingBlock, Connection] | None:
+    def _next_block(self) -> tuple[UnconfirmedBlock, Connection] | None:
         """The next block to write and the carrier on which it is next."""
         with self._state:
             carrier = self._carrier

@@ -11,7 +11,7 @@ from pulsar_ray.lane.io_thread import IoThread, TimerHandle
 logger = logging.getLogger(__name__)
 
 
-class PeriodicLook:
+class PeriodicCheck:
     """Base of what looks every `period_s` seconds, in a thread that lives for a look.
 
     A look may wait for the broker. A PulsarException of one is logged; AlreadyClosed ends them all.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pulsar_ray.client.producer.pending_blocks import PendingBlock, PendingBlocks
+from pulsar_ray.client.producer.unconfirmed_blocks import UnconfirmedBlock, UnconfirmedBlocks
 from pulsar_ray.managed_ledger.log.producer_incarnations import WINDOW_BLOCKS
 
 
@@ -10,14 +10,14 @@ def ignore(*_: object) -> None:
     pass
 
 
-def pending(count: int) -> PendingBlocks:
-    blocks = PendingBlocks()
+def pending(count: int) -> UnconfirmedBlocks:
+    blocks = UnconfirmedBlocks()
     for seq in range(count):
-        blocks.add(PendingBlock(seq, 1, 1, [], 10, 0.0, ignore))
+        blocks.add(UnconfirmedBlock(seq, 1, 1, [], 10, 0.0, ignore))
     return blocks
 
 
-def written(blocks: PendingBlocks) -> list[int]:
+def written(blocks: UnconfirmedBlocks) -> list[int]:
     taken = []
     while (block := blocks.next_unsent()) is not None:
         taken.append(block.entry_seq)

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 from pulsar_ray.client.endpoint.ending import Ending
 from pulsar_ray.errors import AlreadyClosed
 
-S = TypeVar("S", bound="OpenedLater")
+S = TypeVar("S", bound="LazyHandle")
 
 
-class Opening:
+class OpenOnce:
     """What is left to do, done once by whoever needs it first; tried again at the next use if it fails."""
 
     def __init__(self, open_now: Callable[[], object]) -> None:
@@ -51,21 +51,21 @@ class Opening:
             return self._is_given_up
 
 
-class OpenedLater:
+class LazyHandle:
     """Base of what can be unpickled, and of what `with` closes."""
 
     _ending: Ending
 
-    def open_later(self, open_now: Callable[[], object], **known: Any) -> Opening:
+    def open_lazily(self, open_now: Callable[[], object], **known: Any) -> OpenOnce:
         """Set the `known` attributes; the first look at another one calls `open_now`, which sets all."""
-        opening = Opening(open_now)
-        self.__dict__.update(known, _opening=opening)
+        opening = OpenOnce(open_now)
+        self.__dict__.update(known, _open_once=opening)
         return opening
 
     def _never_opened(self) -> bool:
         """Whether there is nothing to end: it was not opened yet, and never will be now."""
-        opening = self.__dict__.get("_opening")
-        return isinstance(opening, Opening) and opening.give_up()
+        opening = self.__dict__.get("_open_once")
+        return isinstance(opening, OpenOnce) and opening.give_up()
 
     def known_ending(self, what: str) -> Ending:
         """That of an unpickled one, which may have been closed already; else a new one."""
@@ -89,8 +89,8 @@ class OpenedLater:
 
     def __getattr__(self, name: str) -> Any:
         # An object that is open has all its attributes and never comes here.
-        opening = self.__dict__.get("_opening")
-        if isinstance(opening, Opening) and not name.startswith("__"):
+        opening = self.__dict__.get("_open_once")
+        if isinstance(opening, OpenOnce) and not name.startswith("__"):
             opening.run()
         if name not in self.__dict__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

@@ -14,7 +14,7 @@ BlockDone = Callable[[int, int, PulsarException | None], None]
 Outcome = tuple[int, int, PulsarException | None]
 
 
-class PendingBlock:
+class UnconfirmedBlock:
     """One encoded block, kept until its receipt: a re-attach may have to send it again."""
 
     __slots__ = ("buffers", "done", "entries", "entry_seq", "messages", "outcome", "sealed_s", "size")
@@ -49,7 +49,7 @@ class PendingBlock:
         self.done = done
 
 
-class PendingBlocks:
+class UnconfirmedBlocks:
     """A queue whose first `sent` blocks were written to the present carrier. The producer's state lock
     guards it.
     """
@@ -57,7 +57,7 @@ class PendingBlocks:
     __slots__ = ("_blocks", "has_unsent", "messages", "sent", "size")
 
     def __init__(self) -> None:
-        self._blocks: deque[PendingBlock] = deque()
+        self._blocks: deque[UnconfirmedBlock] = deque()
         self.sent = 0
         self.messages = 0
         self.size = 0
@@ -67,17 +67,17 @@ class PendingBlocks:
     def __len__(self) -> int:
         return len(self._blocks)
 
-    def __iter__(self) -> Iterator[PendingBlock]:
+    def __iter__(self) -> Iterator[UnconfirmedBlock]:
         return iter(self._blocks)
 
-    def add(self, block: PendingBlock) -> None:
+    def add(self, block: UnconfirmedBlock) -> None:
         """A block was sealed."""
         self._blocks.append(block)
         self.messages += block.messages
         self.size += block.size
         self.has_unsent = self.sent < WINDOW_BLOCKS
 
-    def next_unsent(self) -> PendingBlock | None:
+    def next_unsent(self) -> UnconfirmedBlock | None:
         """The next block to write, which counts as written from now on."""
         if not self.has_unsent:
             return None
@@ -87,12 +87,12 @@ class PendingBlocks:
         return block
 
     @property
-    def first(self) -> PendingBlock | None:
+    def first(self) -> UnconfirmedBlock | None:
         """The oldest block."""
         return self._blocks[0] if self._blocks else None
 
     @property
-    def last(self) -> PendingBlock | None:
+    def last(self) -> UnconfirmedBlock | None:
         """The newest block."""
         return self._blocks[-1] if self._blocks else None
 
@@ -105,13 +105,13 @@ class PendingBlocks:
             if block.entry_seq > entry_seq:
                 return
 
-    def take_settled(self) -> list[PendingBlock]:
+    def take_settled(self) -> list[UnconfirmedBlock]:
         """Take out the answered blocks at the front.
 
         After a cut an answer may overtake the one of an earlier block; it waits, so that callbacks come in
         order.
         """
-        settled: list[PendingBlock] = []
+        settled: list[UnconfirmedBlock] = []
         blocks = self._blocks
         while blocks and blocks[0].outcome is not None:
             block = blocks.popleft()
@@ -132,7 +132,7 @@ class PendingBlocks:
         for block in self._blocks:
             block.outcome = None
 
-    def take_all(self) -> list[PendingBlock]:
+    def take_all(self) -> list[UnconfirmedBlock]:
         """Give up: empty the queue."""
         blocks = list(self._blocks)
         self._blocks.clear()

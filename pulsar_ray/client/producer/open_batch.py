@@ -10,7 +10,7 @@ from pulsar_ray.client.producer.sealed_batch import SealedBatch, SendCallback
 T = TypeVar("T")
 
 
-class OpenRows:
+class OpenBatch:
     """Columns that grow message by message.
 
     Only values and callbacks are kept for every message at once. The other columns are filled up with None,

@@ -4,7 +4,7 @@ import pytest
 
 from pulsar_ray.client.producer.batch_builder import BatchBuilder, BatchLimits
 from pulsar_ray.client.producer.block_numbers import BlockNumbers
-from pulsar_ray.client.producer.lone_blocks import LoneBlocks
+from pulsar_ray.client.producer.single_message_encoder import SingleMessageEncoder
 from pulsar_ray.errors import PulsarException, Result, UnknownError
 from pulsar_ray.format.block import parse_block_header
 from pulsar_ray.model.message_id import MessageId
@@ -23,7 +23,7 @@ def test_a_lone_message_is_the_block_that_a_sealed_batch_of_it_is(size: int) -> 
     value = bytes(index % 251 for index in range(size))
     sequence_id = unbatched(first_sequence_id=41).id_alone(value)
     assert sequence_id == 41
-    block = LoneBlocks("prodücer", 3, lambda _: None).pending(value, None, sequence_id, numbers)
+    block = SingleMessageEncoder("prodücer", 3, lambda _: None).encode(value, None, sequence_id, numbers)
     lone = b"".join(block.buffers)
 
     general = unbatched(parse_block_header(lone).publish_time_ms, first_sequence_id=41)
@@ -62,11 +62,11 @@ def test_its_outcome_is_told_in_order() -> None:
         told.append((result, message_id))
         raise RuntimeError("of the application")
 
-    blocks = LoneBlocks("p", 3, told.append)
-    blocks.pending(b"v", callback, 8, BlockNumbers()).done(7, 9, None)
+    blocks = SingleMessageEncoder("p", 3, told.append)
+    blocks.encode(b"v", callback, 8, BlockNumbers()).done(7, 9, None)
     assert told == [8, (Result.Ok, MessageId(3, 7, 9))]
 
     told.clear()
     error: PulsarException = UnknownError("refused")
-    blocks.pending(b"v", callback, 8, BlockNumbers()).done(-1, -1, error)
+    blocks.encode(b"v", callback, 8, BlockNumbers()).done(-1, -1, error)
     assert told == [(error.result, MessageId())]

@@ -27,7 +27,7 @@ def _check_any_there(partitions: list[PartitionProducer]) -> None:
         raise first.again()
 
 
-class ProducerOpening:
+class ProducerFactory:
     """Opens producers over the links of one client; their endpoint ids come from `endpoint_ids`."""
 
     def __init__(self, links: ActorLinks, endpoint_ids: itertools.count[int]) -> None:

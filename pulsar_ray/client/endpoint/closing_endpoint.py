@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from pulsar_ray.client.endpoint.leaving import Leaving
+from pulsar_ray.client.endpoint.pending_close import PendingClose
 from pulsar_ray.errors import NotConnected, PulsarException, SessionLost
 from pulsar_ray.lane.completion import Completion
 from pulsar_ray.session.requests import CloseEndpoint
@@ -18,7 +18,7 @@ LOOK_S = 0.5
 """How long nobody looks whether the actor can still be attached to."""
 
 
-class Withdrawn:
+class ClosingEndpoint:
     """Takes its place on the link, and says until it is answered that it is to be closed.
 
     Otherwise nobody would ever close it: it would keep an exclusive place, a name, or keys.
@@ -26,13 +26,13 @@ class Withdrawn:
 
     awaits_packets = False
 
-    def __init__(self, link: ActorLink, endpoint_id: int, leaving: Leaving) -> None:
+    def __init__(self, link: ActorLink, endpoint_id: int, pending_close: PendingClose) -> None:
         self._link = link
         self._endpoint_id = endpoint_id
-        self._leaving = leaving
+        self._pending_close = pending_close
         self._is_closed = Completion()
         link.add_endpoint(endpoint_id, self)
-        self._say()
+        self._request_close()
 
     def wait(self, deadline: float) -> bool:
         """Wait until the actor has answered, or is no more. False at the deadline.
@@ -47,19 +47,19 @@ class Withdrawn:
                 return False
         return True
 
-    def _say(self) -> None:
+    def _request_close(self) -> None:
         self._link.request_async(self._close_request, self._answered)
 
     def _close_request(self, request_id: int) -> CloseEndpoint:
-        return self._leaving.close_request(request_id, self._endpoint_id)
+        return self._pending_close.close_request(request_id, self._endpoint_id)
 
     def _answered(self, _value: object, error: PulsarException | None) -> None:
         if isinstance(error, (SessionLost, NotConnected)):
             return
-        if self._leaving.has_left():
+        if self._pending_close.is_confirmed():
             self._end()
         else:
-            self._say()
+            self._request_close()
 
     def _end(self) -> None:
         self._link.remove_endpoint(self._endpoint_id)
@@ -67,7 +67,7 @@ class Withdrawn:
 
     def reopen(self, _attached: AttachReply) -> None:
         """Attached again, perhaps to the session that it is open in."""
-        self._say()
+        self._request_close()
 
     def on_detached(self) -> None:
         """It is said again after the next attach."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pulsar_ray.client.endpoint.leaving import Leaving
-from pulsar_ray.client.endpoint.reopening import Reopening
+from pulsar_ray.client.endpoint.open_requests import ReopenRequest
+from pulsar_ray.client.endpoint.pending_close import PendingClose
 from pulsar_ray.errors import ProducerFenced, PulsarException, ServiceUnitNotReady, SessionLost
 from pulsar_ray.session.requests import CloseEndpoint, Request
 from tests.unit.client.answered_link import AnsweredLink
@@ -18,14 +18,14 @@ class Opener:
         self.link = AnsweredLink(carrier)
         self.opened: list[tuple[Any, Any]] = []
         self.refused: list[PulsarException] = []
-        self.leaving = Leaving()
+        self.pending_close = PendingClose()
         self.asked = 0
         self.ask()
 
     def ask(self) -> None:
         self.asked += 1
         link: Any = self.link
-        Reopening(link, self._request, self.leaving, self._opened, self.refused.append, self.ask)
+        ReopenRequest(link, self._request, self.pending_close, self._opened, self.refused.append, self.ask)
 
     def _request(self, request_id: int) -> Request:
         return CloseEndpoint(request_id, 7)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pulsar_ray.session.requests import CloseEndpoint
 
 
-class Leaving:
+class PendingClose:
     """Whether the last request to close reached the actor behind the last request to open.
 
     A close may be answered just when another attachment opens the endpoint again, or when whoever opens it
@@ -41,7 +41,7 @@ class Leaving:
             self._sent_before_close = self._opens_sent
         return CloseEndpoint(request_id, endpoint_id)
 
-    def has_left(self) -> bool:
+    def is_confirmed(self) -> bool:
         """False before a request to close is answered, and if it must be sent again."""
         with self._lock:
             # One to open that was being sent meanwhile may have come behind the one to close.

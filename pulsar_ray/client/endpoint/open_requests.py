@@ -1,11 +1,11 @@
-"""Opening a producer or consumer, and opening it again at an actor that a new carrier was attached to."""
+"""Opens a producer or consumer at its actor, and opens it again behind each new carrier."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from pulsar_ray.client.endpoint.leaving import Leaving
+from pulsar_ray.client.endpoint.pending_close import PendingClose
 from pulsar_ray.errors import AlreadyClosed, PulsarException
 from pulsar_ray.session.requests import Request
 from pulsar_ray.transport.actor_link import ActorLink
@@ -15,20 +15,20 @@ from pulsar_ray.transport.pending_requests import Reply
 RETRY_S = 0.1
 
 
-def open_first(
+def request_open(
     link: ActorLink,
     request: Callable[[int], Request],
-    leaving: Leaving,
+    pending_close: PendingClose,
     deadline: float,
     then: Callable[[Any], None] | None = None,
 ) -> Any:
     """The answer, asked for until there is one; for the rest as `ActorLink.request`.
 
-    Raises AlreadyClosed if it left before it was asked for again: a `Reopening` had an answer earlier.
+    Raises AlreadyClosed if it left before it was asked for again: a `ReopenRequest` had an answer earlier.
     """
 
     def send(reply: Reply) -> None:
-        with leaving.opening() as may_open:
+        with pending_close.opening() as may_open:
             if not may_open:
                 raise AlreadyClosed("it was closed while it was opened")
             link.request_async(request, reply, waits=True)
@@ -36,7 +36,7 @@ def open_first(
     return link.ask(send, deadline, then)
 
 
-class Reopening:
+class ReopenRequest:
     """Asked once, over the carrier that stands now: behind the next one it is asked anew, unless it has left.
 
     `opened` gets the answer and the carrier, `refused` an error that is final. If the actor could not just
@@ -47,7 +47,7 @@ class Reopening:
         self,
         link: ActorLink,
         request: Callable[[int], Request],
-        leaving: Leaving,
+        pending_close: PendingClose,
         opened: Callable[[Any, Connection], None],
         refused: Callable[[PulsarException], None],
         again: Callable[[], None],
@@ -57,7 +57,7 @@ class Reopening:
         self._opened = opened
         self._refused = refused
         self._again = again
-        with leaving.opening() as may_open:
+        with pending_close.opening() as may_open:
             if may_open:
                 link.request_async(request, self._answered)
 

@@ -6,16 +6,16 @@ import time
 from collections.abc import Callable
 
 from pulsar_ray.client.producer.block_numbers import BlockNumbers
-from pulsar_ray.client.producer.pending_blocks import PendingBlock
 from pulsar_ray.client.producer.sealed_batch import SendCallback
-from pulsar_ray.client.producer.send_callbacks import fail_callbacks, tell_stored
+from pulsar_ray.client.producer.send_callbacks import complete_callback, fail_callbacks
+from pulsar_ray.client.producer.unconfirmed_blocks import UnconfirmedBlock
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.format.block import encode_block
 from pulsar_ray.format.metadata import encode_producer_name
 from pulsar_ray.model.message_id import MessageId
 
 
-class LoneBlocks:
+class SingleMessageEncoder:
     """Makes blocks of one producer's uncompressed messages that have nothing but a value.
 
     They are the blocks that a SealedBatch of the one message gives, in a third of the steps: whoever sends
@@ -29,9 +29,9 @@ class LoneBlocks:
         self._partition = partition
         self._stored = stored
 
-    def pending(
+    def encode(
         self, value: bytes, callback: SendCallback | None, sequence_id: int, numbers: BlockNumbers
-    ) -> PendingBlock:
+    ) -> UnconfirmedBlock:
         """The block with the next number, which it takes."""
         seq = numbers.next_seq
         buffers = encode_block(
@@ -51,6 +51,6 @@ class LoneBlocks:
                 return
             self._stored(sequence_id)
             if callback is not None:
-                tell_stored(callback, MessageId(self._partition, ledger_id, entry_id))
+                complete_callback(callback, MessageId(self._partition, ledger_id, entry_id))
 
-        return PendingBlock(seq, 1, 1, buffers, len(value), time.monotonic(), done)
+        return UnconfirmedBlock(seq, 1, 1, buffers, len(value), time.monotonic(), done)

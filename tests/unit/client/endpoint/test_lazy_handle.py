@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
-from pulsar_ray.client.endpoint.opened_later import OpenedLater
+from pulsar_ray.client.endpoint.lazy_handle import LazyHandle
 from pulsar_ray.errors import ConsumerBusy
 
 
-class Handle(OpenedLater):
+class Handle(LazyHandle):
     def __init__(self, value: int) -> None:
         self.value = value
 
@@ -22,7 +22,7 @@ def unpickled(value: int, opened: list[int], failures: int = 0) -> Handle:
             raise ConsumerBusy("busy")
         Handle.__init__(handle, value)
 
-    handle.open_later(open_now, name="known")
+    handle.open_lazily(open_now, name="known")
     return handle
 
 

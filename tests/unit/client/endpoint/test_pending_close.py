@@ -1,0 +1,55 @@
+"""An endpoint that closes while its connection comes and goes."""
+
+from __future__ import annotations
+
+from pulsar_ray.client.endpoint.pending_close import PendingClose
+
+
+def opened(pending_close: PendingClose) -> bool:
+    with pending_close.opening() as may_open:
+        return may_open
+
+
+def test_it_has_left_when_its_last_word_is_answered() -> None:
+    pending_close = PendingClose()
+    pending_close.close_request(1, 7)
+    assert pending_close.is_confirmed()
+    assert not opened(pending_close)
+
+
+def test_an_open_behind_the_close_makes_it_close_again() -> None:
+    pending_close = PendingClose()
+    pending_close.close_request(1, 7)
+    assert opened(pending_close)
+    assert not pending_close.is_confirmed()
+    assert opened(pending_close)
+    pending_close.close_request(1, 7)
+    assert pending_close.is_confirmed()
+
+
+def test_what_is_said_again_after_an_open_counts() -> None:
+    pending_close = PendingClose()
+    for _ in range(3):
+        pending_close.close_request(1, 7)
+        assert opened(pending_close)
+    pending_close.close_request(1, 7)
+    assert pending_close.is_confirmed()
+
+
+def test_a_close_that_may_overtake_an_open_is_not_the_last_word() -> None:
+    pending_close = PendingClose()
+    with pending_close.opening() as may_open:
+        assert may_open
+        pending_close.close_request(1, 7)
+        assert not pending_close.is_confirmed()
+    assert not pending_close.is_confirmed()
+    pending_close.close_request(1, 7)
+    assert pending_close.is_confirmed()
+
+
+def test_what_was_refused_counts_for_nothing() -> None:
+    pending_close = PendingClose()
+    pending_close.close_request(1, 7)
+    assert pending_close.is_confirmed()
+    assert not opened(pending_close)
+    assert pending_close.is_confirmed()
