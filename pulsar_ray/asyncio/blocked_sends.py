@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from pulsar_ray.client.producer.partition_producer import PartitionProducer
 from pulsar_ray.client.producer.send_callbacks import ErrorCallback
+from pulsar_ray.client.producer.send_queue import SendQueue
 from pulsar_ray.errors import PulsarException, Timeout
 from pulsar_ray.lane.timers import LoopTimers
 from pulsar_ray.model.message_id import MessageId
@@ -47,7 +47,7 @@ class _Waiting:
 class BlockedSends:
     """The messages of one producer that wait for room.
 
-    Messages bound for a partition wait for that one; those in turn wait together for the one that
+    Messages bound for a partition wait for its queue. Those in turn wait together for the one that
     `next_in_turn` gives, which changes while they are added.
     """
 
@@ -55,7 +55,7 @@ class BlockedSends:
         self,
         loop: asyncio.AbstractEventLoop,
         timeout_s: float,
-        next_in_turn: Callable[[], PartitionProducer],
+        next_in_turn: Callable[[], SendQueue],
     ) -> None:
         self._loop = loop
         self._timers = LoopTimers(loop)
@@ -63,74 +63,74 @@ class BlockedSends:
         self._next_in_turn = next_in_turn
         self._numbers = itertools.count()
         self._in_turn: deque[_Waiting] = deque()
-        self._bound: defaultdict[PartitionProducer, deque[_Waiting]] = defaultdict(deque)
+        self._bound: defaultdict[SendQueue, deque[_Waiting]] = defaultdict(deque)
 
     def put(
         self,
         sent: SendFuture,
         value: bytes | None,
         fields: tuple[Any, ...] | None,
-        partition: PartitionProducer | None,
+        queue: SendQueue | None,
     ) -> None:
         """Enqueue a message now, or once there is room.
 
         `sent` fails with Timeout after the send timeout.
 
-        No partition: the one whose turn it is then. Raises what `PartitionProducer.enqueue` raises; after a
+        No queue: the one whose turn it is then. Raises what `SendQueue.enqueue` raises; after a
         wait `sent` fails with it.
         """
-        target = partition or self._next_in_turn()
-        if not self._in_turn and not self._bound[target] and target.room:
+        target = queue or self._next_in_turn()
+        if not self._in_turn and not self._bound[target] and target.room_left:
             target.gather()
-            if target.enqueue(value, sent, fields, in_turn=partition is None):
+            if target.enqueue(value, sent, fields, in_turn=queue is None):
                 return
-        message = _Waiting(next(self._numbers), sent, value, fields, partition is None)
-        (self._in_turn if partition is None else self._bound[partition]).append(message)
+        message = _Waiting(next(self._numbers), sent, value, fields, queue is None)
+        (self._in_turn if queue is None else self._bound[queue]).append(message)
         self._admit(target)
         if message.is_waiting and self._timeout_s:
             message.expiry = self._loop.call_later(self._timeout_s, self._expire, message, target)
 
-    def _admit(self, partition: PartitionProducer) -> None:
-        """There may be room at the partition, and at those whose turn comes next."""
-        self._admit_to(partition)
-        while self._in_turn and (current := self._next_in_turn()) is not partition:
-            partition = current
-            self._admit_to(partition)
+    def _admit(self, queue: SendQueue) -> None:
+        """Admit messages to the queue, and to those whose turn comes next."""
+        self._admit_to(queue)
+        while self._in_turn and (current := self._next_in_turn()) is not queue:
+            queue = current
+            self._admit_to(queue)
 
-    def _admit_to(self, partition: PartitionProducer) -> None:
-        if partition.on_room is None:
-            partition.on_room = partial(self._timers.call_soon, partial(self._admit, partition))
-        while (waiting := self._first_for(partition)) is not None:
+    def _admit_to(self, queue: SendQueue) -> None:
+        if queue.room.on_room is None:
+            queue.room.on_room = partial(self._timers.call_soon, partial(self._admit, queue))
+        while (waiting := self._first_for(queue)) is not None:
             message = waiting[0]
             if not message.sent.done():
-                if not partition.room:
+                if not queue.room_left:
                     # The open batch would otherwise fill the queue until its delay is over.
-                    partition.seal()
+                    queue.seal()
                     return
-                if not self._enqueue(message, partition):
+                if not self._enqueue(message, queue):
                     continue  # the turn has moved on
             waiting.popleft()
             message.is_waiting = False
             if message.expiry is not None:
                 message.expiry.cancel()
-        if not self._bound[partition] and not self._in_turn:
-            partition.on_room = None
+        if not self._bound[queue] and not self._in_turn:
+            queue.room.on_room = None
 
-    def _first_for(self, partition: PartitionProducer) -> deque[_Waiting] | None:
-        """The queue whose first message is the next one for the partition."""
-        queues = [queue for queue in (self._bound[partition], self._in_turn) if queue]
-        if self._in_turn and self._next_in_turn() is not partition:
-            queues.remove(self._in_turn)
-        return min(queues, key=lambda queue: queue[0].number, default=None)
+    def _first_for(self, queue: SendQueue) -> deque[_Waiting] | None:
+        """The waiting messages of which the first is the next one for the queue."""
+        lines = [line for line in (self._bound[queue], self._in_turn) if line]
+        if self._in_turn and self._next_in_turn() is not queue:
+            lines.remove(self._in_turn)
+        return min(lines, key=lambda line: line[0].number, default=None)
 
-    def _enqueue(self, message: _Waiting, partition: PartitionProducer) -> bool:
-        partition.gather()
+    def _enqueue(self, message: _Waiting, queue: SendQueue) -> bool:
+        queue.gather()
         try:
-            return partition.enqueue(message.value, message.sent, message.fields, in_turn=message.is_in_turn)
+            return queue.enqueue(message.value, message.sent, message.fields, in_turn=message.is_in_turn)
         except PulsarException as error:
             message.sent.failed(error)
             return True
 
-    def _expire(self, message: _Waiting, partition: PartitionProducer) -> None:
+    def _expire(self, message: _Waiting, queue: SendQueue) -> None:
         message.sent.failed(Timeout(f"the producer's queue stayed full for {self._timeout_s} s"))
-        self._admit(partition)
+        self._admit(queue)

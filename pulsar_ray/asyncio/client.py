@@ -25,9 +25,8 @@ from pulsar_ray.client.options.policies import (
     ConsumerKeySharedPolicy,
     RedeliveryBackoff,
 )
-from pulsar_ray.client.options.producer_options import ProducerOptions
+from pulsar_ray.client.options.producer_options import MessageRouter, ProducerOptions
 from pulsar_ray.client.options.schema import BytesSchema, Schema
-from pulsar_ray.client.producer.routing import MessageRouter
 from pulsar_ray.errors import AlreadyClosed, NotAllowedError
 from pulsar_ray.model.enums import (
     BatchingType,

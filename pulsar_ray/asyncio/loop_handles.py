@@ -20,8 +20,8 @@ from pulsar_ray.client.consumer.reader import Reader
 from pulsar_ray.client.options.client_options import ClientOptions
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.options.policies import ConsumerEventListener
-from pulsar_ray.client.producer.partition_producer import PartitionProducer
 from pulsar_ray.client.producer.producer import Producer
+from pulsar_ray.client.producer.send_queue import SendQueue
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.transport.cluster import Cluster
 
@@ -75,9 +75,9 @@ class LoopProducer(Producer):
     """`Producer` without what blocks."""
 
     @property
-    def partitions(self) -> list[PartitionProducer]:
-        """The partition producers that there are now."""
-        return list(self._partitions)
+    def queues(self) -> list[SendQueue]:
+        """The queues of the partitions that it has now."""
+        return self._queues()
 
     def prepare(
         self,
@@ -91,10 +91,10 @@ class LoopProducer(Producer):
         event_timestamp: Any,
         deliver_at: Any,
         deliver_after: Any,
-    ) -> tuple[PartitionProducer | None, bytes | None, tuple[Any, ...] | None]:
-        """The arguments of `PartitionProducer.enqueue`, and the partition.
+    ) -> tuple[SendQueue | None, bytes | None, tuple[Any, ...] | None]:
+        """The arguments of `SendQueue.enqueue`, and the queue.
 
-        None for the partition whose turn it is.
+        None for the queue of the partition whose turn it is.
 
         Raises what `Producer.send` raises for wrong arguments.
         """
@@ -113,13 +113,13 @@ class LoopProducer(Producer):
         partition = self._single or self._choose(
             value, partition_key, ordering_key, properties, event_timestamp
         )
-        return partition, value, fields
+        return None if partition is None else partition.queue, value, fields
 
     @property
-    def next_in_turn(self) -> PartitionProducer:
-        """The partition whose turn it is, if messages go by turns."""
+    def next_in_turn(self) -> SendQueue:
+        """The queue of the partition whose turn it is, if messages go by turns."""
         assert self._turns is not None
-        return self._partitions[self._turns.current]
+        return self._partitions[self._turns.current].queue
 
 
 class LoopConsumer(Consumer):

@@ -79,7 +79,7 @@ class Producer(LazyHandle[LoopProducer]):
         """
         loop = self._client.loop()
         inner = self._inner or await self._open_first()
-        partition, value, fields = inner.prepare(
+        queue, value, fields = inner.prepare(
             content,
             properties,
             partition_key,
@@ -93,13 +93,13 @@ class Producer(LazyHandle[LoopProducer]):
         )
         sent = SendFuture(loop=loop)
         if self._blocks:
-            self._rooms.put(sent, value, fields, partition)
-        elif partition is None:
+            self._rooms.put(sent, value, fields, queue)
+        elif queue is None:
             while not inner.next_in_turn.enqueue(value, sent, fields, in_turn=True):
                 pass  # its batch was full: the next partition's turn
         else:
-            partition.gather()
-            partition.enqueue(value, sent, fields)
+            queue.gather()
+            queue.enqueue(value, sent, fields)
         return await sent
 
     async def send_many(
@@ -149,14 +149,14 @@ class Producer(LazyHandle[LoopProducer]):
         """
         loop = self._client.loop()
         inner = await self._open_first()
-        partitions = inner.partitions
-        for partition in partitions:
-            partition.check()
+        queues = inner.queues
+        for queue in queues:
+            queue.check()
         timeout_s = self._options.send_timeout_millis / 1000
         deadline = time.monotonic() + timeout_s
-        settled = [loop.create_future() for _ in partitions]
-        for partition, future in zip(partitions, settled, strict=True):
-            partition.when_settled(partial(_settle, future))
+        settled = [loop.create_future() for _ in queues]
+        for queue, future in zip(queues, settled, strict=True):
+            queue.when_settled(partial(_settle, future))
         for future in settled:
             left = max(0.0, deadline - time.monotonic()) if timeout_s else None
             try:

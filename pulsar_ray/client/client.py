@@ -21,7 +21,7 @@ from pulsar_ray.client.endpoint.actor_links import ActorLinks
 from pulsar_ray.client.endpoint.cluster_connection import ClusterConnection
 from pulsar_ray.client.endpoint.ending import Ending
 from pulsar_ray.client.endpoint.forking import notify_of_forks
-from pulsar_ray.client.endpoint.unpickling import reconnected
+from pulsar_ray.client.endpoint.shared_clients import SharedClients
 from pulsar_ray.client.options.authentication import Authentication
 from pulsar_ray.client.options.checks import check_optional_text
 from pulsar_ray.client.options.client_options import ClientOptions, Logger
@@ -33,12 +33,11 @@ from pulsar_ray.client.options.policies import (
     ConsumerKeySharedPolicy,
     RedeliveryBackoff,
 )
-from pulsar_ray.client.options.producer_options import ProducerOptions
+from pulsar_ray.client.options.producer_options import MessageRouter, ProducerOptions
 from pulsar_ray.client.options.schema import BytesSchema, Schema
 from pulsar_ray.client.options.service_info import ServiceInfo
 from pulsar_ray.client.producer.producer import Producer
 from pulsar_ray.client.producer.producer_factory import ProducerFactory
-from pulsar_ray.client.producer.routing import MessageRouter
 from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException
 from pulsar_ray.launch.connect import Connected
 from pulsar_ray.model.enums import (
@@ -120,6 +119,11 @@ class Client:
         client._connect_through(ClusterConnection(options, Connected(cluster, options.service_url)))
         return client
 
+    @classmethod
+    def _reconnected(cls, options: ClientOptions, address: str) -> Client:
+        """The client that unpickled handles share; it connects when it is first used."""
+        return _SHARED.find(options, address, lambda: cls(address, **options.for_another_process()))
+
     @property
     def is_usable(self) -> bool:
         """Whether it is open, and of this process."""
@@ -132,7 +136,7 @@ class Client:
         self._links.forked()
 
     @property
-    def cluster(self) -> Any:
+    def cluster(self) -> Cluster:
         """The cluster this client talks to; connects at the first use. Raises AlreadyClosed, ForkedClient."""
         return self._connection.cluster
 
@@ -416,4 +420,7 @@ class Client:
             self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return reconnected, (type(self), self._options, self._connection.address)
+        return self._reconnected, (self._options, self._connection.address)
+
+
+_SHARED: SharedClients[Client] = SharedClients()

@@ -226,7 +226,7 @@ def test_an_arrow_payload_with_a_valid_checksum_and_bad_offsets_harms_nobody(
             publish_time_ms=1,
         )
 
-    producer._partitions[0].add_block(
+    producer._partitions[0].queue.add_block(
         encode, entries=1, messages=3, size=len(bad), done=lambda *_outcome: None
     )
     producer.send(b"after")

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.client.client import Client
+from pulsar_ray.client.client import _SHARED, Client
 from pulsar_ray.client.consumer.consumer import Consumer
-from pulsar_ray.client.endpoint import unpickling
 from pulsar_ray.client.options.schema import StringSchema
 from pulsar_ray.errors import (
     AlreadyClosed,
@@ -43,7 +42,7 @@ def pickled(client: Client, thing: object, monkeypatch: pytest.MonkeyPatch) -> o
     """`thing` as another process gets it, which makes one client for all handles of this one."""
     options = client._options
     key = (options.service_url, str(options.data_dir), options.transport)
-    monkeypatch.setitem(unpickling._CLIENTS, key, client)
+    monkeypatch.setitem(_SHARED._clients, key, client)
     return pickle.loads(pickle.dumps(thing))
 
 

@@ -14,6 +14,7 @@ from pulsar_ray.broker.subscription.served_subscription import ServedSubscriptio
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.endpoint.closing_endpoint import ClosingEndpoint
+from pulsar_ray.client.producer.producer import Producer
 from pulsar_ray.errors import AlreadyClosed, ConsumerBusy, NotConnected, ProducerBusy, SessionLost, Timeout
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.session.requests import ConsumerOpened
@@ -28,6 +29,13 @@ SOON: dict[str, Any] = {"auto_update_partitions_interval_seconds": 1}
 def lose(link: ActorLink) -> None:
     """As a network would; the link attaches again."""
     link._lost(link.carrier, SessionLost("the connection was cut"))
+
+
+def link_of(producer: Producer) -> ActorLink:
+    """The link to its only partition."""
+    link = producer._partitions[0].link
+    assert isinstance(link, ActorLink)
+    return link
 
 
 class Attaching:
@@ -53,16 +61,13 @@ def test_a_producer_that_closes_while_its_connection_is_away_gives_its_name_back
     topic = broker.topic()
     client.create_producer(topic)  # another one of the same session, which therefore stays
     producer = client.create_producer(topic, "mine")
-    partition = producer._partitions[0]
+    link, producer_id = link_of(producer), producer._partitions[0].producer_id
     attaching = Attaching(broker, monkeypatch)
-    lose(partition.link)
+    lose(link)
     closing = threading.Thread(target=producer.close)
     closing.start()
     wait_until(
-        lambda: (
-            not closing.is_alive()
-            or isinstance(partition.link._endpoints.get(partition.producer_id), ClosingEndpoint)
-        ),
+        lambda: not closing.is_alive() or isinstance(link._endpoints.get(producer_id), ClosingEndpoint),
         what="it closes",
     )
     attaching.may_go_on.set()
@@ -77,7 +82,7 @@ def test_a_producer_that_closes_while_nobody_can_attach_gives_its_name_back_late
     topic = broker.topic()
     client.create_producer(topic)
     producer = client.create_producer(topic, "mine")
-    link = producer._partitions[0].link
+    link = link_of(producer)
     attaching = Attaching(broker, monkeypatch)
     attaching.error = NotConnected("the actor is restarting")
     attaching.may_go_on.set()

@@ -204,7 +204,7 @@ def test_the_broker_refuses_what_is_too_large_also_of_a_client_that_does_not_loo
             publish_time_ms=1,
         )
 
-    producer._partitions[0].add_block(
+    producer._partitions[0].queue.add_block(
         encode, entries=1, messages=1, size=len(TOO_LARGE), done=lambda *outcome: outcomes.append(outcome)
     )
     wait_until(lambda: outcomes, what="the broker's answer")

@@ -7,9 +7,8 @@ import threading
 
 import pytest
 
-from pulsar_ray.client.client import Client
+from pulsar_ray.client.client import _SHARED, Client
 from pulsar_ray.client.consumer.reader import Reader
-from pulsar_ray.client.endpoint import unpickling
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.model.message_id import MessageId
@@ -89,7 +88,7 @@ def test_a_pickled_reader_with_a_listener_reads_by_itself(
     producer = client.create_producer(topic)
     options = client._options
     key = (options.service_url, str(options.data_dir), options.transport)
-    monkeypatch.setitem(unpickling._CLIENTS, key, client)
+    monkeypatch.setitem(_SHARED._clients, key, client)
     reader = client.create_reader(topic, MessageId.earliest, reader_listener=remember)
     copy = pickle.loads(pickle.dumps(reader))
     HEARD.clear()

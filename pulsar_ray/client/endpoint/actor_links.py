@@ -61,15 +61,11 @@ class ActorLinks:
 
     def all_routes(self, name: TopicName, deadline: float, *, create: bool = True) -> list[PartitionRoute]:
         """As `resolve`, also if all partitions are away."""
-        routes: list[PartitionRoute] = self._connection.cluster.resolve(
-            name.full, create=create, timeout_s=_left(deadline)
-        )
-        return routes
+        return self._connection.cluster.resolve(name.full, create=create, timeout_s=_left(deadline))
 
     def topics(self, namespace: str, deadline: float) -> list[tuple[str, int]]:
         """(full name, partitions or 0) of a namespace's topics. Raises TopicNotFound for a missing one."""
-        topics: list[tuple[str, int]] = self._connection.cluster.topics(namespace, _left(deadline))
-        return topics
+        return self._connection.cluster.topics(namespace, _left(deadline))
 
     def to_partition(self, route: PartitionRoute) -> ActorLink:
         """The link to a partition's actor."""
@@ -91,11 +87,10 @@ class ActorLinks:
             route.topic, subscription, durable, initial, options.subscription_properties or {}, create=True
         )
         again = SubscriptionRequest(route.topic, subscription, durable, initial, {}, create=False)
-        address: str = self._connection.cluster.dispatcher(request, _left(deadline))
+        address = self._connection.cluster.dispatcher(request, _left(deadline))
 
         def find() -> str:
-            found: str = self._connection.cluster.dispatcher(again, FIND_TIMEOUT_S)
-            return found
+            return self._connection.cluster.dispatcher(again, FIND_TIMEOUT_S)
 
         return self._link(address, find, pushes=True)
 

@@ -6,12 +6,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from pulsar_ray.client.endpoint.endpoint_link import EndpointLink
 from pulsar_ray.client.endpoint.pending_close import PendingClose
 from pulsar_ray.errors import NotConnected, PulsarException, SessionLost
 from pulsar_ray.lane.completion import Completion
 from pulsar_ray.session.requests import CloseEndpoint
 from pulsar_ray.transport.actor_attacher import ATTACH_TIMEOUT_S
-from pulsar_ray.transport.actor_link import ActorLink
 from pulsar_ray.transport.cluster import AttachReply
 
 LOOK_S = 0.5
@@ -26,7 +26,7 @@ class ClosingEndpoint:
 
     awaits_packets = False
 
-    def __init__(self, link: ActorLink, endpoint_id: int, pending_close: PendingClose) -> None:
+    def __init__(self, link: EndpointLink, endpoint_id: int, pending_close: PendingClose) -> None:
         self._link = link
         self._endpoint_id = endpoint_id
         self._pending_close = pending_close

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from pulsar_ray.client.options.client_options import ClientOptions
 from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException
 from pulsar_ray.launch.connect import Connected, connect
+from pulsar_ray.transport.cluster import Cluster
 
 
 class ClusterConnection:
@@ -45,7 +45,7 @@ class ClusterConnection:
             tell(error)
 
     @property
-    def cluster(self) -> Any:
+    def cluster(self) -> Cluster:
         """The cluster; connects at the first use. Raises AlreadyClosed, ForkedClient, or what connecting
         raises.
         """

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from pulsar_ray.client.endpoint.endpoint_link import EndpointLink
 from pulsar_ray.client.endpoint.pending_close import PendingClose
 from pulsar_ray.errors import AlreadyClosed, PulsarException
 from pulsar_ray.session.requests import Request
-from pulsar_ray.transport.actor_link import ActorLink
 from pulsar_ray.transport.carriers import Connection
 from pulsar_ray.transport.pending_requests import Reply
 
@@ -16,13 +16,13 @@ RETRY_S = 0.1
 
 
 def request_open(
-    link: ActorLink,
+    link: EndpointLink,
     request: Callable[[int], Request],
     pending_close: PendingClose,
     deadline: float,
     then: Callable[[Any], None] | None = None,
 ) -> Any:
-    """The answer, asked for until there is one; for the rest as `ActorLink.request`.
+    """The answer, asked for until there is one; for the rest as `EndpointLink.request`.
 
     Raises AlreadyClosed if it left before it was asked for again: a `ReopenRequest` had an answer earlier.
     """
@@ -45,7 +45,7 @@ class ReopenRequest:
 
     def __init__(
         self,
-        link: ActorLink,
+        link: EndpointLink,
         request: Callable[[int], Request],
         pending_close: PendingClose,
         opened: Callable[[Any, Connection], None],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from pulsar_ray.client.options.checks import (
 )
 from pulsar_ray.client.options.not_yet import refuse_not_yet
 from pulsar_ray.client.options.schema import BytesSchema, Schema
-from pulsar_ray.client.producer.routing import MessageRouter
+from pulsar_ray.client.received.message import Message
 from pulsar_ray.model.enums import (
     BatchingType,
     CompressionType,
@@ -28,6 +29,9 @@ from pulsar_ray.model.enums import (
     PartitionsRoutingMode,
     ProducerAccessMode,
 )
+
+MessageRouter = Callable[[Message, int], int]
+"""A user's router: (message, number of partitions) -> partition index."""
 
 
 @dataclass(frozen=True, kw_only=True)

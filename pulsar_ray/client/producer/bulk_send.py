@@ -17,6 +17,7 @@ from pulsar_ray.client.producer.bulk_columns import as_list, key_column, propert
 from pulsar_ray.client.producer.bulk_limits import BulkLimits
 from pulsar_ray.client.producer.partition_producer import PartitionProducer
 from pulsar_ray.client.producer.routing import BatchTurnsRouter, CustomRouter, Router, find_available
+from pulsar_ray.client.producer.send_queue import SendQueue
 from pulsar_ray.errors import OperationNotSupported, PulsarException, Result, Timeout
 from pulsar_ray.format.arrow_payload import encode_rows
 from pulsar_ray.format.columns import KEY_COLUMN, ORDERING_KEY_COLUMN
@@ -54,8 +55,7 @@ class BulkSend:
         self._only = partitions[0] if len(partitions) == 1 else None
         self._router = router
         self._route_lock = route_lock
-        # One broker, so all partitions say the same.
-        self._limits = next((p.bulk_limits for p in partitions if p.name), partitions[0].bulk_limits)
+        self._limits = _limits_of([partition.queue for partition in partitions])
         self._lock = threading.Lock()
         self._open = 1
         self._last: dict[int, MessageId] = {}
@@ -107,7 +107,7 @@ class BulkSend:
         if index is None:
             if isinstance(self._router, BatchTurnsRouter):
                 # A batch that is open there ends before this one, and its turn with it.
-                self._partitions[self._router.current].end_turn()
+                self._partitions[self._router.current].queue.end_turn()
                 index = self._router.take_turn()
                 for _ in self._partitions:
                     if self._partitions[index].takes_keyless:
@@ -121,7 +121,7 @@ class BulkSend:
         return self._partitions[index]
 
     def _add_batch(self, partition: PartitionProducer, batch: pa.RecordBatch) -> None:
-        payload, columns = encode_table(batch, partition.payload_memory)
+        payload, columns = encode_table(batch, partition.queue.payload_memory)
         key = batch.column("key")[0].as_py() if columns & KEY_COLUMN else None
         ordering = batch.column("ordering_key")[0].as_py() if columns & ORDERING_KEY_COLUMN else None
         self._add_payload(partition, payload, columns, batch.num_rows, key, ordering, is_batch=True)
@@ -194,7 +194,7 @@ class BulkSend:
         *,
         is_batch: bool,
     ) -> None:
-        partition.check_size(len(payload))
+        partition.queue.check_size(len(payload))
         now_ms = time.time_ns() // 1_000_000
         codec = int(self._options.compression_type)
 
@@ -232,7 +232,7 @@ class BulkSend:
         with self._lock:
             self._open += 1
         try:
-            partition.add_block(
+            partition.queue.add_block(
                 encode, entries=1 if is_batch else count, messages=count, size=len(payload), done=done
             )
         except PulsarException as error:
@@ -289,6 +289,11 @@ class BulkSend:
 
 _PLAIN_TYPES = frozenset((bytes, type(None)))
 _COLUMN_NAMES = ("partition_keys", "ordering_keys", "properties", "event_timestamps")
+
+
+def _limits_of(queues: list[SendQueue]) -> BulkLimits:
+    """The limits that any of them knows: one broker says the same for all partitions."""
+    return next((queue.bulk_limits for queue in queues if queue.name), queues[0].bulk_limits)
 
 
 def _pick(column: Sequence[Any] | None, rows: list[int] | None) -> Any:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -22,6 +22,7 @@ from pulsar_ray.client.producer.routing import BatchTurnsRouter, Router, find_av
 from pulsar_ray.client.producer.sealed_batch import SendCallback
 from pulsar_ray.client.producer.send_arguments import check_send_arguments, message_fields
 from pulsar_ray.client.producer.send_callbacks import ErrorCallback
+from pulsar_ray.client.producer.send_queue import SendQueue
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.errors import (
@@ -35,9 +36,6 @@ from pulsar_ray.errors import (
 from pulsar_ray.lane.completion import Completion
 from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.model.message_id import MessageId
-
-if TYPE_CHECKING:
-    from pulsar_ray.client.client import Client
 
 FOREVER_S = 1e9
 _ONE_RECEIPT = "a function (Result, MessageId) or None"
@@ -59,6 +57,18 @@ class _SyncSend(ErrorCallback, Completion):
         self.set()
 
 
+class ProducerClient(Protocol):
+    """The part of a client that its producers use. It can be pickled, as they can."""
+
+    operation_timeout_s: float
+
+    def producer_from(self, options: ProducerOptions, producer: Producer | None = None) -> Producer:
+        """Open a producer with these options; `producer` is one that was unpickled and is opened now."""
+
+    def forget(self, closed: Producer) -> None:
+        """Take note that a producer has closed itself."""
+
+
 class Growth(Protocol):
     """What looks for more partitions of a producer's topic."""
 
@@ -75,7 +85,11 @@ class Producer(LazyHandle):
     """
 
     def __init__(
-        self, client: Client, topic: str, options: ProducerOptions, partitions: list[PartitionProducer]
+        self,
+        client: ProducerClient,
+        topic: str,
+        options: ProducerOptions,
+        partitions: list[PartitionProducer],
     ) -> None:
         self._client = client
         self._topic = topic
@@ -94,7 +108,7 @@ class Producer(LazyHandle):
         if self._turns is not None:
             self._turns.serve(self._partitions)
             for partition in partitions:
-                partition.take_turns(self._turns)
+                partition.queue.take_turns(self._turns)
 
     @property
     def partition_count(self) -> int:
@@ -109,7 +123,7 @@ class Producer(LazyHandle):
     def add_partition(self, partition: PartitionProducer) -> None:
         """The topic has grown, by the partition of the next index; from now on messages go there too."""
         if self._turns is not None:
-            partition.take_turns(self._turns)
+            partition.queue.take_turns(self._turns)
         with self._route_lock:
             is_closed = self._ending.is_over
             if not is_closed:
@@ -170,7 +184,7 @@ class Producer(LazyHandle):
         if partition is None:
             partition = self._enqueue_in_turn(value, sent, fields, seal=True)
         else:
-            partition.enqueue(value, sent, fields, seal=True)
+            partition.queue.enqueue(value, sent, fields, seal=True)
         timeout_s = self._options.send_timeout_millis / 1000 or FOREVER_S
         if not partition.link.wait(sent, time.monotonic() + timeout_s):
             partition.give_up()
@@ -227,7 +241,7 @@ class Producer(LazyHandle):
             if partition is None:
                 self._enqueue_in_turn(value, callback, fields)
             else:
-                partition.enqueue(value, callback, fields)
+                partition.queue.enqueue(value, callback, fields)
         except (ProducerQueueIsFull, AlreadyClosed, WrongNode) as error:
             if callback is not None:
                 callback(error.result, MessageId())
@@ -294,7 +308,7 @@ class Producer(LazyHandle):
             message = Message(outgoing, 0)
         with self._route_lock:
             index = self._router.choose(key, message)
-            if key or message is not None or self._partitions[index].takes_keyless:
+            if key or message is not None or self._partitions[index].queue.takes_keyless:
                 return self._partitions[index]
             return self._partitions[find_available(index, self._router, self._partitions)]
 
@@ -313,7 +327,7 @@ class Producer(LazyHandle):
         assert self._turns is not None
         while True:
             partition = self._partitions[self._turns.current]
-            if partition.enqueue(value, callback, fields, seal=seal, in_turn=True):
+            if partition.queue.enqueue(value, callback, fields, seal=seal, in_turn=True):
                 return partition
 
     # --- many at once -----------------------------------------------------------------------------
@@ -395,7 +409,7 @@ class Producer(LazyHandle):
         timeout_s = self._options.send_timeout_millis / 1000 or FOREVER_S
         deadline = time.monotonic() + timeout_s
         for partition in self._partitions:
-            partition.seal()
+            partition.queue.seal()
         for partition in self._partitions:
             partition.flush(deadline)
 
@@ -412,7 +426,7 @@ class Producer(LazyHandle):
         deadline = time.monotonic() + self._client.operation_timeout_s
         try:
             for partition in partitions:
-                partition.seal()
+                partition.queue.seal()
             error = close_each(partitions, deadline)
         finally:
             self._client.forget(self)
@@ -432,17 +446,20 @@ class Producer(LazyHandle):
         with self._route_lock:
             return list(self._partitions)
 
+    def _queues(self) -> list[SendQueue]:
+        return [partition.queue for partition in self._partitions]
+
     def topic(self) -> str:
         """The full name of the topic."""
         return self._topic
 
     def producer_name(self) -> str:
         """The given name, or the one made up by the broker."""
-        return next((partition.name for partition in self._partitions if partition.name), "")
+        return next((queue.name for queue in self._queues() if queue.name), "")
 
     def last_sequence_id(self) -> int:
         """The highest sequence id stored so far, -1 before any."""
-        return max(partition.last_sequence_id for partition in self._partitions)
+        return max(queue.last_sequence_id for queue in self._queues())
 
     def is_connected(self) -> bool:
         """True while every partition's connection stands."""
@@ -452,7 +469,7 @@ class Producer(LazyHandle):
         return _recreate, (self._client, self._options)
 
 
-def _recreate(client: Client, options: ProducerOptions) -> Producer:
+def _recreate(client: ProducerClient, options: ProducerOptions) -> Producer:
     producer = Producer.__new__(Producer)
     producer.open_lazily(
         lambda: client.producer_from(options, producer),

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def _check_any_there(partitions: list[PartitionProducer]) -> None:
-    absences = [partition.absence for partition in partitions]
+    absences = [partition.queue.absence for partition in partitions]
     if (first := absences[0]) is not None and all(absences):
         raise first.again()
 

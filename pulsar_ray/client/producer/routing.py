@@ -11,18 +11,13 @@ import random
 import struct
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import mmh3
 
+from pulsar_ray.client.options.producer_options import MessageRouter, ProducerOptions
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.model.enums import HashingScheme, PartitionsRoutingMode
-
-if TYPE_CHECKING:
-    from pulsar_ray.client.options.producer_options import ProducerOptions
-
-MessageRouter = Callable[[Message, int], int]
-"""A user's router: (message, number of partitions) -> partition index."""
 
 _POSITIVE = 0x7FFFFFFF
 _CACHED_KEY_LENGTH = 64  # longer keys are hashed each time, so that the cache stays small

@@ -1,94 +1,116 @@
-"""One producer's queue for one partition: enqueue, seal, number, and write in order, by turns.
-
-Two locks. The state lock guards the builder and the queue and is held for moments. The write role is taken
-by whoever finds work and nobody writing; it is never waited for, so the I/O thread cannot be held up by a
-thread that a full socket blocks.
-"""
+"""One producer's queue for one partition: messages become numbered blocks, which are written in order."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from pulsar_ray.client.endpoint.endpoint_link import EndpointLink
 from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.client.producer.batch_builder import OPENED, REFUSED, SEALED, BatchBuilder, builder_for
 from pulsar_ray.client.producer.block_numbers import BlockNumbers
+from pulsar_ray.client.producer.block_writer import BlockWriter
 from pulsar_ray.client.producer.bulk_limits import BulkLimits
 from pulsar_ray.client.producer.callback_queue import CallbackQueue
 from pulsar_ray.client.producer.routing import BatchTurnsRouter
 from pulsar_ray.client.producer.sealed_batch import SendCallback
 from pulsar_ray.client.producer.send_callbacks import completion_of
+from pulsar_ray.client.producer.send_room import MAX_UNCONFIRMED_BYTES, SendRoom
 from pulsar_ray.client.producer.single_message_encoder import SingleMessageEncoder
-from pulsar_ray.client.producer.unconfirmed_blocks import BlockDone, UnconfirmedBlock, UnconfirmedBlocks
-from pulsar_ray.errors import MessageTooBig, ProducerQueueIsFull, PulsarException, Timeout, WrongNode
+from pulsar_ray.client.producer.unconfirmed_blocks import (
+    BlockDone,
+    Outcome,
+    UnconfirmedBlock,
+    UnconfirmedBlocks,
+)
+from pulsar_ray.errors import ForkedClient, MessageTooBig, ProducerQueueIsFull, PulsarException, WrongNode
 from pulsar_ray.format.block import MAX_ROWS, check_block_size
 from pulsar_ray.format.table import MAX_BATCH_BYTES
-from pulsar_ray.session.publish_packets import PublishPackets
 from pulsar_ray.session.requests import ProducerOpened
-from pulsar_ray.transport.actor_link import ActorLink
 from pulsar_ray.transport.carriers import Connection
-from pulsar_ray.transport.cluster import PartitionRoute
 
-MAX_PENDING_BYTES = 64 * 1024 * 1024
 IN_FLIGHT_UNBATCHED = 2
 """Without batching, messages gather into one block while so many blocks are under way."""
-UNLIMITED = 1 << 62
 PATIENCE_S = 2.0
 """For an actor that is not open: one that died is restarted within about a second."""
 
 
 class SendQueue:
-    """The part of a PartitionProducer that messages go through; written on `_carrier` while it is open."""
+    """Takes messages, seals them into blocks and keeps these until their receipts. Thread-safe.
+
+    Blocks are written on a carrier while the producer is open there (`resume`, `pause`), and again on the
+    next one while they have no receipt. The state lock guards all parts but the writer, and is held for
+    moments; callbacks run without it.
+    """
 
     def __init__(
-        self, link: ActorLink, producer_id: int, route: PartitionRoute, options: ProducerOptions
+        self, link: EndpointLink, producer_id: int, partition: int, options: ProducerOptions
     ) -> None:
-        self.link = link
-        self.route = route
-        self.producer_id = producer_id
+        self._link = link
+        self.partition = partition
+        """The index in the topic, -1 of a topic without partitions."""
         self.name = options.producer_name or ""
+        """Empty before the partition has answered, unless it was given."""
+        self.error: PulsarException | None = None
+        """Set once, by what ended the queue."""
+        self.last_sequence_id = -1
+        """The highest one that is stored."""
+        self.bulk_limits = BulkLimits(MAX_ROWS, MAX_BATCH_BYTES)
         self._options = options
         self._io = link.timers
-        self._drop_all()
-        self._is_gathering = False
-        self.on_room: Callable[[], None] | None = None
-        """Called under the state lock when receipts or refusals have made room."""
+        self._batching = options.batching_enabled
+        self._send_timeout_s = options.send_timeout_millis / 1000
         self._numbers = BlockNumbers()
+        self._writer = BlockWriter(link, producer_id, self)
         self._carrier: Connection | None = None
-        self._error: PulsarException | None = None
         self._builder: BatchBuilder | None = None
         """None before the partition has answered for the first time."""
         self._absent_since_opening: WrongNode | None = None
         """Why it could not be opened, until it is."""
         self._single_messages: SingleMessageEncoder | None = None
         """For messages that need neither a batch nor compression."""
-        self._packets = PublishPackets(producer_id)
-        self._batching = options.batching_enabled
-        self._max_pending = options.max_pending_messages
         self._max_message_size = 0
-        self.bulk_limits = BulkLimits(MAX_ROWS, MAX_BATCH_BYTES)
+        self._is_gathering = False
         self._batch_timer_armed = False
-        self._send_timeout_s = options.send_timeout_millis / 1000
         self._turns: BatchTurnsRouter | None = None
         self._on_turn_over: Callable[[], None] | None = None
         self._closed_at_s = 0.0
-        self.last_sequence_id = -1
+        self._start_empty()
 
-    def _drop_all(self) -> None:
-        """At first; and in a forked child: new locks, and nothing of what the parent was sending."""
+    def _start_empty(self) -> None:
         self._state = threading.Lock()
-        self._room = threading.Condition(self._state)
-        self._write_role = threading.Lock()
-        self._callbacks = CallbackQueue(self.link.loop_timers)
-        self._pending = UnconfirmedBlocks()
+        self._callbacks = CallbackQueue(self._link.loop_timers)
+        self.unconfirmed = UnconfirmedBlocks()
+        """The sealed blocks without a receipt; the state lock guards them."""
+        self.room = SendRoom(self._state, self.unconfirmed, self._options)
         self._sure_room = 0
-        """So many messages fit without a look; what else fills the queue sets it to 0."""
-        self._waiting_for_room = 0
-        self._is_open = False
+        """So many messages fit without a look; all else that fills the queue sets it to 0."""
+        self.is_open = False
+        """Whether blocks may be written."""
 
-    def _make_builder(self, opened: ProducerOpened) -> None:
+    def forked(self, error: ForkedClient) -> None:
+        """Drop in a forked child what the parent sends, take new locks, and raise `error` from now on."""
+        self._start_empty()
+        self._writer.forked()
+        self.error = error
+
+    # --- opening and ending -----------------------------------------------------------------------
+
+    def opening_numbers(self) -> tuple[int, int, int]:
+        """The incarnation to open with, the one it replaces or 0, and the entry_seq that comes first."""
+        with self._state:
+            first = self.unconfirmed.first
+            first_seq = first.entry_seq if first is not None else self._numbers.next_seq
+            return self._numbers.incarnation, self._numbers.replaces, first_seq
+
+    def begin(self, opened: ProducerOpened) -> None:
+        """Take the limits and the name that the partition's first answer says; messages can be added now."""
+        with self._state:
+            self._begin(opened)
+
+    def _begin(self, opened: ProducerOpened) -> None:
         options = self._options
         self.name = opened.name
         self._max_message_size = opened.max_message_size
@@ -97,19 +119,139 @@ class SendQueue:
         if self._on_turn_over is not None:
             self._builder.on_turn_over = self._on_turn_over
         if not options.batching_enabled and not options.compression_type:
-            self._single_messages = SingleMessageEncoder(opened.name, self.route.partition, self._stored)
+            self._single_messages = SingleMessageEncoder(opened.name, self.partition, self._stored)
         self.last_sequence_id = options.first_sequence_id - 1
+        self._absent_since_opening = None
+
+    def begin_later(self, absence: WrongNode) -> None:
+        """Take no messages, because of `absence`, before the partition has answered."""
+        self._absent_since_opening = absence
+
+    def resume(self, opened: ProducerOpened, carrier: Connection | None) -> None:
+        """Write from now on to `carrier`, on which the producer is open, unless another one stands already.
+
+        Unconfirmed blocks are written again, in order.
+        """
+        with self._state:
+            if self.error is not None or carrier is None or self._link.carrier is not carrier:
+                return
+            if self._builder is None:
+                self._begin(opened)
+            self._carrier = carrier
+            self.is_open = True
+            self._numbers.replaces = 0
+        self._writer.write_if_any()
+
+    def pause(self) -> None:
+        """Write nothing before `resume`: the carrier is gone."""
+        with self._state:
+            self.is_open = False
+            self._closed_at_s = time.monotonic()
+            self._sure_room = 0
+            self.unconfirmed.resend()
+
+    def start_over(self, error: PulsarException) -> None:
+        """Fail all that is unconfirmed, and count anew in an incarnation that replaces this one.
+
+        The partition then refuses what is left of the old one.
+        """
+        with self._state:
+            self.is_open = False
+            self._take_sealed(seal=True)
+            self._fail_unconfirmed(error)
+            self._numbers.renew()
+        self._callbacks.run()
+
+    def end(self, error: PulsarException) -> None:
+        """Fail all that is unconfirmed, and raise `error` for each later call."""
+        with self._state:
+            self.is_open = False
+            self.error = error
+            self._take_sealed(seal=True)
+            self._fail_unconfirmed(error)
+        self._callbacks.run()
+
+    def check(self) -> None:
+        """Raise what ended the queue, if anything did."""
+        if self.error is not None:
+            raise self.error.again()
+
+    @property
+    def absence(self) -> WrongNode | None:
+        """Why the partition is away, if it is known to be: no message is taken for it then."""
+        if self.is_open:
+            return None
+        return self._link.absence or self._absent_since_opening
+
+    @property
+    def takes_keyless(self) -> bool:
+        """Whether messages that may go to any partition should come here: not while it is away, or silent."""
+        if self.is_open:
+            return True
+        return self.absence is None and time.monotonic() - self._closed_at_s < PATIENCE_S
 
     def take_turns(self, turns: BatchTurnsRouter) -> None:
-        """Messages may be enqueued `in_turn`; called once, before any is."""
+        """Allow messages `in_turn`; called once, before any is added."""
         with self._state:
             self._turns = turns
-            partition = self.route.partition
+            partition = self.partition
             self._on_turn_over = lambda: turns.batch_sealed(partition)
             if self._builder is not None:
                 self._builder.on_turn_over = self._on_turn_over
 
-    # --- enqueueing -------------------------------------------------------------------------------
+    # --- receipts ---------------------------------------------------------------------------------
+
+    def confirm(self, rows: Sequence[tuple[int, int, int, int, int]]) -> None:
+        """Complete the blocks of these receipts; one that came before is harmless."""
+        with self._state:
+            if not self.is_open:
+                # They may be of an incarnation given up, whose numbers mean other blocks by now; or they
+                # come again.
+                return
+            unconfirmed = self.unconfirmed
+            for _, entry_seq, _, ledger_id, entry_id in rows:
+                unconfirmed.answer(entry_seq, (ledger_id, entry_id, None))
+            self._callbacks.settled.extend(unconfirmed.take_settled())
+            room = self.room
+            if room.waiting or room.on_room is not None:
+                room.made()
+        self._callbacks.run()
+        self._writer.write_if_any()
+
+    def refuse(self, entry_seq: int, error: PulsarException) -> None:
+        """Fail the block that the partition has refused."""
+        outcome: Outcome = (-1, -1, error)
+        with self._state:
+            if not self.is_open:
+                return
+            self.unconfirmed.answer(entry_seq, outcome)
+            self._callbacks.settled.extend(self.unconfirmed.take_settled())
+            self.room.made()
+        self._callbacks.run()
+        self._writer.write_if_any()
+
+    def _fail_unconfirmed(self, error: PulsarException) -> None:
+        """Called with the state lock held; `_callbacks.run` must follow."""
+        blocks = self.unconfirmed.take_all()
+        for block in blocks:
+            block.outcome = block.outcome or (-1, -1, error)
+        self._callbacks.settled.extend(blocks)
+        self.room.made()
+
+    def has_expired(self) -> bool:
+        """Whether the oldest block has been unconfirmed for longer than the send timeout."""
+        with self._state:
+            if not self.is_open and not self._batching:
+                # Messages that gather while detached get their time from here on.
+                self._take_sealed(seal=True)
+            first = self.unconfirmed.first
+            return first is not None and time.monotonic() - first.sealed_s > self._send_timeout_s
+
+    def _stored(self, sequence_id: int) -> None:
+        """Called for each block before its callbacks."""
+        self.last_sequence_id = max(self.last_sequence_id, sequence_id)
+
+    # --- adding messages --------------------------------------------------------------------------
 
     def enqueue(
         self,
@@ -127,15 +269,15 @@ class SendQueue:
         Raises ProducerQueueIsFull, MessageTooBig, AlreadyClosed, WrongNode; then nothing was added.
         """
         with self._state:
-            if self._error is not None:
-                raise self._error.again()
+            if self.error is not None:
+                raise self.error.again()
             if not self._sure_room:
                 self._find_room(in_turn)
             if in_turn and self._is_turn_elsewhere():
                 return False
             self._sure_room -= 1
             is_refused = False
-            if self._pending.messages or fields is not None or not self._add_single(value, callback):
+            if self.unconfirmed.messages or fields is not None or not self._add_single(value, callback):
                 builder: BatchBuilder = self._builder  # type: ignore[assignment]
                 flags = (
                     builder.add(value, callback, in_turn)
@@ -145,7 +287,7 @@ class SendQueue:
                 is_refused = bool(flags & REFUSED)
                 if not flags and self._batching and not seal:
                     return True
-                if flags & SEALED and not self._is_open:
+                if flags & SEALED and not self.is_open:
                     # Nobody takes it before the producer is open again, and it fills the queue from now on.
                     self._take_sealed(seal=False)
                 if seal and self._batching and not is_refused:
@@ -158,10 +300,10 @@ class SendQueue:
                 elif (
                     self._callbacks.is_running
                     or self._is_gathering
-                    or (self._pending.sent >= IN_FLIGHT_UNBATCHED and not flags & SEALED)
+                    or (self.unconfirmed.sent >= IN_FLIGHT_UNBATCHED and not flags & SEALED)
                 ):
                     return True
-        self._write(waits=seal and not is_refused)
+        self._writer.write(waits=seal and not is_refused)
         return not is_refused
 
     def end_turn(self) -> None:
@@ -169,10 +311,10 @@ class SendQueue:
         with self._state:
             if self._builder is not None and self._builder.has_turn:
                 self._take_sealed(seal=True)
-        self._pump()
+        self._writer.write_if_any()
 
     def _is_turn_elsewhere(self) -> bool:
-        return self._turns is not None and self._turns.current != self.route.partition
+        return self._turns is not None and self._turns.current != self.partition
 
     def _add_single(self, value: bytes | None, callback: SendCallback | None) -> bool:
         """Called with the state lock held: make a message a block at once if it would not gather with others.
@@ -180,41 +322,25 @@ class SendQueue:
         False if nothing was added.
         """
         single = self._single_messages
-        if single is None or value is None or not self._is_open:
+        if single is None or value is None or not self.is_open:
             return False
         if self._callbacks.is_running or self._is_gathering:
             return False
         sequence_id = self._builder.id_alone(value)  # type: ignore[union-attr]
         if sequence_id is None:
             return False
-        self._pending.add(single.encode(value, callback, sequence_id, self._numbers))
+        self.unconfirmed.add(single.encode(value, callback, sequence_id, self._numbers))
         return True
 
     def gather(self) -> None:
         """On a loop: what is sent without batching in this turn of it goes out together at its end."""
         if not self._is_gathering and not self._batching:
             self._is_gathering = True
-            self._io.call_soon(self._gathered)
+            self._io.call_soon(self._end_gathering)
 
-    def _gathered(self) -> None:
+    def _end_gathering(self) -> None:
         self._is_gathering = False
-        self._pump()
-
-    @property
-    def room(self) -> int:
-        """How many messages the queue takes without waiting."""
-        pending = self._pending
-        if pending.size > MAX_PENDING_BYTES:
-            return 0
-        if not self._max_pending or self._builder is None:
-            return UNLIMITED
-        return max(0, self._max_pending - pending.messages - self._builder.message_count)
-
-    def _made_room(self) -> None:
-        """Called with the state lock held."""
-        self._room.notify_all()
-        if self.on_room is not None:
-            self.on_room()
+        self._writer.write_if_any()
 
     def _find_room(self, in_turn: bool) -> None:
         """Called with the state lock held: wait until a message fits, and see how many more do for sure.
@@ -222,9 +348,9 @@ class SendQueue:
         A message in turn does not wait once the turn is elsewhere, which the end of an open batch makes it.
         While the partition is not open each message looks. Raises WrongNode if it is known to be away.
         """
-        if not self._is_open:
+        if not self.is_open:
             if in_turn and self._turns is not None and not self.takes_keyless:
-                self._turns.pass_on(self.route.partition)
+                self._turns.pass_on(self.partition)
                 if self._is_turn_elsewhere():
                     return
             self._check_there()
@@ -236,66 +362,48 @@ class SendQueue:
             if in_turn and self._is_turn_elsewhere():
                 return
         # One at least, for the message itself: a queue may be full of less than a message.
-        self._sure_room = max(1, self.room) if self._is_open else 1
-
-    @property
-    def absence(self) -> WrongNode | None:
-        """Why the partition is away, if it is known to be: nothing more is taken for it then."""
-        if self._is_open:
-            return None
-        return self.link.absence or self._absent_since_opening
-
-    @property
-    def takes_keyless(self) -> bool:
-        """Whether messages that may go to any partition should come here: not while it is away, or silent."""
-        if self._is_open:
-            return True
-        return self.absence is None and time.monotonic() - self._closed_at_s < PATIENCE_S
+        self._sure_room = max(1, self.room_left) if self.is_open else 1
 
     def _check_there(self) -> None:
-        if not self._is_open and (absence := self.absence) is not None:
+        if not self.is_open and (absence := self.absence) is not None:
             raise absence.again()
 
+    @property
+    def room_left(self) -> int:
+        """How many messages the queue takes without waiting."""
+        return self.room.left(self._gathered())
+
+    def _gathered(self) -> int:
+        """How many messages are added and in no block yet."""
+        builder = self._builder
+        return 0 if builder is None else builder.message_count
+
     def _is_full(self, messages: int, size: int) -> bool:
-        pending = self._pending
-        if pending.size + size > MAX_PENDING_BYTES and pending.size:
-            return True
-        limit = self._max_pending
-        if not limit or not messages:
-            return False
-        return pending.messages + self._builder.message_count + messages > limit  # type: ignore[union-attr]
+        return self.room.is_full(self._gathered(), messages, size)
 
     def _wait_for_room(self, messages: int, size: int, in_turn: bool = False) -> None:
         """Called with the state lock held."""
         if not self._options.block_if_queue_full and messages:
-            pending, still_open = self._pending, self._builder.message_count  # type: ignore[union-attr]
-            raise ProducerQueueIsFull(
-                f"{pending.messages + still_open} messages wait to be stored and confirmed; wait for "
-                f"callbacks, raise max_pending_messages={self._max_pending}, or set block_if_queue_full=True"
-            )
-        if self._io.is_current or (self._callbacks.is_running and self._write_role.locked()):
+            raise self.room.full_error(self._gathered())
+        if self._io.is_current or (self._callbacks.is_running and self._writer.is_writing):
             raise ProducerQueueIsFull("the queue is full, and a callback must not wait for it")
-        deadline = time.monotonic() + (self._send_timeout_s or 1e9)
-        while self._is_full(messages, size):
+
+        def is_over() -> bool:
+            if self.error is not None:
+                raise self.error.again()
+            if (in_turn and self._is_turn_elsewhere()) or not self._is_full(messages, size):
+                return True
             self._seal_for_room()
-            self._waiting_for_room += 1
-            try:
-                self._room.wait(min(0.1, max(0.0, deadline - time.monotonic())))
-            finally:
-                self._waiting_for_room -= 1
-            if self._is_full(messages, size) and time.monotonic() > deadline:
-                raise Timeout(f"the producer's queue stayed full for {self._send_timeout_s} s")
-            if self._error is not None:
-                raise self._error.again()
-            if in_turn and self._is_turn_elsewhere():
-                return
+            return False
+
+        self.room.wait_until(is_over)
 
     def _seal_for_room(self) -> None:
         """What is still open would otherwise fill the queue until its delay is over."""
         builder = self._builder
         if builder is not None and builder.is_open:
             self._take_sealed(seal=True)
-            self._io.call_soon(self._pump)
+            self._io.call_soon(self._writer.write_if_any)
 
     def check_size(self, payload_bytes: int) -> None:
         """Raise MessageTooBig for a payload above what the partition takes; compression may only make it
@@ -306,10 +414,17 @@ class SendQueue:
         self._check_there()
         if not self._options.compression_type:
             check_block_size(payload_bytes, payload_bytes, self._max_message_size)
-        elif payload_bytes > MAX_PENDING_BYTES:
+        elif payload_bytes > MAX_UNCONFIRMED_BYTES:
             raise MessageTooBig(
-                f"a message of {payload_bytes} bytes; at most {MAX_PENDING_BYTES} uncompressed"
+                f"a message of {payload_bytes} bytes; at most {MAX_UNCONFIRMED_BYTES} uncompressed"
             )
+
+    def payload_memory(self, length: int) -> memoryview | None:
+        """Where a payload can be made so that it need not be copied to be sent; None if there is no such."""
+        carrier = self._carrier
+        if carrier is None or not self.is_open or self._options.compression_type:
+            return None
+        return carrier.room(length)
 
     def add_block(
         self,
@@ -324,8 +439,8 @@ class SendQueue:
         room by bytes.
         """
         with self._state:
-            if self._error is not None:
-                raise self._error.again()
+            if self.error is not None:
+                raise self.error.again()
             self._check_there()
             if self._is_full(0, size):
                 self._wait_for_room(0, size)
@@ -345,22 +460,22 @@ class SendQueue:
                     self._stored(first_id + messages - 1)
                 done(ledger_id, entry_id, error)
 
-            self._pending.add(
+            self.unconfirmed.add(
                 UnconfirmedBlock(seq, entries, messages, buffers, size, time.monotonic(), confirmed)
             )
-        self._write()
+        self._writer.write()
 
     def seal(self) -> None:
         """Finish what is open and write it: a flush or a synchronous send."""
         with self._state:
             self._take_sealed(seal=True)
-        self._pump()
+        self._writer.write_if_any()
 
     def when_settled(self, callback: Callable[[], None]) -> None:
         """Write what is open; call back once all of it was confirmed or failed, behind its own callbacks."""
         with self._state:
             self._take_sealed(seal=True)
-            last = self._pending.last
+            last = self.unconfirmed.last
             if last is not None:
                 last.then(callback)
             else:
@@ -369,7 +484,7 @@ class SendQueue:
                 nothing.outcome = (-1, -1, None)
                 self._callbacks.settled.append(nothing)
         self._callbacks.run()
-        self._pump()
+        self._writer.write_if_any()
 
     def _arm_batch_timer(self) -> None:
         self._batch_timer_armed = True
@@ -385,7 +500,7 @@ class SendQueue:
             if not builder.seal_due(now_ms) and (deadline := builder.deadline_ms) is not None:
                 self._batch_timer_armed = True
                 self._io.call_later(max(0.0005, (deadline - now_ms) / 1000), self._batch_due)
-        self._pump()
+        self._writer.write_if_any()
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -413,61 +528,40 @@ class SendQueue:
                 buffers,
                 batch.payload_bytes,
                 time.monotonic(),
-                completion_of(batch, self.route.partition, self._stored),
+                completion_of(batch, self.partition, self._stored),
             )
-            self._pending.add(block)
-            if self._pending.size > MAX_PENDING_BYTES:
+            self.unconfirmed.add(block)
+            if self.unconfirmed.size > MAX_UNCONFIRMED_BYTES:
                 self._sure_room = 0
 
-    def _next_block(self) -> tuple[UnconfirmedBlock, Connection] | None:
-        """The next block to write and the carrier on which it is next."""
+    # --- what the writer asks ---------------------------------------------------------------------
+
+    def next_block(self) -> tuple[UnconfirmedBlock, Connection] | None:
+        """See BlockSource."""
         with self._state:
             carrier = self._carrier
-            if not self._is_open or carrier is None:
+            if not self.is_open or carrier is None:
                 return None
             builder: BatchBuilder = self._builder  # type: ignore[assignment]
             if builder.sealed or builder.is_open:
-                self._take_sealed(seal=self._is_turn())
-            block = self._pending.next_unsent()
+                self._take_sealed(seal=self._may_seal_gathered())
+            block = self.unconfirmed.next_unsent()
             return None if block is None else (block, carrier)
 
-    def _is_turn(self) -> bool:
+    def has_work(self) -> bool:
+        """See BlockSource."""
+        if not self.is_open:
+            return False
+        builder: BatchBuilder = self._builder  # type: ignore[assignment]
+        return bool(
+            self.unconfirmed.has_unsent or builder.sealed or (builder.is_open and self._may_seal_gathered())
+        )
+
+    def _may_seal_gathered(self) -> bool:
         """Whether unbatched messages that have gathered may be written."""
         return (
             not self._batching
             and not self._callbacks.is_running
             and not self._is_gathering
-            and self._pending.sent < IN_FLIGHT_UNBATCHED
+            and self.unconfirmed.sent < IN_FLIGHT_UNBATCHED
         )
-
-    def _has_work(self) -> bool:
-        """Asked without the lock: whoever adds work asks again behind it."""
-        if not self._is_open:
-            return False
-        builder: BatchBuilder = self._builder  # type: ignore[assignment]
-        return bool(self._pending.has_unsent or builder.sealed or (builder.is_open and self._is_turn()))
-
-    def _pump(self) -> None:
-        """Write what can be written."""
-        if self._has_work():
-            self._write()
-
-    def _write(self, *, waits: bool = False) -> None:
-        """Write what can be written, unless somebody else is doing it: they look again when they have
-        finished. `waits`: the caller is about to wait for a receipt.
-        """
-        while self._write_role.acquire(blocking=False):
-            try:
-                if (work := self._next_block()) is not None:
-                    block, carrier = work
-                    packet = self._packets.encode(block.buffers, waits=waits)
-                    if not self.link.send(packet, only_on=carrier, waits=waits):
-                        return
-            finally:
-                self._write_role.release()
-            if not self._has_work():
-                return
-
-    def _stored(self, sequence_id: int) -> None:
-        """Called for each block before its callbacks."""
-        self.last_sequence_id = max(self.last_sequence_id, sequence_id)

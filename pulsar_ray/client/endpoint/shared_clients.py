@@ -1,0 +1,40 @@
+"""The clients of one process that unpickled handles share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from pulsar_ray.client.options.client_options import ClientOptions
+
+
+class SharableClient(Protocol):
+    """A client of any kind."""
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is open, of this process, and its broker there as far as anybody knows."""
+
+
+C = TypeVar("C", bound=SharableClient)
+
+
+class SharedClients(Generic[C]):
+    """Keeps one client per cluster and transport. Thread-safe.
+
+    All handles that were pickled from clients of the same cluster use the same client where they arrive.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._clients: dict[tuple[str, str, str], C] = {}
+
+    def find(self, options: ClientOptions, address: str, connect: Callable[[], C]) -> C:
+        """The client of a cluster; `connect` makes one if there is none that can be used."""
+        key = (address, str(options.data_dir), options.transport)
+        with self._lock:
+            client = self._clients.get(key)
+            if client is None or not client.is_usable:
+                client = self._clients[key] = connect()
+            return client
