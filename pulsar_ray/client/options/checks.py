@@ -12,7 +12,7 @@ E = TypeVar("E", bound=IntEnum)
 MAX_METADATA_BYTES = 16_384
 MAX_INT = 2**31 - 1
 """What an int of the official client holds: for what is handed on to timers and packets."""
-_MAX_LONG = 2**63 - 1
+MAX_LONG = 2**63 - 1
 
 
 def refuse(name: str, value: object, expected: str) -> ValueError:
@@ -62,16 +62,16 @@ def check_flag(name: str, value: Any) -> None:
         raise refuse(name, value, "True or False")
 
 
-def check_number(name: str, value: Any, lowest: int | None = None, highest: int = _MAX_LONG) -> None:
+def check_number(name: str, value: Any, lowest: int | None = None, highest: int = MAX_LONG) -> None:
     """An int within the bounds. A bool passes, as in the official client."""
     above = lowest is None or (isinstance(value, int) and value >= lowest)
     if not (isinstance(value, int) and above and value <= highest):
-        says_highest = highest < _MAX_LONG or (isinstance(value, int) and value > highest)
+        says_highest = highest < MAX_LONG or (isinstance(value, int) and value > highest)
         bounds = [f"from {lowest}"] * (lowest is not None) + [f"up to {highest}"] * says_highest
         raise refuse(name, value, " ".join(["an int", *bounds]))
 
 
-def check_optional_number(name: str, value: Any, lowest: int | None = None, highest: int = _MAX_LONG) -> None:
+def check_optional_number(name: str, value: Any, lowest: int | None = None, highest: int = MAX_LONG) -> None:
     if value is not None:
         check_number(name, value, lowest, highest)
 

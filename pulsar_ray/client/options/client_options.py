@@ -6,16 +6,18 @@ import logging
 import os
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from pulsar_ray.client.options.authentication import Authentication
-from pulsar_ray.client.options.checks import (
-    MAX_INT,
-    check_flag,
-    check_number,
-    check_optional,
-    check_optional_text,
-    refuse,
+from pulsar_ray.client.options.checks import MAX_INT, check_optional, refuse
+from pulsar_ray.client.options.declared import (
+    Count,
+    Flag,
+    Interval,
+    OptionalText,
+    check_each,
+    number,
+    optional_instance,
 )
 from pulsar_ray.client.options.loggers import ConsoleLogger, FileLogger
 from pulsar_ray.client.options.not_yet import is_choice_of_clusters, refuse_not_yet
@@ -25,32 +27,51 @@ Logger = logging.Logger | ConsoleLogger | FileLogger
 _TRANSPORTS = ("auto", "socket", "tcp", "ray")
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})")
 _HIGHEST_PORT = 65_535
+_AtLeastOne = Annotated[int, number(1, MAX_INT)]
+_Path = Annotated[str | os.PathLike[str] | None, optional_instance((str, os.PathLike), "a path")]
+
+
+def _check_transport(name: str, value: object) -> None:
+    if value not in _TRANSPORTS:
+        raise refuse(name, value, f"one of {', '.join(map(repr, _TRANSPORTS))}")
+
+
+def _check_service(_name: str, value: object) -> None:
+    if not is_choice_of_clusters(value):
+        check_service_url(value)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientOptions:
     """The arguments of `Client` with their defaults; made by `from_arguments`, which checks them."""
 
-    service_url: str = "auto"
-    authentication: Authentication | None = None
-    operation_timeout_seconds: int = 30
-    io_threads: int = 1
-    message_listener_threads: int = 1
-    concurrent_lookup_requests: int = 50_000
-    log_conf_file_path: str | None = None
-    stats_interval_in_seconds: int = 600
-    use_tls: bool = False
-    tls_trust_certs_file_path: str | None = None
-    tls_allow_insecure_connection: bool = False
-    tls_validate_hostname: bool = False
-    logger: Logger | None = None
-    connection_timeout_ms: int = 10_000
-    listener_name: str | None = None
-    tls_private_key_file_path: str | None = None
-    tls_certificate_file_path: str | None = None
-    data_dir: str | os.PathLike[str] | None = None
-    config_file: str | os.PathLike[str] | None = None
-    transport: str = "auto"
+    service_url: Annotated[str, _check_service] = "auto"
+    authentication: Annotated[
+        Authentication | None, optional_instance(Authentication, "one of the Authentication classes")
+    ] = None
+    operation_timeout_seconds: _AtLeastOne = 30
+    io_threads: _AtLeastOne = 1
+    message_listener_threads: _AtLeastOne = 1
+    concurrent_lookup_requests: Interval = 50_000
+    log_conf_file_path: OptionalText = None
+    stats_interval_in_seconds: Count = 600
+    use_tls: Flag = False
+    tls_trust_certs_file_path: OptionalText = None
+    tls_allow_insecure_connection: Flag = False
+    tls_validate_hostname: Flag = False
+    logger: Annotated[
+        Logger | None,
+        optional_instance(
+            (logging.Logger, ConsoleLogger, FileLogger), "a logging.Logger, ConsoleLogger, FileLogger"
+        ),
+    ] = None
+    connection_timeout_ms: _AtLeastOne = 10_000
+    listener_name: OptionalText = None
+    tls_private_key_file_path: OptionalText = None
+    tls_certificate_file_path: OptionalText = None
+    data_dir: _Path = None
+    config_file: _Path = None
+    transport: Annotated[str, _check_transport] = "auto"
     settings: dict[str, Any] = field(default_factory=dict)
     """Broker settings given as further keywords; `config.Settings` knows their names."""
 
@@ -62,33 +83,7 @@ class ClientOptions:
         that has a bad value, OperationNotSupported for what is not there yet.
         """
         options = cls(**arguments, settings=dict(settings or {}))
-        if not is_choice_of_clusters(options.service_url):
-            check_service_url(options.service_url)
-        check_optional(
-            "authentication", options.authentication, Authentication, "one of the Authentication classes"
-        )
-        for name in ("operation_timeout_seconds", "io_threads", "message_listener_threads"):
-            check_number(name, getattr(options, name), 1, MAX_INT)
-        check_number("concurrent_lookup_requests", options.concurrent_lookup_requests, 1)
-        check_number("stats_interval_in_seconds", options.stats_interval_in_seconds, 0)
-        check_number("connection_timeout_ms", options.connection_timeout_ms, 1, MAX_INT)
-        for name in ("use_tls", "tls_allow_insecure_connection", "tls_validate_hostname"):
-            check_flag(name, getattr(options, name))
-        for name in (
-            "log_conf_file_path",
-            "tls_trust_certs_file_path",
-            "listener_name",
-            "tls_private_key_file_path",
-            "tls_certificate_file_path",
-        ):
-            check_optional_text(name, getattr(options, name))
-        logger_classes = (logging.Logger, ConsoleLogger, FileLogger)
-        check_optional(
-            "logger", options.logger, logger_classes, "a logging.Logger, ConsoleLogger, FileLogger"
-        )
-        check_paths(options.data_dir, options.config_file)
-        if options.transport not in _TRANSPORTS:
-            raise refuse("transport", options.transport, f"one of {', '.join(map(repr, _TRANSPORTS))}")
+        check_each(options)
         check_settings(options.settings)
         refuse_not_yet("Client", vars(options))
         return options

@@ -1,27 +1,31 @@
-"""The parameters of the official client's methods, and those added to them, as data.
+"""The parameters of the official client's methods as data; the options classes declare those added to them.
 
-The public classes repeat these signatures in full, for their readers' sake; tests compare the two, so that
-no official parameter can be lost and no addition can take an official one's place.
+The public classes repeat these signatures in full, for their readers' sake. Tests compare them, so that no
+official parameter can be lost, no addition can take an official one's place, and a declared option is named
+where it is missing.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pulsar_ray.client.options.client_options import ClientOptions
+from pulsar_ray.client.options.consumer_options import ConsumerOptions, ReaderOptions
+from pulsar_ray.client.options.producer_options import ProducerOptions
+from pulsar_ray.client.options.schema import BytesSchema
 from pulsar_ray.model.enums import (
     BatchingType,
     CompressionType,
     ConsumerCryptoFailureAction,
     ConsumerType,
-    HashingScheme,
     InitialPosition,
     PartitionsRoutingMode,
     ProducerAccessMode,
     RegexSubscriptionMode,
-    SubscriptionMode,
 )
 
 REQUIRED: Final = inspect.Parameter.empty
@@ -35,10 +39,19 @@ class _DefaultSchema:
 
 
 DEFAULT_SCHEMA: Final = _DefaultSchema()
-_PARTITION_UPDATES: Final[dict[str, Any]] = {
-    "auto_update_partitions": True,
-    "auto_update_partitions_interval_seconds": 60,
-}
+
+
+def declared(options: Any) -> dict[str, Any]:
+    """Each option that a class declares, with its default."""
+    return {
+        field.name: _default_of(field) for field in dataclasses.fields(options) if field.name != "settings"
+    }
+
+
+def _default_of(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is BytesSchema:
+        return DEFAULT_SCHEMA
+    return REQUIRED if field.default is dataclasses.MISSING else field.default
 
 
 @dataclass(frozen=True)
@@ -47,6 +60,13 @@ class Signature:
 
     official: dict[str, Any]
     additions: dict[str, Any]
+
+    @classmethod
+    def of(cls, options: Any, official: dict[str, Any]) -> Signature:
+        """The signature of the call whose options a class declares; all that is not official is added."""
+        return cls(
+            official, {name: value for name, value in declared(options).items() if name not in official}
+        )
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -86,7 +106,8 @@ def _same_default(expected: object, found: object) -> bool:
     return type(expected) is type(found) and expected == found
 
 
-CLIENT = Signature(
+CLIENT = Signature.of(
+    ClientOptions,
     official={
         # Official code always gives it; "auto" is ours.
         "service_url": "auto",
@@ -107,10 +128,10 @@ CLIENT = Signature(
         "tls_private_key_file_path": None,
         "tls_certificate_file_path": None,
     },
-    additions={"data_dir": None, "config_file": None, "transport": "auto"},
 )
 
-CREATE_PRODUCER = Signature(
+CREATE_PRODUCER = Signature.of(
+    ProducerOptions,
     official={
         "topic": REQUIRED,
         "producer_name": None,
@@ -135,14 +156,10 @@ CREATE_PRODUCER = Signature(
         "access_mode": ProducerAccessMode.Shared,
         "message_router": None,
     },
-    additions={
-        "hashing_scheme": HashingScheme.JavaStringHash,
-        "chunk_max_message_size": -1,
-        **_PARTITION_UPDATES,
-    },
 )
 
-SUBSCRIBE = Signature(
+SUBSCRIBE = Signature.of(
+    ConsumerOptions,
     official={
         "topic": REQUIRED,
         "subscription_name": REQUIRED,
@@ -171,25 +188,10 @@ SUBSCRIBE = Signature(
         "dead_letter_policy": None,
         "crypto_failure_action": ConsumerCryptoFailureAction.FAIL,
     },
-    additions={
-        "subscription_mode": SubscriptionMode.Durable,
-        "priority_level": 0,
-        "negative_ack_redelivery_backoff": None,
-        "ack_timeout_tick_time_ms": 1000,
-        "ack_timeout_redelivery_backoff": None,
-        "enable_retry": False,
-        "ack_receipt_enabled": False,
-        "ack_grouping_time_ms": 100,
-        "ack_grouping_max_size": 1000,
-        "expire_time_of_incomplete_chunked_message_ms": 60_000,
-        "consumer_event_listener": None,
-        "subscription_properties": None,
-        "start_paused": False,
-        **_PARTITION_UPDATES,
-    },
 )
 
-CREATE_READER = Signature(
+CREATE_READER = Signature.of(
+    ReaderOptions,
     official={
         "topic": REQUIRED,
         "start_message_id": REQUIRED,
@@ -203,7 +205,6 @@ CREATE_READER = Signature(
         "start_message_id_inclusive": False,
         "crypto_failure_action": ConsumerCryptoFailureAction.FAIL,
     },
-    additions=_PARTITION_UPDATES,
 )
 
 _SEND_OPTIONS: Final[dict[str, Any]] = {
@@ -222,5 +223,8 @@ SEND = Signature(official={"content": REQUIRED, **_SEND_OPTIONS}, additions={})
 SEND_ASYNC = Signature(official={"content": REQUIRED, "callback": REQUIRED, **_SEND_OPTIONS}, additions={})
 CREATE_TABLE_VIEW = Signature(
     official={"topic": REQUIRED, "subscription_name": None, "schema": DEFAULT_SCHEMA},
-    additions=_PARTITION_UPDATES,
+    additions={
+        name: CREATE_READER.additions[name]
+        for name in ("auto_update_partitions", "auto_update_partitions_interval_seconds")
+    },
 )

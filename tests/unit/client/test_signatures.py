@@ -1,29 +1,32 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
 from pulsar_ray.asyncio.client import Client as AsyncioClient
 from pulsar_ray.asyncio.producer import Producer as AsyncioProducer
 from pulsar_ray.client.client import Client
+from pulsar_ray.client.options.checks import check_flag
 from pulsar_ray.client.options.client_options import ClientOptions
 from pulsar_ray.client.options.consumer_options import ConsumerOptions, ReaderOptions
+from pulsar_ray.client.options.declared import checks_of
 from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.client.options.schema import BytesSchema
 from pulsar_ray.client.producer.producer import Producer
+from pulsar_ray.model.message_id import MessageId
 from tests.unit.client.official_signatures import (
     CLIENT,
     CREATE_PRODUCER,
     CREATE_READER,
     CREATE_TABLE_VIEW,
-    DEFAULT_SCHEMA,
     REQUIRED,
     SEND,
     SEND_ASYNC,
     SUBSCRIBE,
     Signature,
+    declared,
 )
 
 OPTION_CLASSES: list[tuple[Any, Signature]] = [
@@ -34,18 +37,32 @@ OPTION_CLASSES: list[tuple[Any, Signature]] = [
 ]
 
 
-def default_of(field: dataclasses.Field[Any]) -> Any:
-    if field.default_factory is BytesSchema:
-        return DEFAULT_SCHEMA
-    return REQUIRED if field.default is dataclasses.MISSING else field.default
-
-
 @pytest.mark.parametrize(("options", "signature"), OPTION_CLASSES)
 def test_option_classes_hold_every_parameter_with_its_default(options: Any, signature: Signature) -> None:
-    fields = {field.name: default_of(field) for field in dataclasses.fields(options)}
-    fields.pop("settings", None)
+    fields = declared(options)
     assert fields == signature.parameters
     assert list(fields) == list(signature.parameters)
+
+
+UNCHECKED = {"crypto_key_reader", "settings"}
+"""The first is refused whatever it is, the second is checked by `config`."""
+
+
+@pytest.mark.parametrize("options", [options for options, _ in OPTION_CLASSES])
+def test_every_option_declares_its_check(options: Any) -> None:
+    checked = {name for name, _ in checks_of(options)}
+    assert {field.name for field in dataclasses.fields(options)} - checked <= UNCHECKED
+
+
+def test_a_declared_option_is_missed_where_the_public_method_does_not_take_it() -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class WithOneMore(ReaderOptions):
+        starts_slowly: Annotated[bool, check_flag] = False
+
+    signature = Signature.of(WithOneMore, CREATE_READER.official)
+    assert "starts_slowly" in str(signature.differences(Client.create_reader))
+    with pytest.raises(ValueError, match="starts_slowly"):
+        WithOneMore.from_arguments(topic="t", start_message_id=MessageId.latest, starts_slowly=1)
 
 
 def test_official_parameter_counts_are_those_of_the_reference() -> None:
