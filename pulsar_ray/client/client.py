@@ -6,7 +6,6 @@ import itertools
 import os
 import re
 import secrets
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -21,6 +20,7 @@ from pulsar_ray.client.endpoint.actor_links import ActorLinks
 from pulsar_ray.client.endpoint.cluster_connection import ClusterConnection
 from pulsar_ray.client.endpoint.ending import Ending
 from pulsar_ray.client.endpoint.forking import notify_of_forks
+from pulsar_ray.client.endpoint.open_handles import OpenHandles
 from pulsar_ray.client.endpoint.shared_clients import SharedClients
 from pulsar_ray.client.options.authentication import Authentication
 from pulsar_ray.client.options.checks import check_optional_text
@@ -38,7 +38,7 @@ from pulsar_ray.client.options.schema import BytesSchema, Schema
 from pulsar_ray.client.options.service_info import ServiceInfo
 from pulsar_ray.client.producer.producer import Producer
 from pulsar_ray.client.producer.producer_factory import ProducerFactory
-from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException
+from pulsar_ray.errors import AlreadyClosed, ForkedClient
 from pulsar_ray.launch.connect import Connected
 from pulsar_ray.model.enums import (
     BatchingType,
@@ -99,8 +99,7 @@ class Client:
         arguments = {name: value for name, value in locals().items() if name != "self"}
         self._options = ClientOptions.from_arguments(**arguments)
         self.operation_timeout_s = float(operation_timeout_seconds)
-        self._lock = threading.Lock()
-        self._open: list[Producer | Consumer | Reader] = []
+        self._handles = OpenHandles()
         self._ending = Ending("client")
         self._connect_through(ClusterConnection(self._options))
         notify_of_forks(self)
@@ -113,7 +112,7 @@ class Client:
 
     @classmethod
     def _on(cls, cluster: Cluster, **arguments: Any) -> Client:
-        """A client of a cluster that is there already (`pulsar_ray.testing`); it finds no other one."""
+        """A client of a given cluster (`pulsar_ray.testing`); it finds no other one."""
         client = cls(**arguments)
         options = client._options
         client._connect_through(ClusterConnection(options, Connected(cluster, options.service_url)))
@@ -130,14 +129,17 @@ class Client:
         return self._connection.is_usable
 
     def forked(self, _error: ForkedClient) -> None:
-        """In a forked child (see `forking`): `cluster` refuses by itself."""
-        self._lock = threading.Lock()
+        """Take a new lock in a forked child (see `forking`): `cluster` refuses by itself."""
+        self._handles.forked()
         self._connection.forked()
         self._links.forked()
 
     @property
     def cluster(self) -> Cluster:
-        """The cluster this client talks to; connects at the first use. Raises AlreadyClosed, ForkedClient."""
+        """The cluster this client talks to; connects at the first use.
+
+        Raises AlreadyClosed, ForkedClient.
+        """
         return self._connection.cluster
 
     # --- producers --------------------------------------------------------------------------------
@@ -172,16 +174,20 @@ class Client:
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: int = 60,
     ) -> Producer:
-        """A producer for a topic, which is created if it may be (`allow_auto_topic_creation`).
+        """Create a producer for a topic, which is created if it may be.
 
-        Raises ValueError for wrong arguments, InvalidTopicName, TopicNotFound, ProducerBusy for a
-        `producer_name` in use, OperationNotSupported for what is not there yet.
+        The setting for that is `allow_auto_topic_creation`. Raises ValueError for wrong arguments,
+        InvalidTopicName, TopicNotFound, ProducerBusy for a `producer_name` in use, OperationNotSupported for
+        what is not there yet.
         """
         arguments = {name: value for name, value in locals().items() if name != "self"}
         return self.producer_from(ProducerOptions.from_arguments(**arguments))
 
     def producer_from(self, options: ProducerOptions, producer: Producer | None = None) -> Producer:
-        """A producer with checked options; `producer` is one that was unpickled and is opened now."""
+        """Open a producer with checked options.
+
+        `producer` is one that was unpickled and is opened now.
+        """
         topic, partitions = self._producers.open(options)
         producer = Producer.__new__(Producer) if producer is None else producer
         Producer.__init__(producer, self, topic, options, partitions)
@@ -236,7 +242,7 @@ class Client:
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: int = 60,
     ) -> Consumer:
-        """A consumer on a subscription, which is created if it does not exist.
+        """Open a consumer on a subscription, which is created if it does not exist.
 
         When this returns, everything published from now on (or stored, with InitialPosition.Earliest) is kept
         for the subscription. Raises ConsumerBusy, TopicNotFound, SubscriptionNotFound, ValueError and
@@ -246,7 +252,10 @@ class Client:
         return self.consumer_from(ConsumerOptions.from_arguments(**arguments))
 
     def consumer_from(self, options: ConsumerOptions, consumer: Consumer | None = None) -> Consumer:
-        """A consumer with checked options; `consumer` is one that was unpickled and is opened now."""
+        """Open a consumer with checked options.
+
+        `consumer` is one that was unpickled and is opened now.
+        """
         topic, core = self._consumers.open(options, options.subscription_name)
         consumer = Consumer.__new__(Consumer) if consumer is None else consumer
         Consumer.__init__(consumer, self, topic, core)
@@ -271,17 +280,17 @@ class Client:
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: int = 60,
     ) -> Reader:
-        """A reader that starts behind a message id (at it with `start_message_id_inclusive`), or at earliest
-        or latest.
+        """Open a reader that starts behind a message id, or at earliest or latest.
 
-        With a `reader_listener` it is called with the reader and each message, on a thread of its own, and
-        `read_next` raises.
+        With `start_message_id_inclusive` it starts at that message. With a `reader_listener` it is called
+        with the reader and each message, on a thread of its own, and `read_next` raises.
         """
         return self.reader_from({name: value for name, value in locals().items() if name != "self"})
 
     def reader_from(self, arguments: dict[str, Any], reader: Reader | None = None) -> Reader:
-        """A reader with the arguments of `create_reader`; `reader` is one that was unpickled and is opened
-        now.
+        """Open a reader with the arguments of `create_reader`.
+
+        `reader` is one that was unpickled and is opened now.
         """
         reader = Reader.__new__(Reader) if reader is None else reader
         consumer, _ = self._reading_consumer(arguments, reader.known_ending("reader"))
@@ -314,10 +323,11 @@ class Client:
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: int = 60,
     ) -> TableView:
-        """The latest value of each key of a topic, which is read as far as it is stored before this returns.
+        """Keep the latest value of each key of a topic.
 
-        Raises what `create_reader` raises, OperationNotSupported for a schema that is not there yet, and
-        NotAllowedError for a non-persistent topic.
+        The topic is read as far as it is stored before this returns. Raises what `create_reader` raises,
+        OperationNotSupported for a schema that is not there yet, and NotAllowedError for a non-persistent
+        topic.
         """
         check_optional_text("subscription_name", subscription_name)
         refuse_view_of_unstored(topic)
@@ -341,29 +351,26 @@ class Client:
         return view
 
     def get_topic_partitions(self, topic: str) -> list[str]:
-        """The full names of the topic's partitions; its own name if it has none."""
+        """List the full names of the topic's partitions; its own if it has none."""
         name = TopicName.parse(topic)
         return [route.topic for route in self._links.all_routes(name, self._links.deadline())]
 
     def forget_dispatchers(self, links: list[ActorLink]) -> None:
-        """A subscription was deleted: its dispatchers leave, and their names are free when this returns."""
+        """Drop a deleted subscription's dispatchers; their names are free when this returns."""
         self._links.forget_dispatchers(links)
 
     # --- ending -----------------------------------------------------------------------------------
 
     def _remember(self, opened: Producer | Consumer | Reader) -> None:
-        with self._lock:
-            self._open.append(opened)
+        self._handles.add(opened)
         if self._ending.is_over and not opened.ending.is_over:
             # It was closed meanwhile, and may not have known of this one.
             opened.shut_down()
-            self.forget(opened)
+            self._handles.remove(opened)
 
     def forget(self, closed: Producer | Consumer | Reader) -> None:
-        """A producer, consumer or reader closed itself."""
-        with self._lock:
-            if closed in self._open:
-                self._open.remove(closed)
+        """Forget a producer, consumer or reader that has closed itself."""
+        self._handles.remove(closed)
 
     def get_service_info(self) -> ServiceInfo:
         """Where this client connects: the service URL it was given."""
@@ -379,15 +386,7 @@ class Client:
         self._ending.close(self._close)
 
     def _close(self) -> None:
-        first_error: PulsarException | None = None
-        for opened in list(self._open):
-            try:
-                if not opened.ending.has_come(self.operation_timeout_s):
-                    opened.close()
-            except AlreadyClosed:
-                opened.ending.has_come(self.operation_timeout_s)
-            except PulsarException as error:
-                first_error = first_error or error
+        first_error = self._handles.close_all(self.operation_timeout_s)
         self._end(LEAVE_RAY_S)
         if first_error is not None:
             raise first_error
@@ -395,14 +394,12 @@ class Client:
     def shutdown(self) -> None:
         """End at once: pending messages fail, nothing is waited for."""
         self._ending.leave()
-        for opened in list(self._open):
-            opened.shut_down()
+        self._handles.shut_down_all()
         self._end()
 
     def _end(self, wait_s: float = 0.0) -> None:
         self._connection.close()
-        with self._lock:
-            self._open.clear()
+        self._handles.clear()
         self._links.close()
         self._consumers.close()
         self._connection.release(wait_s)

@@ -1,5 +1,6 @@
-"""The links of one client to the actors it uses: one per actor, found by the names of topics and
-subscriptions.
+"""Keeps the links of one client: one to each actor that it uses.
+
+Actors are found by the names of topics and subscriptions.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ FIND_TIMEOUT_S = 5.0
 
 
 class ActorLinks:
-    """Producers and consumers of a client that use the same actor share its link. Thread-safe."""
+    """Lets producers and consumers of a client share links to actors. Thread-safe."""
 
     def __init__(self, connection: ClusterConnection, transport: str, operation_timeout_s: float) -> None:
         self._connection = connection
@@ -32,39 +33,43 @@ class ActorLinks:
         self._lock = threading.Lock()
         self._by_address: dict[str, ActorLink] = {}
         self.loop: asyncio.AbstractEventLoop | None = None
-        """Where the links that are made from now on live, if not on threads."""
+        """The loop that later links live on; None for threads."""
         connection.when_gone(self._end)
 
     def __iter__(self) -> Iterator[ActorLink]:
         return iter(list(self._by_address.values()))
 
     def forked(self) -> None:
-        """In a forked child: no link says anything more."""
+        """Silence all links in a forked child."""
         self._lock = threading.Lock()
         for link in self:
             link.forked()
 
     def deadline(self) -> float:
-        """When an operation that starts now has to be done; connects first."""
+        """Set the deadline of an operation that starts now; connects first."""
         # Connecting may start a Ray and a broker, which has deadlines of its own.
         _ = self._connection.cluster
         return time.monotonic() + self.operation_timeout_s
 
     def resolve(self, name: TopicName, deadline: float, *, create: bool = True) -> list[PartitionRoute]:
-        """The partitions of a topic, which with `create` is created if it may be; some may be away.
+        """List the partitions of a topic; some may be away.
 
-        Raises TopicNotFound, WrongNode if all of them are away.
+        With `create` the topic is created if it may be. Raises TopicNotFound, WrongNode if all of them are
+        away.
         """
         routes = self.all_routes(name, deadline, create=create)
         check_any_there(routes)
         return routes
 
     def all_routes(self, name: TopicName, deadline: float, *, create: bool = True) -> list[PartitionRoute]:
-        """As `resolve`, also if all partitions are away."""
+        """List the partitions as `resolve`, also if all are away."""
         return self._connection.cluster.resolve(name.full, create=create, timeout_s=_left(deadline))
 
     def topics(self, namespace: str, deadline: float) -> list[tuple[str, int]]:
-        """(full name, partitions or 0) of a namespace's topics. Raises TopicNotFound for a missing one."""
+        """List (full name, partitions or 0) of a namespace's topics.
+
+        Raises TopicNotFound for a missing namespace.
+        """
         return self._connection.cluster.topics(namespace, _left(deadline))
 
     def to_partition(self, route: PartitionRoute) -> ActorLink:
@@ -80,7 +85,10 @@ class ActorLinks:
     def to_dispatcher(
         self, route: PartitionRoute, options: ConsumerOptions, subscription: str, deadline: float
     ) -> ActorLink:
-        """The link to the dispatcher of a subscription on a partition, started if it does not run."""
+        """The link to a subscription's dispatcher on a partition.
+
+        The dispatcher is started if it does not run.
+        """
         durable = options.subscription_mode == SubscriptionMode.Durable
         initial = "earliest" if options.initial_position == InitialPosition.Earliest else "latest"
         request = SubscriptionRequest(
@@ -95,13 +103,17 @@ class ActorLinks:
         return self._link(address, find, pushes=True)
 
     def replace_dispatcher(self, link: ActorLink) -> None:
-        """A dispatcher died before it had registered its subscription: another one has to take its place."""
+        """Have another dispatcher take the place of one that has died.
+
+        It died before it had registered its subscription.
+        """
         self._connection.cluster.dispatcher_gone(link.address)
 
     def forget_dispatchers(self, links: list[ActorLink]) -> None:
-        """A subscription was deleted: its dispatchers leave, and their names are free when this returns.
+        """Drop the links to a deleted subscription's dispatchers.
 
-        Links stay that somebody uses who has subscribed anew meanwhile.
+        The names of the dispatchers are free when this returns. Links stay that others use who have
+        subscribed anew meanwhile.
         """
         with self._lock:
             gone = [address for address, link in self._by_address.items() if link in links]
@@ -135,7 +147,7 @@ class ActorLinks:
             link.close()
 
     def _end(self, error: PulsarException) -> None:
-        """The broker is gone for good."""
+        """End all links: the broker is gone for good."""
         with self._lock:
             links = list(self._by_address.values())
         for link in links:

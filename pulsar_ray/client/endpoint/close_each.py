@@ -1,4 +1,4 @@
-"""Closing all partitions of a producer or consumer."""
+"""Closes all partitions of a producer or consumer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Closing(Protocol):
     """A partition's side of a producer or consumer."""
 
     def close(self, deadline: float) -> None:
-        """Say what is left to say, and that it closes."""
+        """Send what is left to send, and close."""
 
 
 def close_each(partitions: Iterable[Closing], deadline: float) -> Exception | None:

@@ -1,4 +1,7 @@
-"""A consumer or producer that closes, or was given up before its actor answered: it may be open there."""
+"""Closes a consumer or producer at its actor, where it may be open.
+
+It closes, or was given up before its actor answered.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ from pulsar_ray.transport.actor_attacher import ATTACH_TIMEOUT_S
 from pulsar_ray.transport.cluster import AttachReply
 
 LOOK_S = 0.5
-"""How long nobody looks whether the actor can still be attached to."""
+"""How long to wait between two looks whether the actor can be attached to."""
 
 
 class ClosingEndpoint:
-    """Takes its place on the link, and says until it is answered that it is to be closed.
+    """Takes the endpoint's place on the link, and requests its close until that is answered.
 
     Otherwise nobody would ever close it: it would keep an exclusive place, a name, or keys.
     """
@@ -35,9 +38,9 @@ class ClosingEndpoint:
         self._request_close()
 
     def wait(self, deadline: float) -> bool:
-        """Wait until the actor has answered, or is no more. False at the deadline.
+        """Wait until the actor has answered, or is no more; False at the deadline.
 
-        One that cannot be attached to is not waited for: it is said there soon after it can.
+        An actor that cannot be attached to is not waited for: the close is requested soon after it can.
         """
         while self._link.attaches(min(deadline, time.monotonic() + ATTACH_TIMEOUT_S)):
             # Its actor may go while it is asked.
@@ -66,18 +69,18 @@ class ClosingEndpoint:
         self._is_closed.set()
 
     def reopen(self, _attached: AttachReply) -> None:
-        """Attached again, perhaps to the session that it is open in."""
+        """Request the close again: this may be the session that the endpoint is open in."""
         self._request_close()
 
     def on_detached(self) -> None:
-        """It is said again after the next attach."""
+        """Do nothing: the close is requested again after the next attach."""
 
     def on_refused(self, _error: PulsarException) -> None:
-        """What it was to be open at is no more."""
+        """End: the topic or subscription is no more."""
         self._end()
 
     def on_request(self, _request: Any, _body: memoryview) -> None:
-        """Nobody receives any more."""
+        """Drop the packet: nobody receives any more."""
 
     def on_receipts(self, _rows: Sequence[tuple[int, int, int, int, int]]) -> None:
-        """Nothing was sent."""
+        """Do nothing: no block was sent."""

@@ -1,4 +1,7 @@
-"""A client's tie to its cluster: made at the first use, refused after the end and in forked children."""
+"""Ties a client to its cluster.
+
+The tie is made at the first use, and refused after the end and in forked children.
+"""
 
 from __future__ import annotations
 
@@ -13,41 +16,48 @@ from pulsar_ray.transport.cluster import Cluster
 
 
 class ClusterConnection:
-    """Thread-safe. `connected` is a cluster that is there already; no other one is then looked for."""
+    """Connects at the first use. Thread-safe.
+
+    `connected` is a cluster that is there already; no other one is then looked for.
+    """
 
     def __init__(self, options: ClientOptions, connected: Connected | None = None) -> None:
         self._options = options
         self._connected = connected
         self._lock = threading.Lock()
         self._pid = os.getpid()
-        self._told: list[Callable[[PulsarException], None]] = []
+        self._when_gone: list[Callable[[PulsarException], None]] = []
         self._is_gone = False
         if connected is not None:
             connected.cluster.when_gone(self._gone)
         self.is_closed = False
 
     def forked(self) -> None:
-        """In a forked child, where another thread's lock would stay locked."""
+        """Take a new lock in a forked child, where another thread's would stay locked."""
         self._lock = threading.Lock()
 
     @property
     def is_usable(self) -> bool:
-        """Whether it is open, of this process, and its broker there as far as anybody knows."""
+        """Whether the client is open, of this process, and its broker not gone.
+
+        The broker counts as there while nobody knows better.
+        """
         return not (self.is_closed or self._is_gone) and self._pid == os.getpid()
 
-    def when_gone(self, tell: Callable[[PulsarException], None]) -> None:
-        """Call `tell` once the broker is gone for good."""
-        self._told.append(tell)
+    def when_gone(self, notify: Callable[[PulsarException], None]) -> None:
+        """Call `notify` once the broker is gone for good."""
+        self._when_gone.append(notify)
 
     def _gone(self, error: PulsarException) -> None:
         self._is_gone = True
-        for tell in self._told:
-            tell(error)
+        for notify in self._when_gone:
+            notify(error)
 
     @property
     def cluster(self) -> Cluster:
-        """The cluster; connects at the first use. Raises AlreadyClosed, ForkedClient, or what connecting
-        raises.
+        """The cluster; connects at the first use.
+
+        Raises AlreadyClosed, ForkedClient, or what connecting raises.
         """
         if self.is_closed:
             raise AlreadyClosed("the client is closed")
@@ -67,17 +77,17 @@ class ClusterConnection:
 
     @property
     def address(self) -> str:
-        """What finds the same cluster from another process."""
+        """The address that finds the same cluster from another process."""
         return self._connected.address if self._connected is not None else self._options.service_url
 
     def close(self) -> None:
-        """`cluster` raises from now on; what is under way may still use it until `release`."""
+        """Refuse `cluster` from now on; calls under way may use it until `release`."""
         self.is_closed = True
 
     def release(self, wait_s: float = 0.0) -> None:
-        """This client needs the cluster no more; others of this process may.
+        """Release the cluster, which others of this process may still use.
 
-        Its threads that call the cluster give up, and are waited for so long.
+        Threads of this client that call the cluster give up, and are waited for so long.
         """
         with self._lock:
             connected, self._connected = self._connected, None
@@ -85,5 +95,5 @@ class ClusterConnection:
             return
         if self._pid == os.getpid():
             connected.cluster.end_calls(wait_s)
-        self._told.clear()
+        self._when_gone.clear()
         connected.release()

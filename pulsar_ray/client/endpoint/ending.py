@@ -1,4 +1,4 @@
-"""How what a user opened comes to its end: once, whichever thread ends it, and by whatever means."""
+"""Ends what a user opened: once, by any thread and any means."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pulsar_ray.errors import AlreadyClosed, ForkedClient
 
 
 class Ending:
-    """Of a client, producer, consumer, ..., which `what` names in errors. Thread-safe.
+    """Ends a client, producer, consumer, ... once. Thread-safe.
 
-    What left by other means than `close` (unsubscribing, a shutdown) may be closed once more in silence, so
-    that a `finally` around it needs to know nothing of that.
+    Errors call it `what`. If it was left by other means than `close` (unsubscribing, a shutdown) it may be
+    closed once more in silence, so that a `finally` around it needs to know nothing of that.
     """
 
     def __init__(self, what: str) -> None:
@@ -25,17 +25,20 @@ class Ending:
         notify_of_forks(self)
 
     def forked(self, _error: ForkedClient) -> None:
-        """In a forked child (see `forking`), where another thread's lock would stay locked."""
+        """Take a new lock in a forked child (see `forking`), where another thread's stays locked."""
         self._lock = threading.Lock()
         self._done.set()
 
     def check(self) -> None:
-        """Raises AlreadyClosed."""
+        """Raise AlreadyClosed if it is over."""
         if self.is_over:
             raise AlreadyClosed(f"the {self.what} is closed")
 
     def close(self, end: Callable[[], None]) -> None:
-        """Call `end` the first time; raises AlreadyClosed later, but for the first time behind `leave`."""
+        """Call `end` the first time; raises AlreadyClosed later.
+
+        It does not for the first time behind `leave`.
+        """
         with self._lock:
             is_first, is_silent = not self.is_over, self._may_close_in_silence
             self.is_over, self._may_close_in_silence = True, False
@@ -45,7 +48,7 @@ class Ending:
             raise AlreadyClosed(f"the {self.what} is closed already")
 
     def leave(self, end: Callable[[], None] = lambda: None) -> None:
-        """Call `end` unless it is over: to end it by other means."""
+        """End by other means: call `end` unless it is over."""
         with self._lock:
             is_first = not self.is_over
             self.is_over = True
@@ -60,7 +63,10 @@ class Ending:
             self._done.set()
 
     def has_come(self, timeout_s: float) -> bool:
-        """Whether it is over; what another thread is doing for it just now is waited for so long."""
+        """Whether it is over.
+
+        The `end` that another thread runs just now is waited for so long.
+        """
         if self.is_over:
             self._done.wait(timeout_s)
         return self.is_over

@@ -1,4 +1,4 @@
-"""What becomes of a client in a forked child: every handle refuses with a typed error, and nothing can hang.
+"""Ends clients in forked children: every handle raises a typed error, and nothing hangs.
 
 Of the parent's threads only the forking one lives on in the child, so a lock that another one held stays
 locked there for ever, and what was prefetched belongs to the parent.
@@ -17,14 +17,17 @@ class Forkable(Protocol):
     """Something with locks or messages of a client."""
 
     def forked(self, error: ForkedClient) -> None:
-        """This is the child: take new locks, drop what is the parent's, and raise `error` from now on."""
+        """Take new locks and drop what is the parent's: this is the child.
+
+        Each later call raises `error`.
+        """
 
 
 _live: weakref.WeakSet[Forkable] = weakref.WeakSet()
 
 
 def notify_of_forks(handle: Forkable) -> None:
-    """Call its `forked` in forked children, as long as it lives."""
+    """Call the handle's `forked` in forked children, as long as it lives."""
     _live.add(handle)
 
 

@@ -1,7 +1,7 @@
-"""Producers, consumers and readers that were pickled into another process connect there at their first use.
+"""Connects unpickled producers, consumers and readers at their first use.
 
-Not while they are unpickled: Ray holds a lock while it unpickles a task's arguments, and the thread that
-connects needs it for the answers of the broker's actors.
+That is not while they are unpickled: Ray holds a lock while it unpickles a task's arguments, and the thread
+that connects needs it for the answers of the broker's actors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ S = TypeVar("S", bound="LazyHandle")
 
 
 class OpenOnce:
-    """What is left to do, done once by whoever needs it first; tried again at the next use if it fails."""
+    """Opens something once, in the first thread that needs it.
+
+    If that fails it is tried again at the next use.
+    """
 
     def __init__(self, open_now: Callable[[], object]) -> None:
         self._open_now = open_now
@@ -27,7 +30,10 @@ class OpenOnce:
         self._is_given_up = False
 
     def run(self) -> None:
-        """Open unless that was done. Raises what opening raises, AlreadyClosed if it was given up."""
+        """Open unless that was done.
+
+        Raises the errors of opening, AlreadyClosed if it was given up.
+        """
         with self._lock:
             if self._is_given_up:
                 raise AlreadyClosed("it was closed before its first use in this process")
@@ -52,32 +58,35 @@ class OpenOnce:
 
 
 class LazyHandle:
-    """Base of what can be unpickled, and of what `with` closes."""
+    """Base of handles that can be unpickled, and that `with` closes."""
 
     _ending: Ending
 
     def open_lazily(self, open_now: Callable[[], object], **known: Any) -> OpenOnce:
-        """Set the `known` attributes; the first look at another one calls `open_now`, which sets all."""
+        """Set the `known` attributes, and open at the first look at another one.
+
+        `open_now` is called for that, and sets all attributes.
+        """
         opening = OpenOnce(open_now)
         self.__dict__.update(known, _open_once=opening)
         return opening
 
     def _never_opened(self) -> bool:
-        """Whether there is nothing to end: it was not opened yet, and never will be now."""
+        """Give up opening; False if the handle is open."""
         opening = self.__dict__.get("_open_once")
         return isinstance(opening, OpenOnce) and opening.give_up()
 
     def known_ending(self, what: str) -> Ending:
-        """That of an unpickled one, which may have been closed already; else a new one."""
+        """The ending of an unpickled handle, which may be closed already; else a new one."""
         return self.__dict__.setdefault("_ending", Ending(what))  # type: ignore[no-any-return]
 
     @property
     def ending(self) -> Ending:
-        """Whether and how it was closed; not part of the official client."""
+        """Whether and how the handle was closed; not part of the official client."""
         return self._ending
 
     def close(self) -> None:
-        """A second call raises AlreadyClosed."""
+        """Close; a second call raises AlreadyClosed."""
         raise NotImplementedError
 
     def __enter__(self: S) -> S:

@@ -1,4 +1,4 @@
-"""Opens a producer or consumer at its actor, and opens it again behind each new carrier."""
+"""Opens producers and consumers at their actors, also behind each new carrier."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ def request_open(
     deadline: float,
     then: Callable[[Any], None] | None = None,
 ) -> Any:
-    """The answer, asked for until there is one; for the rest as `EndpointLink.request`.
+    """Request the first opening, again while its answer is lost.
 
-    Raises AlreadyClosed if it left before it was asked for again: a `ReopenRequest` had an answer earlier.
+    `then` and errors as of `ActorLink.request`. Raises AlreadyClosed if the endpoint was closed before it was
+    asked for again: a `ReopenRequest` had an answer earlier.
     """
 
     def send(reply: Reply) -> None:
@@ -37,10 +38,11 @@ def request_open(
 
 
 class ReopenRequest:
-    """Asked once, over the carrier that stands now: behind the next one it is asked anew, unless it has left.
+    """Requests the opening once, over the carrier that stands now.
 
-    `opened` gets the answer and the carrier, `refused` an error that is final. If the actor could not just
-    now, `again` is called soon: its carrier stands, so nothing else would ask.
+    Behind the next carrier a new one does, unless the endpoint was closed. `opened` gets the answer and the
+    carrier, `refused` an error that is final. If the actor could not just now, `again` is called soon: its
+    carrier stands, so nothing else would ask.
     """
 
     def __init__(

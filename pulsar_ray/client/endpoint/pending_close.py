@@ -1,4 +1,4 @@
-"""Closing an endpoint while its connection comes and goes."""
+"""Knows whether an endpoint is closed for good, while its connection comes and goes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pulsar_ray.session.requests import CloseEndpoint
 
 
 class PendingClose:
-    """Whether the last request to close reached the actor behind the last request to open.
+    """Whether the last request to close reached the actor behind the last to open.
 
-    A close may be answered just when another attachment opens the endpoint again, or when whoever opens it
-    asks again for an answer that was lost. It then would stay, with nobody left to close it.
+    A close may be answered just when another attachment opens the endpoint again, or when a thread that opens
+    it asks again for an answer that was lost. The endpoint then would stay, with nobody left to close it.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,10 @@ class PendingClose:
 
     @contextmanager
     def opening(self) -> Iterator[bool]:
-        """Around sending each request to open; False once it has left: nothing must be sent then."""
+        """Enclose the sending of a request to open.
+
+        Gives False once the close is confirmed: nothing must be sent then.
+        """
         with self._lock:
             may_open = not self._has_left
             self._opens_begun += may_open
@@ -36,13 +39,13 @@ class PendingClose:
                 self._opens_sent += may_open
 
     def close_request(self, request_id: int, endpoint_id: int) -> CloseEndpoint:
-        """What is said to close it; it is sent at once."""
+        """Build the request to close, which is sent at once."""
         with self._lock:
             self._sent_before_close = self._opens_sent
         return CloseEndpoint(request_id, endpoint_id)
 
     def is_confirmed(self) -> bool:
-        """False before a request to close is answered, and if it must be sent again."""
+        """Whether the close is answered; if not, it must be requested again."""
         with self._lock:
             # One to open that was being sent meanwhile may have come behind the one to close.
             self._has_left = self._sent_before_close == self._opens_begun

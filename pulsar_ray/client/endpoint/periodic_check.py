@@ -1,4 +1,4 @@
-"""Looking now and then, while something is open, whether it has changed."""
+"""Checks now and then whether something has changed, while it is open."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ logger = logging.getLogger(__name__)
 
 
 class PeriodicCheck:
-    """Base of what looks every `period_s` seconds, in a thread that lives for a look.
+    """Base of checks every `period_s` seconds, each in a thread of its own.
 
-    A look may wait for the broker. A PulsarException of one is logged; AlreadyClosed ends them all.
+    A check may wait for the broker. A PulsarException of one is logged; AlreadyClosed ends them all.
     """
 
     def __init__(self, what: str, period_s: float) -> None:
@@ -35,12 +35,12 @@ class PeriodicCheck:
             self._timer.cancel()
 
     def end(self) -> None:
-        """As `stop`, behind a look under way."""
+        """Stop behind a look that is under way."""
         with self._one_at_a_time:
             self.stop()
 
     def look(self) -> None:
-        """Look now, behind a look that is under way. Raises what looking raises."""
+        """Look now, behind a look that is under way. Raises the errors of looking."""
         with self._one_at_a_time:
             self._look()
 

@@ -14,7 +14,7 @@ class SharableClient(Protocol):
 
     @property
     def is_usable(self) -> bool:
-        """Whether it is open, of this process, and its broker there as far as anybody knows."""
+        """Whether it is open, of this process, and its broker not known to be gone."""
 
 
 C = TypeVar("C", bound=SharableClient)
@@ -31,7 +31,7 @@ class SharedClients(Generic[C]):
         self._clients: dict[tuple[str, str, str], C] = {}
 
     def find(self, options: ClientOptions, address: str, connect: Callable[[], C]) -> C:
-        """The client of a cluster; `connect` makes one if there is none that can be used."""
+        """Find the client of a cluster; `connect` makes a missing one."""
         key = (address, str(options.data_dir), options.transport)
         with self._lock:
             client = self._clients.get(key)

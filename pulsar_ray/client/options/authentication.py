@@ -1,4 +1,7 @@
-"""The official authentication classes: they can be built, but no broker asks for them yet (see `not_yet`)."""
+"""Holds the official authentication classes.
+
+They can be built, but no broker asks for them yet (see `not_yet`).
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,10 @@ class AuthenticationOauth2(Authentication):
 
 
 class AuthenticationBasic(Authentication):
-    """User name and password; the JSON text wins if given. Raises RuntimeError if that is no JSON object."""
+    """User name and password; the JSON text wins if given.
+
+    Raises RuntimeError if that is no JSON object.
+    """
 
     def __init__(
         self,

@@ -1,5 +1,6 @@
-"""Argument checks shared by everything a user calls: a wrong type or range is a ValueError that says what
-is allowed.
+"""Checks arguments of everything that users call.
+
+A wrong type or range is a ValueError that says what is allowed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 E = TypeVar("E", bound=IntEnum)
 MAX_METADATA_BYTES = 16_384
 MAX_INT = 2**31 - 1
-"""What an int of the official client holds: for what is handed on to timers and packets."""
+"""The highest int of the official client, for values handed to timers and packets."""
 MAX_LONG = 2**63 - 1
 
 
@@ -31,7 +32,10 @@ def check_optional(name: str, value: Any, kind: type | tuple[type, ...], expecte
 
 
 def check_text(name: str, value: Any) -> None:
-    """A str that UTF-8 can hold: it goes into packets, files, hashes and names of actors."""
+    """Check a str that UTF-8 can hold.
+
+    Texts go into packets, files, hashes and names of actors.
+    """
     if not isinstance(value, str):
         raise refuse(name, value, "a str")
     if not is_utf8(value):
@@ -39,7 +43,7 @@ def check_text(name: str, value: Any) -> None:
 
 
 def check_optional_text(name: str, value: Any) -> None:
-    """None, or as `check_text`."""
+    """Check a text as `check_text`; None passes."""
     if value is not None:
         if not isinstance(value, str):
             raise refuse(name, value, "a str or None")
@@ -63,7 +67,7 @@ def check_flag(name: str, value: Any) -> None:
 
 
 def check_number(name: str, value: Any, lowest: int | None = None, highest: int = MAX_LONG) -> None:
-    """An int within the bounds. A bool passes, as in the official client."""
+    """Check an int within the bounds. A bool passes, as in the official client."""
     above = lowest is None or (isinstance(value, int) and value >= lowest)
     if not (isinstance(value, int) and above and value <= highest):
         says_highest = highest < MAX_LONG or (isinstance(value, int) and value > highest)
@@ -77,13 +81,13 @@ def check_optional_number(name: str, value: Any, lowest: int | None = None, high
 
 
 def check_seconds(name: str, value: Any) -> None:
-    """An int or float above 0, within what a thread can wait."""
+    """Check an int or float above 0, within the time that a thread can wait."""
     if not isinstance(value, (int, float)) or not 0 < value <= MAX_INT:
         raise refuse(name, value, f"a number of seconds above 0, up to {MAX_INT}")
 
 
 def check_enum(name: str, value: Any, kind: type[E]) -> None:
-    """A member of the enum itself: plain ints are refused, as in the official client."""
+    """Check a member of the enum: plain ints are refused, as in the official client."""
     if not isinstance(value, kind):
         raise refuse(name, value, f"one of {', '.join(f'{kind.__name__}.{member.name}' for member in kind)}")
 
@@ -94,7 +98,7 @@ def check_callable(name: str, value: Any, expected: str) -> None:
 
 
 def check_properties(name: str, value: Any) -> None:
-    """A mapping of str to str, or None."""
+    """Check a mapping of str to str, or None."""
     if value is None:
         return
     if not isinstance(value, Mapping):
@@ -107,7 +111,7 @@ def check_properties(name: str, value: Any) -> None:
 
 
 def check_metadata(name: str, value: Any) -> None:
-    """Properties that the broker shows in its stats: within 16 KiB."""
+    """Check properties that the broker shows in its stats: within 16 KiB."""
     check_properties(name, value)
     size = sum(len(text.encode()) for pair in (value or {}).items() for text in pair)
     if size > MAX_METADATA_BYTES:

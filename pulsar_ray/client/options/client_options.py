@@ -1,4 +1,4 @@
-"""Everything `Client` can be told, checked; and what a service URL may look like."""
+"""Declares the options of `Client`, and what a service URL may look like."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ def _check_service(_name: str, value: object) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientOptions:
-    """The arguments of `Client` with their defaults; made by `from_arguments`, which checks them."""
+    """The arguments of `Client` with their defaults.
+
+    `from_arguments` makes and checks them.
+    """
 
     service_url: Annotated[str, _check_service] = "auto"
     authentication: Annotated[
@@ -89,7 +92,10 @@ class ClientOptions:
         return options
 
     def for_another_process(self) -> dict[str, Any]:
-        """The arguments, behind the address, of a client that connects to the same cluster elsewhere."""
+        """The arguments of a client that connects to the same cluster elsewhere.
+
+        They follow the address.
+        """
         return {
             "operation_timeout_seconds": self.operation_timeout_seconds,
             "data_dir": self.data_dir,
@@ -106,7 +112,10 @@ def check_paths(data_dir: object, config_file: object) -> None:
 
 
 def check_service_url(url: object) -> None:
-    """Raises ValueError unless it is "auto", "local" or the host:port of a Ray cluster."""
+    """Refuse a URL unless it is "auto", "local" or the host:port of a Ray cluster.
+
+    Raises ValueError.
+    """
     if not isinstance(url, str):
         raise refuse("service_url", url, '"auto", "local" or a Ray address "host:port"')
     if url in ("auto", "local"):

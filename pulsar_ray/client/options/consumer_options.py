@@ -1,4 +1,4 @@
-"""Everything `Client.subscribe` and `Client.create_reader` can be told, checked."""
+"""Declares the options of `Client.subscribe` and `Client.create_reader`."""
 
 from __future__ import annotations
 
@@ -67,9 +67,10 @@ DeclaredSchema = Annotated[Schema, instance(Schema, "a Schema")]
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerOptions:
-    """The arguments of `subscribe` with their defaults; made by `from_arguments`, which checks them.
+    """The arguments of `subscribe` with their defaults.
 
-    Readers build one directly: their subscription is non-durable, which `from_arguments` refuses for now.
+    `from_arguments` makes and checks them. Readers build one directly: their subscription is non-durable,
+    which `from_arguments` refuses for now.
     """
 
     topic: Annotated[Topics, _check_topics]
@@ -130,7 +131,10 @@ class ConsumerOptions:
 
     @property
     def first_start(self) -> dict[str, Any] | None:
-        """Where a non-durable cursor begins, as the arguments of a seek; None for a durable one."""
+        """The start of a non-durable cursor; None for a durable one.
+
+        These are the arguments of a seek.
+        """
         if self.subscription_mode == SubscriptionMode.Durable:
             return None
         if self.initial_position == InitialPosition.Earliest:
@@ -139,7 +143,7 @@ class ConsumerOptions:
 
     @property
     def key_shared(self) -> tuple[int, bool, list[tuple[int, int]]] | None:
-        """The Key_Shared policy as a dispatcher is told of it: mode, out of order, sticky ranges."""
+        """The Key_Shared policy in a dispatcher's words: mode, out of order, sticky ranges."""
         policy = self.key_shared_policy
         if policy is None:
             return None
@@ -204,7 +208,10 @@ def _check_ack_timeout(options: ConsumerOptions) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ReaderOptions:
-    """The arguments of `create_reader` with their defaults; made by `from_arguments`, which checks them."""
+    """The arguments of `create_reader` with their defaults.
+
+    `from_arguments` makes and checks them.
+    """
 
     topic: Annotated[str, instance(str, "a str")]
     start_message_id: Annotated[MessageId, instance(MessageId, "a MessageId")]

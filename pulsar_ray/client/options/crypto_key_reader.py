@@ -1,4 +1,7 @@
-"""The official way to give keys: it can be built, but nothing is encrypted yet (see `not_yet`)."""
+"""Holds the official way to give keys.
+
+A reader can be built, but nothing is encrypted yet (see `not_yet`).
+"""
 
 from __future__ import annotations
 

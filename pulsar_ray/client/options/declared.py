@@ -1,6 +1,6 @@
-"""How an option is declared: its name, type, check and default stand in one line of an options class.
+"""Declares an option in one line: name, type, check and default.
 
-    batching_max_messages: Annotated[int, number(2)] = 1000
+batching_max_messages: Annotated[int, number(2)] = 1000
 
 A new option of a call is such a line, and a parameter of the public methods, where users' editors look for
 it; a test compares them. Rules between several options stand beside the class.
@@ -74,7 +74,10 @@ Metadata = Annotated[dict[str, str] | None, check_metadata]
 
 
 def check_each(options: Any) -> None:
-    """Check each option by itself, in the order of the class. Raises what the checks raise."""
+    """Check each option by itself, in the order of the class.
+
+    Raises the errors of the checks.
+    """
     for name, check in checks_of(options.__class__):
         check(name, getattr(options, name))
 

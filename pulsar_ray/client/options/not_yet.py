@@ -1,5 +1,6 @@
-"""What the official client can do and this release cannot yet: one table, read by the option classes and by
-a test.
+"""Lists what the official client can do and this release cannot yet.
+
+Option classes and a test read this one table.
 
 A refused argument raises OperationNotSupported naming the parameter, its value and what to do instead.
 Nothing that would change what a program means is ignored in silence.
@@ -144,5 +145,5 @@ def refuse_not_yet(call: str, arguments: Mapping[str, Any]) -> None:
 
 
 def reconsume_later_not_yet() -> OperationNotSupported:
-    """What `reconsume_later` raises until retry letter topics are there."""
+    """The error of `reconsume_later` until there are retry letter topics."""
     return OperationNotSupported("reconsume_later is not supported yet; use negative_acknowledge")

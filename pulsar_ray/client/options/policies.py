@@ -23,11 +23,11 @@ _DEFAULT_BATCH_BYTES = 10 * 1024 * 1024
 
 
 class ConsumerBatchReceivePolicy:
-    """When `batch_receive` returns: at this many messages, bytes or milliseconds, whichever comes first; <=
-    0 is no limit.
+    """Limits of `batch_receive`: messages, bytes and milliseconds, whichever comes first.
 
-    Raises ValueError if nothing is limited. Without a limit on count and bytes, bytes are limited to 10
-    MiB.
+    A number <= 0 is no limit.
+
+    Raises ValueError if nothing is limited. Without a limit on count and bytes, bytes are limited to 10 MiB.
     """
 
     def __init__(self, max_num_message: int, max_num_bytes: int, timeout_ms: int) -> None:
@@ -62,8 +62,9 @@ DEFAULT_BATCH_RECEIVE_POLICY = ConsumerBatchReceivePolicy(-1, _DEFAULT_BATCH_BYT
 
 
 class ConsumerKeySharedPolicy:
-    """How keys are spread over the consumers of a Key_Shared subscription; `sticky_ranges` are inclusive
-    pairs in 0..65535.
+    """How keys are spread over the consumers of a Key_Shared subscription.
+
+    `sticky_ranges` are inclusive pairs in 0..65535.
 
     Raises ValueError for Sticky without ranges, and for ranges that are empty, out of bounds, reversed or
     overlapping.
@@ -122,8 +123,9 @@ class RedeliveryBackoff(Protocol):
     """How long to wait before a failed message comes again."""
 
     def next(self, redelivery_count: int) -> int:
-        """Milliseconds to wait, given the message's redelivery count when it failed (0 at its first
-        failure).
+        """The milliseconds to wait before a failed message comes again.
+
+        `redelivery_count` is the message's when it failed (0 at its first failure).
         """
 
 
@@ -156,7 +158,7 @@ class MultiplierRedeliveryBackoff:
 
 @dataclass(frozen=True)
 class DeadLetterProducerContext:
-    """What a customizer of the dead letter or retry letter producer is told."""
+    """The arguments of a customizer of the dead letter or retry letter producer."""
 
     default_topic_name: str
     input_topic_name: str
@@ -169,8 +171,9 @@ ProducerCustomizer = Callable[[DeadLetterProducerContext, dict[str, Any]], None]
 
 
 class ConsumerDeadLetterPolicy:
-    """After how many redeliveries a message is moved away, and where to. Raises ValueError below one
-    redelivery.
+    """After how many redeliveries a message is moved away, and where to.
+
+    Raises ValueError below one redelivery.
     """
 
     def __init__(
@@ -220,10 +223,10 @@ class ConsumerDeadLetterPolicy:
 
 
 class ConsumerEventListener:
-    """Told when a consumer becomes the active one and when it stops being it; partition -1 on an
-    unpartitioned topic.
+    """Receives notice when a consumer becomes the active one, or stops being it.
 
-    In a thread of its own; by `pulsar_ray.asyncio` on the event loop, where the methods may be coroutines.
+    The partition is -1 on an unpartitioned topic. The methods are called in a thread of their own; by
+    `pulsar_ray.asyncio` on the event loop, where they may be coroutines.
     """
 
     def became_active(self, consumer: Any, partition_id: int) -> Any:

@@ -1,4 +1,4 @@
-"""Everything `Client.create_producer` can be told, checked."""
+"""Declares the options of `Client.create_producer`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ MessageRouter = Callable[[Message, int], int]
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerOptions:
-    """The arguments of `create_producer` with their defaults; made by `from_arguments`, which checks them."""
+    """The arguments of `create_producer` with their defaults.
+
+    `from_arguments` makes and checks them.
+    """
 
     topic: Annotated[str, instance(str, "a str")]
     producer_name: OptionalText = None
@@ -86,8 +89,9 @@ class ProducerOptions:
 
     @property
     def first_sequence_id(self) -> int:
-        """The id of the first message that is sent without one; `initial_sequence_id` counts as already
-        used.
+        """The id of the first message that is sent without one.
+
+        `initial_sequence_id` counts as already used.
         """
         return 0 if self.initial_sequence_id is None else self.initial_sequence_id + 1
 

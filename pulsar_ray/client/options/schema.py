@@ -9,7 +9,7 @@ from pulsar_ray.model.enums import SchemaType
 
 
 class SchemaInfo:
-    """What a schema says about itself."""
+    """The type, name and definition of a schema."""
 
     def __init__(self, schema_type: SchemaType, name: str, schema: str) -> None:
         self._schema_type = schema_type

@@ -1,4 +1,7 @@
-"""Where a client is connected, in the official client's words; clusters to choose from are not there yet."""
+"""Says where a client is connected, in the official client's words.
+
+Clusters to choose from are not there yet.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ class ServiceInfoProvider:
         raise NotImplementedError
 
     def initialize(self, on_service_info_update: Callable[[ServiceInfo], None]) -> None:
-        """Begin to look, and say when it changes."""
+        """Begin to look, and call back when it changes."""
         raise NotImplementedError
 
     def close(self) -> None:

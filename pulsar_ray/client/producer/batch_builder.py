@@ -1,4 +1,7 @@
-"""Gathers the messages of one producer and partition into blocks: pure, the caller does the sending."""
+"""Gathers the messages for one partition into blocks.
+
+The builder is pure: its caller does the sending.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,17 @@ from pulsar_ray.model.enums import BatchingType
 from pulsar_ray.session.requests import ProducerOpened
 
 OPENED = 1
-"""The message is the first of a block: a timer for `deadline_ms`, or the next write, has to take it."""
+"""The message is the first of a block.
+
+A timer for `deadline_ms`, or the next write, has to take that block.
+"""
 SEALED = 2
 """At least one block was finished; `take_sealed` gives it."""
 REFUSED = 4
-"""The message was not added: the batch it would have gone with is finished, and the next partition's turn."""
+"""The message was not added: the next partition has the turn.
+
+The batch that it would have gone with is finished.
+"""
 
 METADATA_ALLOWANCE = MAX_BLOCK_SIZE - MAX_MESSAGE_SIZE
 _MAX_BLOCK_BYTES = 1024 * 1024
@@ -41,8 +50,9 @@ _FIELD_BYTES = 16  # around a key, property or time
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """When a block is finished. `max_bytes` is a sum of payloads that is never exceeded, except by one
-    message alone.
+    """The limits that finish a block.
+
+    `max_bytes` is a sum of payloads that is never exceeded, except by one message alone.
     """
 
     is_batching: bool
@@ -53,12 +63,13 @@ class BatchLimits:
 
 
 class BatchBuilder:
-    """Open and finished blocks of one producer on one partition; not thread-safe, the producer's lock
-    guards it.
+    """Holds the open and the finished blocks of one producer on one partition.
 
-    With batching a block is finished by count, bytes (over all keys together if key-based), by `seal_due`
-    or by `seal`. Without it messages gather for as long as the caller does not write: every message stays
-    an entry.
+    It is not thread-safe: the producer's lock guards it.
+
+    With batching a block is finished by count, bytes (over all keys together if key-based), by `seal_due` or
+    by `seal`. Without it messages gather for as long as the caller does not write: every message stays an
+    entry.
 
     Messages are added `in_turn` if they are here because it is the partition's turn. The turn is over when
     the batch with such messages is finished, whatever finishes it: one in turn that does not fit is refused.
@@ -124,7 +135,7 @@ class BatchBuilder:
         self.set_max_message_size(max_message_size)
 
     def set_max_message_size(self, max_message_size: int) -> None:
-        """What the partition takes, for messages that are added from now on."""
+        """Set the size that the partition takes, for messages added from now on."""
         self._max_message_size = max_message_size
         rows = min(self._limits.max_messages, MAX_ROWS) if self._is_batching else MAX_ROWS
         self._max_rows = max(1, min(rows, max_message_size // 128))
@@ -161,9 +172,10 @@ class BatchBuilder:
         return flags
 
     def id_alone(self, value: bytes) -> int | None:
-        """The sequence id of a message that the caller makes a block of its own at once; it is not added.
+        """Take the sequence id of a message that becomes its own block at once.
 
-        None if it has to be added: something is open or finished, or its size has to be looked at.
+        The message is not added: the caller encodes it. None if it has to be added, because something is open
+        or finished, or its size has to be looked at.
         """
         if self.is_open or self.sealed or not len(value) < min(self._alone_bytes, self._limit):
             return None
@@ -183,7 +195,9 @@ class BatchBuilder:
         *,
         in_turn: bool = False,
     ) -> int:
-        """Add a checked message; None is a tombstone. Without a sequence id it gets the highest so far + 1.
+        """Add a checked message; None is a tombstone.
+
+        Without a sequence id it gets the highest so far + 1.
 
         Returns OPENED, SEALED and REFUSED as they apply. Raises MessageTooBig, and then nothing was added, if
         the message, compressed if there is a codec, is above what the partition takes.
@@ -214,8 +228,9 @@ class BatchBuilder:
         return flags
 
     def _checked(self, value: bytes | None, size: int, extra: int) -> Buffer | None:
-        """The payload in compressed form if only that can say whether it is small enough; MessageTooBig if
-        not.
+        """Compress the payload if only that can say whether it is small enough.
+
+        Returns None if nothing had to be compressed. Raises MessageTooBig.
         """
         around = BLOCK_HEADER_SIZE + self._name_bytes + extra
         packed: Buffer | None = None
@@ -276,17 +291,18 @@ class BatchBuilder:
 
     @property
     def deadline_ms(self) -> int | None:
-        """Monotonic time at which the open batch has to be sealed; None if nothing is open."""
+        """The monotonic time that seals the open batch; None without one."""
         return self._deadline_ms if self.is_open else None
 
     @property
     def next_sequence_id(self) -> int:
-        """What the next message without an explicit id gets."""
+        """The id of the next message without an explicit one."""
         return self._next_id if self._rows is None else self._rows.next_sequence_id()
 
     def seal(self) -> bool:
-        """Finish what is open: a flush, a synchronous send, or the caller can write now. False if nothing
-        was.
+        """Finish what is open; False if nothing is.
+
+        A flush or a synchronous send asks for it, or a caller that can write now.
         """
         if self._rows is not None:
             self._next_id = self._rows.next_sequence_id()
@@ -316,7 +332,10 @@ class BatchBuilder:
             self.on_turn_over()
 
     def seal_due(self, now_ms: int) -> bool:
-        """Finish the open batch if its first message has waited for the delay; `now_ms` is monotonic."""
+        """Finish the open batch if its first message has waited for the delay.
+
+        `now_ms` is monotonic.
+        """
         return self.is_open and now_ms >= self._deadline_ms and self.seal()
 
     def skip_sequence_ids(self, count: int) -> None:
@@ -367,7 +386,10 @@ def _nobody_waits() -> None:
 def _extra_bytes(
     key: str | None, ordering_key: str | None, properties: Mapping[str, str] | None, event_time: int | None
 ) -> int:
-    """An upper bound of what a message's fields take in a block's header or its columns."""
+    """Sum an upper bound of a message's fields.
+
+    They stand in a block's header or in its columns.
+    """
     total = 0 if event_time is None else _FIELD_BYTES
     for text in (key, ordering_key):
         if text is not None:

@@ -1,4 +1,7 @@
-"""Which rows of a table may share an entry when batches are made by key (`BatchingType.KeyBased`)."""
+"""Tells which rows of a table may share an entry.
+
+Rows of one key share entries where batches are made by key (`BatchingType.KeyBased`).
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,20 @@ import pyarrow.compute as pc
 
 
 def dictionary_codes(table: pa.Table, column: str) -> tuple[list[Any], np.ndarray[Any, np.dtype[np.int64]]]:
-    """(distinct values, index of each row's value or -1) of a column; none of a column that is not there."""
+    """List a column's distinct values, and the index of each row's value.
+
+    The index is -1 for a row without a value. Of a column that is not there the list is empty.
+    """
     if column not in table.column_names:
         return [], np.full(table.num_rows, -1, dtype=np.int64)
     return _codes(table.column(column))
 
 
 def batching_keys(table: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """A number of each row's ordering key, else its key: the same for the same text; -1 without one."""
+    """Number each row by its ordering key, else by its key.
+
+    Rows of the same text get the same number, rows without one -1.
+    """
     if "ordering_key" not in table.column_names:
         return dictionary_codes(table, "key")[1]
     ordering = table.column("ordering_key")

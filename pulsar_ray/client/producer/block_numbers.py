@@ -1,4 +1,7 @@
-"""What a partition recognises a producer's blocks by: the incarnation, and a running number per entry."""
+"""The numbers by which a partition recognises a producer's blocks.
+
+They are the incarnation, and a running number per entry.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,17 @@ import secrets
 
 
 class BlockNumbers:
-    """The numbers of one producer at one partition; its state lock guards them."""
+    """Counts the entries of one producer at one partition; its state lock guards them."""
 
     __slots__ = ("incarnation", "next_seq", "replaces")
 
     def __init__(self) -> None:
         self.incarnation = secrets.randbits(63) | 1
         self.replaces = 0
-        """The incarnation given up, until the partition knows of it: it then refuses what is left of that."""
+        """The incarnation that was given up, until the partition knows of it.
+
+        The partition then refuses what is left of that one.
+        """
         self.next_seq = 0
 
     def take(self, entries: int) -> None:

@@ -1,4 +1,4 @@
-"""Writes the blocks of one producer to its link in order, one thread at a time."""
+"""Writes the blocks of one producer in order, one thread at a time."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ class BlockSource(Protocol):
     """A queue of blocks, with a lock of its own."""
 
     def next_block(self) -> tuple[UnconfirmedBlock, Connection] | None:
-        """Take the next block to write, with the carrier that it is next on; None if there is none."""
+        """Take the next block to write, with its carrier; None without one."""
 
     def has_work(self) -> bool:
-        """Whether a block may be written now. Asked without the lock: threads that add work ask again."""
+        """Whether a block may be written now.
+
+        It is asked without the lock: threads that add work ask again behind it.
+        """
 
 
 class BlockWriter:
-    """Takes blocks from its source and writes them, by turns of all threads that find work.
+    """Takes blocks from its source and writes them; threads take turns.
 
     A thread takes the write role if no other one has it, and never waits for it, so the I/O thread cannot be
     held up by a thread that a full socket blocks. The holder looks for more work when it has given the role
@@ -38,7 +41,7 @@ class BlockWriter:
         self._role = threading.Lock()
 
     def forked(self) -> None:
-        """Take a new role in a forked child, where another thread's would stay taken."""
+        """Take a new role in a forked child, where another thread's stays taken."""
         self._role = threading.Lock()
 
     @property

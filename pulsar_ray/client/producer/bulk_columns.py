@@ -1,4 +1,4 @@
-"""Checks of what `send_many` is given: one list of values, and others beside it."""
+"""Checks the arguments of `send_many`: a list of values, and others beside it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ _LOOK_LIKE_LISTS = (str, bytes, bytearray, memoryview, Mapping)
 
 
 def as_list(name: str, items: Any) -> list[Any]:
-    """Any iterable as a list; a list or tuple as it is. Raises ValueError for what is none."""
+    """Make a list of any iterable; a list or tuple stays as it is.
+
+    Raises ValueError for anything else.
+    """
     if isinstance(items, (list, tuple)):
         return items  # type: ignore[return-value]
     if isinstance(items, _LOOK_LIKE_LISTS) or not isinstance(items, Iterable):
@@ -33,14 +36,14 @@ def _column(name: str, items: Any, kinds: tuple[type, ...], expected: str) -> li
 
 
 def key_column(name: str, keys: Iterable[str | None] | None) -> list[str | None] | None:
-    """Raises ValueError for what are no texts."""
+    """Check keys. Raises ValueError for items that are no text."""
     return _column(name, keys, (str,), "a str or None")
 
 
 def property_column(
     properties: Iterable[dict[str, str] | None] | None,
 ) -> list[dict[str, str] | None] | None:
-    """Raises ValueError for what are no dicts of texts."""
+    """Check properties. Raises ValueError for items that are no dicts of text."""
     column = _column("properties", properties, (dict, Mapping), "a dict of str to str or None")
     for row, item in enumerate(column or ()):
         check_properties(f"properties[{row}]", item)
@@ -48,7 +51,7 @@ def property_column(
 
 
 def time_column(times: Iterable[int | None] | None) -> list[int | None] | None:
-    """Raises ValueError for what are no times in ms."""
+    """Check event times. Raises ValueError for items that are no times in ms."""
     column = _column("event_timestamps", times, (int,), "an int (ms since 1970) or None")
     for time in (min(filter(None, column or ()), default=0), max(filter(None, column or ()), default=0)):
         if not 0 <= time < 2**63:

@@ -1,4 +1,4 @@
-"""How large the blocks of `send_many` and `send_arrow` become at one partition."""
+"""The limits of blocks of `send_many` and `send_arrow` at one partition."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ _ROW_BYTES = 40  # offsets, validity, ids and times of one row in all columns
 
 
 class BulkLimits(NamedTuple):
-    """Most rows and bytes of a block; only a row that is larger by itself is above."""
+    """The most rows and bytes of a block.
+
+    Only a row that is larger by itself is above.
+    """
 
     max_rows: int
     max_bytes: int
 
     @classmethod
     def of(cls, opened: ProducerOpened) -> BulkLimits:
-        """What the broker's settings say, and less where `max_message_size` leaves no room for it."""
+        """Take the broker's settings, or less if `max_message_size` leaves no room."""
         rows = max(1, min(opened.max_block_rows, opened.max_message_size // 128))
         room = opened.max_message_size - _ARROW_BYTES - _ROW_BYTES * rows
         return cls(rows, max(1, min(opened.max_block_bytes, room)))

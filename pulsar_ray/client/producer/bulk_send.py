@@ -1,4 +1,7 @@
-"""`send_many` and `send_arrow`: rows to partitions, partitions to blocks, and one answer for all of them."""
+"""Sends the rows of `send_many` and `send_arrow` as blocks.
+
+Rows are spread over partitions, and each partition's rows cut into blocks; one answer comes for all of them.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,10 @@ _ROW_OVERHEAD_BYTES = 64
 
 
 class BulkSend:
-    """One call's blocks under way; `callback` or `wait` gets the last message id of each partition."""
+    """Follows the blocks of one call.
+
+    `callback` or `wait` gets the last message id of each partition.
+    """
 
     def __init__(
         self,
@@ -78,7 +84,10 @@ class BulkSend:
         return self._all_added()
 
     def _split_by_partition(self, table: pa.Table) -> list[tuple[int | None, pa.Table]]:
-        """(partition index, rows); None for the keyless, whose entries take turns."""
+        """Split a table into (partition index, rows).
+
+        The index is None for the keyless, whose entries take turns.
+        """
         if self._only is not None and not self._is_key_based:
             return [(None, table)]
         target_of_row = self._targets(table)
@@ -94,7 +103,10 @@ class BulkSend:
         ]
 
     def _targets(self, table: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """The partition index of each row, -1 for the keyless and where there is no choice."""
+        """List the partition index of each row.
+
+        It is -1 for the keyless, and where there is no choice.
+        """
         if self._only is not None:
             return np.full(table.num_rows, -1, dtype=np.int64)
         keys, key_of_row = dictionary_codes(table, "key")
@@ -134,7 +146,7 @@ class BulkSend:
         properties: Iterable[dict[str, str] | None] | None,
         event_times: Iterable[int | None] | None,
     ) -> BulkSend:
-        """Encode and write a list, or what a list can be made of."""
+        """Encode and write a list, or an iterable that is made one."""
         values = as_list("values", values)
         keys, ordering_keys = key_column("partition_keys", keys), key_column("ordering_keys", ordering_keys)
         properties, event_times = property_column(properties), time_column(event_times)
@@ -270,7 +282,7 @@ class BulkSend:
         return [self._last[partition] for partition in sorted(self._last)]
 
     def wait(self) -> list[MessageId]:
-        """The ids once all is durable.
+        """Return the ids once all is durable.
 
         Raises the first error, Timeout without receipts in `send_timeout_millis`.
         """
@@ -292,7 +304,10 @@ _COLUMN_NAMES = ("partition_keys", "ordering_keys", "properties", "event_timesta
 
 
 def _limits_of(queues: list[SendQueue]) -> BulkLimits:
-    """The limits that any of them knows: one broker says the same for all partitions."""
+    """Find the limits that any queue knows.
+
+    One broker says the same for all partitions.
+    """
     return next((queue.bulk_limits for queue in queues if queue.name), queues[0].bulk_limits)
 
 
@@ -311,7 +326,7 @@ def _is_plain(values: Sequence[Any]) -> bool:
 
 
 def _cut(values: Sequence[bytes | None], limits: BulkLimits) -> list[tuple[int, int]]:
-    """Half-open row ranges for one block each."""
+    """List half-open row ranges, one for each block."""
     count = len(values)
     present = values if None not in values else [value or b"" for value in values]
     rows, size = limits

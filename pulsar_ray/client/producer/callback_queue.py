@@ -1,4 +1,4 @@
-"""Blocks whose outcome is known and whose callbacks have to be told, one thread at a time."""
+"""Runs the callbacks of blocks whose outcome is known, in order."""
 
 from __future__ import annotations
 
@@ -10,21 +10,28 @@ from pulsar_ray.lane.timers import LoopTimers
 
 
 class CallbackQueue:
-    """Callbacks run in the order of completion; threads that find one running leave theirs to it.
+    """Runs callbacks in the order of completion, one thread at a time.
 
-    With a `home` they run there only: they complete futures of that loop.
+    Threads that find one running leave theirs to it. With a `home` callbacks run there only: they complete
+    futures of that loop.
     """
 
     def __init__(self, home: LoopTimers | None) -> None:
         self._home = home
         self.settled: deque[UnconfirmedBlock] = deque()
-        """To be called back. Whoever adds blocks, which have their outcome, calls `run` afterwards."""
+        """The blocks to be called back, which have their outcome.
+
+        A thread that adds blocks calls `run` afterwards.
+        """
         self._role = threading.Lock()
         self.is_running = False
-        """Whether callbacks run just now: what they send meanwhile goes out together afterwards."""
+        """Whether callbacks run now: what they send meanwhile goes out together afterwards."""
 
     def run(self) -> None:
-        """Call back, unless another thread does; not under any lock that a callback may need."""
+        """Call back, unless another thread does.
+
+        Not to be called under a lock that a callback may need.
+        """
         if self._home is not None and not self._home.is_current:
             self._home.call_soon(self.run)
             return

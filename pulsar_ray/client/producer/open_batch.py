@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class OpenBatch:
-    """Columns that grow message by message.
+    """Holds columns that grow message by message.
 
     Only values and callbacks are kept for every message at once. The other columns are filled up with None,
     and sequence ids with the automatic ones, when a later message has something to say or when the block is
@@ -45,7 +45,7 @@ class OpenBatch:
         self._base_row = 0
 
     def next_sequence_id(self) -> int:
-        """The automatic id of the message that comes next: the highest one so far + 1."""
+        """The automatic id of the next message: the highest one so far + 1."""
         return self._base_id + len(self.values) - self._base_row
 
     def append(

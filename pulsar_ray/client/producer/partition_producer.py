@@ -1,4 +1,4 @@
-"""One producer's side of one partition: opening and opening again, refusals, giving up, closing."""
+"""Opens, reopens and closes one producer at one partition."""
 
 from __future__ import annotations
 
@@ -94,7 +94,10 @@ class PartitionProducer:
         )
 
     def reopen(self, attached: AttachReply) -> None:
-        """Open again at a new attachment; the queue then writes all unconfirmed blocks again, in order."""
+        """Open again at a new attachment.
+
+        The queue then writes all unconfirmed blocks again, in order.
+        """
         self._request_open()
 
     def _request_open(self) -> None:

@@ -58,30 +58,36 @@ class _SyncSend(ErrorCallback, Completion):
 
 
 class ProducerClient(Protocol):
-    """The part of a client that its producers use. It can be pickled, as they can."""
+    """The part of a client that its producers use.
+
+    It can be pickled, as they can.
+    """
 
     operation_timeout_s: float
 
     def producer_from(self, options: ProducerOptions, producer: Producer | None = None) -> Producer:
-        """Open a producer with these options; `producer` is one that was unpickled and is opened now."""
+        """Open a producer with these options.
+
+        `producer` is one that was unpickled and is opened now.
+        """
 
     def forget(self, closed: Producer) -> None:
         """Take note that a producer has closed itself."""
 
 
 class Growth(Protocol):
-    """What looks for more partitions of a producer's topic."""
+    """Looks for more partitions of a producer's topic."""
 
     def stop(self) -> None: ...
 
 
 class Producer(LazyHandle):
-    """Publishes to a topic. Thread-safe. Made by `Client.create_producer`; pickled, it reconnects as a new
-    one.
+    """Publishes to a topic. Thread-safe.
+
+    `Client.create_producer` makes it; pickled, it reconnects as a new one.
 
     A receipt (the return of `send`, a callback with Result.Ok) means: stored durably, and there after any
-    crash. Without one the outcome is unknown. Messages of one partition are stored in the order of the
-    calls.
+    crash. Without one the outcome is unknown. Messages of one partition are stored in the order of the calls.
     """
 
     def __init__(
@@ -104,7 +110,7 @@ class Producer(LazyHandle):
         self._ending = self.known_ending("producer")
         self._io = IoThread.get()
         self.growth: Growth | None = None
-        """What looks for more partitions while the producer is open."""
+        """Looks for more partitions while the producer is open."""
         if self._turns is not None:
             self._turns.serve(self._partitions)
             for partition in partitions:
@@ -121,13 +127,13 @@ class Producer(LazyHandle):
         return self._partitions[0].route.partition >= 0
 
     def add_partition(self, partition: PartitionProducer) -> None:
-        """The topic has grown, by the partition of the next index; from now on messages go there too."""
+        """Use one more partition: the topic has grown by the next index."""
         if self._turns is not None:
             partition.queue.take_turns(self._turns)
         with self._route_lock:
             is_closed = self._ending.is_over
             if not is_closed:
-                # Whoever chooses by the new count finds the partition there.
+                # A thread that chooses by the new count finds the partition there.
                 self._partitions.append(partition)
                 self._router.set_partition_count(len(self._partitions))
                 self._single = None
@@ -149,12 +155,13 @@ class Producer(LazyHandle):
         deliver_at: int | None = None,
         deliver_after: timedelta | None = None,
     ) -> MessageId:
-        """Publish one message and wait until it is stored durably; flushes an open batch. `content=None` is
-        a tombstone.
+        """Publish one message and wait until it is stored durably.
+
+        It flushes an open batch. `content=None` is a tombstone.
 
         Raises Timeout after `send_timeout_millis` without a receipt (the outcome is then unknown),
-        MessageTooBig, ProducerQueueIsFull, DiskSpaceLow, AlreadyClosed, WrongNode at once if the partition
-        is known to be on a node that is away (keyless messages go to other partitions then); ValueError for
+        MessageTooBig, ProducerQueueIsFull, DiskSpaceLow, AlreadyClosed, WrongNode at once if the partition is
+        known to be on a node that is away (keyless messages go to other partitions then); ValueError for
         wrong arguments, TypeError for content of a type the schema does not take. Must not be called from a
         send callback, which it would wait for.
         """
@@ -209,8 +216,9 @@ class Producer(LazyHandle):
         deliver_at: int | None = None,
         deliver_after: timedelta | None = None,
     ) -> None:
-        """Publish one message; `callback(Result, MessageId)` follows on the client's I/O thread and must
-        not block.
+        """Publish one message without waiting for its receipt.
+
+        `callback(Result, MessageId)` follows on the client's I/O thread and must not block.
 
         A full queue (`max_pending_messages`) waits with `block_if_queue_full`, otherwise the callback gets
         ProducerQueueIsFull. Raises what `send` raises for wrong arguments.
@@ -258,7 +266,7 @@ class Producer(LazyHandle):
         deliver_at: Any,
         deliver_after: Any,
     ) -> tuple[Any, ...] | None:
-        """What was given beside the content, checked; None for nothing."""
+        """Check the arguments beside the content; None if none was given."""
         if (
             properties is None
             and partition_key is None
@@ -292,7 +300,7 @@ class Producer(LazyHandle):
         properties: dict[str, str] | None,
         event_timestamp: int | None,
     ) -> PartitionProducer | None:
-        """None for a message that goes with its turn."""
+        """Choose the partition; None for a message that goes with its turn."""
         if self._turns is not None and not key:
             return None
         message = None
@@ -320,9 +328,10 @@ class Producer(LazyHandle):
         *,
         seal: bool = False,
     ) -> PartitionProducer:
-        """Add a keyless message to the batch whose turn it is; the partition that took it.
+        """Add a keyless message to the batch whose turn it is.
 
-        Whatever ends that batch meanwhile, this message or another thread, moves the turn on.
+        Returns the partition that took it. Whatever ends that batch meanwhile, this message or another
+        thread, moves the turn on.
         """
         assert self._turns is not None
         while True:
@@ -341,12 +350,12 @@ class Producer(LazyHandle):
         properties: Iterable[dict[str, str] | None] | None = None,
         event_timestamps: Iterable[int | None] | None = None,
     ) -> list[MessageId]:
-        """Publish a list and wait until all of it is durable; the last message's id per partition that got
-        any.
+        """Publish a list and wait until all of it is durable.
+
+        Returns the last message's id per partition that got any.
 
         The list is encoded at once, no object is made per message; of another iterable a list is made first.
-        The others are as long as `values`.
-        Raises what `send` raises; after an error a part may be stored.
+        The others are as long as `values`. Raises what `send` raises; after an error a part may be stored.
         """
         return (
             self._bulk().send_many(values, partition_keys, ordering_keys, properties, event_timestamps).wait()
@@ -362,8 +371,9 @@ class Producer(LazyHandle):
         properties: Iterable[dict[str, str] | None] | None = None,
         event_timestamps: Iterable[int | None] | None = None,
     ) -> None:
-        """As `send_many`, without waiting: `callback(Result, [MessageId])` once all is durable. Waits for
-        room by bytes.
+        """Publish a list as `send_many`, without waiting.
+
+        `callback(Result, [MessageId])` follows once all is durable. Waits for room by bytes.
         """
         check_callable("callback", callback, "a function (Result, list of MessageId)")
         bulk = self._bulk()
@@ -373,12 +383,14 @@ class Producer(LazyHandle):
     def send_arrow(
         self, data: pa.Table | pa.RecordBatch, *, deliver_at: int | None = None
     ) -> list[MessageId]:
-        """Publish a table, row by row a message, and wait until all is durable; the last id per partition.
+        """Publish a table, each row a message, and wait until all is durable.
+
+        Returns the last id per partition.
 
         Columns: value (binary) and, if wanted, key or partition_key, ordering_key, properties (map),
-        event_time or event_timestamp; those that received tables have besides are ignored. Rows are cut
-        into entries of at most 8,192 rows and 1 MiB; order within a partition is row order. Raises
-        ValueError for columns of wrong types.
+        event_time or event_timestamp; those that received tables have besides are ignored. Rows are cut into
+        entries of at most 8,192 rows and 1 MiB; order within a partition is row order. Raises ValueError for
+        columns of wrong types.
         """
         return self._bulk().send_table(data, deliver_at).wait()
 
@@ -389,8 +401,9 @@ class Producer(LazyHandle):
         *,
         deliver_at: int | None = None,
     ) -> None:
-        """As `send_arrow`, without waiting for receipts: `callback(Result, [MessageId])`. Blocks while 64
-        MiB are pending.
+        """Publish a table as `send_arrow`, without waiting for receipts.
+
+        `callback(Result, [MessageId])` follows once all is durable. Blocks while 64 MiB are pending.
         """
         check_callable("callback", callback, "a function (Result, list of MessageId)")
         bulk = self._bulk()
@@ -414,8 +427,9 @@ class Producer(LazyHandle):
             partition.flush(deadline)
 
     def close(self) -> None:
-        """Store what is pending, then disconnect. A second call raises AlreadyClosed, one after
-        `Client.shutdown` does not.
+        """Store what is pending, then disconnect.
+
+        A second call raises AlreadyClosed, one after `Client.shutdown` does not.
         """
         self._ending.close(self._close)
 
@@ -440,7 +454,10 @@ class Producer(LazyHandle):
             partition.fail(AlreadyClosed("the client was shut down"))
 
     def _end(self) -> list[PartitionProducer]:
-        """All partitions that it has; one that is added behind this is closed by who adds it."""
+        """Stop growing, and list all partitions.
+
+        A partition that is added behind this is closed by the thread that adds it.
+        """
         if self.growth is not None:
             self.growth.stop()
         with self._route_lock:

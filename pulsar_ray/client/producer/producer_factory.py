@@ -1,4 +1,4 @@
-"""Opens what a producer is made of: one PartitionProducer per partition, all or none.
+"""Opens one PartitionProducer per partition of a topic: all or none.
 
 Partitions that are away are opened when they are back.
 """
@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections.abc import Callable
 
 from pulsar_ray.client.endpoint.actor_links import ActorLinks
 from pulsar_ray.client.endpoint.close_each import close_each
+from pulsar_ray.client.endpoint.periodic_check import PeriodicCheck
 from pulsar_ray.client.options.producer_options import ProducerOptions
-from pulsar_ray.client.producer.partition_growth import PartitionGrowth
 from pulsar_ray.client.producer.partition_producer import PartitionProducer
 from pulsar_ray.client.producer.producer import Producer
-from pulsar_ray.errors import WrongNode
+from pulsar_ray.errors import TopicNotFound, WrongNode
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import PartitionRoute
 
@@ -35,9 +36,10 @@ class ProducerFactory:
         self._endpoint_ids = endpoint_ids
 
     def open(self, options: ProducerOptions) -> tuple[str, list[PartitionProducer]]:
-        """The topic's full name and the open producers of its partitions, by index.
+        """Open a producer on each partition of a topic; all by index, or none.
 
-        Raises what `Client.create_producer` raises; nothing stays open then.
+        Returns the topic's full name too. Raises what `Client.create_producer` raises; nothing stays open
+        then.
         """
         name = TopicName.parse(options.topic)
         deadline = self._links.deadline()
@@ -74,7 +76,7 @@ class ProducerFactory:
         return partition
 
     def follow_growth(self, producer: Producer, options: ProducerOptions) -> None:
-        """The producer uses partitions that its topic gets later, if it may get any."""
+        """Use partitions that the topic gets later, if it may get any."""
         name = TopicName.parse(options.topic)
         if name.is_partition or not options.auto_update_partitions or not producer.is_partitioned:
             return
@@ -88,3 +90,35 @@ class ProducerFactory:
         period_s = options.auto_update_partitions_interval_seconds
         producer.growth = growth = PartitionGrowth(producer, find, open_one, period_s)
         growth.start()
+
+
+class PartitionGrowth(PeriodicCheck):
+    """Looks every `period_s` seconds how many partitions there are.
+
+    `find` gives the partitions there are, by index, and `open_one` opens the producer of one. They are taken
+    in this order; what cannot be opened is tried again at the next look.
+    """
+
+    def __init__(
+        self,
+        producer: Producer,
+        find: Callable[[], list[PartitionRoute]],
+        open_one: Callable[[PartitionRoute], PartitionProducer],
+        period_s: float,
+    ) -> None:
+        super().__init__(f"partitions of {producer.topic()}", period_s)
+        self._producer = producer
+        self._find = find
+        self._open_one = open_one
+
+    def _look(self) -> None:
+        producer = self._producer
+        try:
+            routes = self._find()
+        except TopicNotFound:
+            return  # deleted: its partitions are refused by themselves
+        for route in routes[producer.partition_count :]:
+            if self.is_stopped:
+                return
+            producer.add_partition(self._open_one(route))
+            logger.info("the producer of %s uses %s from now on", producer.topic(), route.topic)

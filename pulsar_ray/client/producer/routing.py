@@ -1,4 +1,4 @@
-"""Which partition of a topic a message goes to.
+"""Chooses the partition of a topic that a message goes to.
 
 Routing looks at the partition key only: a message with an ordering key alone, or with an empty key, is
 keyless here.
@@ -24,7 +24,10 @@ _CACHED_KEY_LENGTH = 64  # longer keys are hashed each time, so that the cache s
 
 
 def java_string_hash(key: str) -> int:
-    """Java's String.hashCode over UTF-16 code units, with the sign bit masked off (not abs())."""
+    """Hash as Java's String.hashCode, over UTF-16 code units.
+
+    The sign bit is masked off (not abs()).
+    """
     if len(key) <= _CACHED_KEY_LENGTH:
         return _cached_java_string_hash(key)
     return _java_string_hash(key)
@@ -55,8 +58,9 @@ class Router(Protocol):
     """Chooses partitions for one producer; called under the producer's lock."""
 
     needs_message: bool
-    """Whether `choose` must be given the message itself; building one costs, so only custom routers ask for
-    it.
+    """Whether `choose` must be given the message itself.
+
+    Building one costs, so only custom routers ask for it.
     """
 
     def choose(self, key: str | None, message: Message | None = None) -> int:
@@ -67,7 +71,7 @@ class Router(Protocol):
 
 
 class SinglePartitionRouter:
-    """Keyless messages go to one partition, keyed ones by hash."""
+    """Sends keyless messages to one partition, keyed ones by hash."""
 
     needs_message = False
 
@@ -84,7 +88,10 @@ class SinglePartitionRouter:
 
 
 class RoundRobinRouter:
-    """Keyless messages take turns over the partitions, one message each. Keyed ones go by hash."""
+    """Lets keyless messages take turns over the partitions, one message each.
+
+    Keyed ones go by hash.
+    """
 
     needs_message = False
 
@@ -105,10 +112,11 @@ class RoundRobinRouter:
 
 
 class BatchTurnsRouter:
-    """Keyless messages take turns over the partitions, one batch each. Keyed ones go by hash.
+    """Lets keyless messages take turns over the partitions, one batch each.
 
-    The batches say when a turn is over: `batch_sealed` is called while the partition's own lock is held, so
-    whoever holds that lock and sees `current` at this partition knows that the turn stays.
+    Keyed ones go by hash. The batches say when a turn is over: `batch_sealed` is called while the partition's
+    own lock is held, so a thread that holds that lock and sees `current` at this partition knows that the
+    turn stays.
     """
 
     needs_message = False
@@ -129,22 +137,23 @@ class BatchTurnsRouter:
         return self._key_hash(key) % self._count if key else self.current
 
     def batch_sealed(self, partition: int) -> None:
-        """The partition's batch with keyless messages was finished, by whatever: the next one's turn."""
+        """Pass the turn on: the partition's batch with keyless messages was finished."""
         with self._lock:
             if partition == self.current:
                 self.current = (partition + 1) % self._count
 
     def pass_on(self, partition: int) -> None:
-        """The partition is away or silent: the turn of the next one that is not, if there is any.
+        """Pass the turn on from a partition that is away or silent.
 
-        It stays with one that is silent if all are, or a message would be sent round and round.
+        The next one that is neither gets it. It stays if all are silent, or a message would be sent round and
+        round.
         """
         with self._lock:
             if partition == self.current:
                 self.current = next_available(partition, self._destinations)
 
     def take_turn(self) -> int:
-        """The partition index for a whole batch made elsewhere, whose turn is over with it."""
+        """Take the turn for a whole batch made elsewhere; it is over with that."""
         with self._lock:
             current = self.current
             self.current = (current + 1) % self._count
@@ -165,8 +174,9 @@ class CustomRouter:
         self._function = function
 
     def choose(self, key: str | None, message: Message | None = None) -> int:
-        """Raises ValueError if the function's answer is no index below the partition count; what it raises
-        goes through.
+        """Ask the function.
+
+        Raises ValueError if its answer is no index below the partition count; its own errors go through.
         """
         if message is None:
             raise ValueError("a custom router needs the message")
@@ -191,7 +201,7 @@ class Destination(Protocol):
 
 
 def find_available(index: int, router: Router, partitions: Sequence[Destination]) -> int:
-    """Where a keyless message goes instead of a partition that is away.
+    """Choose another partition for a keyless message than one that is away.
 
     To one whose turn is next, or that follows; to the given one if all are away.
     """
@@ -203,14 +213,17 @@ def find_available(index: int, router: Router, partitions: Sequence[Destination]
 
 
 def next_available(index: int, partitions: Sequence[Destination]) -> int:
-    """The first partition that takes keyless messages, from the given one on; that one if none does."""
+    """Find the first partition that takes keyless messages, from `index` on.
+
+    Returns `index` if none does.
+    """
     following = range(index, index + len(partitions))
     others = (other % len(partitions) for other in following)
     return next((other for other in others if partitions[other].takes_keyless), index)
 
 
 def new_router(options: ProducerOptions, count: int, start: int | None = None) -> Router:
-    """The router of a producer on `count` partitions.
+    """Make the router of a producer on `count` partitions.
 
     `start` says where keyless messages begin; None is a random place, so that producers spread.
     """

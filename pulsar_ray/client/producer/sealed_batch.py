@@ -1,4 +1,4 @@
-"""Messages that go to the partition as one block, and how they are encoded."""
+"""Holds messages that go to the partition as one block, and encodes them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SendCallback = Callable[[Any, Any], None]
 
 
 class SealedBatch:
-    """Messages that will be one block; nothing is added any more.
+    """Holds messages that will be one block; nothing is added any more.
 
     `is_batch`: one entry, whose messages have batch indexes. Otherwise every message is an entry of its own
     and takes one entry_seq. Lists other than `values` and `callbacks` are None if no message has such a
@@ -84,8 +84,9 @@ class SealedBatch:
         codec: int = 0,
         schema_version: bytes | None = None,
     ) -> list[Buffer]:
-        """The block's buffers; encoding again gives the same block. Raises ValueError for a value out of
-        range.
+        """Encode the block; encoding again gives the same buffers.
+
+        Raises ValueError for a value out of range.
         """
         if len(self.values) == 1 and not self.is_batch:
             return self._encode_single(incarnation, entry_seq, producer_name, codec, schema_version)
@@ -159,7 +160,7 @@ class SealedBatch:
 
 
 def _shared(column: list[str | None] | None) -> tuple[str | None, list[str | None] | None]:
-    """The first message's key for the header, and the column unless all messages have that same key."""
+    """Take the first key for the header, and leave out a column of equal keys."""
     if column is None:
         return None, None
     first = column[0]

@@ -1,4 +1,4 @@
-"""Checks of what `send` and `send_async` are given beside the content."""
+"""Checks the arguments of `send` and `send_async` beside the content."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def check_send_arguments(
     deliver_at: int | None,
     deliver_after: timedelta | None,
 ) -> None:
-    """Raises ValueError for a wrong type or range, OperationNotSupported for delays.
+    """Check the arguments beside the content.
+
+    Raises ValueError for a wrong type or range, OperationNotSupported for delays.
 
     Replication arguments are accepted without effect: there is one cluster. Not needed when nothing was
     given.

@@ -1,4 +1,4 @@
-"""What a send's callback is told, and the kind that wants the error itself."""
+"""Completes the callbacks of sends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_ID = MessageId()
 
 
 class ErrorCallback:
-    """A callback that wants the error itself and not only its result code."""
+    """A callback that takes the error itself and not only its result code."""
 
     __slots__ = ()
 
@@ -30,7 +30,10 @@ class ErrorCallback:
 
 
 def complete_callbacks(batch: SealedBatch, partition: int, ledger_id: int, entry_id: int) -> None:
-    """Tell each message of a stored batch its id; what a callback raises is logged."""
+    """Call back each message of a stored batch with its id.
+
+    Errors that a callback raises are logged.
+    """
     ok, is_batch = Result.Ok, batch.is_batch
     size = batch.message_count
     for row, callback in enumerate(batch.callbacks):
@@ -46,7 +49,10 @@ def complete_callbacks(batch: SealedBatch, partition: int, ledger_id: int, entry
 
 
 def completion_of(batch: SealedBatch, partition: int, stored: Callable[[int], None]) -> BlockDone:
-    """What is done once a batch is stored, `stored(its last sequence id)` before its callbacks, or failed."""
+    """Make the completion of a batch that was stored or failed.
+
+    `stored(its last sequence id)` is called before its callbacks.
+    """
 
     def complete(ledger_id: int, entry_id: int, error: PulsarException | None) -> None:
         if error is not None:
@@ -59,7 +65,10 @@ def completion_of(batch: SealedBatch, partition: int, stored: Callable[[int], No
 
 
 def complete_callback(callback: SendCallback, message_id: MessageId) -> None:
-    """Tell a message alone in its block its id; what the callback raises is logged."""
+    """Call back a message alone in its block with its id.
+
+    An error that the callback raises is logged.
+    """
     try:
         callback(Result.Ok, message_id)
     except Exception:
@@ -67,7 +76,7 @@ def complete_callback(callback: SendCallback, message_id: MessageId) -> None:
 
 
 def fail_callbacks(callbacks: list[SendCallback | None], error: PulsarException) -> None:
-    """Tell each message that it was not stored, or may not have been."""
+    """Call back each message with the error: not stored, or perhaps not."""
     for callback in callbacks:
         if callback is None:
             continue

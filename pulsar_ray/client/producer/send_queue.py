@@ -1,4 +1,4 @@
-"""One producer's queue for one partition: messages become numbered blocks, which are written in order."""
+"""Makes numbered blocks of one producer's messages for one partition."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ from pulsar_ray.transport.carriers import Connection
 IN_FLIGHT_UNBATCHED = 2
 """Without batching, messages gather into one block while so many blocks are under way."""
 PATIENCE_S = 2.0
-"""For an actor that is not open: one that died is restarted within about a second."""
+"""How long an actor that is not open counts as there.
+
+One that died is restarted within about a second.
+"""
 
 
 class SendQueue:
@@ -86,12 +89,18 @@ class SendQueue:
         """The sealed blocks without a receipt; the state lock guards them."""
         self.room = SendRoom(self._state, self.unconfirmed, self._options)
         self._sure_room = 0
-        """So many messages fit without a look; all else that fills the queue sets it to 0."""
+        """How many messages fit without a look.
+
+        All else that fills the queue sets it to 0.
+        """
         self.is_open = False
         """Whether blocks may be written."""
 
     def forked(self, error: ForkedClient) -> None:
-        """Drop in a forked child what the parent sends, take new locks, and raise `error` from now on."""
+        """Drop in a forked child what the parent sends, and take new locks.
+
+        Each later call raises `error`.
+        """
         self._start_empty()
         self._writer.forked()
         self.error = error
@@ -99,14 +108,20 @@ class SendQueue:
     # --- opening and ending -----------------------------------------------------------------------
 
     def opening_numbers(self) -> tuple[int, int, int]:
-        """The incarnation to open with, the one it replaces or 0, and the entry_seq that comes first."""
+        """The numbers of the next request to open.
+
+        They are the incarnation, the one that it replaces or 0, and the entry_seq that comes first.
+        """
         with self._state:
             first = self.unconfirmed.first
             first_seq = first.entry_seq if first is not None else self._numbers.next_seq
             return self._numbers.incarnation, self._numbers.replaces, first_seq
 
     def begin(self, opened: ProducerOpened) -> None:
-        """Take the limits and the name that the partition's first answer says; messages can be added now."""
+        """Take the limits and the name of the partition's first answer.
+
+        Messages can be added from now on.
+        """
         with self._state:
             self._begin(opened)
 
@@ -128,9 +143,10 @@ class SendQueue:
         self._absent_since_opening = absence
 
     def resume(self, opened: ProducerOpened, carrier: Connection | None) -> None:
-        """Write from now on to `carrier`, on which the producer is open, unless another one stands already.
+        """Write from now on to `carrier`, on which the producer is open.
 
-        Unconfirmed blocks are written again, in order.
+        Nothing is done if another carrier stands already, or the queue has ended. Unconfirmed blocks are
+        written again, in order.
         """
         with self._state:
             if self.error is not None or carrier is None or self._link.carrier is not carrier:
@@ -178,14 +194,20 @@ class SendQueue:
 
     @property
     def absence(self) -> WrongNode | None:
-        """Why the partition is away, if it is known to be: no message is taken for it then."""
+        """Why the partition is away, if that is known.
+
+        No message is taken for it then.
+        """
         if self.is_open:
             return None
         return self._link.absence or self._absent_since_opening
 
     @property
     def takes_keyless(self) -> bool:
-        """Whether messages that may go to any partition should come here: not while it is away, or silent."""
+        """Whether messages that may go to any partition should come here.
+
+        They should not while it is away, or silent.
+        """
         if self.is_open:
             return True
         return self.absence is None and time.monotonic() - self._closed_at_s < PATIENCE_S
@@ -231,7 +253,10 @@ class SendQueue:
         self._writer.write_if_any()
 
     def _fail_unconfirmed(self, error: PulsarException) -> None:
-        """Called with the state lock held; `_callbacks.run` must follow."""
+        """Fail all blocks; `_callbacks.run` must follow.
+
+        Called with the state lock held.
+        """
         blocks = self.unconfirmed.take_all()
         for block in blocks:
             block.outcome = block.outcome or (-1, -1, error)
@@ -248,7 +273,7 @@ class SendQueue:
             return first is not None and time.monotonic() - first.sealed_s > self._send_timeout_s
 
     def _stored(self, sequence_id: int) -> None:
-        """Called for each block before its callbacks."""
+        """Note a stored sequence id; called for each block before its callbacks."""
         self.last_sequence_id = max(self.last_sequence_id, sequence_id)
 
     # --- adding messages --------------------------------------------------------------------------
@@ -307,7 +332,10 @@ class SendQueue:
         return not is_refused
 
     def end_turn(self) -> None:
-        """Finish a batch with messages in turn, if one is open: a whole batch from elsewhere comes next."""
+        """Finish an open batch with messages in turn.
+
+        A whole batch from elsewhere comes next.
+        """
         with self._state:
             if self._builder is not None and self._builder.has_turn:
                 self._take_sealed(seal=True)
@@ -317,9 +345,9 @@ class SendQueue:
         return self._turns is not None and self._turns.current != self.partition
 
     def _add_single(self, value: bytes | None, callback: SendCallback | None) -> bool:
-        """Called with the state lock held: make a message a block at once if it would not gather with others.
+        """Make a message a block at once if it would not gather with others.
 
-        False if nothing was added.
+        Called with the state lock held. False if nothing was added.
         """
         single = self._single_messages
         if single is None or value is None or not self.is_open:
@@ -333,7 +361,7 @@ class SendQueue:
         return True
 
     def gather(self) -> None:
-        """On a loop: what is sent without batching in this turn of it goes out together at its end."""
+        """Send together what is sent without batching in this turn of the loop."""
         if not self._is_gathering and not self._batching:
             self._is_gathering = True
             self._io.call_soon(self._end_gathering)
@@ -343,10 +371,11 @@ class SendQueue:
         self._writer.write_if_any()
 
     def _find_room(self, in_turn: bool) -> None:
-        """Called with the state lock held: wait until a message fits, and see how many more do for sure.
+        """Wait until a message fits, and see how many more do for sure.
 
-        A message in turn does not wait once the turn is elsewhere, which the end of an open batch makes it.
-        While the partition is not open each message looks. Raises WrongNode if it is known to be away.
+        Called with the state lock held. A message in turn does not wait once the turn is elsewhere, which the
+        end of an open batch makes it. While the partition is not open each message looks. Raises WrongNode if
+        it is known to be away.
         """
         if not self.is_open:
             if in_turn and self._turns is not None and not self.takes_keyless:
@@ -382,7 +411,7 @@ class SendQueue:
         return self.room.is_full(self._gathered(), messages, size)
 
     def _wait_for_room(self, messages: int, size: int, in_turn: bool = False) -> None:
-        """Called with the state lock held."""
+        """Wait for room. Called with the state lock held."""
         if not self._options.block_if_queue_full and messages:
             raise self.room.full_error(self._gathered())
         if self._io.is_current or (self._callbacks.is_running and self._writer.is_writing):
@@ -399,17 +428,17 @@ class SendQueue:
         self.room.wait_until(is_over)
 
     def _seal_for_room(self) -> None:
-        """What is still open would otherwise fill the queue until its delay is over."""
+        """Finish what is open, which would fill the queue until its delay is over."""
         builder = self._builder
         if builder is not None and builder.is_open:
             self._take_sealed(seal=True)
             self._io.call_soon(self._writer.write_if_any)
 
     def check_size(self, payload_bytes: int) -> None:
-        """Raise MessageTooBig for a payload above what the partition takes; compression may only make it
-        smaller.
+        """Refuse a payload above the size that the partition takes.
 
-        Raises WrongNode if the partition is known to be away.
+        Raises MessageTooBig; compression may only make a payload smaller. Raises WrongNode if the partition
+        is known to be away.
         """
         self._check_there()
         if not self._options.compression_type:
@@ -420,7 +449,10 @@ class SendQueue:
             )
 
     def payload_memory(self, length: int) -> memoryview | None:
-        """Where a payload can be made so that it need not be copied to be sent; None if there is no such."""
+        """Find memory for a payload that need not be copied to be sent.
+
+        None if there is no such memory.
+        """
         carrier = self._carrier
         if carrier is None or not self.is_open or self._options.compression_type:
             return None
@@ -435,8 +467,9 @@ class SendQueue:
         size: int,
         done: BlockDone,
     ) -> None:
-        """Add a block that is encoded elsewhere: `encode(incarnation, entry_seq, producer name)`. Waits for
-        room by bytes.
+        """Add a block that is encoded elsewhere. Waits for room by bytes.
+
+        `encode(incarnation, entry_seq, producer name, first sequence id)` gives its buffers.
         """
         with self._state:
             if self.error is not None:
@@ -472,7 +505,10 @@ class SendQueue:
         self._writer.write_if_any()
 
     def when_settled(self, callback: Callable[[], None]) -> None:
-        """Write what is open; call back once all of it was confirmed or failed, behind its own callbacks."""
+        """Write what is open, and call back once all of it is settled.
+
+        The call comes behind the callbacks of the messages, whether these were confirmed or failed.
+        """
         with self._state:
             self._take_sealed(seal=True)
             last = self.unconfirmed.last
@@ -505,7 +541,10 @@ class SendQueue:
     # --- writing ----------------------------------------------------------------------------------
 
     def _take_sealed(self, *, seal: bool) -> None:
-        """Called with the state lock held: finished batches become pending blocks with their entry_seq."""
+        """Number finished batches and make them blocks.
+
+        Called with the state lock held.
+        """
         builder = self._builder
         if builder is None:
             return

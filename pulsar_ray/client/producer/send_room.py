@@ -17,9 +17,10 @@ _LOOK_S = 0.1
 
 
 class SendRoom:
-    """Counts unconfirmed blocks and `gathered` messages, which are in no block yet, against the limits.
+    """Counts unconfirmed blocks and gathered messages against the limits.
 
-    The queue's state lock guards it: every call is made with that lock held.
+    `gathered` messages are added and in no block yet. The queue's state lock guards the room: every call is
+    made with that lock held.
     """
 
     __slots__ = ("_blocks", "_condition", "_max_messages", "_timeout_s", "on_room", "waiting")
@@ -63,9 +64,10 @@ class SendRoom:
             self.on_room()
 
     def wait_until(self, is_over: Callable[[], bool]) -> None:
-        """Wait until `is_over`, which is asked with the lock held and may raise what ends the wait.
+        """Wait until `is_over`.
 
-        Raises Timeout after the send timeout.
+        It is asked with the lock held, and may raise what ends the wait. Raises Timeout after the send
+        timeout.
         """
         deadline = time.monotonic() + (self._timeout_s or _FOREVER_S)
         while not is_over():

@@ -1,4 +1,7 @@
-"""Messages that are blocks of their own at once: without batching, while nothing else is on its way."""
+"""Makes single messages blocks of their own at once.
+
+That is so without batching, while nothing else is on its way.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ from pulsar_ray.model.message_id import MessageId
 
 
 class SingleMessageEncoder:
-    """Makes blocks of one producer's uncompressed messages that have nothing but a value.
+    """Makes blocks of one producer's uncompressed messages that have only a value.
 
-    They are the blocks that a SealedBatch of the one message gives, in a third of the steps: whoever sends
-    and waits stands still for each. `stored(sequence id)` is called before the message's callback.
+    They are the blocks that a SealedBatch of the one message gives, in a third of the steps: a synchronous
+    send stands still for each. `stored(sequence id)` is called before the message's callback.
     """
 
     __slots__ = ("_fields", "_partition", "_stored")

@@ -1,4 +1,4 @@
-"""Blocks of one producer that are sealed and not yet confirmed, in entry_seq order."""
+"""Keeps a producer's sealed blocks until they are confirmed, in entry_seq order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Outcome = tuple[int, int, PulsarException | None]
 
 
 class UnconfirmedBlock:
-    """One encoded block, kept until its receipt: a re-attach may have to send it again."""
+    """One encoded block, kept until its receipt: it may be sent again."""
 
     __slots__ = ("buffers", "done", "entries", "entry_seq", "messages", "outcome", "sealed_s", "size")
 
@@ -50,8 +50,9 @@ class UnconfirmedBlock:
 
 
 class UnconfirmedBlocks:
-    """A queue whose first `sent` blocks were written to the present carrier. The producer's state lock
-    guards it.
+    """A queue whose first `sent` blocks were written to the present carrier.
+
+    The producer's state lock guards it.
     """
 
     __slots__ = ("_blocks", "has_unsent", "messages", "sent", "size")
@@ -62,7 +63,10 @@ class UnconfirmedBlocks:
         self.messages = 0
         self.size = 0
         self.has_unsent = False
-        """True if a block waits to be written, and the partition will remember all that are written."""
+        """True if a block waits to be written, and may be.
+
+        The partition must remember all blocks that are written.
+        """
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -124,8 +128,9 @@ class UnconfirmedBlocks:
         return settled
 
     def resend(self) -> None:
-        """The carrier is gone: everything pending has to be written again, also what was refused out of turn,
-        or its entry_seq would be missed.
+        """Mark everything as unwritten: the carrier is gone.
+
+        Blocks that were refused out of turn are written again too, or their entry_seq would be missed.
         """
         self.sent = 0
         self.has_unsent = bool(self._blocks)

@@ -1,0 +1,73 @@
+"""Keeps the open producers, consumers and readers of one client, and closes them."""
+
+from __future__ import annotations
+
+import threading
+from typing import Protocol
+
+from pulsar_ray.client.endpoint.ending import Ending
+from pulsar_ray.errors import AlreadyClosed, PulsarException
+
+
+class Handle(Protocol):
+    """A producer, consumer or reader."""
+
+    @property
+    def ending(self) -> Ending: ...
+
+    def close(self) -> None: ...
+
+    def shut_down(self) -> None: ...
+
+
+class OpenHandles:
+    """Holds each handle from its opening until it has closed itself. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._handles: list[Handle] = []
+
+    def forked(self) -> None:
+        """Take a new lock in a forked child, where another thread's would stay locked."""
+        self._lock = threading.Lock()
+
+    def add(self, handle: Handle) -> None:
+        """Keep a handle that was opened."""
+        with self._lock:
+            self._handles.append(handle)
+
+    def remove(self, handle: Handle) -> None:
+        """Forget a handle that has closed itself; one that is not kept is harmless."""
+        with self._lock:
+            if handle in self._handles:
+                self._handles.remove(handle)
+
+    def close_all(self, timeout_s: float) -> PulsarException | None:
+        """Close each handle, whatever happens to another one; returns the first error.
+
+        A close that another thread has begun is waited for, up to `timeout_s`.
+        """
+        first_error: PulsarException | None = None
+        for handle in self._kept():
+            try:
+                if not handle.ending.has_come(timeout_s):
+                    handle.close()
+            except AlreadyClosed:
+                handle.ending.has_come(timeout_s)
+            except PulsarException as error:
+                first_error = first_error or error
+        return first_error
+
+    def shut_down_all(self) -> None:
+        """End each handle at once."""
+        for handle in self._kept():
+            handle.shut_down()
+
+    def clear(self) -> None:
+        """Forget all handles."""
+        with self._lock:
+            self._handles.clear()
+
+    def _kept(self) -> list[Handle]:
+        with self._lock:
+            return list(self._handles)

@@ -1,0 +1,80 @@
+"""A client closes what it has opened; handles that close themselves meanwhile are no error."""
+
+from __future__ import annotations
+
+import threading
+
+from pulsar_ray.client.endpoint.ending import Ending
+from pulsar_ray.client.endpoint.open_handles import OpenHandles
+from pulsar_ray.errors import PulsarException, Timeout
+
+DEADLINE_S = 20
+
+
+class Handle:
+    """Closes by leaving its client's handles."""
+
+    def __init__(self, handles: OpenHandles, error: PulsarException | None = None) -> None:
+        self._handles = handles
+        self._error = error
+        self.closed = 0
+        self.ending = Ending("handle")
+        self.began, self.may_end = threading.Event(), threading.Event()
+        self.may_end.set()
+        handles.add(self)
+
+    def close(self) -> None:
+        self.ending.close(self._close)
+
+    def _close(self) -> None:
+        self.began.set()
+        assert self.may_end.wait(DEADLINE_S)
+        self.closed += 1
+        self._handles.remove(self)
+        if self._error is not None:
+            raise self._error
+
+    def shut_down(self) -> None:
+        self.ending.leave()
+
+
+def test_all_are_closed_whatever_happens_to_one_and_the_first_error_is_returned() -> None:
+    handles = OpenHandles()
+    first = Timeout("first")
+    opened = [Handle(handles, first), Handle(handles, Timeout("second")), Handle(handles)]
+    assert handles.close_all(0.0) is first
+    assert [handle.closed for handle in opened] == [1, 1, 1]
+    assert handles.close_all(0.0) is None
+
+
+def test_a_close_under_way_in_another_thread_is_waited_for_and_not_repeated() -> None:
+    handles = OpenHandles()
+    handle = Handle(handles)
+    handle.may_end.clear()
+    closing = threading.Thread(target=handle.close)
+    closing.start()
+    assert handle.began.wait(DEADLINE_S)
+    ending = threading.Timer(0.05, handle.may_end.set)
+    ending.start()
+    assert handles.close_all(DEADLINE_S) is None
+    assert handle.closed == 1
+    closing.join(DEADLINE_S)
+
+
+def test_a_shutdown_ends_all_at_once_and_what_it_forgets_is_not_closed() -> None:
+    handles = OpenHandles()
+    handle = Handle(handles)
+    handles.shut_down_all()
+    assert handle.ending.is_over
+    handles.clear()
+    assert handles.close_all(0.0) is None
+    assert handle.closed == 0
+
+
+def test_a_forked_child_is_not_held_up_by_a_lock_of_the_parent() -> None:
+    handles = OpenHandles()
+    handle = Handle(handles)
+    handles._lock.acquire()
+    handles.forked()
+    handles.remove(handle)
+    assert handles.close_all(0.0) is None
