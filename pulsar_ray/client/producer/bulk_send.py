@@ -5,40 +5,43 @@ Rows are spread over partitions, and each partition's rows cut into blocks; one 
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from pulsar_ray.client.options.producer_options import ProducerOptions
-from pulsar_ray.client.producer.batching_keys import batching_keys, dictionary_codes
-from pulsar_ray.client.producer.bulk_columns import as_list, key_column, property_column, time_column
+from pulsar_ray.client.producer.bulk_columns import (
+    as_list,
+    batching_keys,
+    dictionary_codes,
+    key_column,
+    property_column,
+    time_column,
+)
 from pulsar_ray.client.producer.bulk_limits import BulkLimits
+from pulsar_ray.client.producer.bulk_receipts import BulkCallback, BulkReceipts
 from pulsar_ray.client.producer.partition_producer import PartitionProducer
 from pulsar_ray.client.producer.routing import BatchTurnsRouter, CustomRouter, Router, find_available
 from pulsar_ray.client.producer.send_queue import SendQueue
-from pulsar_ray.errors import OperationNotSupported, PulsarException, Result, Timeout
+from pulsar_ray.errors import OperationNotSupported, PulsarException
 from pulsar_ray.format.arrow_payload import encode_rows
 from pulsar_ray.format.columns import KEY_COLUMN, ORDERING_KEY_COLUMN
 from pulsar_ray.format.metadata import BlockMetadata, encode_producer_name
 from pulsar_ray.format.payload import encode_batch, encode_table
 from pulsar_ray.format.table import normalize_table, split_rows, split_table
-from pulsar_ray.lane.completion import Completion
 from pulsar_ray.model.enums import BatchingType
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.position import entry_at
-
-logger = logging.getLogger(__name__)
 
 _ROW_OVERHEAD_BYTES = 64
 
 
 class BulkSend:
-    """Follows the blocks of one call.
+    """Encodes the rows of one call and adds them to the queues of their partitions.
 
     `callback` or `wait` gets the last message id of each partition.
     """
@@ -49,6 +52,7 @@ class BulkSend:
         partitions: list[PartitionProducer],
         router: Router,
         route_lock: threading.Lock,
+        callback: BulkCallback | None = None,
     ) -> None:
         if isinstance(router, CustomRouter):
             raise OperationNotSupported(
@@ -62,12 +66,7 @@ class BulkSend:
         self._router = router
         self._route_lock = route_lock
         self._limits = _limits_of([partition.queue for partition in partitions])
-        self._lock = threading.Lock()
-        self._open = 1
-        self._last: dict[int, MessageId] = {}
-        self._error: PulsarException | None = None
-        self._done = Completion()
-        self.callback: Callable[[Any, list[MessageId]], None] | None = None
+        self._receipts = BulkReceipts(callback)
 
     # --- what is sent -----------------------------------------------------------------------------
 
@@ -81,7 +80,8 @@ class BulkSend:
         for index, part in self._split_by_partition(table):
             for batch in split_table(part, *self._limits):
                 self._add_batch(self._partition_of(index), batch)
-        return self._all_added()
+        self._receipts.all_begun()
+        return self
 
     def _split_by_partition(self, table: pa.Table) -> list[tuple[int | None, pa.Table]]:
         """Split a table into (partition index, rows).
@@ -164,7 +164,8 @@ class BulkSend:
         for index, rows in self._rows_by_partition(len(values), keys, ordering_keys):
             picked = [_pick(column, rows) for column in (values, *columns)]
             self._add_rows(index, picked)
-        return self._all_added()
+        self._receipts.all_begun()
+        return self
 
     def _rows_by_partition(
         self, count: int, keys: Sequence[str | None] | None, ordering_keys: Sequence[str | None] | None
@@ -237,49 +238,18 @@ class BulkSend:
                     if is_batch
                     else MessageId(index, ledger_id, entry_at(entry_id, count - 1))
                 )
-                self._block_done(index, last, None)
+                self._receipts.stored(index, last)
             else:
-                self._block_done(-1, None, error)
+                self._receipts.failed(error)
 
-        with self._lock:
-            self._open += 1
+        self._receipts.begin_block()
         try:
             partition.queue.add_block(
                 encode, entries=1 if is_batch else count, messages=count, size=len(payload), done=done
             )
         except PulsarException as error:
-            self._block_done(-1, None, error)
+            self._receipts.failed(error)
             raise
-
-    def _block_done(self, partition: int, last: MessageId | None, error: PulsarException | None) -> None:
-        with self._lock:
-            self._open -= 1
-            if error is not None:
-                self._error = self._error or error
-            elif last is not None and (partition not in self._last or self._last[partition] < last):
-                self._last[partition] = last
-            finished = self._open == 0
-        if finished:
-            self._finish()
-
-    def _all_added(self) -> BulkSend:
-        self._block_done(-1, None, None)
-        return self
-
-    def _finish(self) -> None:
-        self._done.set()
-        if self.callback is None:
-            return
-        try:
-            if self._error is not None:
-                self.callback(self._error.result, [])
-            else:
-                self.callback(Result.Ok, self._ids())
-        except Exception:
-            logger.exception("a send callback raised")
-
-    def _ids(self) -> list[MessageId]:
-        return [self._last[partition] for partition in sorted(self._last)]
 
     def wait(self) -> list[MessageId]:
         """Return the ids once all is durable.
@@ -287,16 +257,7 @@ class BulkSend:
         Raises the first error, Timeout without receipts in `send_timeout_millis`.
         """
         timeout_s = self._options.send_timeout_millis / 1000 or 1e9
-        deadline = time.monotonic() + timeout_s
-        if self._only is not None:
-            self._only.link.wait(self._done, deadline)
-        else:
-            self._done.wait(timeout_s)
-        if not self._done.is_set():
-            raise Timeout(f"no receipts within {timeout_s} s; which messages were stored is unknown")
-        if self._error is not None:
-            raise self._error.again()
-        return self._ids()
+        return self._receipts.wait(None if self._only is None else self._only.link, timeout_s)
 
 
 _PLAIN_TYPES = frozenset((bytes, type(None)))

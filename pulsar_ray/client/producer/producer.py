@@ -16,6 +16,7 @@ from pulsar_ray.client.endpoint.lazy_handle import LazyHandle
 from pulsar_ray.client.options.checks import check_callable, refuse
 from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.client.options.schema import BytesSchema
+from pulsar_ray.client.producer.bulk_receipts import BulkCallback
 from pulsar_ray.client.producer.bulk_send import BulkSend
 from pulsar_ray.client.producer.partition_producer import PartitionProducer
 from pulsar_ray.client.producer.routing import BatchTurnsRouter, Router, find_available, new_router
@@ -376,9 +377,7 @@ class Producer(LazyHandle):
         `callback(Result, [MessageId])` follows once all is durable. Waits for room by bytes.
         """
         check_callable("callback", callback, "a function (Result, list of MessageId)")
-        bulk = self._bulk()
-        bulk.callback = callback
-        bulk.send_many(values, partition_keys, ordering_keys, properties, event_timestamps)
+        self._bulk(callback).send_many(values, partition_keys, ordering_keys, properties, event_timestamps)
 
     def send_arrow(
         self, data: pa.Table | pa.RecordBatch, *, deliver_at: int | None = None
@@ -406,13 +405,11 @@ class Producer(LazyHandle):
         `callback(Result, [MessageId])` follows once all is durable. Blocks while 64 MiB are pending.
         """
         check_callable("callback", callback, "a function (Result, list of MessageId)")
-        bulk = self._bulk()
-        bulk.callback = callback
-        bulk.send_table(data, deliver_at)
+        self._bulk(callback).send_table(data, deliver_at)
 
-    def _bulk(self) -> BulkSend:
+    def _bulk(self, callback: BulkCallback | None = None) -> BulkSend:
         self._ending.check()
-        return BulkSend(self._options, self._partitions, self._router, self._route_lock)
+        return BulkSend(self._options, self._partitions, self._router, self._route_lock, callback)
 
     # --- the rest ---------------------------------------------------------------------------------
 
