@@ -14,6 +14,7 @@ from pulsar_ray.broker.partition.reported_holds import ReportedHolds
 from pulsar_ray.errors import BrokerPersistenceError
 from pulsar_ray.model.position import Position
 
+DEADLINE_S = 20.0
 Done = Callable[[Any, BaseException | None], None]
 
 
@@ -53,8 +54,12 @@ class Partition:
         error = self.errors.pop(0) if self.errors else None
         self.loop.call_soon(done, None if error else work(), error)
 
-    def run_for(self, seconds: float) -> None:
-        self.loop.run_until_complete(asyncio.sleep(seconds))
+    def run_until(self, condition: Callable[[], Any]) -> None:
+        async def met() -> None:
+            while not condition():
+                await asyncio.sleep(0.001)
+
+        self.loop.run_until_complete(asyncio.wait_for(met(), DEADLINE_S))
 
 
 @pytest.fixture
@@ -69,14 +74,14 @@ def partition(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_the_last_report_of_each_subscription_is_written_together(partition: Partition) -> None:
     for number, entry in ((1, 1), (2, 5), (1, 3), (11, 9)):
         partition.holds.moved(number, Position(1, entry))
-    partition.run_for(0.05)
+    partition.run_until(lambda: len(partition.written) >= 2)
     assert partition.written == [(1, Position(1, 3)), (2, Position(1, 5))]
 
 
 def test_a_hold_that_a_full_disk_refused_is_written_later(partition: Partition) -> None:
     partition.errors = [OSError("no space")]
     partition.holds.moved(1, Position(1, 3))
-    partition.run_for(0.05)
+    partition.run_until(lambda: partition.written)
     assert partition.written == [(1, Position(1, 3))]
     assert partition.failed == 1
     assert not partition.fatal
@@ -95,7 +100,7 @@ def test_a_refused_change_is_not_in_effect_and_its_caller_is_told(partition: Par
 def test_a_change_ends_though_nobody_waits_for_it_any_more(partition: Partition) -> None:
     task = partition.loop.create_task(partition.writer.durable(partition.move_hold(1, Position(1, 2))))
     partition.loop.call_soon(task.cancel)
-    partition.run_for(0.01)
+    partition.run_until(lambda: task.done() and partition.written)
     assert task.cancelled()
     assert partition.written == [(1, Position(1, 2))]
 
@@ -103,5 +108,5 @@ def test_a_change_ends_though_nobody_waits_for_it_any_more(partition: Partition)
 def test_another_error_of_a_change_that_nobody_waits_for_is_fatal(partition: Partition) -> None:
     partition.errors = [RuntimeError("a defect")]
     partition.holds.moved(1, Position(1, 3))
-    partition.run_for(0.05)
+    partition.run_until(lambda: partition.fatal)
     assert [str(error) for error in partition.fatal] == ["a defect"]
