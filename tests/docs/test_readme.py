@@ -130,3 +130,13 @@ def test_links_between_pages_lead_somewhere() -> None:
             assert there.exists(), (page, target)
             if anchor:
                 assert anchor in anchors_of(there), (page, target)
+
+
+def test_files_that_the_architecture_names_exist() -> None:
+    package = ROOT / "pulsar_ray"
+    roots = (ROOT, package, ROOT / "spark" / "pulsar_ray_spark")
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"(?<![\w/<>])((?:[a-z_]+/)+(?:[a-z_]+\.py)?)(?![\w<])", text))
+    of_code = {name for name in named if name.endswith(".py") or (package / name.split("/")[0]).is_dir()}
+    assert of_code
+    assert [name for name in of_code if not any((root / name).exists() for root in roots)] == []
