@@ -34,7 +34,10 @@ from pulsar_ray.session.packet import CARRIER_TYPES, ERROR, Buffer, Packet, Pack
 logger = logging.getLogger(__name__)
 
 _WAIT_SLICE_S = 0.1
-"""How often a waiting caller looks whether the connection was lost or its event set without a packet."""
+"""Interval at which a waiting caller looks for a loss or an event.
+
+Neither the loss nor the event brings a packet.
+"""
 _READS_PER_TURN = 8
 _HANGS_UP = select.EPOLLHUP | select.EPOLLRDHUP | select.EPOLLERR
 _SMALL_REQUEST_BYTES = 64 * 1024

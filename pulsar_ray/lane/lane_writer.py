@@ -19,7 +19,7 @@ _MAX_BUFFERS_PER_WRITE = 1024
 _HELD_BYTES = 256 * 1024
 """So much at most waits for packets that are to be written together."""
 _FAREWELL_S = 0.1
-"""After a failed write: how long the reader may still find the peer's own reason for closing."""
+"""Time for the reader to find the peer's reason after a failed write."""
 
 
 class LaneWriter:

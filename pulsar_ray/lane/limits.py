@@ -23,8 +23,9 @@ class LaneLimits:
     close_s: float = 5.0
     """For flushing what was written before `close`."""
     peer_death_s: float = 0.1
-    """An exiting process closes its sockets a moment before its pidfd is readable; the bytes it sent last are
-    read.
+    """Time in which the last bytes of an exiting process are read.
+
+    Such a process closes its sockets a moment before its pidfd is readable.
     """
     hello_bytes: int = 256
     packet_bytes: int = MAX_PACKET_BYTES
@@ -32,7 +33,10 @@ class LaneLimits:
     """Of one server: received and neither answered nor dropped. Beyond it nothing more is read."""
     lane_received_bytes: int = 32 * MIB
     unsent_high_bytes: int = 4 * MIB
-    """A lane with more than this to be written is not read until it has drained to `unsent_low_bytes`."""
+    """Stop reading a lane with more than this unsent.
+
+    Reading goes on when the lane has drained to `unsent_low_bytes`.
+    """
     unsent_low_bytes: int = MIB
     unsent_bytes: int = 64 * MIB
     """A lane with more than this waiting to be written is closed."""

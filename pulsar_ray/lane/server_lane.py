@@ -91,7 +91,7 @@ class ServerLane(asyncio.BufferedProtocol):
         self.peer_pid: int | None = None
         """Of a client on the same node whose process can be seen."""
         self.on_drained: Callable[[], None] | None = None
-        """Called when a lane that had more than the high mark unsent has come down to the low one."""
+        """Called when a congested lane's unsent bytes are down to the low mark."""
         self._server = server
         self._peer = peer
         self._budget = server.budget

@@ -48,13 +48,19 @@ from pulsar_ray.session.packet import (
 MEMORY = 4
 """The carrier's own packet: (descriptor, nonce), memory that is lent."""
 IN_MEMORY = 5
-"""The carrier's own packet: (slot, number, length, start within the slot), a packet that stands there."""
+"""The carrier's own packet: one that stands in memory.
+
+Its fields are slot, number, length and start within the slot.
+"""
 
 MIN_SHARED_BYTES = 208 * 1024
 """Packets that the socket takes at once cost no more there."""
 SLOTS = 8
 SLOTS_FOR_COPIES = 4
-"""So many are not given away as rooms, which stay in use until their packets are confirmed."""
+"""Slots that are never given away as rooms.
+
+A room stays in use until its packets are confirmed.
+"""
 SLOT_BYTES = 1088 * 1024
 """A block of 1 MiB and what is around it."""
 FRONT_BYTES = 4096
@@ -65,7 +71,10 @@ _NONCE_AT = 2048
 _NONCE_BYTES = 16
 _TAKEN = 0
 _FIRST_SLOT = 1
-"""The marks are 64-bit numbers: 1 once the memory was taken, then of each slot the last packet taken out."""
+"""The marks are 64-bit numbers, one for the memory, one for each slot.
+
+The first is 1 once the memory was taken, the others are the last packets taken out.
+"""
 
 
 class LentMemory:

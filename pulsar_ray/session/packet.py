@@ -43,14 +43,22 @@ CARRIER_TYPES = frozenset((HELLO, WELCOME, ERROR))
 MAX_PACKET_BYTES = 8 * 1024 * 1024
 MAX_FIELDS_BYTES = 1024 * 1024
 MAX_FIELDS_ITEMS = 65_536
-"""The longest single array or map inside the fields, so that a few bytes cannot ask for gigabytes."""
+"""The longest single array or map inside the fields.
+
+Without the limit a few bytes could ask for gigabytes.
+"""
 
 STAGING_BYTES = 256 * 1024
 OWN_BUFFER_BYTES = 64 * 1024
-"""Packets longer than this are received into a buffer of their own instead of through the staging buffer."""
+"""Receive packets longer than this into a buffer of their own.
+
+Shorter ones go through the staging buffer.
+"""
 WHOLE_BUFFER_BYTES = 1536 * 1024
-"""Up to here such a buffer is made at once, uninitialised: what has not arrived yet takes no memory. Larger
-ones would get huge pages, so they grow."""
+"""Make such a buffer whole, uninitialised, up to this size.
+
+The part that has not arrived yet takes no memory. Larger buffers would get huge pages, so they grow.
+"""
 _GROWTH = 4
 _NO_BODY = memoryview(b"")
 

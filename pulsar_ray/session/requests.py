@@ -221,9 +221,12 @@ class OpenConsumer(NamedTuple):
     key_shared: KeySharedFields = None
     """Of a Key_Shared consumer: mode, whether out of order delivery is allowed, declared inclusive ranges."""
     credit: Number = 0
-    """On a non-persistent topic, where what finds no credit is dropped: it is there with the consumer."""
+    """Credit of a non-persistent topic's consumer, there with the consumer itself.
+
+    Such a topic drops messages that find no credit.
+    """
     generation: NumberOrNone = None
-    """The one that `held` is of: what was held before a seek is not held any more."""
+    """The generation of `held`: nothing from before a seek is held any more."""
     properties: PropertiesOrNone = None
 
 

@@ -18,7 +18,10 @@ from pulsar_ray.errors import PulsarException, SessionLost, TooManyConnections
 
 TOKEN_BYTES = 32
 STOPPED_MS = 5000
-"""A client whose process is stopped gives up its place after so long, if another client wants it."""
+"""Time after which a stopped client gives up its place to another.
+
+Only a client that wants the place takes it.
+"""
 
 
 class Carrier(Protocol):
@@ -77,7 +80,7 @@ class Session:
         """Since the last tick, which notes the time: no clock is read for every packet."""
         self.lost_ms: int | None = now_ms
         self.is_ended = False
-        """Its client will not come back to it: nothing may be opened in it any more."""
+        """The client will not come back to the session: nothing opens in it."""
 
     @property
     def is_stopped(self) -> bool:

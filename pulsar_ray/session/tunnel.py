@@ -20,8 +20,11 @@ Exchange: TypeAlias = tuple[int, list[tuple[int, Buffer]]]
 """(last packet received, packets with their numbers): the same in both directions."""
 
 MAX_EARLY_BYTES = 2 * MAX_PACKET_BYTES
-"""Packets kept although an earlier one is missing. More are dropped, to come again when a call fails or none
-is open: the calling end should have less than this under way."""
+"""Bytes of packets kept although an earlier one is missing.
+
+More are dropped, to come again when a call fails or none is open: the calling end should have less than this
+under way.
+"""
 
 
 class TunnelEnd:
@@ -40,8 +43,9 @@ class TunnelEnd:
         self._early: dict[int, Buffer] = {}
         self._early_bytes = 0
         self.unconfirmed_bytes = 0
-        """Of packets the other end has not confirmed: what a sender bounds, because here nothing is ever
-        dropped.
+        """Bytes of packets that the other end has not confirmed.
+
+        The sender bounds them, because nothing is ever dropped here.
         """
 
     @property

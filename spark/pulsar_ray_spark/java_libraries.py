@@ -1,4 +1,6 @@
-"""Remove the copies of Ray's Java library that Spark's JVMs unpack and leave on this machine.
+"""Remove the copies of Ray's Java library that Spark's JVMs unpack.
+
+The JVMs leave them on this machine.
 
 A JVM that joins Ray as a driver does (Spark's driver and RayDP's app master) unpacks 41 MB into a new
 directory /tmp/ray/<milliseconds>, wherever Ray has its own, loads the library from there once, and never
@@ -22,7 +24,10 @@ _CONTENT = {"file_lock", "libcore_worker_library_java.so", "libcore_worker_libra
 
 
 def remove_java_libraries(ray_directory: Path = _RAY_DIRECTORY) -> None:
-    """Remove this user's copies that are loaded, which need their file no more, and those of killed JVMs."""
+    """Remove this user's copies that no JVM needs any more.
+
+    A loaded copy's file is not needed, nor is that of a killed JVM.
+    """
     copies = [path for path in ray_directory.glob("[0-9]*") if _is_ours(path)]
     if not copies:
         return

@@ -9,7 +9,10 @@ from pulsar_ray.model.row_ranges import RowRanges
 
 _MANY = 128
 _WIDE = 65_536
-"""Less than `_MANY` sets of scattered entries are kept as they came, none of them over more entries."""
+"""Keep less than `_MANY` sets of scattered entries as they came.
+
+None of the sets is over more than `_WIDE` entries.
+"""
 
 
 class CursorChanges:
@@ -31,7 +34,10 @@ class CursorChanges:
         self.is_reset = False
         self._deleted = PositionRanges()
         self._scattered: list[tuple[int, int, int]] = []
-        """Not in `_deleted` yet: mark-delete will have passed most of them when they are asked for."""
+        """Scattered entries that are not in `_deleted` yet.
+
+        Mark-delete will have passed most of them when they are asked for.
+        """
         self.counts: list[tuple[int, int, int, int]] = []
         self.batches: dict[Position, RowRanges] = {}
         self.row_failures: dict[Position, RowFailures] = {}

@@ -57,7 +57,10 @@ class ManagedCursor:
         self.consumers: dict[int, KnownConsumer] = {}
         self.generation = 0
         self.version = 0
-        """Rises with every change: a change is durable once a flush of this version, or a later one, is."""
+        """Number that rises with every change.
+
+        A change is durable once a flush of this version, or a later one, is.
+        """
         self.changes = CursorChanges(subscription.is_durable)
         # Acknowledged rows by position of a batch entry: the durable ones, and all that are known.
         self._batch_acks: SortedDict = SortedDict()

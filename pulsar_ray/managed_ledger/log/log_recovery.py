@@ -40,7 +40,10 @@ class OpenedLog:
     incarnations: ProducerIncarnations
     corruptions: list[Corruption] = field(default_factory=list)
     garbage: list[Path] = field(default_factory=list)
-    """Files of ledgers that the manifest marks as deleted; to be unlinked once that is durable in ours."""
+    """Files of ledgers that the manifest marks as deleted.
+
+    They are unlinked once the marks are durable in our manifest.
+    """
 
 
 def open_log(

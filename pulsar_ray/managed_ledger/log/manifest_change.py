@@ -28,7 +28,10 @@ class ManifestChange:
         self.records = list(records)
         self.result = result
         self.hold = hold
-        """A hold it registers or moves: trimming respects it from the beginning of the change on."""
+        """A hold that the change registers or moves.
+
+        Trimming respects the hold from the beginning of the change on.
+        """
         self.deleted = set(deleted)
         """Ledgers to unlink once the change is durable."""
         self.snapshot: Sequence[ManifestRecord] | None = None

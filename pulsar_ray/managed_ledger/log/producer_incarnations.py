@@ -24,8 +24,9 @@ from pulsar_ray.model.position import Position
 WINDOW_BLOCKS = 4096
 FORGET_AFTER_MS = 3_600_000
 LONGEST_LOOK_MS = 60_000
-"""The longest time between two searches for idle ones, of which there is one a second: beyond that the clock
-was set back or forward.
+"""The longest time between two searches for idle incarnations.
+
+There is one search a second: beyond this time the clock was set back or forward.
 """
 
 

@@ -15,7 +15,10 @@ from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk, write_fully
 STORE_FILE = "store.json"
 CATALOG_FILE = "meta.sqlite"
 STORE_FORMAT_VERSION = 2
-"""1 (of version 0.1) had no cluster; it is read, and written as 2 when a cluster takes the store in."""
+"""Version 1 (of 0.1) had no cluster.
+
+It is read, and written as 2 when a cluster takes the store in.
+"""
 
 
 @dataclass(frozen=True, slots=True)
