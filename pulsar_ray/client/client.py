@@ -99,8 +99,8 @@ class Client:
         arguments = {name: value for name, value in locals().items() if name != "self"}
         self._options = ClientOptions.from_arguments(**arguments)
         self.operation_timeout_s = float(operation_timeout_seconds)
-        self._handles = OpenHandles()
         self._ending = Ending("client")
+        self._handles = OpenHandles(self._ending)
         self._connect_through(ClusterConnection(self._options))
         notify_of_forks(self)
 
@@ -192,7 +192,7 @@ class Client:
         producer = Producer.__new__(Producer) if producer is None else producer
         Producer.__init__(producer, self, topic, options, partitions)
         self._producers.follow_growth(producer, options)
-        self._remember(producer)
+        self._handles.add(producer)
         return producer
 
     # --- consumers --------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ class Client:
         topic, core = self._consumers.open(options, options.subscription_name)
         consumer = Consumer.__new__(Consumer) if consumer is None else consumer
         Consumer.__init__(consumer, self, topic, core)
-        self._remember(consumer)
+        self._handles.add(consumer)
         consumer.start_listening()
         return consumer
 
@@ -295,7 +295,7 @@ class Client:
         reader = Reader.__new__(Reader) if reader is None else reader
         consumer, _ = self._reading_consumer(arguments, reader.known_ending("reader"))
         Reader.__init__(reader, self, consumer, arguments)
-        self._remember(reader)
+        self._handles.add(reader)
         reader.start_listening()
         return reader
 
@@ -341,7 +341,7 @@ class Client:
         reading = {**arguments, "subscription_role_prefix": subscription_name}
         consumer, core = self._reading_consumer(reading, Ending("table view"))
         reader = Reader(self, consumer, arguments)
-        self._remember(reader)
+        self._handles.add(reader)
         view = TableView(consumer.topic(), subscription_name, schema, reader, consumer, core)
         try:
             view.load()
@@ -360,13 +360,6 @@ class Client:
         self._links.forget_dispatchers(links)
 
     # --- ending -----------------------------------------------------------------------------------
-
-    def _remember(self, opened: Producer | Consumer | Reader) -> None:
-        self._handles.add(opened)
-        if self._ending.is_over and not opened.ending.is_over:
-            # It was closed meanwhile, and may not have known of this one.
-            opened.shut_down()
-            self._handles.remove(opened)
 
     def forget(self, closed: Producer | Consumer | Reader) -> None:
         """Forget a producer, consumer or reader that has closed itself."""

@@ -199,10 +199,10 @@ async def test_a_loop_goes_on_while_all_partitions_are_silent(
     names = [f"{topic}-partition-{part}" for part in range(COUNT)]
     async with broker.asyncio_client() as client:
         producer = await client.create_producer(topic, block_if_queue_full=blocks)
-        partitions = producer._open_already().partitions
+        queues = producer._open_already().queues
         for name in names:
             broker.cluster.kill(name, keep_down=True)
-        await until(lambda: not any(partition.takes_keyless for partition in partitions))
+        await until(lambda: not any(queue.takes_keyless for queue in queues))
         sends = [asyncio.ensure_future(producer.send(value)) for value in numbers(0, 10)]
         await turns(100)
         assert not any(send.done() for send in sends)
@@ -217,9 +217,9 @@ async def test_a_loop_goes_on_while_all_partitions_are_silent(
 async def test_a_loop_is_told_that_all_partitions_are_away(broker: Broker, topic: str, blocks: bool) -> None:
     async with broker.asyncio_client() as client:
         producer = await client.create_producer(topic, block_if_queue_full=blocks)
-        partitions = producer._open_already().partitions
+        queues = producer._open_already().queues
         for part in range(COUNT):
             broker.cluster.take_away(f"{topic}-partition-{part}")
-        await until(lambda: all(partition.absence for partition in partitions))
+        await until(lambda: all(queue.absence for queue in queues))
         with pytest.raises(WrongNode, match="host far"):
             await producer.send(b"keyless")

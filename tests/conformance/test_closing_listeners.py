@@ -166,7 +166,7 @@ def ends_in_its_first_call(client: Client, topic: str, end: Callable[[Consumer, 
     wait_until(lambda: outcome, DEADLINE_S, "the end of the first call")
     assert outcome == [None]
     wait_until(lambda: not listener_threads(), DEADLINE_S, "the end of the listener's thread")
-    assert client._handles._kept() == []
+    assert len(client._handles) == 0
 
 
 def test_listeners_that_close_each_other_and_their_client_all_come_to_an_end(broker: Broker) -> None:
@@ -196,7 +196,7 @@ def test_listeners_that_close_each_other_and_their_client_all_come_to_an_end(bro
     all_there.set()
     wait_until(lambda: not listener_threads(), DEADLINE_S, "the end of the listeners")
     assert raised == []
-    assert client._handles._kept() == []
+    assert len(client._handles) == 0
     for name in ("a", "b", "c"):
         values(broker.client().subscribe(topic, name), 1)
 
@@ -219,7 +219,7 @@ def test_a_busy_readers_listener_is_not_called_again(broker: Broker, by_client: 
     may_go_on.set()
     wait_until(lambda: not listener_threads(), DEADLINE_S, "the end of the listener's thread")
     assert heard == [b"000000"]
-    assert client._handles._kept() == []
+    assert len(client._handles) == 0
 
 
 def test_a_listener_that_raises_is_called_with_the_rest_and_closes_as_others_do(broker: Broker) -> None:

@@ -21,9 +21,13 @@ class Handle(Protocol):
 
 
 class OpenHandles:
-    """Holds each handle from its opening until it has closed itself. Thread-safe."""
+    """Holds each handle from its opening until it has closed itself. Thread-safe.
 
-    def __init__(self) -> None:
+    `owner` is the ending of the client that opens them.
+    """
+
+    def __init__(self, owner: Ending) -> None:
+        self._owner = owner
         self._lock = threading.Lock()
         self._handles: list[Handle] = []
 
@@ -32,9 +36,13 @@ class OpenHandles:
         self._lock = threading.Lock()
 
     def add(self, handle: Handle) -> None:
-        """Keep a handle that was opened."""
+        """Keep a handle that was opened; it is shut down at once if its owner has ended meanwhile."""
         with self._lock:
             self._handles.append(handle)
+        if self._owner.is_over and not handle.ending.is_over:
+            # The owner may have been closed without this one.
+            handle.shut_down()
+            self.remove(handle)
 
     def remove(self, handle: Handle) -> None:
         """Forget a handle that has closed itself; one that is not kept is harmless."""
@@ -67,6 +75,9 @@ class OpenHandles:
         """Forget all handles."""
         with self._lock:
             self._handles.clear()
+
+    def __len__(self) -> int:
+        return len(self._handles)
 
     def _kept(self) -> list[Handle]:
         with self._lock:

@@ -39,7 +39,7 @@ class Handle:
 
 
 def test_all_are_closed_whatever_happens_to_one_and_the_first_error_is_returned() -> None:
-    handles = OpenHandles()
+    handles = OpenHandles(Ending("client"))
     first = Timeout("first")
     opened = [Handle(handles, first), Handle(handles, Timeout("second")), Handle(handles)]
     assert handles.close_all(0.0) is first
@@ -48,7 +48,7 @@ def test_all_are_closed_whatever_happens_to_one_and_the_first_error_is_returned(
 
 
 def test_a_close_under_way_in_another_thread_is_waited_for_and_not_repeated() -> None:
-    handles = OpenHandles()
+    handles = OpenHandles(Ending("client"))
     handle = Handle(handles)
     handle.may_end.clear()
     closing = threading.Thread(target=handle.close)
@@ -62,7 +62,7 @@ def test_a_close_under_way_in_another_thread_is_waited_for_and_not_repeated() ->
 
 
 def test_a_shutdown_ends_all_at_once_and_what_it_forgets_is_not_closed() -> None:
-    handles = OpenHandles()
+    handles = OpenHandles(Ending("client"))
     handle = Handle(handles)
     handles.shut_down_all()
     assert handle.ending.is_over
@@ -72,9 +72,18 @@ def test_a_shutdown_ends_all_at_once_and_what_it_forgets_is_not_closed() -> None
 
 
 def test_a_forked_child_is_not_held_up_by_a_lock_of_the_parent() -> None:
-    handles = OpenHandles()
+    handles = OpenHandles(Ending("client"))
     handle = Handle(handles)
     handles._lock.acquire()
     handles.forked()
     handles.remove(handle)
     assert handles.close_all(0.0) is None
+
+
+def test_a_handle_opened_while_its_client_was_closed_is_shut_down() -> None:
+    owner = Ending("client")
+    handles = OpenHandles(owner)
+    owner.leave()
+    handle = Handle(handles)
+    assert handle.ending.is_over
+    assert len(handles) == 0
