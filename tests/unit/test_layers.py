@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,50 @@ def test_the_spark_package_uses_no_test_or_command_code(path: Path) -> None:
 )
 def test_the_rule_itself(unit: str, source: str, upward: list[str]) -> None:
     assert upward_imports(unit, source) == upward
+
+
+def module_of(path: Path) -> str:
+    """The dotted name of a file of the package."""
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def a_circle(sources: dict[str, str]) -> list[str]:
+    """Modules that import each other round and round, first and last the same one; [] if there are none."""
+    graph: dict[str, set[str]] = {}
+    for module, source in sources.items():
+        names = (name if name in sources else name.rpartition(".")[0] for name in imported(source))
+        graph[module] = {name for name in names if name in sources} - {module}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        circle: list[str] = error.args[1]
+        return circle
+    return []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    # The package itself offers names of everything, lazily; upward_imports refuses whoever takes one from it.
+    modules = {module_of(path): path.read_text() for path in PRODUCT if unit_of(path)}
+    assert a_circle(modules) == []
+
+
+@pytest.mark.parametrize(
+    ("sources", "in_circle"),
+    [
+        ({"p.a": "import p.b", "p.b": "import p.c", "p.c": ""}, set()),
+        ({"p.a": "import p.a"}, set()),
+        ({"p.a": "import p.b", "p.b": "from p.a import A"}, {"p.a", "p.b"}),
+        (
+            {"p.a": "from p import b", "p.b": "from p import c", "p.c": "from p.a import A"},
+            {"p.a", "p.b", "p.c"},
+        ),
+        ({"p.a": "import p.b", "p.b": "if TYPE_CHECKING:\n from p.a import A"}, {"p.a", "p.b"}),
+        ({"p.a": "import p.b", "p.b": "def f():\n import p.a"}, {"p.a", "p.b"}),
+    ],
+)
+def test_a_circle_is_found(sources: dict[str, str], in_circle: set[str]) -> None:
+    assert set(a_circle(sources)) == in_circle
 
 
 def project_files() -> list[Path]:

@@ -88,7 +88,10 @@ class Consumer(LazyHandle):
         self._listener = MessageListenerThread(self._core, listen, paused=self._options.start_paused)
 
     def start_listening(self) -> None:
-        """Start the listener, if there is one; its first call may close this consumer and its client."""
+        """Start the listener, if there is one.
+
+        Its first call may close this consumer and its client.
+        """
         if self._listener is not None:
             self._listener.start()
 
