@@ -36,7 +36,10 @@ class OpenHandles:
         self._lock = threading.Lock()
 
     def add(self, handle: Handle) -> None:
-        """Keep a handle that was opened; it is shut down at once if its owner has ended meanwhile."""
+        """Keep a handle that was opened, or shut it down.
+
+        The latter if its owner has ended meanwhile.
+        """
         with self._lock:
             self._handles.append(handle)
         if self._owner.is_over and not handle.ending.is_over:
