@@ -118,9 +118,3 @@ def check_metadata(name: str, value: Any) -> None:
         raise ValueError(
             f"{name} has {size} bytes of names and values: at most {MAX_METADATA_BYTES} are kept"
         )
-
-
-def check_partition_updates(enabled: Any, interval_seconds: Any) -> None:
-    """The two parameters of whoever follows the growth of topics."""
-    check_flag("auto_update_partitions", enabled)
-    check_number("auto_update_partitions_interval_seconds", interval_seconds, 1)

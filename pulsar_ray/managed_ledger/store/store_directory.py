@@ -8,7 +8,6 @@ import os
 import stat
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 from pulsar_ray.errors import (
     BrokerPersistenceError,
@@ -27,7 +26,6 @@ from pulsar_ray.managed_ledger.store.store_identity import (
 )
 
 _RETRY_SECONDS = 0.05
-_GIB = 1024 * 1024 * 1024
 # Files that a file system or a desktop leaves in a directory, which is empty for us all the same.
 _IGNORED = {"lost+found", ".DS_Store", "store.json.new", "store.lock", "cluster.lock", "run"}
 
@@ -268,28 +266,3 @@ def _read_holder(fd: int) -> dict[str, object]:
 def _holder(fd: int) -> str:
     fields = _read_holder(fd)
     return f"process {fields.get('pid', '?')} at {fields.get('address', 'an unknown address')}"
-
-
-class Space(NamedTuple):
-    """The space of a file system, in bytes.
-
-    `free_bytes` is the part that we may still use.
-    """
-
-    free_bytes: int
-    total_bytes: int
-
-
-def probe_space(path: Path) -> Space:
-    """Ask the file system; touches the disk."""
-    stat = os.statvfs(path)
-    return Space(stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize)
-
-
-def low_water_mark(total_bytes: int, setting_bytes: int = -1) -> int:
-    """Free space below which publishing stops, so that acknowledging and trimming can go on."""
-    return setting_bytes if setting_bytes >= 0 else max(_GIB, total_bytes // 50)
-
-
-def is_space_low(space: Space, setting_bytes: int = -1) -> bool:
-    return space.free_bytes < low_water_mark(space.total_bytes, setting_bytes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -24,19 +23,14 @@ from pulsar_ray.errors import (
     WrongNode,
 )
 from pulsar_ray.managed_ledger.store.store_directory import (
-    Space,
     StoreDirectory,
     check_is_store,
     create_store,
     hold_cluster_lock,
     is_mount,
-    is_space_low,
-    low_water_mark,
-    probe_space,
 )
 from pulsar_ray.managed_ledger.store.store_identity import read_identity
 
-GIB = 1024**3
 _HOLDER = """
 import sys
 from pathlib import Path
@@ -239,18 +233,3 @@ def test_another_cluster_waits_for_the_processes_of_the_first(tmp_path: Path) ->
     restarted.close()
     actor.communicate()
     StoreDirectory.open(tmp_path, address="here", session="cluster-b", wait_s=5.0).close()
-
-
-def test_the_low_water_mark() -> None:
-    assert low_water_mark(10 * GIB) == GIB
-    assert low_water_mark(1000 * GIB) == 20 * GIB
-    assert low_water_mark(1000 * GIB, 0) == 0
-    assert not is_space_low(Space(20 * GIB, 1000 * GIB))
-    assert is_space_low(Space(20 * GIB - 1, 1000 * GIB))
-    assert not is_space_low(Space(1, 1000 * GIB), 1)
-
-
-def test_space_is_probed(tmp_path: Path) -> None:
-    space = probe_space(tmp_path)
-    stat = os.statvfs(tmp_path)
-    assert 0 < space.free_bytes <= space.total_bytes == stat.f_blocks * stat.f_frsize
