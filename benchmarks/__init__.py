@@ -1,1 +1,4 @@
-"""What pulsar_ray costs, against the floor of the same machine in the same run: `python -m benchmarks`."""
+"""Measure pulsar_ray against the floor of the same machine: `python -m benchmarks`.
+
+Both are measured in the same run.
+"""

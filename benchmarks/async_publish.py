@@ -1,4 +1,4 @@
-"""What publishing many messages costs the client: send_async batched and not, and send_many."""
+"""Measure the client's cost of publishing: send_async, batched and not, and send_many."""
 
 from __future__ import annotations
 

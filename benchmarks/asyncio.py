@@ -1,4 +1,7 @@
-"""What one message costs on an event loop: `await send` in 256 tasks beside 256 `send_async` under way."""
+"""Measure a message's cost on an event loop.
+
+`await send` in 256 tasks is compared with 256 `send_async` under way.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ class _Measured:
         self._cpu.append(meter.per_message(messages))
 
     def prepare(self, messages: int) -> None:
-        """What is not measured."""
+        """Do the part that is not measured."""
 
     @property
     def client_us(self) -> float:

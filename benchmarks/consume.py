@@ -1,4 +1,7 @@
-"""What consuming costs the client: one by one, in batches, and as Arrow against reading the same bytes."""
+"""Measure consuming: one by one, in batches, and as Arrow.
+
+The floor reads the same bytes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a dispatcher's state costs: a million unacknowledged entries, a hundred thousand holes.
+"""Measure a dispatcher's state: a million unacknowledged entries, a hundred thousand holes.
 
 The core with its cursor on disk, in this process, fed like an actor feeds it: what is compared is its own
 CPU time, which a consumer's would cover otherwise.
@@ -142,7 +142,7 @@ def _cursor_with_holes(directory: Path, holes: int) -> CursorStore:
 
 
 def _sized(make: Callable[[], T]) -> tuple[T, int]:
-    """What was made, and the private memory that it takes."""
+    """Make an object; returns it with the private memory that it takes."""
     gc.collect()
     before = psutil.Process().memory_full_info().uss
     made = make()

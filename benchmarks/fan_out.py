@@ -1,4 +1,4 @@
-"""What eight subscriptions that all consume cost the publisher, against none."""
+"""Measure the publisher's cost of eight subscriptions that consume, against none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the same work costs without us: a durable append, a Ray call, a raw socket."""
+"""The same work without us: a durable append, a Ray call, a raw socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a subscription costs the publisher from which nobody consumes."""
+"""Measure the publisher's cost of a subscription without consumers."""
 
 from __future__ import annotations
 

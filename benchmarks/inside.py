@@ -1,4 +1,7 @@
-"""What a run does inside a broker actor's process to make it slow or busy; none of it is in the product."""
+"""Make a broker actor's process slow or busy for a run.
+
+None of this is in the product.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What dividing messages by key costs, and what several consumers of one subscription bring."""
+"""Measure dividing messages by key, and the gain of several consumers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the machine is like, and one fixed piece of Python work by which two machines can be compared."""
+"""Describe the machine, with one fixed piece of Python work.
+
+Two machines can be compared by it.
+"""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Row:
 
     @property
     def must(self) -> str:
-        """What the ratio must be."""
+        """The bound of the ratio."""
         if self.limit is None:
             return "reported"
         return f"{'<=' if self.at_most else '>='} {self.limit:g}"

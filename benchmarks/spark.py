@@ -81,7 +81,7 @@ def _row(spark: Any, topic: str, messages: int) -> Row:
 
 
 def _same_table(topic: str, messages: int) -> pa.Table:
-    """What `read` gives, made without a broker."""
+    """Make the table that `read` gives, without a broker."""
     properties = pa.map_(pa.utf8(), pa.utf8())
     time_type = pa.timestamp("us", tz="UTC")
 

@@ -1,4 +1,4 @@
-"""Columns in, columns out: half a million rows through a topic without a Python object for each.
+"""Columns in, columns out: half a million rows without an object for each.
 
     python examples/arrow_pipeline.py
 
@@ -20,7 +20,10 @@ SYMBOLS = np.array(["AAA", "BBB", "CCC", "DDD"])
 
 
 def trades(rows: int, seed: int) -> pa.Table:
-    """Made-up trades: the symbol is the key, the value is eight bytes: price in cents and quantity."""
+    """Make up trades: symbols as keys, eight bytes as values.
+
+    A value is the price in cents and the quantity.
+    """
     random = np.random.default_rng(seed)
     values = np.empty((rows, 2), dtype="<u4")
     values[:, 0] = random.integers(1_000, 100_000, rows)

@@ -1,4 +1,6 @@
-"""Two stages of a pipeline as tasks of one event loop: many senders, many workers, nothing lost.
+"""Two stages of a pipeline as tasks of one event loop.
+
+Many senders, many workers, nothing lost.
 
     python examples/asyncio_pipeline.py
 

@@ -1,10 +1,10 @@
-"""Ray actors that exchange events through a topic, and one of them crashing on the way.
+"""Ray actors exchange events through a topic, and one of them crashes.
 
     python examples/events_between_actors.py
 
 Sensors publish readings, a monitor notes them. The monitor dies and starts again: the subscription knows what
-it had acknowledged, so nothing is missing. What it had noted but not durably acknowledged comes twice,
-which is why it goes by the reading's own number.
+it had acknowledged, so nothing is missing. Readings noted but not durably acknowledged come twice,
+which is why the monitor goes by their own numbers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Sensor:
 
 @ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)
 class Monitor:
-    """Notes which readings of which sensor it has seen, in a file, as a service would in its database."""
+    """Notes readings in a file, as a service would in its database."""
 
     def __init__(self, client: pulsar_ray.Client, path: str) -> None:
         self._path = path

@@ -1,4 +1,6 @@
-"""Workers that share a topic in order, and one of them dying: another takes its partitions over.
+"""Workers share a topic in order, and one of them dies.
+
+Another takes its partitions over.
 
     python examples/failover_consumers.py
 

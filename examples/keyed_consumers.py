@@ -1,4 +1,6 @@
-"""Orders of one customer are handled in order, by one worker at a time, while workers come and go.
+"""One worker at a time handles a customer's orders, while workers come and go.
+
+The orders of a customer stay in order.
 
     python examples/keyed_consumers.py
 

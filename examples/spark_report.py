@@ -1,4 +1,6 @@
-"""A Spark report over a topic, on the Ray cluster that holds it, and the next one over what came since.
+"""A Spark report over a topic, on the Ray cluster that holds it.
+
+The next report is over the messages since.
 
     python examples/spark_report.py
 

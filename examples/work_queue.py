@@ -1,4 +1,4 @@
-"""A work queue: jobs go to whichever worker is free, and a job that fails is tried again.
+"""A work queue: jobs go to free workers, and failed ones again.
 
     python examples/work_queue.py
 

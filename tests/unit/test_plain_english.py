@@ -1,4 +1,4 @@
-"""Docstrings and comments of the package read as plain sentences, as far as a machine can tell."""
+"""Docstrings and comments read as plain sentences, as far as a machine can tell."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PRODUCT = sorted([*(ROOT / "pulsar_ray").rglob("*.py"), *(ROOT / "spark" / "pulsar_ray_spark").rglob("*.py")])
+PACKAGES = sorted(
+    path for room in ("pulsar_ray", "spark", "examples") for path in (ROOT / room).rglob("*.py")
+)
+BENCHMARKS = sorted((ROOT / "benchmarks").rglob("*.py"))
 MAX_WORDS_OF_A_FIRST_LINE = 15
 RIDDLE = re.compile(r"(?:^|[.!?]\s+)((?:What|Who|Whoever|How much of)\b[^.]{0,40})")
 
@@ -63,12 +66,12 @@ def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("path", PRODUCT, ids=relative)
+@pytest.mark.parametrize("path", [*PACKAGES, *BENCHMARKS], ids=relative)
 def test_no_sentence_begins_with_an_unnamed_thing(path: Path) -> None:
     assert riddles(path.read_text()) == []
 
 
-@pytest.mark.parametrize("path", PRODUCT, ids=relative)
+@pytest.mark.parametrize("path", PACKAGES, ids=relative)
 def test_first_lines_are_short(path: Path) -> None:
     assert long_first_lines(path.read_text()) == []
 
