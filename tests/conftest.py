@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from importlib.metadata import version
 from pathlib import Path
 
@@ -44,6 +45,9 @@ _HERE = Path(__file__).parent
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell starts background jobs so; programs that the tests start would inherit that.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if Version(version("ray")) < Version("2.60"):
         # Older Rays do not wait for the processes that `ray.shutdown()` ends.
         config.addinivalue_line("filterwarnings", "ignore:subprocess .* is still running:ResourceWarning")
