@@ -94,10 +94,7 @@ class Client:
 
     @classmethod
     def reconnected(cls, options: ClientOptions, address: str) -> Client:
-        """Connect in another process.
-
-        Handles that are used on the same loop share their connections.
-        """
+        """Connect in another process; handles used on one loop share their connections."""
         client = cls(address, **options.for_another_process())
         client._home = HomeLoop(lambda loop: client._join(shared_client(options, address, loop)))
         return client
@@ -288,7 +285,12 @@ class Client:
             await self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Client.reconnected, (self._inner.options, self._inner.address)
+        return _reconnected, (self._inner.options, self._inner.address)
+
+
+# A function of the module: Ray's pickle takes a method of a class along by value, and all that it refers to.
+def _reconnected(options: ClientOptions, address: str) -> Client:
+    return Client.reconnected(options, address)
 
 
 def _with_schema(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -118,11 +118,6 @@ class Client:
         client._connect_through(ClusterConnection(options, Connected(cluster, options.service_url)))
         return client
 
-    @classmethod
-    def _reconnected(cls, options: ClientOptions, address: str) -> Client:
-        """The client that unpickled handles share; it connects when it is first used."""
-        return _SHARED.find(options, address, lambda: cls(address, **options.for_another_process()))
-
     @property
     def is_usable(self) -> bool:
         """Whether it is open, and of this process."""
@@ -410,7 +405,13 @@ class Client:
             self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._reconnected, (self._options, self._connection.address)
+        return _reconnected, (self._options, self._connection.address)
 
 
 _SHARED: SharedClients[Client] = SharedClients()
+
+
+# A function of the module: Ray's pickle takes a method of a class along by value, and all that it refers to.
+def _reconnected(options: ClientOptions, address: str) -> Client:
+    """The client that unpickled handles share; it connects when it is first used."""
+    return _SHARED.find(options, address, lambda: Client(address, **options.for_another_process()))

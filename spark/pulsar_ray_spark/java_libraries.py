@@ -13,6 +13,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -28,12 +29,17 @@ def remove_java_libraries(ray_directory: Path = _RAY_DIRECTORY) -> None:
 
     A loaded copy's file is not needed, nor is that of a killed JVM.
     """
-    copies = [path for path in ray_directory.glob("[0-9]*") if _is_ours(path)]
+    # Another session of this user may remove the same ones at the same time.
+    copies: list[tuple[Path, float]] = []
+    for path in ray_directory.glob("[0-9]*"):
+        with suppress(OSError):
+            if _is_ours(path):
+                copies.append((path, _age_s(path)))
     if not copies:
         return
     loaded = set(_loaded_from())
-    for path in copies:
-        if path in loaded or _age_s(path) > UNPACKING_S:
+    for path, age_s in copies:
+        if path in loaded or age_s > UNPACKING_S:
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -55,7 +61,7 @@ def _loaded_from() -> Iterator[Path]:
     """The directories of what this machine's processes have mapped of these libraries."""
     for pid in psutil.pids():
         try:
-            mappings = Path(f"/proc/{pid}/maps").read_text()
+            mappings = Path(f"/proc/{pid}/maps").read_text(errors="surrogateescape")
         except OSError:
             continue  # ended, another user's, or no Linux
         for line in mappings.splitlines():

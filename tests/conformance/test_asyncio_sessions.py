@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from ray import cloudpickle
 
 from pulsar_ray import asyncio as pulsar
 from pulsar_ray.asyncio import client as client_module
@@ -26,6 +27,9 @@ from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.transport import keep_alive
 from tests.conformance.broker import EARLIEST, Broker, numbers
 from tests.conformance.event_loop import on_a_loop, turns, until, values
+
+ray_dumps: Any = cloudpickle.dumps
+"""As Ray pickles arguments: methods of classes go along by value, unlike with the library's own pickle."""
 
 FORGETFUL = pytest.mark.filterwarnings("ignore:unclosed transport:ResourceWarning")
 """asyncio's own hint to programs that end their loop without closing what lives on it."""
@@ -237,7 +241,7 @@ async def test_leaving_and_closing_behind_other_ends_never_raise(broker: Broker)
             await thing.close()
         async with await open_it() as thing:
             await thing.close()
-        unused = pickle.loads(pickle.dumps(thing))
+        unused = pickle.loads(ray_dumps(thing))
         async with unused:
             pass
         for call in (unused.close, unused._open_first):
@@ -331,7 +335,7 @@ async def test_pickled_handles_connect_at_their_first_call_and_share_a_client(
         producer = await client.create_producer(topic)
         consumer = await client.subscribe(topic, "s", ConsumerType.Shared)
         reader = await client.create_reader(topic, MessageId.earliest)
-        sender, receiver, reading = pickle.loads(pickle.dumps((producer, consumer, reader)))
+        sender, receiver, reading = pickle.loads(ray_dumps((producer, consumer, reader)))
         assert not sender.is_connected()
         with pytest.raises(NotConnected):
             sender.producer_name()

@@ -283,3 +283,16 @@ def test_messages_come_while_a_listener_of_several_topics_is_closed(broker: Brok
     came = set(values(rest, count))
     assert came | done == set(numbers(0, sent[0]))
     assert not came & done
+
+
+def test_a_listener_whose_topic_is_deleted_says_so_once_and_ends(
+    broker: Broker, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = broker.topic()
+    consumer = client.subscribe(topic, "s", message_listener=lambda _consumer, _message: None)
+    broker.admin().topics.delete(topic, force=True)
+    wait_until(lambda: consumer.core.has_failed, DEADLINE_S, "the consumer's end")
+    wait_until(lambda: not listener_threads(), DEADLINE_S, "the end of the listener's thread")
+    said = [record for record in caplog.records if "could not be read" in record.message]
+    assert len(said) <= 1
+    consumer.close()

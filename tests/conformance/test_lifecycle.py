@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray import cloudpickle
 
 from pulsar_ray.client.client import _SHARED, Client
 from pulsar_ray.client.consumer.consumer import Consumer
@@ -35,15 +36,18 @@ from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport import ray_connection
 from tests.conformance.broker import EARLIEST, Broker, numbers, receive, values
 
+ray_dumps: Any = cloudpickle.dumps
+"""As Ray pickles arguments: methods of classes go along by value, unlike with the library's own pickle."""
+
 Quiet = Callable[[Consumer], None]
 
 
 def pickled(client: Client, thing: object, monkeypatch: pytest.MonkeyPatch) -> object:
-    """`thing` as another process gets it, which makes one client for all handles of this one."""
+    """`thing` as a task in another process gets it, which makes one client for all handles of this one."""
     options = client._options
     key = (options.service_url, str(options.data_dir), options.transport)
     monkeypatch.setitem(_SHARED._clients, key, client)
-    return pickle.loads(pickle.dumps(thing))
+    return pickle.loads(ray_dumps(thing))
 
 
 def test_everything_refuses_after_its_close(broker: Broker, client: Client) -> None:

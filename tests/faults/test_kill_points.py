@@ -8,6 +8,8 @@ from typing import Any
 
 import psutil
 import pytest
+import ray
+from packaging.version import Version
 
 import pulsar_ray
 from pulsar_ray import ConsumerType
@@ -205,6 +207,8 @@ def test_controller_and_store_are_off_the_data_path(
 
 @pytest.mark.parametrize("signal_name", ["kill", "freeze"])
 def test_new_client_finds_a_broker_that_is_restarting(broker: Broker, topic: str, signal_name: str) -> None:
+    if signal_name == "freeze" and Version(ray.__version__) < Version("2.53"):
+        pytest.skip("before Ray 2.53 ray.kill does not end a process that is stopped")
     broker.client().create_producer(topic).send(b"0")
     stopped = [getattr(broker, signal_name)(broker.store()), broker.kill(CONTROLLER)]
     try:

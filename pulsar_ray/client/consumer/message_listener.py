@@ -70,6 +70,9 @@ class MessageListenerThread:
                 return
             except PulsarException:
                 logger.exception("a message could not be read")
+                if self._core.has_failed:
+                    # Deleted, or its broker gone: each further look would raise the same at once.
+                    return
                 continue
             if not self._running.is_set():
                 # In the queue it is where a seek finds it.
