@@ -37,6 +37,18 @@ MAX_FRAME_BYTES = 8 * MIB - 64 * KIB
 An entry crosses a connection in one packet of at most 8 MiB.
 """
 
+SCHEMA_COMPATIBILITY = (
+    "ALWAYS_INCOMPATIBLE",
+    "ALWAYS_COMPATIBLE",
+    "BACKWARD",
+    "FORWARD",
+    "FULL",
+    "BACKWARD_TRANSITIVE",
+    "FORWARD_TRANSITIVE",
+    "FULL_TRANSITIVE",
+)
+SUBSCRIPTION_TYPES = ("Exclusive", "Shared", "Failover", "Key_Shared")
+
 _BYTES_PER_ACTIVE_ACTOR = 80 * MIB  # 59 MB private memory each, and room for what it reads and writes
 _PORT_RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?\Z", re.ASCII)
 _MAX_INT32 = 2**31 - 1
@@ -95,6 +107,56 @@ class Settings:
     max_unacked_messages_per_subscription: int = setting(
         200_000, "stop dispatch of a subscription there; 0: no limit", minimum=0
     )
+    max_topics_per_namespace: int = setting(
+        0, "a partitioned one counts its partitions; 0: no limit", minimum=0
+    )
+    max_producers_per_topic: int = setting(0, "of each partition; 0: no limit", minimum=0)
+    max_consumers_per_topic: int = setting(0, "of each partition; 0: no limit", minimum=0)
+    max_subscriptions_per_topic: int = setting(0, "of each partition; 0: no limit", minimum=0)
+    max_consumers_per_subscription: int = setting(0, "of each partition; 0: no limit", minimum=0)
+    subscription_types_enabled: str = setting(
+        "Exclusive,Shared,Failover,Key_Shared", "types that consumers may subscribe with"
+    )
+    max_publish_rate_per_topic_in_messages: int = setting(
+        0, "a second, for each partition; producers are slowed down; 0: no limit", minimum=0
+    )
+    max_publish_rate_per_topic_in_bytes: int = setting(
+        0, "a second, for each partition; producers are slowed down; 0: no limit", minimum=0
+    )
+    dispatch_throttling_rate_per_subscription_in_msg: int = setting(
+        0, "a second, for each partition; deliveries are slowed down; 0: no limit", minimum=0
+    )
+    dispatch_throttling_rate_per_subscription_in_byte: int = setting(
+        0, "a second, for each partition; deliveries are slowed down; 0: no limit", minimum=0
+    )
+    ttl_duration_default_in_seconds: int = setting(0, "acknowledge what is older; 0: never", minimum=0)
+    backlog_quota_default_limit_bytes: int = setting(
+        -1, "largest backlog of a topic; -1: no limit", minimum=-1
+    )
+    backlog_quota_default_limit_second: int = setting(
+        -1, "oldest backlog of a topic; -1: no limit", minimum=-1
+    )
+    backlog_quota_default_retention_policy: str = setting(
+        "producer_request_hold",
+        "at a backlog's limit",
+        choices=("producer_request_hold", "producer_exception", "consumer_backlog_eviction"),
+    )
+    broker_service_compaction_threshold_in_bytes: int = setting(
+        0, "compact a topic that has grown by so much; 0: never", minimum=0
+    )
+    schema_compatibility_strategy: str = setting(
+        "FULL", "a new version of a schema must be readable so", choices=SCHEMA_COMPATIBILITY
+    )
+    subscription_expiration_time_minutes: int = setting(
+        0, "delete a subscription nobody used for so long; 0: never", minimum=0
+    )
+    broker_delete_inactive_topics_enabled: bool = setting(False, "delete topics that nobody uses")
+    broker_delete_inactive_topics_mode: str = setting(
+        "delete_when_no_subscriptions",
+        "which of them",
+        choices=("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"),
+    )
+    broker_delete_inactive_topics_max_inactive_duration_seconds: int = setting(60, "and when", minimum=1)
     default_retention_time_in_minutes: int = setting(0, "keep consumed messages; -1: for ever", minimum=-1)
     default_retention_size_in_mb: int = setting(
         0, "keep consumed messages; -1: all", minimum=-1, pulsar_key="defaultRetentionSizeInMB"
@@ -155,6 +217,7 @@ class Settings:
             object.__setattr__(self, field.name, checked(field, getattr(self, field.name)))
         object.__setattr__(self, "data_dir", _absolute(self.data_dir))
         self.tcp_ports()
+        self.subscription_types()
         self._check_pairs()
         self._refuse_not_yet()
 
@@ -168,6 +231,12 @@ class Settings:
                 "broker_deduplication_enabled is True, but deduplication by producer name and sequence id is "
                 "not there yet: leave it off, and tell repeats apart when consuming"
             )
+        for name in NOT_IN_FORCE_YET:
+            value, default = getattr(self, name), default_of(_FIELDS[name])
+            if value != default:
+                raise InvalidConfiguration(
+                    f"{name} is {value!r}, but nothing heeds it yet: leave it at {default!r}"
+                )
 
     def _check_pairs(self) -> None:
         needed = self.max_message_size + ENTRY_OVERHEAD_BYTES
@@ -230,6 +299,17 @@ class Settings:
             f"tcp_port_range is {self.tcp_port_range!r}: give '0', a port, or 'first-last' within 1 to 65535"
         )
 
+    def subscription_types(self) -> frozenset[str]:
+        """subscription_types_enabled as names. Raises InvalidConfiguration for one that there is not."""
+        names = [name.strip() for name in self.subscription_types_enabled.split(",")]
+        for name in names:
+            if name not in SUBSCRIPTION_TYPES:
+                raise InvalidConfiguration(
+                    f"subscription_types_enabled has {name!r}: give some of {', '.join(SUBSCRIPTION_TYPES)}, "
+                    "with commas between them"
+                )
+        return frozenset(names)
+
     def low_water_mark_bytes(self, disk_bytes: int) -> int:
         """disk_low_water_mark_bytes, worked out for a disk of this size."""
         if self.disk_low_water_mark_bytes >= 0:
@@ -243,6 +323,16 @@ class Settings:
         return max(8, memory_bytes // _BYTES_PER_ACTIVE_ACTOR)
 
 
+NOT_IN_FORCE_YET = (
+    "ttl_duration_default_in_seconds",
+    "backlog_quota_default_limit_bytes",
+    "backlog_quota_default_limit_second",
+    "broker_service_compaction_threshold_in_bytes",
+    "subscription_expiration_time_minutes",
+    "broker_delete_inactive_topics_enabled",
+)
+"""Settings that promise what is not built yet: anything but the default is refused."""
+
 _FIELDS = {field.name: field for field in dataclasses.fields(Settings)}
 _NAME_OF_KEY = {pulsar_key(field): field.name for field in _FIELDS.values()}
 
@@ -250,6 +340,11 @@ _NAME_OF_KEY = {pulsar_key(field): field.name for field in _FIELDS.values()}
 def check_settings(settings: Mapping[str, Any]) -> None:
     """Raise InvalidConfiguration as `Settings.load` does for such keywords."""
     _from_keywords(settings)
+
+
+def setting_field(name: str) -> dataclasses.Field[Any]:
+    """The declaration of a setting, for who checks its values."""
+    return _FIELDS[name]
 
 
 def describe_settings() -> list[tuple[str, SettingValue, str]]:

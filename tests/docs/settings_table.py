@@ -8,10 +8,13 @@ from pathlib import Path
 import pulsar_ray
 from pulsar_ray.config import describe_settings
 
+# These name settings without heeding them.
+_DECLARING = ("config.py", "policies.py")
 # Read through a method of Settings.
 _READ_BY = {
     "disk_low_water_mark_bytes": "low_water_mark_bytes",
     "max_active_actors": "active_actor_limit",
+    "subscription_types_enabled": "subscription_types",
     "tcp_port_range": "tcp_ports",
 }
 
@@ -20,7 +23,7 @@ def is_used(name: str) -> bool:
     """Whether anything but the definition of the settings reads this one."""
     read = re.compile(rf"\.{_READ_BY.get(name, name)}\b|\"{name}\"")
     package = Path(pulsar_ray.__file__).parent
-    sources = (path for path in package.rglob("*.py") if path.name != "config.py")
+    sources = (path for path in package.rglob("*.py") if path.name not in _DECLARING)
     return any(read.search(path.read_text(encoding="utf-8")) for path in sources)
 
 

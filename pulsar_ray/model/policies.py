@@ -1,0 +1,302 @@
+"""The policies of namespaces and topics: each overrides settings of the broker.
+
+A policy groups the settings that pulsar-admin sets with one command. The effective settings of a topic are
+the broker's, overridden by its namespace's policies, overridden by its own, each value for itself (Pulsar's
+precedence).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pulsar_ray.config import Settings, setting_field
+from pulsar_ray.errors import InvalidConfiguration
+from pulsar_ray.setting_fields import SettingValue, checked
+
+NAMESPACE = "namespace"
+TOPIC = "topic"
+BROKER = "broker"
+LEVELS = (NAMESPACE, TOPIC)
+
+PolicyValue = dict[str, SettingValue]
+"""A policy's arguments by name; some may be missing where the level above decides."""
+Overrides = Mapping[str, PolicyValue]
+"""The policies of one namespace or topic: values by the policy's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One policy: its name, and the setting that each of its arguments overrides."""
+
+    name: str
+    doc: str
+    settings: Mapping[str, str]
+    levels: tuple[str, ...] = LEVELS
+    is_in_force: bool = True
+    """False: values are kept and answered, and nothing heeds them yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyUpdate:
+    """The settings that a topic's policies override, for its actors.
+
+    An actor ignores an update whose `version` is lower than the last one's.
+    """
+
+    version: int = 0
+    overrides: Mapping[str, SettingValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedPolicy:
+    """The effective value of a policy; `sources` gives the level of each argument."""
+
+    name: str
+    value: PolicyValue
+    sources: dict[str, str]
+    is_in_force: bool
+
+
+def _single(name: str, setting: str, doc: str, **options: Any) -> Policy:
+    return Policy(name, doc, {name: setting}, **options)
+
+
+_ALL = (
+    Policy(
+        "retention",
+        "how long and how much of what every subscription has consumed is kept",
+        {
+            "retention_time_in_minutes": "default_retention_time_in_minutes",
+            "retention_size_in_mb": "default_retention_size_in_mb",
+        },
+    ),
+    Policy(
+        "persistence",
+        "when a new ledger is started",
+        {
+            "max_entries_per_ledger": "managed_ledger_max_entries_per_ledger",
+            "max_size_per_ledger_mbytes": "managed_ledger_max_size_per_ledger_mbytes",
+            "min_ledger_rollover_time_minutes": "managed_ledger_min_ledger_rollover_time_minutes",
+            "max_ledger_rollover_time_minutes": "managed_ledger_max_ledger_rollover_time_minutes",
+        },
+    ),
+    _single("max_message_size", "max_message_size", "largest payload of one entry after compression, bytes"),
+    _single("max_producers", "max_producers_per_topic", "producers of a topic's partition"),
+    _single("max_consumers", "max_consumers_per_topic", "consumers of a topic's partition"),
+    _single(
+        "max_subscriptions_per_topic", "max_subscriptions_per_topic", "subscriptions of a topic's partition"
+    ),
+    _single(
+        "max_consumers_per_subscription", "max_consumers_per_subscription", "consumers of a subscription"
+    ),
+    _single(
+        "max_topics_per_namespace",
+        "max_topics_per_namespace",
+        "topics of a namespace, partitions counted",
+        levels=(NAMESPACE,),
+    ),
+    _single(
+        "max_unacked_messages_per_consumer",
+        "max_unacked_messages_per_consumer",
+        "unacknowledged messages at which a consumer gets no more",
+    ),
+    _single(
+        "max_unacked_messages_per_subscription",
+        "max_unacked_messages_per_subscription",
+        "unacknowledged messages at which a subscription's consumers get no more",
+    ),
+    _single("subscription_types_enabled", "subscription_types_enabled", "types consumers may subscribe with"),
+    Policy(
+        "publish_rate",
+        "how much a second may be published to a topic's partition",
+        {
+            "publish_throttling_rate_in_msg": "max_publish_rate_per_topic_in_messages",
+            "publish_throttling_rate_in_byte": "max_publish_rate_per_topic_in_bytes",
+        },
+    ),
+    Policy(
+        "subscription_dispatch_rate",
+        "how much a second is delivered to a subscription from a topic's partition",
+        {
+            "dispatch_throttling_rate_in_msg": "dispatch_throttling_rate_per_subscription_in_msg",
+            "dispatch_throttling_rate_in_byte": "dispatch_throttling_rate_per_subscription_in_byte",
+        },
+    ),
+    Policy(
+        "auto_topic_creation",
+        "whether topics are created at their first use, and which kind",
+        {
+            "allow_auto_topic_creation": "allow_auto_topic_creation",
+            "topic_type": "allow_auto_topic_creation_type",
+            "default_num_partitions": "default_num_partitions",
+        },
+        levels=(NAMESPACE,),
+    ),
+    _single(
+        "auto_subscription_creation",
+        "allow_auto_subscription_creation",
+        "whether subscriptions are created at their first use",
+    ),
+    _single(
+        "message_ttl",
+        "ttl_duration_default_in_seconds",
+        "seconds after which messages are acknowledged unseen",
+        is_in_force=False,
+    ),
+    Policy(
+        "backlog_quota",
+        "how large and how old a backlog may grow, and what happens then",
+        {
+            "limit_size": "backlog_quota_default_limit_bytes",
+            "limit_time": "backlog_quota_default_limit_second",
+            "policy": "backlog_quota_default_retention_policy",
+        },
+        is_in_force=False,
+    ),
+    _single(
+        "deduplication",
+        "broker_deduplication_enabled",
+        "store what a producer sends twice once",
+        is_in_force=False,
+    ),
+    Policy(
+        "delayed_delivery",
+        "whether deliver_at is heeded, and how exactly",
+        {"active": "delayed_delivery_enabled", "tick_time_millis": "delayed_delivery_tick_time_millis"},
+        is_in_force=False,
+    ),
+    _single(
+        "compaction_threshold",
+        "broker_service_compaction_threshold_in_bytes",
+        "growth in bytes after which a topic is compacted",
+        is_in_force=False,
+    ),
+    _single(
+        "schema_compatibility_strategy",
+        "schema_compatibility_strategy",
+        "how a new version of a schema must fit the others",
+        is_in_force=False,
+    ),
+    _single(
+        "subscription_expiration_time",
+        "subscription_expiration_time_minutes",
+        "minutes without a consumer after which a subscription is deleted",
+        is_in_force=False,
+    ),
+    Policy(
+        "inactive_topic_policies",
+        "whether topics that nobody uses are deleted",
+        {
+            "delete_while_inactive": "broker_delete_inactive_topics_enabled",
+            "inactive_topic_delete_mode": "broker_delete_inactive_topics_mode",
+            "max_inactive_duration_seconds": "broker_delete_inactive_topics_max_inactive_duration_seconds",
+        },
+        is_in_force=False,
+    ),
+)
+POLICIES: dict[str, Policy] = {policy.name: policy for policy in _ALL}
+
+
+def find_policy(name: str, level: str) -> Policy:
+    """Return a policy by its name.
+
+    Raises InvalidConfiguration with the nearest name, or the right level.
+    """
+    policy = POLICIES.get(name)
+    if policy is None:
+        near = difflib.get_close_matches(str(name), POLICIES, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(POLICIES)}"
+        raise InvalidConfiguration(f"{name!r} is no policy: {hint}")
+    if level not in policy.levels:
+        raise InvalidConfiguration(
+            f"{name} is a policy of a {policy.levels[0]}: it cannot be set for a {level}"
+        )
+    return policy
+
+
+def checked_value(name: str, level: str, arguments: Mapping[str, Any]) -> PolicyValue:
+    """Return a policy's arguments once each is known and in range.
+
+    Raises InvalidConfiguration, which names the value and the remedy; also if no argument is given.
+    """
+    policy = find_policy(name, level)
+    for argument in arguments:
+        if argument not in policy.settings:
+            near = difflib.get_close_matches(str(argument), policy.settings, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(policy.settings)}"
+            raise InvalidConfiguration(f"the policy {name} has no {argument!r}: {hint}")
+    if not arguments:
+        raise InvalidConfiguration(f"the policy {name} needs a value: give {', '.join(policy.settings)}")
+    return {
+        argument: checked(setting_field(policy.settings[argument]), value, f" (from the policy {name})")
+        for argument, value in arguments.items()
+    }
+
+
+def overridden_settings(*levels: Overrides) -> dict[str, SettingValue]:
+    """Return the settings that policies in force override.
+
+    `levels` go from the widest to the narrowest.
+    """
+    overridden: dict[str, SettingValue] = {}
+    for overrides in levels:
+        for name, value in overrides.items():
+            policy = POLICIES.get(name)
+            if policy is not None and policy.is_in_force:
+                overridden |= {policy.settings[argument]: set_to for argument, set_to in value.items()}
+    return overridden
+
+
+def check_together(settings: Settings, *levels: Overrides) -> None:
+    """Raise InvalidConfiguration for policies that contradict each other, or what the broker allows."""
+    merged = {name: value for overrides in levels for name, value in overrides.items()}
+    overridden = overridden_settings(*levels)
+    size = overridden.get("max_message_size", 0)
+    if int(size) > settings.max_message_size:
+        raise InvalidConfiguration(
+            f"max_message_size {size} is more than the broker's {settings.max_message_size}: give no more"
+        )
+    effective = settings.replace(**overridden)
+    minutes, mbytes = effective.default_retention_time_in_minutes, effective.default_retention_size_in_mb
+    if "retention" in merged and (minutes == 0) != (mbytes == 0):
+        raise InvalidConfiguration(
+            f"retention_time_in_minutes {minutes} with retention_size_in_mb {mbytes} keeps nothing: "
+            "give 0 for both, or -1 for the one that is without a limit"
+        )
+    quota = {key: value for overrides in levels for key, value in overrides.get("backlog_quota", {}).items()}
+    limit_bytes, limit_s = int(quota.get("limit_size", -1)), int(quota.get("limit_time", -1))
+    # -1 keeps everything, 0 keeps only what is not consumed: neither contradicts a quota.
+    if 0 < mbytes * 1024 * 1024 < limit_bytes or 0 < minutes * 60 < limit_s:
+        raise InvalidConfiguration(
+            f"backlog_quota of {limit_bytes} bytes and {limit_s} seconds exceeds the retention of "
+            f"{mbytes} MB and {minutes} minutes: raise the retention, or lower the quota"
+        )
+
+
+def applied(
+    settings: Settings, namespace: Overrides, topic: Overrides | None = None, *, name: str = ""
+) -> list[AppliedPolicy]:
+    """Return the effective policies of a namespace or topic with their sources.
+
+    All of them, or one by `name`. Raises InvalidConfiguration for a name that there is not.
+    """
+    levels: list[tuple[str, Overrides]] = [(NAMESPACE, namespace)]
+    if topic is not None:
+        levels.append((TOPIC, topic))
+    chosen = [find_policy(name, levels[-1][0])] if name else list(POLICIES.values())
+    return [_applied(policy, settings, levels) for policy in chosen if levels[-1][0] in policy.levels]
+
+
+def _applied(policy: Policy, settings: Settings, levels: list[tuple[str, Overrides]]) -> AppliedPolicy:
+    value: PolicyValue = {
+        argument: getattr(settings, setting) for argument, setting in policy.settings.items()
+    }
+    sources = dict.fromkeys(value, BROKER)
+    for level, overrides in levels:
+        for argument, set_to in overrides.get(policy.name, {}).items():
+            value[argument] = set_to
+            sources[argument] = level
+    return AppliedPolicy(policy.name, value, sources, policy.is_in_force)
