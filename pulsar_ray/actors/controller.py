@@ -31,6 +31,7 @@ from pulsar_ray.errors import (
     TopicNotFound,
 )
 from pulsar_ray.lane.await_within import within
+from pulsar_ray.model.policies import NO_POLICIES, PolicyUpdate
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import SubscriptionRequest
 from pulsar_ray.transport.this_ray import running_names
@@ -178,6 +179,11 @@ class Controller:
             served.end(row)
             if name.is_persistent and row.store_id in self._stores.known:
                 await self._stores.known[row.store_id]["handle"].remove.remote(row.number)
+
+    async def policies_for(self, topic: str) -> PolicyUpdate:
+        """Return the policies of a topic to an actor that was restarted."""
+        await self._serving()
+        return NO_POLICIES
 
     # --- subscriptions ----------------------------------------------------------------------------
 

@@ -8,9 +8,12 @@ call with the typed error; dying would only make Ray restart it for ever.
 
 from __future__ import annotations
 
+import logging
 import os
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import ray.exceptions as ray_errors
@@ -21,11 +24,16 @@ from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.broker.serving.warm_up import warm_up_later
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import PulsarException
+from pulsar_ray.errors import PulsarException, TopicNotFound
 from pulsar_ray.managed_ledger.store.store_directory import hold_cluster_lock
+from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.session.exchange_bytes import pack_answer, unpack_call
+from pulsar_ray.transport.ray_cluster import RayCluster
 from pulsar_ray.transport.this_ray import allow_blocking_calls, loop_of_group, node_address, session_directory
 
+logger = logging.getLogger(__name__)
+
+ASK_AGAIN_S = 1.0
 DATA = "data"
 """The concurrency group of the calls that carry a session (see `options`)."""
 
@@ -61,6 +69,36 @@ class LaneActor:
         # their ids too.
         first_id = int.from_bytes(os.urandom(5), "little") << 20 | 1
         return SessionHost(self._owner.loop, lane_directory, node, settings, self._clock, first_id)
+
+    def _learn_policies(self, topic: str) -> None:
+        """Ask the controller, in a thread until it answers, for the policies of a topic.
+
+        Those that a restarted actor was created with may have changed since.
+        """
+        Thread(target=self._ask_for_policies, args=(topic,), name="policies", daemon=True).start()
+
+    def _ask_for_policies(self, topic: str) -> None:
+        cluster = RayCluster()
+        while True:
+            try:
+                update = cluster.controller("policies_for", topic)
+                break
+            except TopicNotFound:
+                return  # the controller ends this actor
+            except PulsarException as error:
+                logger.warning("%s does not know its policies yet: %s", self._label, error)
+                time.sleep(ASK_AGAIN_S)
+        try:
+            self._owner.submit(lambda: self.apply_policies(update)).result()
+        except PulsarException as error:
+            logger.error("%s cannot heed its policies: %s", self._label, error)
+
+    async def apply_policies(self, update: PolicyUpdate) -> None:
+        """Let policies of the topic hold from now on.
+
+        A late or repeated update changes nothing.
+        """
+        raise NotImplementedError
 
     async def _guarded(self, work: Callable[[], Awaitable[Any]]) -> Any:
         if self._refusal is not None:

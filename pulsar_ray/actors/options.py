@@ -18,7 +18,7 @@ DATA_GROUP_OF_THREADS = 240
 FIRST_RAY_WITHOUT_THREADS = (2, 44)
 CTL_GROUP = 16
 
-_CTL_METHODS = ("probe", "stats", "call", "shutdown")
+_CTL_METHODS = ("probe", "stats", "call", "apply_policies", "shutdown")
 _DATA_METHODS = ("attach", "exchange", "stay", "watch")
 
 

@@ -9,11 +9,13 @@ import os
 from typing import Any
 
 from pulsar_ray.actors.lane_actor import LaneActor
+from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.broker.subscription.dispatcher_server import DispatcherServer
 from pulsar_ray.broker.subscription.dispatcher_start import start_dispatcher
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
+from pulsar_ray.model.policies import NO_POLICIES, PolicyUpdate
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.actor_names import partition_name
 from pulsar_ray.transport.cluster import SubscriptionRequest
@@ -24,12 +26,17 @@ logger = logging.getLogger(__name__)
 
 
 class SubscriptionDispatcher(LaneActor):
-    """Serves one durable subscription on one partition, or all non-durable cursors of it."""
+    """Serves one durable subscription on one partition, or all non-durable cursors of it.
 
-    def __init__(self, request: SubscriptionRequest, settings: Settings) -> None:
+    `policies` are those of the topic.
+    """
+
+    def __init__(
+        self, request: SubscriptionRequest, settings: Settings, policies: PolicyUpdate = NO_POLICIES
+    ) -> None:
         what = request.subscription if request.durable else "readers"
         super().__init__(f"{request.topic} -> {what}")
-        self._settings = settings
+        self._in_force = PoliciesInForce(settings, policies, is_stale=was_restarted())
         self._server: DispatcherServer | None = None
         if was_restarted():
             # Restarted: the subscription is there already, or was removed meanwhile and must not come back.
@@ -49,6 +56,8 @@ class SubscriptionDispatcher(LaneActor):
         self._host = self._new_host(settings)
         self._request = request
         self._starting = self._owner.submit(self._start)
+        if was_restarted():
+            self._learn_policies(request.topic)
 
     async def _start(self) -> None:
         assert self._host is not None
@@ -57,7 +66,7 @@ class SubscriptionDispatcher(LaneActor):
                 self._request,
                 RayCluster(),
                 partition_name(self._request.topic),
-                self._settings,
+                self._in_force,
                 self._clock,
                 self._host,
                 self._fatal,
@@ -121,6 +130,17 @@ class SubscriptionDispatcher(LaneActor):
 
         result: dict[str, Any] = await self._owner.run(collect)
         return result
+
+    async def apply_policies(self, update: PolicyUpdate) -> None:
+        """See DispatcherServer.apply_policies; one that starts heeds them once it serves."""
+
+        async def run() -> None:
+            if self._server is None:
+                self._in_force.take(update)
+            else:
+                await self._server.apply_policies(update)
+
+        await self._guarded(run)
 
     async def shutdown(self) -> None:
         """Make the cursor durable; the actor is killed next."""

@@ -10,12 +10,14 @@ from typing import Any
 from pulsar_ray.actors.lane_actor import LaneActor
 from pulsar_ray.broker.partition.non_persistent_partition import NonPersistentPartitionServer
 from pulsar_ray.broker.partition.partition_server import PartitionServer
+from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.partition_directories import TopicIdentity
 from pulsar_ray.managed_ledger.store.store_directory import check_is_store
+from pulsar_ray.model.policies import NO_POLICIES, PolicyUpdate
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.this_ray import node_id, was_restarted
 
@@ -26,15 +28,21 @@ class TopicPartition(LaneActor):
     """Owns one partition of a topic.
 
     `store_id` is the store that `directory` is in. `must_exist`: its ledger was there before, so a missing
-    directory is a loss. A non-persistent topic has none.
+    directory is a loss. A non-persistent topic has none. `policies` are those of its topic.
     """
 
     def __init__(
-        self, directory: str, identity: TopicIdentity, store_id: str, settings: Settings, must_exist: bool
+        self,
+        directory: str,
+        identity: TopicIdentity,
+        store_id: str,
+        settings: Settings,
+        must_exist: bool,
+        policies: PolicyUpdate = NO_POLICIES,
     ) -> None:
         topic = identity.topic
         super().__init__(topic)
-        self._settings = settings
+        self._in_force = PoliciesInForce(settings, policies, is_stale=was_restarted())
         self._server: PartitionServer | NonPersistentPartitionServer | None = None
         try:
             self._hold_cluster(settings.data_dir)
@@ -44,7 +52,7 @@ class TopicPartition(LaneActor):
                 ledger = ManagedLedger.open(
                     Path(directory),
                     identity,
-                    self._settings,
+                    self._in_force.settings,
                     self._clock.now_ms(),
                     # Restarted, it made the directory in its former life.
                     must_exist=must_exist or was_restarted(),
@@ -53,14 +61,16 @@ class TopicPartition(LaneActor):
             logger.error("%s cannot be served: %s", topic, error)
             self._refusal = error
             return
-        self._host = self._new_host(self._settings)
+        self._host = self._new_host(settings)
         self._owner.submit(lambda: self._start(topic, ledger)).result()
+        if was_restarted():
+            self._learn_policies(topic)
 
     async def _start(self, topic: str, ledger: ManagedLedger | None) -> None:
         host = self._host
         assert host is not None
         await host.start()
-        rest = (self._settings, self._clock, self._owner.loop, host, self._fatal)
+        rest = (self._in_force, self._clock, self._owner.loop, host, self._fatal)
         if ledger is None:
             self._server = NonPersistentPartitionServer(topic, *rest)
         else:
@@ -102,6 +112,15 @@ class TopicPartition(LaneActor):
         if method == "plan_range":
             result["node_id"] = node_id()
         return result
+
+    async def apply_policies(self, update: PolicyUpdate) -> None:
+        """See PartitionServer.apply_policies."""
+
+        async def run() -> None:
+            assert self._server is not None
+            await self._server.apply_policies(update)
+
+        await self._guarded(run)
 
     async def shutdown(self) -> None:
         """Write what is pending and release the directory; the actor is killed next."""

@@ -270,6 +270,11 @@ class Dispatcher:
             return consumer.room(0)
         return self._limits.room(consumer)
 
+    def settings_changed(self) -> None:
+        """Hold messages back from now on only where the settings of now do."""
+        if self._type.policy.limits_unacked:
+            self._limits.settings_changed(self.consumers.values())
+
     # ---- what keeps messages from going out
 
     @property

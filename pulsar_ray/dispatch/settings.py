@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from pulsar_ray.config import Settings
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class DispatchSettings:
-    """The settings a dispatcher heeds; 0 means no limit."""
+    """The settings a dispatcher heeds, as they hold now; 0 means no limit.
+
+    All parts of a dispatcher read this one object, which changes with the topic's policies.
+    """
 
     max_unacked_messages_per_consumer: int = 50_000
     max_unacked_messages_per_subscription: int = 200_000
@@ -27,7 +30,7 @@ class DispatchSettings:
 
     @classmethod
     def of(cls, settings: Settings) -> DispatchSettings:
-        """Take them from the broker's settings."""
+        """Make them from the settings of the topic."""
         return cls(
             max_unacked_messages_per_consumer=settings.max_unacked_messages_per_consumer,
             max_unacked_messages_per_subscription=settings.max_unacked_messages_per_subscription,
@@ -40,3 +43,9 @@ class DispatchSettings:
             look_ahead_messages_per_consumer=settings.key_shared_look_ahead_msg_in_replay_threshold_per_consumer,
             look_ahead_messages_per_subscription=settings.key_shared_look_ahead_msg_in_replay_threshold_per_subscription,
         )
+
+    def take(self, settings: Settings) -> None:
+        """Let other settings hold from now on."""
+        others = DispatchSettings.of(settings)
+        for field in fields(self):
+            setattr(self, field.name, getattr(others, field.name))

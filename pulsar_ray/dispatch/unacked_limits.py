@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
 from pulsar_ray.dispatch.consumer import Consumer
 from pulsar_ray.dispatch.settings import DispatchSettings
@@ -11,16 +13,17 @@ class UnackedLimits:
     """A limit that was reached holds until half is acknowledged; 0 means no limit."""
 
     def __init__(self, settings: DispatchSettings, blocks: DispatchBlocks) -> None:
-        self._per_consumer = settings.max_unacked_messages_per_consumer
-        self._per_subscription = settings.max_unacked_messages_per_subscription
+        self._settings = settings
         self._blocks = blocks
+        self._in_force = self._limits()
         self.is_blocked = False
         """Nothing is dispatched until half of the subscription's limit is acknowledged."""
 
     def room(self, consumer: Consumer) -> int:
         """How many messages a consumer may get now; 0 or less: none."""
-        room = consumer.room(self._per_consumer)
-        limit = self._per_subscription
+        settings = self._settings
+        room = consumer.room(settings.max_unacked_messages_per_consumer)
+        limit = settings.max_unacked_messages_per_subscription
         if not limit:
             return room
         unacked = self._blocks.unacked_messages
@@ -32,7 +35,24 @@ class UnackedLimits:
 
     def granted(self, consumer: Consumer) -> None:
         """Notice that a limit was reached."""
-        if 0 < self._per_consumer <= consumer.unacked:
+        settings = self._settings
+        if 0 < settings.max_unacked_messages_per_consumer <= consumer.unacked:
             consumer.is_blocked = True
-        if 0 < self._per_subscription <= self._blocks.unacked_messages:
+        if 0 < settings.max_unacked_messages_per_subscription <= self._blocks.unacked_messages:
             self.is_blocked = True
+
+    def settings_changed(self, consumers: Iterable[Consumer]) -> None:
+        """Block those that have reached a limit of now, and no others.
+
+        Nothing is done if the limits are as before.
+        """
+        if self._limits() == self._in_force:
+            return
+        self._in_force = per_consumer, per_subscription = self._limits()
+        self.is_blocked = 0 < per_subscription <= self._blocks.unacked_messages
+        for consumer in consumers:
+            consumer.is_blocked = 0 < per_consumer <= consumer.unacked
+
+    def _limits(self) -> tuple[int, int]:
+        settings = self._settings
+        return settings.max_unacked_messages_per_consumer, settings.max_unacked_messages_per_subscription

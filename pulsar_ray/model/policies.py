@@ -50,6 +50,10 @@ class PolicyUpdate:
     overrides: Mapping[str, SettingValue] = field(default_factory=dict)
 
 
+NO_POLICIES = PolicyUpdate()
+"""Of a topic whose settings are the broker's."""
+
+
 @dataclass(frozen=True, slots=True)
 class AppliedPolicy:
     """The effective value of a policy; `sources` gives the level of each argument."""

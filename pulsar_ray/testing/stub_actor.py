@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from pulsar_ray.broker.partition.non_persistent_partition import NonPersistentPartitionServer
 from pulsar_ray.broker.partition.partition_server import PartitionServer
 from pulsar_ray.broker.serving.owner_loop import DiskThread, OwnerLoop
+from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.broker.subscription.cursor_flusher import CursorFlusher
 from pulsar_ray.broker.subscription.dispatcher_server import DispatcherServer
@@ -30,6 +31,7 @@ from pulsar_ray.ledger.disk import Disk
 from pulsar_ray.ledger.owner_lock import HeldLock, take_lock
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.partition_directories import TopicIdentity
+from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.transport.actor_names import partition_name
 from pulsar_ray.transport.cluster import Cluster, SubscriptionRequest
 
@@ -40,20 +42,23 @@ _KILL_PATIENCE_S = 2.0
 
 
 class StubActor:
-    """Base of both kinds of stub actors.
+    """Base of all kinds of stub actors.
 
     `kill` is a SIGKILL: nothing is flushed, answered or closed in order.
     """
+
+    server: PartitionServer | NonPersistentPartitionServer | DispatcherServer | None
 
     def __init__(
         self,
         address: str,
         settings: Settings,
+        policies: PolicyUpdate,
         lane_directory: Path,
         on_fatal: Callable[[StubActor, BaseException], None],
     ) -> None:
         self.address = address
-        self.settings = settings
+        self.in_force = PoliciesInForce(settings, policies)
         self.clock = SystemClock()
         self.owner = OwnerLoop(f"owner {address}", on_fatal=self._fatal)
         self.is_dead = False
@@ -126,6 +131,13 @@ class StubActor:
     async def stats(self) -> dict[str, Any]:
         """The actor's Ray method of this name."""
         raise NotImplementedError
+
+    async def apply_policies(self, update: PolicyUpdate) -> None:
+        """The actor's Ray method of this name."""
+        if self.server is None:
+            self.in_force.take(update)
+        else:
+            await self.server.apply_policies(update)
 
     # --- ending --------------------------------------------------------------------------------------------
 
@@ -214,6 +226,7 @@ class StubPartition(StubActor):
         directory: Path,
         identity: TopicIdentity,
         settings: Settings,
+        policies: PolicyUpdate,
         lane_directory: Path,
         disk: Disk,
         on_fatal: Callable[[StubActor, BaseException], None],
@@ -227,7 +240,7 @@ class StubPartition(StubActor):
         self._held: HeldLock | None = None
         self.ledger: ManagedLedger | None = None
         self.server: PartitionServer | None = None
-        super().__init__(partition_name(identity.topic), settings, lane_directory, on_fatal)
+        super().__init__(partition_name(identity.topic), settings, policies, lane_directory, on_fatal)
 
     def _acquire_lock(self, path: Path) -> HeldLock:
         self._held = take_lock(path)
@@ -237,7 +250,7 @@ class StubPartition(StubActor):
         self.ledger = ManagedLedger.open(
             self._directory,
             self._identity,
-            self.settings,
+            self.in_force.settings,
             self.clock.now_ms(),
             must_exist=self._must_exist,
             acquire_lock=self._acquire_lock,
@@ -245,7 +258,7 @@ class StubPartition(StubActor):
         )
         await self.host.start()
         self.server = PartitionServer(
-            self.ledger, self.settings, self.clock, self.owner.loop, self.host, self._fatal
+            self.ledger, self.in_force, self.clock, self.owner.loop, self.host, self._fatal
         )
 
     async def call(self, method: str, arguments: dict[str, Any]) -> Any:
@@ -278,20 +291,21 @@ class StubDispatcher(StubActor):
         request: SubscriptionRequest,
         cluster: Cluster,
         settings: Settings,
+        policies: PolicyUpdate,
         lane_directory: Path,
         on_fatal: Callable[[StubActor, BaseException], None],
     ) -> None:
         self.request = request
         self._cluster = cluster
         self.server: DispatcherServer | None = None
-        super().__init__(address, settings, lane_directory, on_fatal)
+        super().__init__(address, settings, policies, lane_directory, on_fatal)
 
     async def _start(self) -> None:
         self.server = await start_dispatcher(
             self.request,
             self._cluster,
             partition_name(self.request.topic),
-            self.settings,
+            self.in_force,
             self.clock,
             self.host,
             self._fatal,
@@ -359,17 +373,18 @@ class StubNonPersistentPartition(StubActor):
         self,
         topic: str,
         settings: Settings,
+        policies: PolicyUpdate,
         lane_directory: Path,
         on_fatal: Callable[[StubActor, BaseException], None],
     ) -> None:
         self._topic = topic
         self.server: NonPersistentPartitionServer | None = None
-        super().__init__(partition_name(topic), settings, lane_directory, on_fatal)
+        super().__init__(partition_name(topic), settings, policies, lane_directory, on_fatal)
 
     async def _start(self) -> None:
         await self.host.start()
         self.server = NonPersistentPartitionServer(
-            self._topic, self.settings, self.clock, self.owner.loop, self.host, self._fatal
+            self._topic, self.in_force, self.clock, self.owner.loop, self.host, self._fatal
         )
 
     async def call(self, method: str, arguments: dict[str, Any]) -> Any:

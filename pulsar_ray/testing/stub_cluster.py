@@ -16,6 +16,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,10 @@ from pulsar_ray.errors import (
 )
 from pulsar_ray.managed_ledger.log.partition_directories import TopicIdentity
 from pulsar_ray.managed_ledger.store.store_identity import CATALOG_FILE
+from pulsar_ray.model.policies import NO_POLICIES, PolicyUpdate
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.session.requests import PROTOCOL_VERSION
+from pulsar_ray.setting_fields import SettingValue
 from pulsar_ray.testing.faulty_disk import FaultyDisk
 from pulsar_ray.testing.lossy_tunnel import PERFECT, TunnelFaults
 from pulsar_ray.testing.stub_actor import StubActor, StubDispatcher, StubNonPersistentPartition, StubPartition
@@ -87,6 +90,7 @@ class StubCluster:
         self._controller = StubController(self._topics, self._started, self.delete_topic)
         self._lock = threading.RLock()
         self._actors: dict[str, StubActor] = {}
+        self._policies: dict[str, PolicyUpdate] = {}
         self._kept_down: set[str] = set()
         self._away: dict[str, str] = {}
         self._ended = False
@@ -304,13 +308,14 @@ class StubCluster:
             actor.wait_ended()
         if not _is_persistent(row.name):
             actor = self._actors[address] = StubNonPersistentPartition(
-                row.name, self.settings, self._lane_directory, self._fatal
+                row.name, self.settings, self.policies_for(row.name), self._lane_directory, self._fatal
             )
             return actor
         actor = StubPartition(
             self._data_dir / "p" / str(row.number),
             TopicIdentity(row.number, row.name, row.partition_index),
             self.settings,
+            self.policies_for(row.name),
             self._lane_directory,
             self.disk,
             self._fatal,
@@ -326,7 +331,10 @@ class StubCluster:
         if old is not None:
             old.kill()
             old.wait_ended()
-        actor = StubDispatcher(address, request, self, self.settings, self._lane_directory, self._fatal)
+        policies = self.policies_for(request.topic)
+        actor = StubDispatcher(
+            address, request, self, self.settings, policies, self._lane_directory, self._fatal
+        )
         self._actors[address] = actor
         return actor
 
@@ -344,12 +352,35 @@ class StubCluster:
         self.fatal_errors.append(error)
         threading.Thread(target=actor.kill, daemon=True).start()
 
+    def policies_for(self, topic: str) -> PolicyUpdate:
+        """As Controller.policies_for."""
+        return self._policies.get(TopicName.parse(topic).partitioned_full, NO_POLICIES)
+
     # --- hooks ---------------------------------------------------------------------------------------------
 
     def create_topic(self, topic: str, partitions: int) -> None:
         """As Controller.create_topic."""
         with self._lock:
             self._controller.create_topic(topic, partitions)
+
+    def override(self, topic: str, **settings: SettingValue) -> None:
+        """Override settings for a topic, in place of former overrides.
+
+        They are in force when this returns.
+        """
+        name = TopicName.parse(topic).partitioned_full
+        with self._lock:
+            update = PolicyUpdate(self.policies_for(name).version + 1, settings)
+            self._policies[name] = update
+            actors = [
+                actor
+                for address, actor in self._actors.items()
+                if TopicName.parse(_topic_of(address)).partitioned_full == name and not actor.is_dead
+            ]
+        for actor in actors:
+            with suppress(NotConnected):
+                actor.serving(ATTACH_TIMEOUT_S)
+                actor.result(actor.submit(partial(actor.apply_policies, update)), ATTACH_TIMEOUT_S)
 
     def delete_topic(self, topic: str) -> None:
         """As Controller.delete_topic, forced."""

@@ -19,12 +19,13 @@ from pulsar_ray.broker.partition.publish_gate import PublishGate
 from pulsar_ray.broker.partition.publish_intake import PublishIntake
 from pulsar_ray.broker.partition.push_followers import PushFollowers, messages_of
 from pulsar_ray.broker.partition.waiting_blocks import WaitingBlocks
+from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.clock import Clock
-from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration, OperationNotSupported, PulsarException
 from pulsar_ray.managed_ledger.log.memory_log import NOT_STORED, Blocks, MemoryLog
 from pulsar_ray.model.drops import Drops
+from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.session.requests import (
     Call,
     CloseEndpoint,
@@ -47,7 +48,7 @@ class NonPersistentPartitionServer:
     def __init__(
         self,
         topic: str,
-        settings: Settings,
+        in_force: PoliciesInForce,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         host: SessionHost,
@@ -59,7 +60,9 @@ class NonPersistentPartitionServer:
         self.epoch = clock.now_ms()
         self.followers = PushFollowers(self.epoch)
         self._log = MemoryLog(self.epoch, self._hand_over)
-        waiting, policies = WaitingBlocks(), PartitionPolicies.of(settings)
+        self._in_force = in_force
+        policies = self._policies = PartitionPolicies.of(in_force.settings)
+        waiting = WaitingBlocks()
         name_prefix = f"pulsar-ray-{secrets.token_hex(4)}"
         self.producers = ConnectedProducers(self._log, waiting, policies, clock, name_prefix)
         self.intake = PublishIntake(
@@ -130,6 +133,13 @@ class NonPersistentPartitionServer:
         for drops in self._drops.values():
             drops.sample(now_ms)
         self._log.incarnations.forget_idle(self._clock.now_ms())
+
+    # --- policies ---------------------------------------------------------------------------------
+
+    async def apply_policies(self, update: PolicyUpdate) -> None:
+        """See PartitionServer.apply_policies."""
+        if self._in_force.take(update):
+            self._policies.take(self._in_force.settings)
 
     # --- publishing -------------------------------------------------------------------------------
 

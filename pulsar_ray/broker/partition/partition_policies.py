@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from pulsar_ray.config import Settings
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PartitionPolicies:
-    """The policies of one partition's topic: today those of the broker.
+    """The settings of one partition's topic, as they hold now.
 
-    Parts of a partition are given these instead of the settings, so that policies of a topic have one way in.
+    All parts of a partition read this one object, which changes with the topic's policies, on the owner loop.
+    The log has its own: `LedgerPolicies`.
     """
 
     max_message_size: int
@@ -25,12 +27,21 @@ class PartitionPolicies:
 
     @classmethod
     def of(cls, settings: Settings) -> PartitionPolicies:
-        """Take the policies from the broker's settings."""
-        return cls(
-            max_message_size=settings.max_message_size,
-            max_frame_bytes=settings.netty_max_frame_size_bytes,
-            max_block_rows=settings.max_block_rows,
-            max_block_bytes=settings.max_block_bytes,
-            trim_interval_s=settings.retention_check_interval_in_seconds,
-            low_water_mark_bytes=settings.low_water_mark_bytes,
-        )
+        """Make them from the settings of the topic."""
+        return cls(**_values(settings))
+
+    def take(self, settings: Settings) -> None:
+        """Let other settings hold from now on."""
+        for name, value in _values(settings).items():
+            setattr(self, name, value)
+
+
+def _values(settings: Settings) -> dict[str, Any]:
+    return {
+        "max_message_size": settings.max_message_size,
+        "max_frame_bytes": settings.netty_max_frame_size_bytes,
+        "max_block_rows": settings.max_block_rows,
+        "max_block_bytes": settings.max_block_bytes,
+        "trim_interval_s": settings.retention_check_interval_in_seconds,
+        "low_water_mark_bytes": settings.low_water_mark_bytes,
+    }

@@ -29,9 +29,9 @@ from pulsar_ray.broker.partition.reported_holds import ReportedHolds
 from pulsar_ray.broker.partition.sleeping_cursors import SleepingCursors
 from pulsar_ray.broker.partition.waiting_blocks import WaitingBlocks
 from pulsar_ray.broker.serving.owner_loop import DiskThread
+from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.clock import Clock
-from pulsar_ray.config import Settings
 from pulsar_ray.errors import (
     DiskSpaceLow,
     InvalidConfiguration,
@@ -40,6 +40,7 @@ from pulsar_ray.errors import (
 from pulsar_ray.managed_ledger.cursor.cursor_directories import remove_forgotten
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.manifest_records import Subscription
+from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.model.position import Position
 from pulsar_ray.session.requests import (
     Call,
@@ -66,7 +67,7 @@ class PartitionServer:
     def __init__(
         self,
         ledger: ManagedLedger,
-        settings: Settings,
+        in_force: PoliciesInForce,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         host: SessionHost,
@@ -77,7 +78,8 @@ class PartitionServer:
         self._loop = loop
         self._host = host
         self._disk = DiskThread(loop, "disk")
-        policies = PartitionPolicies.of(settings)
+        self._in_force = in_force
+        policies = self._policies = PartitionPolicies.of(in_force.settings)
         self._gate = PublishGate()
         self._space = DiskSpaceProbe(ledger.directory, policies)
         self._gate.set(ClosedBy.DISK_SPACE, self._space.refusal())
@@ -104,7 +106,6 @@ class PartitionServer:
         self.calls = PartitionCalls(ledger, self._writer, self._disk, clock)
         self._holds = ReportedHolds(ledger.changes, self._writer, loop)
         self._trimmed_at = loop.time()
-        self._trim_interval_s = policies.trim_interval_s
         self.reach = self._write_reach_file()
         self._remove_forgotten_cursors()
         host.serve(self)
@@ -205,7 +206,7 @@ class PartitionServer:
         self.intake.traffic.sample(self._clock.monotonic_ms())
         self.followers.catch_up()
         self.ledger.incarnations.forget_idle(now_ms)
-        if self._loop.time() - self._trimmed_at >= self._trim_interval():
+        if self._in_force.may_delete and self._loop.time() - self._trimmed_at >= self._trim_interval():
             self._trimmed_at = self._loop.time()
             self._writer.submit(self.ledger.changes.trim(now_ms))
 
@@ -223,7 +224,20 @@ class PartitionServer:
 
     def _trim_interval(self) -> float:
         # Producers that wait for space do not wait for the next regular check.
-        return min(LOW_DISK_TRIM_S, self._trim_interval_s) if self._is_disk_low else self._trim_interval_s
+        interval_s = self._policies.trim_interval_s
+        return min(LOW_DISK_TRIM_S, interval_s) if self._is_disk_low else interval_s
+
+    # --- policies ---------------------------------------------------------------------------------
+
+    async def apply_policies(self, update: PolicyUpdate) -> None:
+        """Let policies of the topic hold from now on.
+
+        A late or repeated update changes nothing. Raises InvalidConfiguration for overrides that the
+        settings refuse.
+        """
+        if self._in_force.take(update):
+            self._policies.take(self._in_force.settings)
+            self.ledger.policies.take(self._in_force.settings)
 
     # --- calls, stats, closing --------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from pulsar_ray.broker.serving.owner_loop import DiskThread
+from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.broker.subscription.consumers.consumer_calls import ConsumerCalls
 from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint
@@ -19,6 +20,7 @@ from pulsar_ray.broker.subscription.consumers.early_acknowledgments import Early
 from pulsar_ray.broker.subscription.consumers.pending_opens import PendingOpens
 from pulsar_ray.broker.subscription.dispatcher_subscriptions import DispatcherSubscriptions
 from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
+from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.errors import (
     ConsumerBusy,
     InvalidConfiguration,
@@ -28,6 +30,7 @@ from pulsar_ray.errors import (
     SessionLost,
     SubscriptionNotFound,
 )
+from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.session.control_calls import CONSUMER_CALLS, check_call
 from pulsar_ray.session.requests import (
     Acknowledge,
@@ -51,18 +54,23 @@ ConsumerRequest = Credit | Acknowledge | NegativeAcknowledge | RedeliverUnacknow
 class DispatcherServer:
     """Hands the requests of sessions to the subscriptions; waits for nobody on the data path.
 
-    Made by `start_dispatcher`. `disks` are the threads that the subscriptions use.
+    Made by `start_dispatcher`. `settings` are those that all its parts read; `disks` are the threads
+    that the subscriptions use.
     """
 
     def __init__(
         self,
         request: SubscriptionRequest,
         subscriptions: DispatcherSubscriptions,
+        in_force: PoliciesInForce,
+        settings: DispatchSettings,
         host: SessionHost,
         *,
         disks: Sequence[DiskThread],
     ) -> None:
         self._request = request
+        self._in_force = in_force
+        self._settings = settings
         self.subscriptions = subscriptions
         self._served = subscriptions.served
         self.disks = disks
@@ -78,6 +86,8 @@ class DispatcherServer:
     async def start(self) -> None:
         """Open the subscriptions, and serve. Raises refusals of the partition or of the cursor."""
         await self.subscriptions.start()
+        # Policies may have changed meanwhile.
+        self._take_settings()
         self._host.serve(self)
 
     def tick(self) -> None:
@@ -271,6 +281,22 @@ class DispatcherServer:
         """Return whether its subscription is there; a removal under way is waited for."""
         async with self._removing:
             return not self.is_removed
+
+    # --- policies ---------------------------------------------------------------------------------
+
+    async def apply_policies(self, update: PolicyUpdate) -> None:
+        """Let policies of the topic hold from now on.
+
+        A late or repeated update changes nothing. Raises InvalidConfiguration for overrides that the
+        settings refuse.
+        """
+        if self._in_force.take(update):
+            self._take_settings()
+
+    def _take_settings(self) -> None:
+        self._settings.take(self._in_force.settings)
+        for subscription in self._served.values():
+            subscription.settings_changed()
 
     # --- stats, closing ---------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from pulsar_ray.broker.serving.owner_loop import DiskThread
+from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.broker.subscription.dispatcher_server import DispatcherServer
 from pulsar_ray.broker.subscription.dispatcher_subscriptions import DispatcherSubscriptions
@@ -14,7 +15,6 @@ from pulsar_ray.broker.subscription.non_persistent.passing_subscriptions import 
 from pulsar_ray.broker.subscription.stored_subscriptions import StoredSubscriptions
 from pulsar_ray.broker.subscription.subscription_parts import DispatcherContext
 from pulsar_ray.clock import Clock
-from pulsar_ray.config import Settings
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import Cluster, SubscriptionRequest
@@ -24,7 +24,7 @@ async def start_dispatcher(
     request: SubscriptionRequest,
     cluster: Cluster,
     partition_address: str,
-    settings: Settings,
+    in_force: PoliciesInForce,
     clock: Clock,
     host: SessionHost,
     on_fatal: Callable[[BaseException], None],
@@ -34,9 +34,10 @@ async def start_dispatcher(
     If this raises, it may be called again.
     """
     loop = asyncio.get_running_loop()
+    settings = DispatchSettings.of(in_force.settings)
     context = DispatcherContext(
         request.topic,
-        DispatchSettings.of(settings),
+        settings,
         clock,
         loop,
         DiskThread(loop, "reader"),
@@ -49,7 +50,9 @@ async def start_dispatcher(
         subscriptions = StoredSubscriptions(request, context, partition)
     else:
         subscriptions = PassingSubscriptions(request, context, partition)
-    server = DispatcherServer(request, subscriptions, host, disks=(context.reader, context.cursor_disk))
+    server = DispatcherServer(
+        request, subscriptions, in_force, settings, host, disks=(context.reader, context.cursor_disk)
+    )
     try:
         await host.start()
         await server.start()

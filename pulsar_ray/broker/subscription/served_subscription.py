@@ -242,7 +242,7 @@ class ServedSubscription:
         self._drop_queues(drops)
         return generation
 
-    # --- the log, durability, stats ---------------------------------------------------------------
+    # --- the log, durability, policies, stats -----------------------------------------------------
 
     def extend_ledgers(self) -> None:
         """Tell the cursor where the ledgers of the log end."""
@@ -259,6 +259,11 @@ class ServedSubscription:
         Without `at_once` that is by the next grouped write.
         """
         await self._durability.flushed(version, at_once=at_once)
+
+    def settings_changed(self) -> None:
+        """Grant at once what only the former settings held back."""
+        self.core.settings_changed()
+        self.turn.schedule()
 
     def now_ms(self) -> int:
         """Return the time that its core counts in."""

@@ -10,10 +10,10 @@ from pulsar_ray.format.frame import encode_frame_header
 from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE, SegmentHeader
 from pulsar_ray.ledger.segment_file import segment_name
 from pulsar_ray.managed_ledger.log.commit import AppendResult, Commit, LogFiles, OpenLedger
+from pulsar_ray.managed_ledger.log.ledger_policies import LedgerPolicies
 from pulsar_ray.managed_ledger.log.log_state import LogState
 from pulsar_ray.managed_ledger.log.manifest import LEDGER_COUNTER_BITS
 from pulsar_ray.managed_ledger.log.manifest_records import LedgersDeleted, ManifestRecord, SegmentOpened
-from pulsar_ray.managed_ledger.log.rollover import RolloverPolicy
 from pulsar_ray.model.position import position_of
 
 _FRAME_OVERHEAD = 72
@@ -23,10 +23,10 @@ _SPAN_SIZE = 8
 class Appender:
     """Begins, finishes and fails appends, one at a time."""
 
-    def __init__(self, state: LogState, files: LogFiles, rollover: RolloverPolicy) -> None:
+    def __init__(self, state: LogState, files: LogFiles, policies: LedgerPolicies) -> None:
         self._state = state
         self._files = files
-        self._rollover = rollover
+        self._policies = policies
 
     def begin(self, blocks: Sequence[tuple[BlockHeader, Sequence[Buffer]]], now_ms: int) -> Commit:
         """Give the blocks their positions, as one frame.
@@ -73,14 +73,14 @@ class Appender:
 
     def _place(self, commit: Commit, length: int) -> int:
         """Choose ledger and segment for a frame of that length; returns its first entry id."""
-        current = self._state.open_ledger
-        if current is not None and not self._rollover.is_full(
+        current, rollover = self._state.open_ledger, self._policies.rollover
+        if current is not None and not rollover.is_full(
             current.next_entry_id, current.size_bytes, commit.now_ms - current.opened_ms
         ):
             commit.ledger_id = current.ledger_id
             commit.segment_index = current.segment_index
             commit.offset = current.end_offset
-            if current.end_offset + length > self._rollover.segment_bytes:
+            if current.end_offset + length > rollover.segment_bytes:
                 commit.segment_index += 1
                 self._begin_segment(commit, current.next_entry_id, [current.end_of_segment()])
             return current.next_entry_id

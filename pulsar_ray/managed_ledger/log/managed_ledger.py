@@ -22,6 +22,7 @@ from pulsar_ray.ledger.record_log import RecordLog
 from pulsar_ray.ledger.segment_file import SegmentInfo
 from pulsar_ray.managed_ledger.log.appender import Appender
 from pulsar_ray.managed_ledger.log.commit import AppendResult, Commit, LogFiles
+from pulsar_ray.managed_ledger.log.ledger_policies import LedgerPolicies
 from pulsar_ray.managed_ledger.log.log_recovery import OpenedLog, open_log
 from pulsar_ray.managed_ledger.log.log_state import LogState
 from pulsar_ray.managed_ledger.log.manifest import LedgerInfo
@@ -30,7 +31,6 @@ from pulsar_ray.managed_ledger.log.manifest_log import MANIFEST
 from pulsar_ray.managed_ledger.log.manifest_records import TopicIdentity, to_log
 from pulsar_ray.managed_ledger.log.position_index import IndexPoint
 from pulsar_ray.managed_ledger.log.retention import Retention
-from pulsar_ray.managed_ledger.log.rollover import RolloverPolicy
 from pulsar_ray.managed_ledger.log.time_search import TimeSearch
 from pulsar_ray.model.position import Position
 
@@ -41,15 +41,16 @@ class ManagedLedger:
     """The log of one partition, with its subscription registry and producer incarnations."""
 
     def __init__(self, opened: OpenedLog, files: LogFiles, settings: Settings) -> None:
-        rollover = RolloverPolicy.from_settings(settings)
+        self.policies = LedgerPolicies(settings)
+        """Of the topic; they may change while the log is open."""
         self._files = files
         self._state = LogState(opened, settings)
-        appender = Appender(self._state, files, rollover)
+        appender = Appender(self._state, files, self.policies)
         # Of the appender itself: every message goes through them.
         self.begin_append = appender.begin
         self.finish_append = appender.finish
         self.fail_append = appender.fail
-        self.changes = ManifestChanges(self._state, files, rollover, Retention.from_settings(settings))
+        self.changes = ManifestChanges(self._state, files, self.policies)
         """Subscriptions with their holds, leases, trimming."""
         self.directory = opened.manifest.directory
         self.identity = opened.manifest.identity

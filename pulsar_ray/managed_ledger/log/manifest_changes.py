@@ -10,6 +10,7 @@ from typing import Any
 
 from pulsar_ray.errors import SubscriptionNotFound
 from pulsar_ray.managed_ledger.log.commit import LogFiles, OpenLedger
+from pulsar_ray.managed_ledger.log.ledger_policies import LedgerPolicies
 from pulsar_ray.managed_ledger.log.log_state import LogState
 from pulsar_ray.managed_ledger.log.manifest_change import ManifestChange
 from pulsar_ray.managed_ledger.log.manifest_records import (
@@ -24,7 +25,6 @@ from pulsar_ray.managed_ledger.log.manifest_records import (
     SubscriptionRemoved,
 )
 from pulsar_ray.managed_ledger.log.retention import Retention, ledgers_to_trim
-from pulsar_ray.managed_ledger.log.rollover import RolloverPolicy
 from pulsar_ray.model.position import Position
 
 _IDLE_MS = 60_000
@@ -33,13 +33,10 @@ _IDLE_MS = 60_000
 class ManifestChanges:
     """Begins, finishes and fails changes; several may be under way."""
 
-    def __init__(
-        self, state: LogState, files: LogFiles, rollover: RolloverPolicy, retention: Retention
-    ) -> None:
+    def __init__(self, state: LogState, files: LogFiles, policies: LedgerPolicies) -> None:
         self._state = state
         self._files = files
-        self._rollover = rollover
-        self._retention = retention
+        self._policies = policies
 
     def finish(self, change: ManifestChange) -> Any:
         """The change's run returned: it is durable; returns its result."""
@@ -180,7 +177,7 @@ class ManifestChanges:
             0 if current is None else current.size_bytes,
             holds,
             manifest.leases.values(),
-            retention or self._retention,
+            retention or self._policies.retention,
             now_ms,
         )
         ids = [ledger.ledger_id for ledger in going]
@@ -195,7 +192,7 @@ class ManifestChanges:
 
     def _is_idle(self, current: OpenLedger, holds: list[Position], now_ms: int) -> bool:
         return (
-            now_ms - current.opened_ms >= self._rollover.min_ms
+            now_ms - current.opened_ms >= self._policies.rollover.min_ms
             and now_ms - current.last_append_ms >= _IDLE_MS
             and all(hold >= self._state.last_position for hold in holds)
         )

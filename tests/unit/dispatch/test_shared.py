@@ -311,3 +311,38 @@ def test_another_type_is_refused_until_all_have_left() -> None:
     rig.dispatcher.remove_consumer(1, Departure.CLOSED)
     rig.add(2, credit=10, consumer_type=ConsumerType.Exclusive)
     assert rig.told() == [(2, 0, ((0, 1),))]
+
+
+def test_raising_or_removing_a_limit_lets_go_on_what_it_held_back() -> None:
+    settings = DispatchSettings(max_unacked_messages_per_consumer=10)
+    rig = Rig([1] * 100, settings)
+    rig.add(1, credit=1000)
+    assert rig.shares() == {1: 10}
+    settings.max_unacked_messages_per_consumer = 12
+    rig.dispatcher.settings_changed()
+    assert rig.shares() == {1: 2}
+    settings.max_unacked_messages_per_consumer, settings.max_unacked_messages_per_subscription = 0, 20
+    rig.dispatcher.settings_changed()
+    assert rig.shares() == {1: 8}
+    settings.max_unacked_messages_per_subscription = 22
+    rig.dispatcher.settings_changed()
+    assert rig.shares() == {1: 2}
+    settings.max_unacked_messages_per_subscription = 0
+    rig.dispatcher.settings_changed()
+    assert rig.shares() == {1: 78}
+    assert not rig.dispatcher.is_blocked_on_unacked
+
+
+def test_lowering_a_limit_takes_nothing_back() -> None:
+    settings = DispatchSettings()
+    rig = Rig([1] * 30, settings)
+    rig.add(1, credit=20)
+    assert rig.shares() == {1: 20}
+    settings.max_unacked_messages_per_consumer = 10
+    rig.dispatcher.settings_changed()
+    rig.report(1, 1000)
+    assert rig.shares() == {}
+    rig.dispatcher.acknowledge(1, [(1, 0, 13)])
+    assert rig.shares() == {}, "6 are left, more than half of 10"
+    rig.dispatcher.acknowledge(1, [(1, 14, 14)])
+    assert rig.shares() == {1: 5}

@@ -1,0 +1,52 @@
+"""The settings that hold for one topic's actor: the broker's, overridden by the topic's policies."""
+
+from __future__ import annotations
+
+import logging
+
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import InvalidConfiguration
+from pulsar_ray.model.policies import NO_POLICIES, PolicyUpdate
+
+logger = logging.getLogger(__name__)
+
+
+class PoliciesInForce:
+    """Takes updates in whatever order they come; belongs to the owner loop.
+
+    An actor that Ray has restarted has the policies of when it was created (`is_stale`). Until the controller
+    has answered it what holds now, it deletes nothing: another policy might keep it. The same holds while
+    its policies contradict the broker's own settings.
+    """
+
+    def __init__(
+        self, broker: Settings, update: PolicyUpdate = NO_POLICIES, *, is_stale: bool = False
+    ) -> None:
+        self._broker = broker
+        self.settings = broker
+        """Of the topic; another object after each change."""
+        self.version = -1
+        self.may_delete = False
+        """Whether the policies are those that hold now."""
+        try:
+            self.take(update)
+        except InvalidConfiguration as error:
+            # Dying would only make Ray restart the actor for ever.
+            logger.error("the policies of this topic are not in force, and nothing is deleted: %s", error)
+        else:
+            self.may_delete = not is_stale
+
+    def take(self, update: PolicyUpdate) -> bool:
+        """Let an update hold from now on; returns False for a late or repeated one.
+
+        Raises InvalidConfiguration for overrides that the settings refuse: the former ones hold, and nothing
+        is deleted.
+        """
+        if update.version > self.version:
+            self.may_delete = False
+            self.settings = self._broker.replace(**update.overrides) if update.overrides else self._broker
+            self.version = update.version
+            self.may_delete = True
+            return True
+        self.may_delete |= update.version == self.version
+        return False
