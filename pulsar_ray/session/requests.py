@@ -370,9 +370,14 @@ class Pong(NamedTuple):
 
 
 class MovedNotice(NamedTuple):
-    """Actor to client: resolve and attach again."""
+    """Actor to client: the actor has gone; resolve and attach again.
+
+    `is_asleep`: with all its state on disk, because nobody used it; it is started again once it is resolved.
+    Harmless when it is lost: the carrier is closed behind it.
+    """
 
     reason: str
+    is_asleep: bool = False
 
 
 Request = (

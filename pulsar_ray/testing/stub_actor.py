@@ -21,6 +21,7 @@ from pulsar_ray.broker.partition.partition_server import PartitionServer
 from pulsar_ray.broker.serving.owner_loop import DiskThread, OwnerLoop
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
+from pulsar_ray.broker.serving.sleeper import Retired, Sleeper, SleepingServer
 from pulsar_ray.broker.subscription.cursor_flusher import CursorFlusher
 from pulsar_ray.broker.subscription.dispatcher_server import DispatcherServer
 from pulsar_ray.broker.subscription.dispatcher_start import start_dispatcher
@@ -138,6 +139,37 @@ class StubActor:
             self.in_force.take(update)
         else:
             await self.server.apply_policies(update)
+
+    # --- sleeping ------------------------------------------------------------------------------------------
+
+    def _sleeping_server(self) -> SleepingServer | None:
+        """The server, once it serves."""
+        raise NotImplementedError
+
+    def retire(self, *, with_clients: bool, timeout_s: float = _START_TIMEOUT_S) -> Retired | None:
+        """Put the actor to sleep if nothing is under way; it ends then."""
+        server = self._sleeping_server()
+        if server is None or self.is_dead:
+            return None
+        sleeper = Sleeper(server, self.host, self.clock, self.owner.loop, 0, lambda _: None)
+        try:
+            retired: Retired | None = self.result(
+                self.submit(lambda: sleeper.retire(0, with_clients=with_clients)), timeout_s
+            )
+        except NotConnected:
+            return None
+        if retired is not None:
+            self._end_retired()
+        return retired
+
+    def _end_retired(self) -> None:
+        with self._lock:
+            if self.is_dead:
+                return
+            self.is_dead = True
+        self._end_disks()
+        self.owner.stop()
+        self._ended.set()
 
     # --- ending --------------------------------------------------------------------------------------------
 
@@ -269,6 +301,9 @@ class StubPartition(StubActor):
         assert self.server is not None
         return {**await self.server.gather_stats(), "pid": os.getpid()}
 
+    def _sleeping_server(self) -> SleepingServer | None:
+        return self.server
+
     def _disks(self) -> list[DiskThread]:
         return [self.server._disk] if self.server is not None else []  # noqa: SLF001
 
@@ -319,6 +354,9 @@ class StubDispatcher(StubActor):
         assert self.server is not None
         await self.server.look_around()
         return {**self.server.stats(), "pid": os.getpid()}
+
+    def _sleeping_server(self) -> SleepingServer | None:
+        return self.server
 
     def serves(self, timeout_s: float) -> bool:
         """Whether its subscription is there; waits while it starts."""
@@ -394,6 +432,9 @@ class StubNonPersistentPartition(StubActor):
     async def stats(self) -> dict[str, Any]:
         assert self.server is not None
         return {**self.server.stats(), "pid": os.getpid()}
+
+    def _sleeping_server(self) -> SleepingServer | None:
+        return self.server
 
     def _disks(self) -> list[DiskThread]:
         return []

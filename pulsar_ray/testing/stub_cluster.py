@@ -435,6 +435,28 @@ class StubCluster:
         if actor is not None:
             actor.kill()
 
+    def put_to_sleep(self, topic: str, *, with_clients: bool = False) -> bool:
+        """Let the actors of a partition leave that may; True if the partition's own did.
+
+        Those of subscriptions leave first. They start again when they are asked for.
+        """
+        partition = TopicName.parse(topic).full
+        with self._lock:
+            dispatchers = [
+                address
+                for address in self._actors
+                if parse_dispatcher_name(address) and _topic_of(address) == partition
+            ]
+            have_left = [self._slept(address, with_clients=with_clients) for address in dispatchers]
+            return all(have_left) and self._slept(partition_name(partition), with_clients=with_clients)
+
+    def _slept(self, address: str, *, with_clients: bool) -> bool:
+        actor = self._actors.get(address)
+        if actor is None or actor.is_dead or actor.retire(with_clients=with_clients) is None:
+            return False
+        del self._actors[address]
+        return True
+
     def allow(self, address: str) -> None:
         """An actor that was kept down may start again."""
         self._kept_down.discard(address)

@@ -335,7 +335,9 @@ class ActorLink:
         finally:
             with self._state:
                 self._is_losing = False
-                self._start_attaching()
+                if self._endpoints:
+                    # Nobody else uses the link just now; it must not keep the actor from sleeping.
+                    self._start_attaching()
 
     def _start_attaching(self) -> None:
         """Start an attempt to attach, unless one runs; called with the state lock held."""

@@ -44,6 +44,11 @@ class ConnectedProducers:
         self._made_up_names = 0
         self.by_name: dict[str, ProducerEndpoint] = {}
 
+    @property
+    def admitted(self) -> int:
+        """Rises with each block that a connected producer sends, whatever becomes of it."""
+        return sum(producer.next_seq for producer in self.by_name.values())
+
     def holder_beside(self, session: Session, name: str | None) -> Session | None:
         """Return the other session that holds a producer's name, if one does."""
         held = self.by_name.get(name) if name else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from pulsar_ray.broker.partition.connected_producers import ConnectedProducers
@@ -21,6 +21,7 @@ from pulsar_ray.broker.partition.push_followers import PushFollowers, messages_o
 from pulsar_ray.broker.partition.waiting_blocks import WaitingBlocks
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
+from pulsar_ray.broker.serving.sleeper import Retired
 from pulsar_ray.clock import Clock
 from pulsar_ray.errors import InvalidConfiguration, OperationNotSupported, PulsarException
 from pulsar_ray.managed_ledger.log.memory_log import NOT_STORED, Blocks, MemoryLog
@@ -44,6 +45,8 @@ T = TypeVar("T")
 
 class NonPersistentPartitionServer:
     """Serves one partition's sessions; entries that followers cannot take are dropped and counted."""
+
+    can_park = True
 
     def __init__(
         self,
@@ -78,6 +81,7 @@ class NonPersistentPartitionServer:
             on_fatal=on_fatal,
         )
         self._drops: dict[int, Drops] = {}
+        self._uses = 0
         host.serve(self)
 
     # --- sessions ---------------------------------------------------------------------------------
@@ -100,12 +104,14 @@ class NonPersistentPartitionServer:
             case Follow():
                 self.followers.follow(session, request)
             case OpenProducer(request_id):
+                self._uses += 1
                 try:
                     reply: Request = self.producers.open(session, request)
                 except PulsarException as error:
                     reply = Failed(request_id, type(error).__name__, error.text)
                 session.send(encode_request(reply))
             case CloseEndpoint(request_id, endpoint_id):
+                self._uses += 1
                 self._close_endpoint(session, endpoint_id)
                 session.send(encode_request(Done(request_id)))
             case Call(request_id, _, method, arguments):
@@ -197,6 +203,19 @@ class NonPersistentPartitionServer:
     async def gather_stats(self) -> dict[str, Any]:
         """As `stats`: there are no cursors to read first."""
         return self.stats()
+
+    # --- sleeping ---------------------------------------------------------------------------------
+
+    def activity(self) -> Hashable | None:
+        """See `SleepingServer.activity`."""
+        return self._uses, len(self.producers.by_name), self.producers.admitted
+
+    async def settle(self) -> None:
+        """Do nothing: nothing is kept."""
+
+    async def fall_asleep(self) -> Retired:
+        """Do nothing: time brings nothing to a topic that stores nothing."""
+        return Retired()
 
     async def close(self) -> None:
         """There is nothing to write."""

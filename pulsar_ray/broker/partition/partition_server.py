@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from pulsar_ray.broker.partition.waiting_blocks import WaitingBlocks
 from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
+from pulsar_ray.broker.serving.sleeper import Retired
 from pulsar_ray.clock import Clock
 from pulsar_ray.errors import (
     DiskSpaceLow,
@@ -40,6 +41,7 @@ from pulsar_ray.errors import (
 from pulsar_ray.managed_ledger.cursor.cursor_directories import remove_forgotten
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.manifest_records import Subscription
+from pulsar_ray.managed_ledger.store.wake_times import write_wake_time
 from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.model.position import Position
 from pulsar_ray.session.requests import (
@@ -63,6 +65,8 @@ STATS_SLICE = 100
 
 class PartitionServer:
     """Serves one partition's sessions; `on_fatal` ends the process (a fenced owner must not go on)."""
+
+    can_park = True
 
     def __init__(
         self,
@@ -102,6 +106,7 @@ class PartitionServer:
             on_fatal=on_fatal,
         )
         self._on_fatal = on_fatal
+        self._uses = 0
         self._writer = ManifestWriter(ledger, loop, self._disk, on_fatal)
         self.calls = PartitionCalls(ledger, self._writer, self._disk, clock)
         self._holds = ReportedHolds(ledger.changes, self._writer, loop)
@@ -149,8 +154,10 @@ class PartitionServer:
             case MoveHold(number, ledger_id, entry_id):
                 self._holds.moved(number, Position(ledger_id, entry_id))
             case OpenProducer():
+                self._uses += 1
                 self._open_producer(session, request)
             case CloseEndpoint(request_id, endpoint_id):
+                self._uses += 1
                 self._close_endpoint(session, endpoint_id)
                 session.send(encode_request(Done(request_id)))
             case Call():
@@ -245,6 +252,8 @@ class PartitionServer:
         """Answer a control call (see `PartitionCalls`) over a session or the actor handle."""
         # The answer must come behind the commits that followers have not been sent yet.
         self.followers.send_held()
+        # Stats have the dispatchers ask for the last message: they keep nobody awake.
+        self._uses += name != "last_message"
         return await self.calls.call(name, arguments)
 
     def stats(self) -> dict[str, Any]:
@@ -273,6 +282,32 @@ class PartitionServer:
             "subscriptions": describe_subscriptions(subscriptions, self._cursors, followed),
             "diskLow": self._is_disk_low,
         }
+
+    # --- sleeping ---------------------------------------------------------------------------------
+
+    def activity(self) -> Hashable | None:
+        """See `SleepingServer.activity`; dispatchers that follow do not count."""
+        if not (self.intake.is_idle and self._in_force.may_delete):
+            # A partition that does not know yet what it may delete cannot say when to be woken for it.
+            return None
+        return self._uses, len(self.producers.by_name), self.producers.admitted, self.intake.commits
+
+    async def settle(self) -> None:
+        """Write the holds that were reported, and delete what nobody needs any more."""
+        await self._holds.write_now()
+        await self._writer.durable(self.ledger.changes.trim(self._clock.now_ms(), is_leaving=True))
+
+    async def fall_asleep(self) -> Retired:
+        """Close the log, and leave a note when trimming will be due."""
+        self.ledger.changes.end_log()
+        wake_at_ms = self.ledger.changes.next_trim_ms()
+        await self._disk.run(lambda: write_wake_time(Path(self.ledger.directory), wake_at_ms))
+        await self.close()
+        return Retired(wake_at_ms)
+
+    async def trim_now(self) -> None:
+        """Delete what nobody needs any more; may be repeated."""
+        await self.settle()
 
     async def close(self) -> None:
         """Write what is pending, then release the directory."""

@@ -115,6 +115,11 @@ class PublishIntake:
         self.traffic = IncomingTraffic(clock.monotonic_ms())
         self.commits = 0
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no block is admitted that is not answered yet."""
+        return not (self._committing or self._turn_scheduled or self._waiting.size_bytes)
+
     # --- admission --------------------------------------------------------------------------------
 
     def publish(

@@ -45,6 +45,13 @@ class ReportedHolds:
                 refused = functools.partial(self._keep, number, position)
                 self._writer.submit(self._changes.move_hold(number, position), refused)
 
+    async def write_now(self) -> None:
+        """Write what was reported by now, durably. Raises BrokerPersistenceError."""
+        reported, self._reported = self._reported, {}
+        for number, position in reported.items():
+            if self._changes.has_subscription(number):
+                await self._writer.durable(self._changes.move_hold(number, position))
+
     def _keep(self, number: int, position: Position) -> None:
         """Write a refused hold later, unless it has moved on by then."""
         self._reported.setdefault(number, position)

@@ -17,7 +17,13 @@ from typing import Any, Protocol
 from pulsar_ray.broker.serving.tunnel_carrier import TunnelCarrier
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import PulsarException, ServiceUnitNotReady, SessionLost, UnsupportedVersionError
+from pulsar_ray.errors import (
+    Moved,
+    PulsarException,
+    ServiceUnitNotReady,
+    SessionLost,
+    UnsupportedVersionError,
+)
 from pulsar_ray.lane.hello import HelloFields, SessionDecision
 from pulsar_ray.lane.limits import LaneLimits
 from pulsar_ray.lane.server import LaneServer
@@ -28,6 +34,7 @@ from pulsar_ray.session.requests import (
     PROTOCOL_VERSION,
     Done,
     Failed,
+    MovedNotice,
     Ping,
     Pong,
     Request,
@@ -40,6 +47,9 @@ logger = logging.getLogger(__name__)
 
 TICK_S = 1.0
 STOPPED_LOOK_S = 0.1
+NOTICE_WAIT_S = 1.0
+"""Time in which tunnels fetch the notice that their actor has gone to sleep."""
+NOTICE_LOOK_S = 0.02
 
 
 class SessionServer(Protocol):
@@ -252,6 +262,32 @@ class SessionHost:
         if self._server is not None:
             self._server.tick()
 
+    @property
+    def clients(self) -> int:
+        """The number of sessions in which something is open."""
+        return sum(bool(session.endpoints) for session in self.sessions)
+
+    def retire(self) -> None:
+        """Refuse every attach with Moved from now on, and every packet.
+
+        Clients are sent that their actor has gone to sleep. Nothing of what they hold is given to others, as
+        it would be if their sessions ended.
+        """
+        self._server = _Asleep()
+        for session in self.sessions:
+            session.send(encode_request(MovedNotice("it went to sleep", is_asleep=True)))
+
+    async def let_go(self) -> None:
+        """Close every carrier after `retire`, once the notice is on its way."""
+        carriers = [session.carrier for session in self.sessions]
+        tunnels = [carrier for carrier in carriers if isinstance(carrier, TunnelCarrier)]
+        deadline = self._loop.time() + NOTICE_WAIT_S
+        while tunnels and self._loop.time() < deadline:
+            tunnels = [tunnel for tunnel in tunnels if tunnel.has_waiting]
+            # The last answer also needs a moment until it is out of this process.
+            await asyncio.sleep(NOTICE_LOOK_S)
+        await self.close()
+
     def describe(self) -> list[dict[str, Any]]:
         """Each session's client and carrier, for stats."""
         return [
@@ -267,3 +303,19 @@ class SessionHost:
             if session.carrier is not None:
                 session.carrier.close(SessionLost("the actor is stopping"))
         await self.lanes.close()
+
+
+class _Asleep:
+    """The server of an actor that goes to sleep: it takes nothing any more."""
+
+    def attach_details(self) -> dict[str, Any]:
+        raise Moved("the actor has gone to sleep: resolve its topic again")
+
+    def on_request(self, session: Session, request: Request, body: memoryview) -> None:
+        """Drop a packet: its client repeats it where it attaches next."""
+
+    def on_session_ended(self, session: Session, crashed: bool) -> None:
+        """Keep what the session's client holds."""
+
+    def tick(self) -> None:
+        """Do nothing."""

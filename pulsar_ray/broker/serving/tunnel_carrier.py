@@ -36,6 +36,11 @@ class TunnelCarrier:
         """Bytes that wait for a call or for its confirmation."""
         return self._end.unconfirmed_bytes
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether packets wait that no call has fetched yet."""
+        return self._error is None and self._end.has_outgoing
+
     def send(self, buffers: Sequence[Any]) -> None:
         """Queue one packet for the next call."""
         if self._error is None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Any
 
 from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
+from pulsar_ray.broker.serving.sleeper import Retired
 from pulsar_ray.broker.subscription.consumers.consumer_calls import ConsumerCalls
 from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint
 from pulsar_ray.broker.subscription.consumers.early_acknowledgments import EarlyAcknowledgments, reach_of
@@ -82,6 +83,8 @@ class DispatcherServer:
         self._early = EarlyAcknowledgments(subscriptions.learn_end, host.spawn)
         self.is_removed = False
         self._removing = asyncio.Lock()
+        self._uses = 0
+        self.can_park = subscriptions.can_park
 
     async def start(self) -> None:
         """Open the subscriptions, and serve. Raises refusals of the partition or of the cursor."""
@@ -123,6 +126,7 @@ class DispatcherServer:
 
     def on_request(self, session: Session, request: Request, body: memoryview) -> None:
         """Take in one packet of an attached session."""
+        self._uses += 1
         match request:
             case Credit() | Acknowledge() | NegativeAcknowledge() | RedeliverUnacknowledged():
                 self._on_consumer_request(session, request)
@@ -241,6 +245,7 @@ class DispatcherServer:
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:
         """Carry out an administrator's call (see `SubscriptionAdmin`) over the actor handle."""
+        self._uses += 1
         if not self._request.durable:
             raise InvalidConfiguration(
                 "non-durable subscriptions are not administered: they end by themselves"
@@ -297,6 +302,25 @@ class DispatcherServer:
         self._settings.take(self._in_force.settings)
         for subscription in self._served.values():
             subscription.settings_changed()
+
+    # --- sleeping ---------------------------------------------------------------------------------
+
+    def activity(self) -> Hashable | None:
+        """See `SleepingServer.activity`."""
+        if self._opens or self._early.are_waiting or self._removing.locked():
+            return None
+        if any(subscription.is_busy for subscription in self._served.values()):
+            return None
+        return self._uses, self._host.clients, self.subscriptions.log_end
+
+    async def settle(self) -> None:
+        """Make cursors durable, and the partition know how far they are."""
+        await self.subscriptions.settle()
+
+    async def fall_asleep(self) -> Retired:
+        """Close the cursors; the partition keeps watch over what time brings."""
+        await self.close()
+        return Retired()
 
     # --- stats, closing ---------------------------------------------------------------------------
 

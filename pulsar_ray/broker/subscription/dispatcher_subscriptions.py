@@ -26,6 +26,9 @@ class DispatcherSubscriptions(Protocol):
     log_end: Position
     """The last entry that this dispatcher knows to be durable."""
 
+    can_park: bool
+    """Whether consumers lose nothing while the dispatcher sleeps."""
+
     @property
     def progress(self) -> DeliveryProgress:
         """Answers consumers how far their topic is."""
@@ -75,6 +78,9 @@ class DispatcherSubscriptions(Protocol):
 
     def stats(self) -> dict[str, dict[str, Any]]:
         """Describe each subscription by its name."""
+
+    async def settle(self) -> None:
+        """Make cursors durable, and the partition know of it. Raises BrokerPersistenceError."""
 
     def leave(self) -> None:
         """Follow the partition no longer."""

@@ -249,6 +249,14 @@ class ServedSubscription:
         self._feeder.extend_ledgers()
 
     @property
+    def is_busy(self) -> bool:
+        """Whether consumers are awaited, or connected ones have something to get or hold."""
+        core = self.core
+        if core.next_deadline() is not None:
+            return True
+        return bool(self.consumers) and (core.blocks.unacked_messages > 0 or bool(self.turn.has_work))
+
+    @property
     def waits_for_entries(self) -> bool:
         """Whether somebody is connected who has had room for new entries lately."""
         return bool(self.consumers) and not self.turn.is_satisfied

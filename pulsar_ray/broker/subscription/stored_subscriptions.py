@@ -33,6 +33,8 @@ _FOLLOWER_NUMBERS = itertools.count(1 << 40)
 class StoredSubscriptions:
     """Follows the partition's log, and feeds a durable subscription or readers from it."""
 
+    can_park = True
+
     def __init__(
         self, request: SubscriptionRequest, context: DispatcherContext, partition: PartitionLink
     ) -> None:
@@ -188,6 +190,13 @@ class StoredSubscriptions:
 
     def stats(self) -> dict[str, dict[str, Any]]:
         return {name: subscription.stats() for name, subscription in self._served.items()}
+
+    async def settle(self) -> None:
+        for subscription in self._served.values():
+            await subscription.flushed(subscription.core.cursor.version)
+        # The answer comes behind the reports of mark-delete positions. Without it entries are kept longer.
+        with contextlib.suppress(PulsarException, asyncio.TimeoutError):
+            await within(self._partition.call_once("last_message", {}), LOOK_DEADLINE_S)
 
     # --- leaving ----------------------------------------------------------------------------------
 

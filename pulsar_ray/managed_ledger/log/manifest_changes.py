@@ -6,12 +6,14 @@ Touches no disk.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 from pulsar_ray.errors import SubscriptionNotFound
 from pulsar_ray.managed_ledger.log.commit import LogFiles, OpenLedger
 from pulsar_ray.managed_ledger.log.ledger_policies import LedgerPolicies
 from pulsar_ray.managed_ledger.log.log_state import LogState
+from pulsar_ray.managed_ledger.log.manifest import LedgerInfo
 from pulsar_ray.managed_ledger.log.manifest_change import ManifestChange
 from pulsar_ray.managed_ledger.log.manifest_records import (
     HoldMoved,
@@ -24,7 +26,7 @@ from pulsar_ray.managed_ledger.log.manifest_records import (
     Subscription,
     SubscriptionRemoved,
 )
-from pulsar_ray.managed_ledger.log.retention import Retention, ledgers_to_trim
+from pulsar_ray.managed_ledger.log.retention import Retention, ledgers_to_trim, next_trim_ms
 from pulsar_ray.model.position import Position
 
 _IDLE_MS = 60_000
@@ -152,29 +154,36 @@ class ManifestChanges:
 
     # ---- trimming
 
-    def trim(self, now_ms: int, retention: Retention | None = None) -> ManifestChange | None:
+    def trim(
+        self, now_ms: int, retention: Retention | None = None, *, is_leaving: bool = False
+    ) -> ManifestChange | None:
         """Delete ledgers at the front that nobody needs; the result is their ids.
 
         None: nothing to do.
 
         It also ends expired leases, and an idle open ledger that everybody has consumed, so that a later trim
-        can take it.
+        can take it. An owner that is leaving ends a consumed ledger whatever its age, and takes it at once.
         """
         state = self._state
-        manifest, current = state.manifest, state.open_ledger
-        holds = [s.hold for s in manifest.subscriptions.values() if s.is_durable]
-        holds += [change.hold for change in state.unfinished if change.hold is not None]
+        manifest = state.manifest
+        holds = self._holds()
+        if is_leaving and holds and state.in_flight is None and min(holds) >= state.last_position:
+            self.end_log()
+        current = state.open_ledger
         records: list[ManifestRecord] = [
             LeaseEnded(lease.lease_id) for lease in manifest.leases.values() if lease.expires_ms <= now_ms
         ]
         leaving = state.leaving()
+        closed = [
+            ledger
+            for ledger in manifest.ledgers.values()
+            if ledger.closed_ms and ledger.ledger_id not in leaving
+        ]
+        old = list(takewhile(lambda ledger: self._may_go(ledger, holds, now_ms), closed))
+        younger_bytes = sum(ledger.size_bytes for ledger in closed[len(old) :])
         going = ledgers_to_trim(
-            [
-                ledger
-                for ledger in manifest.ledgers.values()
-                if ledger.closed_ms and ledger.ledger_id not in leaving
-            ],
-            0 if current is None else current.size_bytes,
+            old,
+            younger_bytes + (0 if current is None else current.size_bytes),
             holds,
             manifest.leases.values(),
             retention or self._policies.retention,
@@ -189,6 +198,35 @@ class ManifestChanges:
             records[:0] = state.ended
             state.ended = []
         return self._begin(records, ids, deleted=ids) if records else None
+
+    def _holds(self) -> list[Position]:
+        """The holds of all durable subscriptions, those on their way included."""
+        holds = [s.hold for s in self._state.manifest.subscriptions.values() if s.is_durable]
+        return holds + [change.hold for change in self._state.unfinished if change.hold is not None]
+
+    def end_log(self) -> None:
+        """End the open ledger for an owner that leaves; no append is under way."""
+        current = self._state.open_ledger
+        if current is not None:
+            self._state.end_open_ledger(current.last_append_ms)
+
+    def next_trim_ms(self) -> int | None:
+        """Return when an ended log will have something to trim; None: never."""
+        ledgers = list(self._state.manifest.ledgers.values())
+        holds = self._holds()
+        leases = self._state.manifest.leases.values()
+        due_ms = next_trim_ms(ledgers, holds, leases, self._policies.retention)
+        if due_ms is None or holds:
+            return due_ms
+        return max(due_ms, ledgers[0].opened_ms + self._policies.rollover.min_ms)
+
+    def _may_go(self, ledger: LedgerInfo, holds: list[Position], now_ms: int) -> bool:
+        """Whether a closed ledger is old enough to be deleted.
+
+        A log that nobody has subscribed to keeps its last messages for the least age of a full ledger, also
+        if an owner that left ended the ledger early: somebody may just be about to subscribe.
+        """
+        return bool(holds) or not 0 <= now_ms - ledger.opened_ms < self._policies.rollover.min_ms
 
     def _is_idle(self, current: OpenLedger, holds: list[Position], now_ms: int) -> bool:
         return (

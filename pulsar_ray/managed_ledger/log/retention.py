@@ -60,3 +60,30 @@ def ledgers_to_trim(
             break
         going.append(ledger)
     return going
+
+
+def next_trim_ms(
+    ledgers: Sequence[LedgerInfo],
+    holds: Iterable[Position],
+    leases: Iterable[Lease],
+    retention: Retention,
+) -> int | None:
+    """Return when a log's first ledger may be deleted if nothing is added; None: never.
+
+    All ledgers are closed, and what could go by now is gone.
+    """
+    hold = min(holds, default=None)
+    if not ledgers or (hold is not None and ledgers[0].last_position > hold):
+        return None
+    first = ledgers[0]
+    covering = [
+        lease.expires_ms
+        for lease in leases
+        if lease.first_ledger_id <= first.ledger_id <= lease.last_ledger_id
+    ]
+    rest = sum(ledger.size_bytes for ledger in ledgers[1:])
+    is_over = 0 <= retention.size_bytes <= rest
+    if not is_over and retention.time_ms < 0:
+        return None
+    is_due_ms = 0 if is_over else first.closed_ms + retention.time_ms + 1
+    return max(is_due_ms, *covering) if covering else is_due_ms

@@ -34,6 +34,11 @@ class EarlyAcknowledgments:
         """Done once those that wait are, and with them all before."""
         self._is_looking = False
 
+    @property
+    def are_waiting(self) -> bool:
+        """Whether some are not done yet."""
+        return self._is_looking
+
     def add(self, acknowledge: Callable[[], None]) -> None:
         """Call `acknowledge` once the log's end is known; at once if too many wait.
 

@@ -51,6 +51,7 @@ class PassingSubscriptions:
     subscription is there as long as its dispatcher is, and begins with what is published next.
     """
 
+    can_park = False
     directory = ""
     reach = ("", "")
     progress = PassingProgress()
@@ -161,6 +162,9 @@ class PassingSubscriptions:
 
     def stats(self) -> dict[str, dict[str, Any]]:
         return {name: passing.stats() for name, passing in self._passing.items()}
+
+    async def settle(self) -> None:
+        """Do nothing: nothing is kept."""
 
     # --- leaving ----------------------------------------------------------------------------------
 

@@ -1,0 +1,131 @@
+"""Actors that went to sleep come back as if they had never left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pulsar_ray.client.client import Client
+from pulsar_ray.client.consumer.consumer import Consumer
+from pulsar_ray.errors import TopicNotFound
+from pulsar_ray.model.enums import ConsumerType
+from tests.conformance.broker import EARLIEST, WAIT_MS, Broker, numbers, receive, values
+
+Quiet = Callable[[Consumer], None]
+Make = Callable[..., Broker]
+
+
+def test_what_was_not_acknowledged_comes_after_the_sleep(
+    broker: Broker, client: Client, assert_quiet: Quiet
+) -> None:
+    topic = broker.topic()
+    consumer = client.subscribe(topic, "s", ConsumerType.Shared, initial_position=EARLIEST)
+    producer = client.create_producer(topic)
+    for value in numbers(0, 10):
+        producer.send(value)
+    for message in receive(consumer, 10):
+        if int(message.data()) % 2:
+            consumer.acknowledge(message)
+    producer.close()
+    consumer.close()
+    assert broker.cluster.put_to_sleep(topic)
+    producer = client.create_producer(topic)
+    producer.send(b"after")
+    consumer = client.subscribe(topic, "s", ConsumerType.Shared)
+    assert sorted(values(consumer, 6)) == [*numbers(0, 10)[::2], b"after"]
+    assert_quiet(consumer)
+
+
+def test_delivery_counts_survive_the_sleep(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    consumer = client.subscribe(
+        topic,
+        "s",
+        ConsumerType.Shared,
+        initial_position=EARLIEST,
+        negative_ack_redelivery_delay_ms=10,
+    )
+    client.create_producer(topic).send(b"x")
+    for count in range(2):
+        message = consumer.receive(WAIT_MS)
+        assert message.redelivery_count() == count
+        consumer.negative_acknowledge(message)
+    assert consumer.receive(WAIT_MS).redelivery_count() == 2
+    client.close()
+    assert broker.cluster.put_to_sleep(topic)
+    again = broker.client().subscribe(topic, "s", ConsumerType.Shared)
+    assert again.receive(WAIT_MS).redelivery_count() >= 2
+
+
+def test_nobody_sleeps_with_clients_attached(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    consumer = client.subscribe(topic, "s")
+    assert not broker.cluster.put_to_sleep(topic)
+    consumer.close()
+    producer = client.create_producer(topic)
+    assert not broker.cluster.put_to_sleep(topic)
+    producer.close()
+    assert broker.cluster.put_to_sleep(topic)
+
+
+def test_a_link_that_nobody_uses_wakes_nobody(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    consumer, producer = client.subscribe(topic, "s"), client.create_producer(topic)
+    producer.send(b"0")
+    assert values(consumer, 1, acknowledge=True) == [b"0"]
+    consumer.close()
+    producer.close()
+    addresses = set(broker.cluster.addresses)
+    assert broker.cluster.put_to_sleep(topic)
+    assert len(addresses - set(broker.cluster.addresses)) == 2
+    # Another topic is served meanwhile, over links of the same client.
+    other = broker.topic()
+    client.create_producer(other).send(b"1")
+    assert values(client.subscribe(other, "s", initial_position=EARLIEST), 1) == [b"1"]
+    assert not any(topic in address for address in broker.cluster.addresses)
+
+
+def test_a_deleted_topic_does_not_come_back_from_its_sleep(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    client.create_producer(topic).close()
+    assert broker.cluster.put_to_sleep(topic)
+    broker.cluster.delete_topic(topic)
+    with pytest.raises(TopicNotFound):
+        broker.cluster.resolve(topic, create=False, timeout_s=5)
+
+
+def test_a_repeated_block_is_known_after_the_sleep(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    producer = client.create_producer(topic)
+    for value in numbers(0, 5):
+        producer.send(value)
+    producer.close()
+    for number in range(5, 8):
+        assert broker.cluster.put_to_sleep(topic)
+        producer = client.create_producer(topic)
+        producer.send(b"%06d" % number)
+        producer.close()
+    assert broker.stored(topic) == numbers(0, 8)
+
+
+def test_consumed_messages_are_deleted_when_the_topic_falls_asleep(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic)
+    for value in numbers(0, 5):
+        producer.send(value)
+    consumer.acknowledge_cumulative(receive(consumer, 5)[-1])
+    producer.close()
+    consumer.close()
+    assert broker.cluster.put_to_sleep(topic)
+    assert broker.stored(topic) == []
+
+
+def test_messages_without_a_subscription_outlast_the_sleep(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    producer = client.create_producer(topic)
+    producer.send(b"kept")
+    producer.close()
+    assert broker.cluster.put_to_sleep(topic)
+    assert values(client.subscribe(topic, "s", initial_position=EARLIEST), 1) == [b"kept"]
