@@ -8,6 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from pulsar_ray.admin.namespaces import Namespaces
+from pulsar_ray.admin.tenants import Tenants
 from pulsar_ray.admin.topics import Topics
 from pulsar_ray.client.endpoint.ending import Ending
 from pulsar_ray.client.options.checks import check_seconds
@@ -45,6 +47,8 @@ class Admin:
         self._connected: Connected | None = None
         self._ending = Ending("admin")
         self.topics = Topics(self)
+        self.namespaces = Namespaces(self)
+        self.tenants = Tenants(self)
 
     @classmethod
     def _on(cls, cluster: Cluster, **arguments: Any) -> Admin:

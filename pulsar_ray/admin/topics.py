@@ -6,6 +6,7 @@ import builtins
 from collections.abc import Mapping
 from typing import Any
 
+from pulsar_ray.admin.policies import Policies
 from pulsar_ray.admin.topic_calls import Broker, TopicCalls
 from pulsar_ray.admin.topic_growth import TopicGrowth, check_partitions
 from pulsar_ray.admin.topic_inspection import TopicInspection
@@ -14,6 +15,7 @@ from pulsar_ray.client.options.checks import check_flag, check_text
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.errors import InvalidTopicName, NotAllowedError, PulsarException, TopicNotFound
 from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.model.policies import TOPIC
 from pulsar_ray.model.topic_name import TopicName, is_namespace
 
 
@@ -32,6 +34,8 @@ class Topics:
         self._growth = TopicGrowth(self._calls)
         self._inspection = TopicInspection(self._calls)
         self._subscriptions = TopicSubscriptions(self._calls)
+        self.policies = Policies(broker, TOPIC)
+        """They override the namespace's policies and the broker's settings for one topic."""
 
     def create_topic(self, topic: str) -> None:
         """Create a topic without partitions. Raises NotAllowedError if it exists, InvalidTopicName."""
@@ -79,24 +83,27 @@ class Topics:
             "delete_topic", full, force, was_done=lambda refused: isinstance(refused, TopicNotFound)
         )
 
-    def list(self, namespace: str = "public/default") -> list[str]:
+    def list(self, namespace: str = "public/default", *, include_system_topic: bool = False) -> list[str]:
         """Full names of the topics of a namespace, sorted; a partitioned topic counts once.
 
-        Raises TopicNotFound if the namespace does not exist.
+        Those that the broker keeps for itself are listed only if asked for. Raises TopicNotFound if the
+        namespace does not exist.
         """
-        return sorted(self.partitions(namespace))
+        return sorted(self.partitions(namespace, include_system_topic=include_system_topic))
 
-    def partitions(self, namespace: str = "public/default") -> dict[str, int]:
-        """The number of partitions of each topic of a namespace.
+    def partitions(
+        self, namespace: str = "public/default", *, include_system_topic: bool = False
+    ) -> dict[str, int]:
+        """The number of partitions of each topic of a namespace, as `list`.
 
-        0 for one that is not partitioned.
-
-        Raises TopicNotFound if the namespace does not exist.
+        0 for one that is not partitioned. Raises TopicNotFound if the namespace does not exist.
         """
+        check_flag("include_system_topic", include_system_topic)
         check_text("namespace", namespace)
         if not is_namespace(namespace):
             raise InvalidTopicName(f"{namespace!r} is not a namespace: use 'tenant/namespace'")
-        return {name: count for name, count in self._calls.ask_controller("list_topics", namespace)}  # noqa: C416
+        rows = self._calls.ask_controller("list_topics", namespace, include_system_topic)
+        return {name: count for name, count in rows}  # noqa: C416
 
     def get_partitions(self, topic: str) -> int:
         """The number of partitions; 0 for a topic that is not partitioned. Raises TopicNotFound."""

@@ -40,10 +40,15 @@ _COMMANDS = {
     "consume": ("consume", "Show the messages of a subscription."),
     "perf": ("perf", "Measure rates and latencies."),
     "topics": (
-        "topics",
+        "administration.topics",
         "List, create, grow, delete and inspect topics, and administer their subscriptions.",
     ),
-    "stats": ("stats", "Show counters of a topic, or of the broker."),
+    "namespaces": (
+        "administration.namespaces",
+        "Create, list and delete namespaces, and set policies for their topics.",
+    ),
+    "tenants": ("administration.tenants", "Create, list and delete tenants, which namespaces belong to."),
+    "stats": ("administration.stats", "Show counters of a topic, or of the broker."),
     "demo": ("demo", "Send real text through everything, to Spark, and check every line."),
 }
 """Module and one line of help of each command, in the order of `--help`."""

@@ -45,6 +45,6 @@ class StubController:
         """As Controller.delete_topic; nobody is connected, or it does not matter."""
         self._delete(topic)
 
-    def list_topics(self, namespace: str) -> list[tuple[str, int]]:
+    def list_topics(self, namespace: str, include_system: bool = False) -> list[tuple[str, int]]:
         """As Controller.list_topics."""
         return self._topics.topics(namespace)

@@ -12,8 +12,10 @@ from pulsar_ray.cli.target import Target
 from pulsar_ray.client.received.block_rows import BlockRows
 from pulsar_ray.client.received.message import MessageBatchView
 from pulsar_ray.client.received.received_block import ReceivedBlock
+from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException, Result
 from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.model.policies import AppliedPolicy, applied, find_policy
 
 
 @dataclass
@@ -72,10 +74,14 @@ class FakeConsumer:
 
 
 class FakeTopics:
+    policies: FakePolicies
+
     def __init__(self, admin: FakeAdmin) -> None:
         self._admin = admin
 
-    def partitions(self, namespace: str = "public/default") -> dict[str, int]:
+    def partitions(
+        self, namespace: str = "public/default", *, include_system_topic: bool = False
+    ) -> dict[str, int]:
         return self._admin.topic_partitions if namespace == "public/default" else {}
 
     def create_topic(self, topic: str) -> None:
@@ -107,6 +113,45 @@ class FakeTopics:
         return call
 
 
+class FakePolicies:
+    """Policies of the level that a test asks for; `set_values` is what was set."""
+
+    def __init__(self, admin: FakeAdmin, level: str) -> None:
+        self._admin = admin
+        self._level = level
+
+    def list(self, subject: str) -> dict[str, AppliedPolicy]:
+        self._admin.calls.append(("policies", subject))
+        found = applied(Settings(), {}, {} if self._level == "topic" else None)
+        return {policy.name: policy for policy in found}
+
+    def get(self, subject: str, name: str) -> AppliedPolicy:
+        find_policy(name, self._level)
+        return self.list(subject)[name]
+
+    def set(self, subject: str, name: str, **values: Any) -> None:
+        self._admin.calls.append(("set", subject, name, values))
+
+    def remove(self, subject: str, name: str) -> None:
+        self._admin.calls.append(("remove", subject, name))
+
+
+class Recorder:
+    """Keeps each call with its arguments, and answers what `answers` has for it."""
+
+    def __init__(self, admin: FakeAdmin, prefix: str, policies: FakePolicies | None = None) -> None:
+        self._admin = admin
+        self._prefix = prefix
+        self.policies = policies
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            self._admin.calls.append((f"{self._prefix}.{name}", *arguments, *sorted(options.items())))
+            return self._admin.answers.get(f"{self._prefix}.{name}", [])
+
+        return call
+
+
 class FakeAdmin:
     def __init__(self) -> None:
         self.calls: list[Any] = []
@@ -115,6 +160,9 @@ class FakeAdmin:
         self.topic_partitions: dict[str, int] = {}
         self.topic_stats: dict[str, Any] = {"subscriptions": {"s": {"isDurable": True}}}
         self.topics = FakeTopics(self)
+        self.topics.policies = FakePolicies(self, "topic")
+        self.tenants = Recorder(self, "tenants")
+        self.namespaces = Recorder(self, "namespaces", FakePolicies(self, "namespace"))
 
     def broker(self) -> dict[str, Any]:
         minutes, mebibytes = self.retention

@@ -8,8 +8,8 @@ from typing import Any
 import click
 import pytest
 
+from pulsar_ray.cli.administration.topics import topics
 from pulsar_ray.cli.main import main
-from pulsar_ray.cli.topics import topics
 from pulsar_ray.errors import TopicNotFound
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fakes import FakeTarget
@@ -110,7 +110,7 @@ def test_wrong_usage_is_exit_code_2_and_says_what_is_wrong(
 def failing(error: BaseException) -> FakeTarget:
     target = FakeTarget()
 
-    def fail(*_: Any) -> Any:
+    def fail(*_: Any, **__: Any) -> Any:
         raise error
 
     setattr(target.the_admin.topics, "partitions", fail)  # noqa: B010 - a method may not be assigned to

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from pulsar_ray.cli.subscriptions import subscription_option
+from pulsar_ray.cli.administration.subscriptions import subscription_option
 from pulsar_ray.cli.target import Target, pass_target
 
 

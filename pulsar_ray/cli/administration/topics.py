@@ -7,11 +7,13 @@ import json
 import click
 from rich.table import Table
 
-from pulsar_ray.cli import keys, subscriptions
+from pulsar_ray.cli.administration import keys, subscriptions
+from pulsar_ray.cli.administration.policies import policies_group
+from pulsar_ray.cli.administration.stats import stats
 from pulsar_ray.cli.console import out
-from pulsar_ray.cli.stats import stats
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.whole_help import WholeHelp
+from pulsar_ray.model.policies import TOPIC
 
 
 @click.group(cls=WholeHelp)
@@ -20,6 +22,7 @@ def topics() -> None:
 
 
 topics.add_command(stats)
+topics.add_command(policies_group(TOPIC, lambda admin: admin.topics.policies))
 for _one in (*subscriptions.COMMANDS, *keys.COMMANDS):
     topics.add_command(_one)
 
@@ -32,14 +35,15 @@ for _one in (*subscriptions.COMMANDS, *keys.COMMANDS):
     metavar="TENANT/NAMESPACE",
     help="Whose topics.",
 )
+@click.option("--include-system-topic", is_flag=True, help="Also those that the broker keeps for itself.")
 @click.option("--json", "as_json", is_flag=True, help="An object of names and partitions.")
 @pass_target
-def list_topics(target: Target, namespace: str, as_json: bool) -> None:
+def list_topics(target: Target, namespace: str, include_system_topic: bool, as_json: bool) -> None:
     """Show the topics of a namespace and how many partitions they have.
 
     One name per line when it is not a terminal that reads them.
     """
-    found = target.ask(lambda topics: topics.partitions(namespace))
+    found = target.ask(lambda topics: topics.partitions(namespace, include_system_topic=include_system_topic))
     if as_json:
         click.echo(json.dumps(found, indent=2))
     elif not out().is_terminal:

@@ -1,0 +1,55 @@
+"""`Admin.namespaces`: what can be done to namespaces."""
+
+from __future__ import annotations
+
+import builtins
+
+from pulsar_ray.admin.policies import Policies
+from pulsar_ray.admin.topic_calls import Broker
+from pulsar_ray.client.options.checks import check_flag, check_text
+from pulsar_ray.errors import NotAllowedError, PulsarException, TopicNotFound
+from pulsar_ray.model.policies import NAMESPACE
+
+
+class Namespaces:
+    """Namespaces of a broker, written tenant/namespace: each has topics, and policies for these.
+
+    Changes are durable when they return and may be repeated. A namespace that is not there is TopicNotFound
+    with the nearest name. `public/default` and `pulsar/system` are there from the start and stay.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.policies = Policies(broker, NAMESPACE)
+        """They override the broker's settings for all topics of a namespace."""
+
+    def create(self, namespace: str) -> None:
+        """Create a namespace of a tenant that is there.
+
+        Raises NotAllowedError if it exists, TopicNotFound for a missing tenant, InvalidTopicName.
+        """
+        check_text("namespace", namespace)
+
+        def is_there(refused: PulsarException) -> bool:
+            return isinstance(refused, NotAllowedError) and namespace in self.list(
+                namespace.partition("/")[0]
+            )
+
+        self._broker.ask("create_namespace", namespace, was_done=is_there)
+
+    def delete(self, namespace: str, force: bool = False) -> None:
+        """Delete a namespace with its policies; by `force` with its topics and messages.
+
+        Raises TopicNotFound, and NotAllowedError while it has topics, unless forced, and for `public/default`
+        and `pulsar/system`.
+        """
+        check_text("namespace", namespace)
+        check_flag("force", force)
+        self._broker.ask(
+            "delete_namespace", namespace, force, was_done=lambda refused: isinstance(refused, TopicNotFound)
+        )
+
+    def list(self, tenant: str) -> builtins.list[str]:
+        """Return a tenant's namespaces as tenant/namespace, sorted. Raises TopicNotFound."""
+        check_text("tenant", tenant)
+        return sorted(self._broker.ask("namespaces", tenant))

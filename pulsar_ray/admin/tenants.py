@@ -1,0 +1,74 @@
+"""`Admin.tenants`: what can be done to tenants."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from typing import Any
+
+from pulsar_ray.admin.topic_calls import Broker
+from pulsar_ray.client.options.checks import check_flag, check_text
+from pulsar_ray.errors import NotAllowedError, PulsarException, TopicNotFound
+
+
+class Tenants:
+    """Tenants of a broker: each has namespaces, and these have topics.
+
+    Changes are durable when they return and may be repeated. A tenant that is not there is TopicNotFound with
+    the nearest name. `public` and `pulsar` are there from the start and stay.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def create(
+        self, tenant: str, *, admin_roles: Sequence[str] = (), allowed_clusters: Sequence[str] = ()
+    ) -> None:
+        """Create a tenant. Raises NotAllowedError if it exists, InvalidConfiguration for a name like `a/b`.
+
+        Roles and clusters are kept and answered; nothing heeds them, for there is one cluster without roles.
+        """
+        info = _info(tenant, admin_roles, allowed_clusters)
+
+        def is_there(refused: PulsarException) -> bool:
+            return isinstance(refused, NotAllowedError) and self.get(tenant) == info
+
+        self._broker.ask("create_tenant", tenant, info, was_done=is_there)
+
+    def update(
+        self, tenant: str, *, admin_roles: Sequence[str] = (), allowed_clusters: Sequence[str] = ()
+    ) -> None:
+        """Replace a tenant's roles and clusters. Raises TopicNotFound."""
+        self._broker.ask("update_tenant", tenant, _info(tenant, admin_roles, allowed_clusters))
+
+    def delete(self, tenant: str, force: bool = False) -> None:
+        """Delete a tenant; by `force` with its namespaces, topics and messages.
+
+        Raises TopicNotFound, and NotAllowedError while it has namespaces, unless forced, and for `public` and
+        `pulsar`.
+        """
+        check_text("tenant", tenant)
+        check_flag("force", force)
+        self._broker.ask(
+            "delete_tenant", tenant, force, was_done=lambda refused: isinstance(refused, TopicNotFound)
+        )
+
+    def list(self) -> builtins.list[str]:
+        """Return the names of all tenants, sorted."""
+        return sorted(self._broker.ask("tenants"))
+
+    def get(self, tenant: str) -> dict[str, builtins.list[str]]:
+        """Return a tenant's `admin_roles` and `allowed_clusters`. Raises TopicNotFound."""
+        check_text("tenant", tenant)
+        found: dict[str, builtins.list[str]] = self._broker.ask("tenant", tenant)
+        return found
+
+
+def _info(tenant: str, admin_roles: Sequence[str], allowed_clusters: Sequence[str]) -> dict[str, Any]:
+    check_text("tenant", tenant)
+    for name, values in (("admin_roles", admin_roles), ("allowed_clusters", allowed_clusters)):
+        if isinstance(values, str):
+            raise ValueError(f"Argument {name}={values!r} must be a sequence of names: give [{values!r}]")
+        for value in values:
+            check_text(name, value)
+    return {"admin_roles": [*admin_roles], "allowed_clusters": [*allowed_clusters]}

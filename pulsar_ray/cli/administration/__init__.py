@@ -1,0 +1,1 @@
+"""The commands that look at and change what a broker holds."""

@@ -1,0 +1,65 @@
+"""`pulsar-ray namespaces`: create, list and delete them, and their policies."""
+
+from __future__ import annotations
+
+import click
+
+from pulsar_ray.cli.administration.policies import policies_group
+from pulsar_ray.cli.target import Target, pass_target
+from pulsar_ray.cli.whole_help import WholeHelp
+from pulsar_ray.model.policies import NAMESPACE
+
+
+@click.group(cls=WholeHelp)
+def namespaces() -> None:
+    """Create, list and delete namespaces, and set policies for their topics."""
+
+
+namespaces.add_command(policies_group(NAMESPACE, lambda admin: admin.namespaces.policies))
+
+
+@namespaces.command(name="list")
+@click.argument("tenant")
+@pass_target
+def list_namespaces(target: Target, tenant: str) -> None:
+    """Show the namespaces of TENANT, one a line."""
+    with target.admin() as admin:
+        for name in admin.namespaces.list(tenant):
+            click.echo(name)
+
+
+@namespaces.command()
+@click.argument("namespace", metavar="TENANT/NAMESPACE")
+@pass_target
+def create(target: Target, namespace: str) -> None:
+    """Create a namespace of a tenant that is there.
+
+    \b
+    Example:
+      pulsar-ray namespaces create shop/orders
+    """
+    with target.admin() as admin:
+        admin.namespaces.create(namespace)
+    click.echo(f"created {namespace}")
+
+
+@namespaces.command()
+@click.argument("namespace", metavar="TENANT/NAMESPACE")
+@click.option("-f", "--force", is_flag=True, help="With its topics and all their messages.")
+@pass_target
+def delete(target: Target, namespace: str, force: bool) -> None:
+    """Delete a namespace with its policies."""
+    with target.admin() as admin:
+        admin.namespaces.delete(namespace, force)
+    click.echo(f"deleted {namespace}")
+
+
+@namespaces.command()
+@click.argument("namespace", metavar="TENANT/NAMESPACE")
+@click.option("--include-system-topic", is_flag=True, help="Also those that the broker keeps for itself.")
+@pass_target
+def topics(target: Target, namespace: str, include_system_topic: bool) -> None:
+    """Show the topics of a namespace, one a line."""
+    with target.admin() as admin:
+        for name in admin.topics.list(namespace, include_system_topic=include_system_topic):
+            click.echo(name)

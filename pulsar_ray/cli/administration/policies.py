@@ -1,0 +1,134 @@
+"""The commands `policies` of `pulsar-ray namespaces` and `pulsar-ray topics`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.table import Table
+
+from pulsar_ray.cli.console import out, say
+from pulsar_ray.cli.target import Target, pass_target
+from pulsar_ray.cli.whole_help import WholeHelp
+from pulsar_ray.config import setting_field
+from pulsar_ray.errors import InvalidConfiguration
+from pulsar_ray.model.policies import POLICIES, AppliedPolicy, find_policy
+from pulsar_ray.setting_fields import parsed
+
+if TYPE_CHECKING:
+    from pulsar_ray.admin.admin import Admin
+    from pulsar_ray.admin.policies import Policies
+
+
+def policies_group(level: str, policies_of: Callable[[Admin], Policies]) -> click.Group:
+    """Make the group `policies` with get, set and remove for namespaces or for topics."""
+    subject = click.argument("subject", metavar=level.upper())
+
+    @click.group(name="policies", cls=WholeHelp, help=_help(level))
+    def group() -> None:
+        pass
+
+    @group.command(name="get")
+    @subject
+    @click.argument("name", required=False)
+    @click.option("--json", "as_json", is_flag=True, help="Values and their sources.")
+    @pass_target
+    def get(target: Target, subject: str, name: str | None, as_json: bool) -> None:
+        """Show the effective policies, or one, and the level that each value comes from.
+
+        One value a line with tabs between when it is not a terminal that reads them.
+        """
+        with target.admin() as admin:
+            policies = policies_of(admin)
+            found = policies.list(subject) if name is None else {name: policies.get(subject, name)}
+        _show(subject, found, as_json=as_json)
+
+    @group.command(name="set")
+    @subject
+    @click.argument("name")
+    @click.argument("values", nargs=-1, required=True)
+    @pass_target
+    def set_policy(target: Target, subject: str, name: str, values: tuple[str, ...]) -> None:
+        """Set the policy NAME: to VALUE, or to several written name=value.
+
+        \b
+        Examples:
+          ... set SUBJECT retention retention_time_in_minutes=1440 retention_size_in_mb=-1
+          ... set SUBJECT max_consumers 10
+        """
+        arguments = _parse(name, level, values)
+        with target.admin() as admin:
+            policies_of(admin).set(subject, name, **arguments)
+        click.echo(f"set {name} of {subject}")
+        if not POLICIES[name].is_in_force:
+            say(f"note: {name} is kept and shown, but nothing heeds it in this version")
+
+    @group.command(name="remove")
+    @subject
+    @click.argument("name")
+    @pass_target
+    def remove(target: Target, subject: str, name: str) -> None:
+        """Remove the policy NAME: from now on the level above decides."""
+        with target.admin() as admin:
+            policies_of(admin).remove(subject, name)
+        click.echo(f"removed {name} of {subject}")
+
+    return group
+
+
+def _help(level: str) -> str:
+    names = "\n".join(
+        f"  {policy.name}: {policy.doc}{'' if policy.is_in_force else ' (kept, not in force yet)'}"
+        for policy in POLICIES.values()
+        if level in policy.levels
+    )
+    return (
+        f"Show, set and remove what overrides the broker's settings for a {level}.\n\n\b\nPolicies:\n{names}"
+    )
+
+
+def _parse(name: str, level: str, values: Sequence[str]) -> dict[str, Any]:
+    settings = find_policy(name, level).settings
+    arguments: dict[str, Any] = {}
+    for text in values:
+        argument, is_named, value = text.partition("=")
+        if not is_named:
+            if len(settings) > 1 or len(values) > 1:
+                raise InvalidConfiguration(
+                    f"{text!r}: give the values of {name} by name, as {next(iter(settings))}=..."
+                )
+            argument, value = name, text
+        if argument not in settings:
+            raise InvalidConfiguration(f"the policy {name} has no {argument!r}: it has {', '.join(settings)}")
+        arguments[argument] = parsed(setting_field(settings[argument]), value, f" (from {argument})")
+    return arguments
+
+
+def _show(subject: str, found: dict[str, AppliedPolicy], *, as_json: bool) -> None:
+    if as_json:
+        rows = {
+            name: {"value": policy.value, "sources": policy.sources, "isInForce": policy.is_in_force}
+            for name, policy in found.items()
+        }
+        click.echo(json.dumps(rows, indent=2))
+        return
+    lines = [
+        (
+            name if argument == name else f"{name}.{argument}",
+            str(value),
+            policy.sources[argument],
+            "" if policy.is_in_force else "not in force yet",
+        )
+        for name, policy in found.items()
+        for argument, value in policy.value.items()
+    ]
+    if not out().is_terminal:
+        for line in lines:
+            click.echo("\t".join(line).rstrip())
+        return
+    table = Table("policy", "value", "from", "", title=subject)
+    for line in lines:
+        table.add_row(*line)
+    out().print(table)

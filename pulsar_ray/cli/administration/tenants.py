@@ -1,0 +1,79 @@
+"""`pulsar-ray tenants`: create, list, show, change and delete them."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from pulsar_ray.cli.target import Target, pass_target
+from pulsar_ray.cli.whole_help import WholeHelp
+
+_roles = click.option("-r", "--admin-roles", default="", help="Names with commas between them.")
+_clusters = click.option("-c", "--allowed-clusters", default="", help="Names with commas between them.")
+
+
+@click.group(cls=WholeHelp)
+def tenants() -> None:
+    """Create, list and delete tenants, which namespaces belong to."""
+
+
+@tenants.command(name="list")
+@pass_target
+def list_tenants(target: Target) -> None:
+    """Show all tenants, one a line."""
+    with target.admin() as admin:
+        for name in admin.tenants.list():
+            click.echo(name)
+
+
+@tenants.command()
+@click.argument("tenant")
+@pass_target
+def get(target: Target, tenant: str) -> None:
+    """Show the roles and clusters of TENANT as JSON."""
+    with target.admin() as admin:
+        click.echo(json.dumps(admin.tenants.get(tenant), indent=2))
+
+
+@tenants.command()
+@click.argument("tenant")
+@_roles
+@_clusters
+@pass_target
+def create(target: Target, tenant: str, admin_roles: str, allowed_clusters: str) -> None:
+    """Create TENANT. Roles and clusters are kept and shown; nothing heeds them."""
+    with target.admin() as admin:
+        admin.tenants.create(
+            tenant, admin_roles=_names(admin_roles), allowed_clusters=_names(allowed_clusters)
+        )
+    click.echo(f"created {tenant}")
+
+
+@tenants.command()
+@click.argument("tenant")
+@_roles
+@_clusters
+@pass_target
+def update(target: Target, tenant: str, admin_roles: str, allowed_clusters: str) -> None:
+    """Replace the roles and clusters of TENANT."""
+    with target.admin() as admin:
+        admin.tenants.update(
+            tenant, admin_roles=_names(admin_roles), allowed_clusters=_names(allowed_clusters)
+        )
+    click.echo(f"updated {tenant}")
+
+
+@tenants.command()
+@click.argument("tenant")
+@click.option("-f", "--force", is_flag=True, help="With its namespaces, topics and all their messages.")
+@pass_target
+def delete(target: Target, tenant: str, force: bool) -> None:
+    """Delete TENANT."""
+    with target.admin() as admin:
+        admin.tenants.delete(tenant, force)
+    click.echo(f"deleted {tenant}")
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.unit.cli.conftest import Run
+from tests.unit.cli.fakes import FakeTarget
+
+
+@pytest.mark.parametrize(("group", "subject"), [("namespaces", "shop/eu"), ("topics", "orders")])
+def test_values_are_read_as_their_settings_types(run: Run, group: str, subject: str) -> None:
+    target = FakeTarget()
+    values = ("retention_time_in_minutes=5", "retention_size_in_mb=-1")
+    result = run(target, group, "policies", "set", subject, "retention", *values)
+    assert result.exit_code == 0, result.stderr
+    assert ("set", subject, "retention", {"retention_time_in_minutes": 5, "retention_size_in_mb": -1}) in (
+        target.the_admin.calls
+    )
+    run(target, group, "policies", "set", subject, "max_consumers", "7")
+    assert ("set", subject, "max_consumers", {"max_consumers": 7}) in target.the_admin.calls
+    run(target, group, "policies", "remove", subject, "max_consumers")
+    assert ("remove", subject, "max_consumers") in target.the_admin.calls
+
+
+def test_a_policy_that_nothing_heeds_yet_is_said_to_be_one(run: Run) -> None:
+    result = run(FakeTarget(), "topics", "policies", "set", "t", "message_ttl", "60")
+    assert (result.exit_code, result.stdout) == (0, "set message_ttl of t\n")
+    assert "nothing heeds it in this version" in result.stderr
+    assert run(FakeTarget(), "topics", "policies", "set", "t", "max_producers", "1").stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("retentoin", "1"), "did you mean retention?"),
+        (("retention", "5"), "by name, as retention_time_in_minutes="),
+        (("retention", "retention_time=5"), "it has retention_time_in_minutes"),
+        (("max_consumers", "many"), "give an integer of at least 0"),
+        (("max_consumers", "1", "2"), "by name, as max_consumers="),
+        (("auto_topic_creation", "topic_type=partitioned"), "a policy of a namespace"),
+    ],
+)
+def test_bad_values_are_one_line_with_the_remedy(run: Run, arguments: tuple[str, ...], says: str) -> None:
+    target = FakeTarget()
+    result = run(target, "topics", "policies", "set", "t", *arguments)
+    assert result.exit_code == 1
+    assert says in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not any(call[0] == "set" for call in target.the_admin.calls)
+
+
+def test_effective_values_are_shown_with_their_sources(run: Run) -> None:
+    shown = run(FakeTarget(), "namespaces", "policies", "get", "shop/eu").stdout
+    assert "retention.retention_time_in_minutes\t0\tbroker\n" in shown
+    assert "message_ttl\t0\tbroker\tnot in force yet\n" in shown
+    one = json.loads(run(FakeTarget(), "topics", "policies", "get", "t", "max_consumers", "--json").stdout)
+    assert one == {
+        "max_consumers": {
+            "value": {"max_consumers": 0},
+            "sources": {"max_consumers": "broker"},
+            "isInForce": True,
+        }
+    }
+    assert run(FakeTarget(), "topics", "policies", "get", "t", "nothing").exit_code == 1
+
+
+def test_help_lists_the_policies_of_the_level(run: Run) -> None:
+    of_topics = run(FakeTarget(), "topics", "policies", "--help").stdout
+    of_namespaces = run(FakeTarget(), "namespaces", "policies", "--help").stdout
+    assert "auto_topic_creation" in of_namespaces
+    assert "auto_topic_creation" not in of_topics
+    assert "message_ttl" in of_topics
+
+
+def test_tenants_and_namespaces(run: Run) -> None:
+    target = FakeTarget()
+    target.the_admin.answers = {
+        "tenants.list": ["public", "shop"],
+        "tenants.get": {"admin_roles": ["a"], "allowed_clusters": []},
+        "namespaces.list": ["shop/eu"],
+    }
+    assert run(target, "tenants", "list").stdout == "public\nshop\n"
+    assert json.loads(run(target, "tenants", "get", "shop").stdout)["admin_roles"] == ["a"]
+    assert run(target, "namespaces", "list", "shop").stdout == "shop/eu\n"
+    run(target, "tenants", "create", "shop", "--admin-roles", "a, b")
+    run(target, "tenants", "update", "shop", "-c", "here")
+    run(target, "tenants", "delete", "shop", "--force")
+    run(target, "namespaces", "create", "shop/eu")
+    run(target, "namespaces", "delete", "shop/eu")
+    assert [call for call in target.the_admin.calls if call != "close"][3:] == [
+        ("tenants.create", "shop", ("admin_roles", ["a", "b"]), ("allowed_clusters", [])),
+        ("tenants.update", "shop", ("admin_roles", []), ("allowed_clusters", ["here"])),
+        ("tenants.delete", "shop", True),
+        ("namespaces.create", "shop/eu"),
+        ("namespaces.delete", "shop/eu", False),
+    ]
