@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast
 
 from pulsar_ray.errors import ProtocolError, PulsarException, Timeout
 from pulsar_ray.format.block_memory import BlockMemory
+from pulsar_ray.lane.drain_signal import DrainSignal
 from pulsar_ray.lane.hello import HelloFields, SessionDecision, encode_error, encode_welcome, parse_hello
 from pulsar_ray.lane.limits import LaneLimits
 from pulsar_ray.lane.peer import PeerCredentials, PeerWatch, is_stopped
@@ -90,8 +91,6 @@ class ServerLane(asyncio.BufferedProtocol):
         self.session: Any = None
         self.peer_pid: int | None = None
         """Of a client on the same node whose process can be seen."""
-        self.on_drained: Callable[[], None] | None = None
-        """Called when a congested lane's unsent bytes are down to the low mark."""
         self._server = server
         self._peer = peer
         self._budget = server.budget
@@ -108,6 +107,7 @@ class ServerLane(asyncio.BufferedProtocol):
         self._may_read = True
         self._is_writable = True
         self._is_reading = True
+        self._drain = DrainSignal()
         self._incomplete_since: float | None = None
         # Both count from the moment at which the lane was not writable any more.
         self._queued_bytes = 0
@@ -145,6 +145,11 @@ class ServerLane(asyncio.BufferedProtocol):
     def unsent_bytes(self) -> int:
         """Bytes queued that the kernel has not taken yet."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    async def drained(self) -> None:
+        """Wait until a congested lane has drained to the low mark, or ended."""
+        if not self._is_writable and self._transport is not None:
+            await self._drain.wait()
 
     @property
     def is_open(self) -> bool:
@@ -225,12 +230,12 @@ class ServerLane(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._is_writable = True
         self._update_reading()
-        if self.on_drained is not None and not self._is_closing:
-            self.on_drained()
+        self._drain.fire()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closing = True
         self._transport = None
+        self._drain.fire()
         if self._abort_timer is not None:
             self._abort_timer.cancel()
         self._budget.forget(self)

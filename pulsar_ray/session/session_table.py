@@ -37,6 +37,9 @@ class Carrier(Protocol):
     @property
     def unsent_bytes(self) -> int: ...
 
+    async def drained(self) -> None:
+        """Wait until few bytes are unsent, or the carrier has ended."""
+
     @property
     def is_peer_stopped(self) -> bool: ...
 

@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pulsar_ray.errors import PulsarException, SessionLost
+from pulsar_ray.lane.drain_signal import DrainSignal
 from pulsar_ray.session.packet import Packet, decode_packet
 from pulsar_ray.session.tunnel import TunnelEnd
 
 WAIT_S = 1.0
 MAX_DOWN_BYTES = 4 * 1024 * 1024
+DRAINED_BYTES = 1024 * 1024
 
 
 class TunnelCarrier:
@@ -29,7 +31,7 @@ class TunnelCarrier:
         self._end = TunnelEnd()
         self._waiter: asyncio.Future[None] | None = None
         self._error: PulsarException | None = None
-        self.on_drained: Callable[[], None] | None = None
+        self._drain = DrainSignal()
 
     @property
     def unsent_bytes(self) -> int:
@@ -40,6 +42,11 @@ class TunnelCarrier:
     def has_waiting(self) -> bool:
         """Whether packets wait that no call has fetched yet."""
         return self._error is None and self._end.has_outgoing
+
+    async def drained(self) -> None:
+        """Wait until the client has confirmed all but little, or the carrier has ended."""
+        if self._error is None and self.unsent_bytes > DRAINED_BYTES:
+            await self._drain.wait()
 
     def send(self, buffers: Sequence[Any]) -> None:
         """Queue one packet for the next call."""
@@ -56,6 +63,7 @@ class TunnelCarrier:
     def close(self, error: PulsarException | None = None) -> None:
         """Calls that wait or come later raise `error`."""
         self._error = error or SessionLost("the actor closed the session: attach again")
+        self._drain.fire()
         self._release()
 
     async def exchange(
@@ -65,6 +73,8 @@ class TunnelCarrier:
         if self._error is not None:
             raise self._error.again()
         fresh = self._end.answer(last_received, packets)
+        if self.unsent_bytes <= DRAINED_BYTES:
+            self._drain.fire()
         if fresh:
             deliver([decode_packet(packet) for packet in fresh])
         self._release()
@@ -72,11 +82,7 @@ class TunnelCarrier:
             await self._wait()
         if self._error is not None:
             raise self._error.again()
-        before = self._end.unconfirmed_bytes
-        reply = self._end.outgoing(MAX_DOWN_BYTES)
-        if before and self.on_drained is not None:
-            self._loop.call_soon(self.on_drained)
-        return reply
+        return self._end.outgoing(MAX_DOWN_BYTES)
 
     async def _wait(self) -> None:
         self._waiter = waiter = self._loop.create_future()

@@ -211,12 +211,16 @@ def test_more_unsent_than_allowed_cuts_at_once(tmp_path: Path) -> None:
         server.journal.wait_for(lambda events: ("closed", "socket", False) in events)
 
 
-def test_drained_is_told(tmp_path: Path) -> None:
+def test_a_lane_is_waited_for_until_it_has_drained(tmp_path: Path) -> None:
     class Filler(EchoHandler):
         def on_packets(self, lane: ServerLane, packets: list[Packet]) -> None:
-            lane.on_drained = lambda: self.journal.add(("drained", lane.unsent_bytes <= 50_000))
             lane.send(encode_packet(FLOOD, (), [bytes(3_000_000)]))
             self.journal.add(("unsent", lane.unsent_bytes > 100_000))
+            self.task = asyncio.get_running_loop().create_task(self._wait(lane))
+
+        async def _wait(self, lane: ServerLane) -> None:
+            await lane.drained()
+            self.journal.add(("drained", lane.unsent_bytes <= 50_000))
 
     limits = LaneLimits(unsent_high_bytes=100_000, unsent_low_bytes=50_000)
     with ServerThread(tmp_path, limits) as server:

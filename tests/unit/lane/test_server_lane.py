@@ -244,14 +244,23 @@ def test_more_than_may_wait_unsent_ends_the_lane_at_once() -> None:
     assert lane.transport.end == "aborted"
 
 
-def test_the_owner_is_told_when_a_slow_lane_has_drained() -> None:
-    lane = Lane()
-    drained: list[bool] = []
-    lane.lane.on_drained = lambda: drained.append(True)
-    lane.lane.pause_writing()
-    lane.lane.resume_writing()
-    assert drained == [True]
-    assert lane.transport.is_reading
+@pytest.mark.parametrize("ends", [False, True])
+def test_the_owner_can_wait_until_a_slow_lane_has_drained_or_ended(ends: bool) -> None:
+    async def run() -> None:
+        lane = Lane()
+        await lane.lane.drained()
+        lane.lane.pause_writing()
+        waiting = [asyncio.create_task(lane.lane.drained()) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in waiting)
+        if ends:
+            lane.lane.connection_lost(None)
+        else:
+            lane.lane.resume_writing()
+            assert lane.transport.is_reading
+        await asyncio.gather(*waiting, lane.lane.drained())
+
+    asyncio.run(run())
 
 
 def test_a_lane_that_was_pushed_out_before_it_was_made_is_aborted() -> None:

@@ -28,6 +28,8 @@ class StubCarrier:
     def retain(self, count: int) -> None:
         raise NotImplementedError
 
+    async def drained(self) -> None: ...
+
     def release(self, count: int) -> None:
         raise NotImplementedError
 

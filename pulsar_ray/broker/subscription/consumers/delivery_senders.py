@@ -19,7 +19,6 @@ from pulsar_ray.session.session_table import Session
 MAX_GRANTS_PER_PACKET = 512
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_UNSENT_BYTES = 4 * 1024 * 1024
-RETRY_S = 0.01
 
 
 class DeliverySender(Protocol):
@@ -124,8 +123,9 @@ class BytesSender:
                 self._waiting.clear()
                 return
             if carrier.unsent_bytes > MAX_UNSENT_BYTES:
-                await asyncio.sleep(RETRY_S)
-                continue
+                await carrier.drained()
+                if self._session.carrier is not carrier or not self._waiting:
+                    continue
             generation, part = self._next_part()
             try:
                 body = await self._disk.run(lambda part=part: _read(self._directory, part))  # type: ignore[misc]

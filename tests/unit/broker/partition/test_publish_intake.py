@@ -72,6 +72,8 @@ class Pipe:
     def retain(self, count: int) -> None:
         self.retained_bytes += count
 
+    async def drained(self) -> None: ...
+
     def release(self, count: int) -> None:
         self.retained_bytes -= count
 

@@ -19,6 +19,7 @@ from pulsar_ray.broker.subscription.consumers.delivery_senders import (
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.errors import CorruptData
+from pulsar_ray.lane.drain_signal import DrainSignal
 from pulsar_ray.ledger.reader import SegmentGone
 
 
@@ -32,12 +33,17 @@ class Played:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.carrier: Any = self
         self.unsent_bytes = 0
+        self.drain = DrainSignal()
+        self.waits = 0
         self.packets: list[tuple[int, list[int], int]] = []
         self.lengths: list[int] = []
         self.unreadable: dict[int, Exception] = {}
         self.read: list[list[int]] = []
         monkeypatch.setattr(delivery_senders, "_read", self._read)
-        monkeypatch.setattr(delivery_senders, "RETRY_S", 0.001)
+
+    async def drained(self) -> None:
+        self.waits += 1
+        await self.drain.wait()
 
     def encode(self, generation: int, grants: Sequence[Grant], body: Sequence[bytes] = ()) -> Any:
         self.lengths += [g.block.length for g in grants]
@@ -98,10 +104,12 @@ def test_nothing_is_read_while_the_carrier_has_much_to_write(played: Played) -> 
         sender = played.bytes_sender()
         sender.send([grant(1)], 1)
         sender.send([grant(2)], 2)
-        await asyncio.sleep(0.01)
+        while not played.waits:
+            await asyncio.sleep(0)
         assert (played.read, sender.has_unsent) == ([], True)
         sender.drop_below(2)
         played.unsent_bytes = 0
+        played.drain.fire()
         await sent(sender)
 
     asyncio.run(run())
