@@ -387,7 +387,17 @@ class CatalogConflict(BrokerMetadataError):
 
 
 class TooManyActiveActors(NotAllowedError):
-    """A node has as many active partitions and subscriptions as `max_active_actors` allows."""
+    """A node has as many active partitions and subscriptions as `max_active_actors` allows.
+
+    All of them are in use. On the node that has the store `store_id` there are `lacking` too many.
+    """
+
+    fields = ("store_id", "lacking")
+
+    def __init__(self, text: str = "", store_id: str = "", lacking: int = 0) -> None:
+        super().__init__(text)
+        self.store_id = store_id
+        self.lacking = lacking
 
 
 class TooManyConnections(NotAllowedError):

@@ -53,10 +53,15 @@ class BrokerActors:
         if running + more > limit:
             raise TooManyActiveActors(
                 f"{running} partitions and subscriptions are active on node {store['node_id'][:8]}, and "
-                f"{more} more would pass its max_active_actors of {limit}: delete topics and subscriptions "
-                "that nobody needs, raise the setting, or restart the broker, after which only those in use "
-                "are active"
+                f"{more} more would pass its max_active_actors of {limit}: close producers and consumers "
+                "that nobody needs, so that what they used goes to sleep, raise the setting, or add a node",
+                store["store_id"],
+                running + more - limit,
             )
+
+    def beside(self, store_id: str) -> list[str]:
+        """The names of those that run beside a store."""
+        return [name for name in self.handles if self._store_ids.get(name) == store_id]
 
     def kill(self, name: str) -> None:
         """End one for good."""

@@ -8,6 +8,7 @@ call with the typed error; dying would only make Ray restart it for ever.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -21,19 +22,26 @@ import ray.exceptions as ray_errors
 from pulsar_ray.broker.serving.owner_loop import OwnerLoop, prepare_broker_process
 from pulsar_ray.broker.serving.running_clock import RunningClock
 from pulsar_ray.broker.serving.session_host import SessionHost
+from pulsar_ray.broker.serving.sleeper import Idle, Retired, Sleeper, SleepingServer
 from pulsar_ray.broker.serving.warm_up import warm_up_later
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import PulsarException, TopicNotFound
+from pulsar_ray.errors import Moved, PulsarException, TopicNotFound
 from pulsar_ray.managed_ledger.store.store_directory import hold_cluster_lock
 from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.session.exchange_bytes import pack_answer, unpack_call
+from pulsar_ray.transport.actor_names import CONTROLLER
 from pulsar_ray.transport.ray_cluster import RayCluster
 from pulsar_ray.transport.this_ray import allow_blocking_calls, loop_of_group, node_address, session_directory
 
 logger = logging.getLogger(__name__)
 
 ASK_AGAIN_S = 1.0
+REPORT_DEADLINE_S = 5.0
+RETIRED_S = 10.0
+"""Time in which the controller kills an actor that has retired; then the actor ends itself."""
+UNUSED_MS = 1 << 40
+"""For how long an actor has been idle that cannot serve."""
 DATA = "data"
 """The concurrency group of the calls that carry a session (see `options`)."""
 
@@ -44,9 +52,10 @@ class LaneActor:
     Ray methods run on the owner loop, or hand over to it and await.
     """
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, name: str, label: str) -> None:
         prepare_broker_process()
         allow_blocking_calls()
+        self._name = name
         self._label = label
         self._clock = RunningClock(SystemClock())
         # On the loop that its calls run on an `exchange` changes threads no more.
@@ -54,6 +63,7 @@ class LaneActor:
         warm_up_later(self._owner.loop)
         self._refusal: PulsarException | None = None
         self._host: SessionHost | None = None
+        self._sleeper: Sleeper | None = None
 
     def __repr__(self) -> str:
         return self._label
@@ -100,9 +110,63 @@ class LaneActor:
         """
         raise NotImplementedError
 
+    # --- sleeping ---------------------------------------------------------------------------------
+
+    def _watch_idleness(self, server: SleepingServer, settings: Settings) -> None:
+        """Report to the controller from now on when nobody uses the server; called on the owner loop."""
+        assert self._host is not None
+        seconds = settings.idle_actor_passivation_seconds
+        self._sleeper = Sleeper(server, self._host, self._clock, self._owner.loop, seconds, self._report)
+
+    def _report(self, idle: Idle) -> None:
+        Thread(target=self._report_now, args=(idle,), name="idle", daemon=True).start()
+
+    def _report_now(self, idle: Idle) -> None:
+        # One that is lost is followed by another.
+        with contextlib.suppress(PulsarException):
+            RayCluster().call(CONTROLLER, "report_idle", self._name, idle, timeout_s=REPORT_DEADLINE_S)
+
+    async def idle(self) -> Idle | None:
+        """Answer for how long nobody has used this actor; None while it starts."""
+
+        async def look() -> Idle | None:
+            return None if self._sleeper is None else self._sleeper.idle()
+
+        if self._refusal is not None:
+            return Idle(UNUSED_MS, 0, can_park=True)
+        answer: Idle | None = await self._owner.run(look)
+        return answer
+
+    async def retire(self, least_idle_ms: int, with_clients: bool) -> Retired | None:
+        """See Sleeper.retire. Once this has answered, the process may be killed and nothing is lost.
+
+        Should nobody kill it, it ends by itself: Ray starts it again, and it is idle again.
+        """
+        if self._refusal is not None:
+            return Retired()
+
+        async def run() -> Retired | None:
+            sleeper = self._sleeper
+            if sleeper is None:
+                return None
+            retired = await sleeper.retire(least_idle_ms, with_clients=with_clients)
+            if retired is not None:
+                self._owner.loop.call_later(RETIRED_S, os._exit, 0)
+            return retired
+
+        try:
+            answer: Retired | None = await self._owner.run(run)
+        except Exception as error:
+            # Half of it is closed: as after any crash, the next process sorts it out.
+            logger.critical("%s could not go to sleep: %s", self._label, error)
+            os._exit(71)
+        return answer
+
     async def _guarded(self, work: Callable[[], Awaitable[Any]]) -> Any:
         if self._refusal is not None:
             raise self._refusal.again()
+        if self._sleeper is not None and self._sleeper.has_left:
+            raise Moved(f"{self._label} has gone to sleep: resolve its topic again")
         return await self._owner.run(work)
 
     async def attach(

@@ -18,8 +18,10 @@ DATA_GROUP_OF_THREADS = 240
 FIRST_RAY_WITHOUT_THREADS = (2, 44)
 CTL_GROUP = 16
 
-_CTL_METHODS = ("probe", "stats", "call", "apply_policies", "shutdown")
-_DATA_METHODS = ("attach", "exchange", "stay", "watch")
+_CTL_METHODS = (
+    "probe", "stats", "call", "apply_policies", "idle", "retire", "trim_now", "shutdown",
+)  # fmt: skip
+_DATA_METHODS = ("attach", "exchange", "stay", "watch", "await_wake")
 
 
 def _remote(cls: type[Any]) -> Any:

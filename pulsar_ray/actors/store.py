@@ -26,6 +26,7 @@ from pulsar_ray.managed_ledger.log.partition_directories import (
 from pulsar_ray.managed_ledger.store.store_directory import StoreDirectory, check_foreign
 from pulsar_ray.managed_ledger.store.store_identity import STORE_FILE, StoreIdentity, has_partitions
 from pulsar_ray.managed_ledger.store.unfinished_growth import mark_added, mark_prepared, prepared_numbers
+from pulsar_ray.managed_ledger.store.wake_times import WakeTimes, read_wake_times
 from pulsar_ray.transport.actor_names import CONTROLLER, NAMESPACE
 from pulsar_ray.transport.this_ray import node_address, node_memory_bytes, session_directory
 
@@ -50,6 +51,7 @@ class StoreActor:
         self._ledgers = self._path / "p"
         self._store: StoreDirectory | None = None
         self._watcher: asyncio.Task[None] | None = None
+        self._wake_times: WakeTimes | None = None
         # Held from the beginning: this may be a restart, and nobody asks again.
         with contextlib.suppress(PulsarException):
             self._open(create=False, wait_s=OPEN_WAIT_S)
@@ -135,6 +137,31 @@ class StoreActor:
         """Delete a deleted topic's ledger directory."""
         await asyncio.to_thread(shutil.rmtree, self._ledgers / str(number), ignore_errors=True)
         await self.mark_added([number])
+        await self.slept({number: None})
+
+    # --- sleeping partitions ----------------------------------------------------------------------
+
+    async def slept(self, times: dict[int, int | None]) -> None:
+        """Keep watch for partitions that sleep: by their numbers the times to wake them at, in ms.
+
+        None takes a time back. What is told here is gone with this process; the notes in the partitions'
+        directories are not.
+        """
+        if self._wake_times is not None:
+            self._wake_times.slept(times)
+
+    async def due(self, now_ms: int, most: int, again: bool) -> list[int]:
+        """Take up to `most` partitions that are to be woken by now; they are not answered a second time.
+
+        With `again` the notes are read anew, as they are the first time.
+        """
+        if self._wake_times is None or again:
+            wake_times = WakeTimes()
+            wake_times.learn(await asyncio.to_thread(read_wake_times, self._ledgers))
+            self._wake_times = wake_times
+        return self._wake_times.take_due(now_ms, most)
+
+    # --- looking after it -------------------------------------------------------------------------
 
     async def stats(self) -> dict[str, Any]:
         """Free and total bytes of the disk."""

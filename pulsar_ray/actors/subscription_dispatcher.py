@@ -17,7 +17,7 @@ from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.policies import NO_POLICIES, PolicyUpdate
 from pulsar_ray.model.topic_name import TopicName
-from pulsar_ray.transport.actor_names import partition_name
+from pulsar_ray.transport.actor_names import dispatcher_name, partition_name
 from pulsar_ray.transport.cluster import SubscriptionRequest
 from pulsar_ray.transport.ray_cluster import RayCluster
 from pulsar_ray.transport.this_ray import was_restarted
@@ -35,7 +35,8 @@ class SubscriptionDispatcher(LaneActor):
         self, request: SubscriptionRequest, settings: Settings, policies: PolicyUpdate = NO_POLICIES
     ) -> None:
         what = request.subscription if request.durable else "readers"
-        super().__init__(f"{request.topic} -> {what}")
+        name = dispatcher_name(request.topic, request.subscription, request.durable)
+        super().__init__(name, f"{request.topic} -> {what}")
         self._in_force = PoliciesInForce(settings, policies, is_stale=was_restarted())
         self._server: DispatcherServer | None = None
         if was_restarted():
@@ -71,6 +72,7 @@ class SubscriptionDispatcher(LaneActor):
                 self._host,
                 self._fatal,
             )
+            self._watch_idleness(self._server, self._in_force.settings)
         except PulsarException as error:
             if error.retriable:
                 raise
@@ -128,7 +130,7 @@ class SubscriptionDispatcher(LaneActor):
                 server = self._server.stats()
             return {**server, "sessions": self._host.describe(), "pid": os.getpid()}
 
-        result: dict[str, Any] = await self._owner.run(collect)
+        result: dict[str, Any] = await self._guarded(collect)
         return result
 
     async def apply_policies(self, update: PolicyUpdate) -> None:
@@ -151,4 +153,5 @@ class SubscriptionDispatcher(LaneActor):
             if self._server is not None:
                 await self._server.close()
 
-        await self._owner.run(close)
+        if self._sleeper is None or not self._sleeper.has_left:
+            await self._owner.run(close)

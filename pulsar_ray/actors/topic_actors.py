@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,8 @@ class TopicActors:
         self._actors = actors
         self._settings = settings
         self.dispatchers: dict[str, tuple[str, str, bool]] = {}
+        self.when_started: Callable[[str], None] = lambda _: None
+        """Called with the name of each partition whose actor is created."""
 
     def find_running(self) -> None:
         """After a restart of this actor: the partitions and dispatchers that run already."""
@@ -83,12 +86,13 @@ class TopicActors:
             self._actors.check_room(store, new.count(store))
         for row in rows:
             if row.name not in away:
-                self._partition(row)
+                self.partition(row)
         return [
             (row.name, row.partition_index, partition_name(row.name), away.get(row.name, "")) for row in rows
         ]
 
-    def _partition(self, row: PartitionRow) -> Any:
+    def partition(self, row: PartitionRow) -> Any:
+        """Return a partition's actor, started if it does not run. Raises WrongNode, TooManyActiveActors."""
         name = partition_name(row.name)
         if name in self._actors.handles:
             return self._actors.handles[name]
@@ -101,6 +105,7 @@ class TopicActors:
         handle = self._actors.create(TopicPartition, name, store, *args)
         if TopicName.parse(row.name).is_persistent:
             self.topics.catalog.opened(row.name)
+        self.when_started(row.name)
         return handle
 
     def store_of(self, row: PartitionRow) -> dict[str, Any]:
@@ -172,7 +177,7 @@ class TopicActors:
     def dispatcher_started(self, row: PartitionRow, request: SubscriptionRequest) -> str:
         """Return the actor name of a dispatcher, started if it does not run."""
         name = dispatcher_name(row.name, request.subscription, request.durable)
-        self._partition(row)
+        self.partition(row)
         if name not in self._actors.handles:
             allowed = self._settings.allow_auto_subscription_creation
             may_create = allowed or not TopicName.parse(row.name).is_persistent
@@ -202,7 +207,7 @@ class TopicActors:
         if row is None:
             return
         if name not in self.dispatchers:
-            self._partition(row)
+            self.partition(row)
             return
         # As after a restart: a subscription that was removed meanwhile must not come back.
         create = not (durable and TopicName.parse(partition).is_persistent)

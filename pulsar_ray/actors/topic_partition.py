@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from pathlib import Path
@@ -13,12 +14,13 @@ from pulsar_ray.broker.partition.partition_server import PartitionServer
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import PulsarException
+from pulsar_ray.errors import Moved, PulsarException
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.partition_directories import TopicIdentity
 from pulsar_ray.managed_ledger.store.store_directory import check_is_store
 from pulsar_ray.model.policies import NO_POLICIES, PolicyUpdate
 from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.transport.actor_names import partition_name
 from pulsar_ray.transport.this_ray import node_id, was_restarted
 
 logger = logging.getLogger(__name__)
@@ -41,7 +43,7 @@ class TopicPartition(LaneActor):
         policies: PolicyUpdate = NO_POLICIES,
     ) -> None:
         topic = identity.topic
-        super().__init__(topic)
+        super().__init__(partition_name(topic), topic)
         self._in_force = PoliciesInForce(settings, policies, is_stale=was_restarted())
         self._server: PartitionServer | NonPersistentPartitionServer | None = None
         try:
@@ -75,6 +77,7 @@ class TopicPartition(LaneActor):
             self._server = NonPersistentPartitionServer(topic, *rest)
         else:
             self._server = PartitionServer(ledger, *rest)
+        self._watch_idleness(self._server, self._in_force.settings)
 
     def _fatal(self, error: BaseException) -> None:
         logger.critical("%s stops: %s", self._label, error)
@@ -98,7 +101,7 @@ class TopicPartition(LaneActor):
                 "pid": os.getpid(),
             }
 
-        result: dict[str, Any] = await self._owner.run(collect)
+        result: dict[str, Any] = await self._guarded(collect)
         return result
 
     async def call(self, method: str, arguments: dict[str, Any]) -> Any:
@@ -122,6 +125,15 @@ class TopicPartition(LaneActor):
 
         await self._guarded(run)
 
+    async def trim_now(self) -> None:
+        """See PartitionServer.trim_now: the duty for which a sleeping partition is woken."""
+
+        async def run() -> None:
+            if isinstance(self._server, PartitionServer):
+                await self._server.trim_now()
+
+        await self._guarded(run)
+
     async def shutdown(self) -> None:
         """Write what is pending and release the directory; the actor is killed next."""
         if self._refusal is not None:
@@ -133,4 +145,5 @@ class TopicPartition(LaneActor):
             await self._host.close()
             await self._server.close()
 
-        await self._owner.run(close)
+        with contextlib.suppress(Moved):
+            await self._guarded(close)

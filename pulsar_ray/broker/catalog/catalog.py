@@ -268,6 +268,15 @@ class Catalog:
         )
         return _partition_row(rows[0]) if rows else None
 
+    def numbered(self, number: int) -> PartitionRow | None:
+        """A partition by its number."""
+        rows = self._db.execute(
+            "SELECT name, number, topic, partition_index, store_id, has_ledger FROM partition "
+            "WHERE number = ?",
+            (number,),
+        )
+        return _partition_row(rows[0]) if rows else None
+
     def create(self, topic: TopicName, partitions: int, stores: Sequence[str]) -> list[PartitionRow]:
         """Create a topic; its partitions get their numbers, for ever, and take turns in `stores`.
 

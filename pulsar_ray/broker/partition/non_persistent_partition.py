@@ -208,6 +208,8 @@ class NonPersistentPartitionServer:
 
     def activity(self) -> Hashable | None:
         """See `SleepingServer.activity`."""
+        if self._host.is_working:
+            return None
         return self._uses, len(self.producers.by_name), self.producers.admitted
 
     async def settle(self) -> None:

@@ -287,7 +287,7 @@ class PartitionServer:
 
     def activity(self) -> Hashable | None:
         """See `SleepingServer.activity`; dispatchers that follow do not count."""
-        if not (self.intake.is_idle and self._in_force.may_delete):
+        if self._host.is_working or not (self.intake.is_idle and self._in_force.may_delete):
             # A partition that does not know yet what it may delete cannot say when to be woken for it.
             return None
         return self._uses, len(self.producers.by_name), self.producers.admitted, self.intake.commits

@@ -98,6 +98,7 @@ class SessionHost:
         )
         self._ticker: asyncio.TimerHandle | None = None
         self._stays: dict[int, asyncio.Future[None]] = {}
+        self._tasks = 0
 
     def serve(self, server: SessionServer) -> None:
         """From now on requests go to `server`."""
@@ -245,9 +246,16 @@ class SessionHost:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run on the loop; what it raises is a defect and ends the process."""
-        self._loop.create_task(work).add_done_callback(self._raise_uncaught)
+        self._tasks += 1
+        self._loop.create_task(work).add_done_callback(self._ended)
 
-    def _raise_uncaught(self, task: asyncio.Task[None]) -> None:
+    @property
+    def is_working(self) -> bool:
+        """Whether requests are being answered, or anything else runs that was spawned."""
+        return self._tasks > 0
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks -= 1
         if not task.cancelled() and (error := task.exception()) is not None:
             self._loop.call_exception_handler({"message": "a control call failed", "exception": error})
 

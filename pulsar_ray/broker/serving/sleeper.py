@@ -82,6 +82,8 @@ class Sleeper:
         self._look_s = min(LONGEST_LOOK_S, max(0.02, idle_seconds / LOOKS_PER_REPORT))
         self._idleness = Idleness(clock.monotonic_ms(), int(idle_seconds * 1000))
         self._is_leaving = False
+        self.has_left = False
+        """Whether nothing is served any more, for good."""
         if self._is_reporting:
             loop.call_later(self._look_s, self._look)
 
@@ -116,6 +118,7 @@ class Sleeper:
         if not self._is_leaving:
             return None
         # From here to the end nothing can change the state any more.
+        self.has_left = True
         self._host.retire()
         await self._host.let_go()
         return await self._server.fall_asleep()

@@ -84,6 +84,7 @@ class DispatcherServer:
         self.is_removed = False
         self._removing = asyncio.Lock()
         self._uses = 0
+        self._calls_under_way = 0
         self.can_park = subscriptions.can_park
 
     async def start(self) -> None:
@@ -246,6 +247,13 @@ class DispatcherServer:
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:
         """Carry out an administrator's call (see `SubscriptionAdmin`) over the actor handle."""
         self._uses += 1
+        self._calls_under_way += 1
+        try:
+            return await self._administered(name, arguments)
+        finally:
+            self._calls_under_way -= 1
+
+    async def _administered(self, name: str, arguments: dict[str, Any]) -> Any:
         if not self._request.durable:
             raise InvalidConfiguration(
                 "non-durable subscriptions are not administered: they end by themselves"
@@ -307,7 +315,7 @@ class DispatcherServer:
 
     def activity(self) -> Hashable | None:
         """See `SleepingServer.activity`."""
-        if self._opens or self._early.are_waiting or self._removing.locked():
+        if self._host.is_working or self._calls_under_way or self._early.are_waiting:
             return None
         if any(subscription.is_busy for subscription in self._served.values()):
             return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk
@@ -51,16 +52,17 @@ class WakeTimes:
     def __init__(self) -> None:
         self._due_ms: dict[int, int] = {}
 
-    def learn(self, times: dict[int, int]) -> None:
+    def learn(self, times: Mapping[int, int]) -> None:
         """Take the times that were read from the notes."""
         self._due_ms = dict(times)
 
-    def slept(self, number: int, wake_at_ms: int | None) -> None:
-        """Note when a partition that has gone to sleep is to be woken."""
-        if wake_at_ms is None:
-            self._due_ms.pop(number, None)
-        else:
-            self._due_ms[number] = wake_at_ms
+    def slept(self, times: Mapping[int, int | None]) -> None:
+        """Note when partitions that sleep are to be woken; None: for nothing that time brings."""
+        for number, wake_at_ms in times.items():
+            if wake_at_ms is None:
+                self._due_ms.pop(number, None)
+            else:
+                self._due_ms[number] = wake_at_ms
 
     def take_due(self, now_ms: int, most: int) -> list[int]:
         """Take the partitions whose time has come, at most so many, the longest due first."""

@@ -1,0 +1,325 @@
+"""Putting idle partitions and dispatchers to sleep, and waking what time brings something for (ADR 0032)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import ray
+
+from pulsar_ray.actors.broker_actors import BrokerActors
+from pulsar_ray.actors.stores import Stores
+from pulsar_ray.actors.topic_actors import TopicActors
+from pulsar_ray.broker.catalog.catalog import PartitionRow
+from pulsar_ray.broker.catalog.idle_actors import Departure, Group, IdleActors
+from pulsar_ray.broker.serving.sleeper import Idle, Retired
+from pulsar_ray.clock import Clock
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import PulsarException, TooManyActiveActors
+from pulsar_ray.lane.await_within import within
+from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.transport.actor_names import parse_dispatcher_name, parse_partition_name, partition_name
+from pulsar_ray.transport.this_ray import running_names
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PARKS_CLIENTS = False
+"""Whether clients stay attached to actors that sleep."""
+LEAVES_AT_ONCE = 8
+DUTIES_AT_ONCE = 2
+DUE_AT_ONCE = 20
+RETIRE_DEADLINE_S = 10.0
+IDLE_DEADLINE_S = 2.0
+DUTY_DEADLINE_S = 60.0
+STORE_DEADLINE_S = 5.0
+NAME_DEADLINE_S = 30.0
+NAME_POLL_S = 0.02
+PUT_OFF_MS = 60_000
+LEAST_IDLE_MS = 2_000
+"""An actor that was used since is in use also when others need its place: it may have been started just now."""
+
+
+class Passivation:
+    """Belongs to the controller; runs on its loop.
+
+    While a partition leaves nobody starts it: `settled` waits. Whatever dies in the middle, an actor that has
+    retired has all of its state on disk, and is started when it is needed.
+    """
+
+    def __init__(
+        self, served: TopicActors, actors: BrokerActors, stores: Stores, clock: Clock, settings: Settings
+    ) -> None:
+        self._served = served
+        self._actors = actors
+        self._stores = stores
+        self._clock = clock
+        self._idle_ms = int(settings.idle_actor_passivation_seconds * 1000)
+        self._idle = IdleActors(parks_clients=PARKS_CLIENTS)
+        self._leaving: dict[str, asyncio.Task[int]] = {}
+        self._slots = asyncio.Semaphore(LEAVES_AT_ONCE)
+        self._duty_slots = asyncio.Semaphore(DUTIES_AT_ONCE)
+        self._making_room = asyncio.Lock()
+        self._on_duty: set[str] = set()
+        self._duties: set[asyncio.Task[None]] = set()
+        self._parked: dict[str, set[asyncio.Future[None]]] = {}
+        self._told_stores: set[Any] = set()
+        served.when_started = self._started
+
+    # --- starting ---------------------------------------------------------------------------------
+
+    async def start(self, partitions: Sequence[str], begin: Callable[[], T]) -> T:
+        """Call `begin`, which starts actors of these partitions, once none of them is leaving.
+
+        Where there is no room the longest idle of others leave first. Raises TooManyActiveActors if all are
+        in use, and what `begin` raises.
+        """
+        await self._settled(partitions)
+        try:
+            return self._begun(partitions, begin)
+        except TooManyActiveActors as error:
+            if not self._idle_ms or not error.lacking:
+                raise
+            async with self._making_room:
+                await self._make_room(error.store_id, error.lacking, partitions)
+            await self._settled(partitions)
+            return self._begun(partitions, begin)
+
+    def _begun(self, partitions: Sequence[str], begin: Callable[[], T]) -> T:
+        # On duty for nobody but time until now: from here on they are in use.
+        for partition in partitions:
+            if partition in self._on_duty:
+                self._on_duty.discard(partition)
+                self._wake_parked(partition)
+        return begin()
+
+    async def _settled(self, partitions: Sequence[str]) -> None:
+        while leaving := [self._leaving[each] for each in partitions if each in self._leaving]:
+            await asyncio.wait(leaving)
+
+    # --- leaving ----------------------------------------------------------------------------------
+
+    def report(self, name: str, idle: Idle) -> None:
+        """An actor reports that nobody has used it for long."""
+        if name in self._actors.handles and self._idle_ms:
+            self._idle.reported(name, idle)
+            self._let_go(_partition_of(name))
+
+    def _let_go(self, partition: str) -> None:
+        departure = self._idle.departure(self._group(partition))
+        if departure is not None and partition not in self._leaving:
+            self._begin_leave(departure, self._idle_ms)
+
+    def _group(self, partition: str) -> Group:
+        actor = partition_name(partition)
+        dispatchers = (name for name, (of, _, _) in self._served.dispatchers.items() if of == partition)
+        running = tuple(name for name in dispatchers if name in self._actors.handles)
+        return Group(partition, actor if actor in self._actors.handles else None, running)
+
+    def _begin_leave(self, departure: Departure, least_idle_ms: int) -> asyncio.Task[int]:
+        partition = departure.partition
+        leave = asyncio.get_running_loop().create_task(self._leave(departure, least_idle_ms))
+        self._leaving[partition] = leave
+        leave.add_done_callback(partial(self._left, partition))
+        return leave
+
+    def _left(self, partition: str, leave: asyncio.Task[int]) -> None:
+        del self._leaving[partition]
+        if not leave.cancelled() and (error := leave.exception()) is not None:
+            logger.error("a leave of %s failed", partition, exc_info=error)
+        if partition_name(partition) in self._actors.handles:
+            # It stays: clients whose dispatchers have left all the same attach again.
+            self._wake_parked(partition)
+
+    async def _leave(self, departure: Departure, least_idle_ms: int) -> int:
+        """Carry a departure out; returns how many processes have ended."""
+        ended = 0
+        async with self._slots:
+            for name in departure.dispatchers:
+                retired = await self._retired(name, departure, least_idle_ms)
+                if retired is not None:
+                    self._served.dispatchers.pop(name, None)
+                    ended += 1
+            if departure.actor is not None and ended == len(departure.dispatchers):
+                retired = await self._retired(departure.actor, departure, least_idle_ms)
+                if retired is not None:
+                    await self._note(departure.partition, retired)
+                    ended += 1
+        return ended
+
+    async def _retired(self, name: str, departure: Departure, least_idle_ms: int) -> Retired | None:
+        """Let an actor retire and end it for good; None if it stays. Its name is free on return."""
+        handle = self._actors.handles.get(name)
+        self._idle.forget(name)
+        if handle is None:
+            return None
+        try:
+            retired: Retired | None = await within(
+                handle.retire.remote(least_idle_ms, departure.with_clients), RETIRE_DEADLINE_S
+            )
+        except asyncio.TimeoutError:
+            # Nobody knows whether it serves on. If it does not answer at all it is killed, and starts again.
+            await self._actors.restart_if_silent(name)
+            return None
+        except ray.exceptions.RayError:
+            # It died, and starts again by itself; or it was ended for good.
+            return None
+        if retired is None or self._actors.handles.get(name) is not handle:
+            return None
+        self._actors.kill(name)
+        logger.info("%s has gone to sleep", name)
+        await self._name_is_free(name)
+        return retired
+
+    async def _name_is_free(self, name: str) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + NAME_DEADLINE_S
+        while name in running_names() and loop.time() < deadline:
+            await asyncio.sleep(NAME_POLL_S)
+
+    async def _note(self, partition: str, retired: Retired) -> None:
+        """Let the store keep watch for what time brings to a partition that sleeps."""
+        row = self._served.topics.partition(TopicName.parse(partition))
+        store = self._stores.known.get(row.store_id) if row is not None else None
+        if row is not None and store is not None:
+            # The note is in the partition's directory; a store that has missed this reads it there.
+            await _asked(store["handle"].slept.remote({row.number: retired.wake_at_ms}))
+
+    # --- making room ------------------------------------------------------------------------------
+
+    async def _make_room(self, store_id: str, wanted: int, wanted_by: Sequence[str]) -> None:
+        names = self._actors.beside(store_id)
+        partitions = {_partition_of(name) for name in names} - set(wanted_by) - set(self._leaving)
+        groups = [self._group(partition) for partition in sorted(partitions)]
+        handles = {name: self._actors.handles[name] for name in names}
+        answers = await asyncio.gather(
+            *(_asked(handle.idle.remote(), IDLE_DEADLINE_S) for handle in handles.values())
+        )
+        idle = {name: each for name, each in zip(handles, answers, strict=True) if each is not None}
+        chosen = self._idle.to_make_room(groups, idle, LEAST_IDLE_MS, wanted)
+        leaves = [
+            self._begin_leave(departure, LEAST_IDLE_MS)
+            for departure in chosen
+            if departure.partition not in self._leaving
+        ]
+        if leaves:
+            await asyncio.wait(leaves)
+
+    # --- waking -----------------------------------------------------------------------------------
+
+    async def wake_due(self) -> None:
+        """Start what time brings something for, a few at a time; to be called often."""
+        if self._duties:
+            return
+        for store in list(self._stores.known.values()):
+            # Since this controller or the store was started, a note may have been missed.
+            again = store["handle"] not in self._told_stores
+            self._told_stores.add(store["handle"])
+            call = store["handle"].due.remote(self._clock.now_ms(), DUE_AT_ONCE, again)
+            for number in await _asked(call) or ():
+                duty = asyncio.get_running_loop().create_task(self._do_duty(store, number))
+                self._duties.add(duty)
+                duty.add_done_callback(self._duties.discard)
+
+    async def look_again(self, rows: Iterable[PartitionRow]) -> None:
+        """Have sleeping partitions look what is to be done, because their policies have changed."""
+        now_ms = self._clock.now_ms()
+        by_store: dict[str, dict[int, int | None]] = {}
+        for row in rows:
+            if partition_name(row.name) not in self._actors.handles:
+                by_store.setdefault(row.store_id, {})[row.number] = now_ms
+        for store_id, times in by_store.items():
+            store = self._stores.known.get(store_id)
+            if store is not None:
+                await _asked(store["handle"].slept.remote(times))
+
+    async def _do_duty(self, store: dict[str, Any], number: int) -> None:
+        row = self._served.topics.catalog.numbered(number)
+        if row is None:
+            return
+        async with self._duty_slots:
+            await self._settled([row.name])
+            if partition_name(row.name) in self._actors.handles:
+                # A partition that is awake looks by itself.
+                return
+            self._on_duty.add(row.name)
+            try:
+                handle = self._served.partition(row)
+                await within(handle.trim_now.remote(), DUTY_DEADLINE_S)
+            except (PulsarException, ray.exceptions.RayError, asyncio.TimeoutError) as error:
+                logger.warning("%s was not woken for what is due, or not in time: %s", row.name, error)
+                await _asked(store["handle"].slept.remote({number: self._clock.now_ms() + PUT_OFF_MS}))
+            await self._end_duty(row.name)
+
+    async def _end_duty(self, partition: str) -> None:
+        """Let a partition leave again that was woken for a duty, unless somebody needs it by now."""
+        if partition in self._on_duty:
+            self._on_duty.discard(partition)
+            group = self._group(partition)
+            if group.actor is not None and partition not in self._leaving:
+                departure = Departure(partition, (), group.actor, with_clients=False)
+                await asyncio.wait((self._begin_leave(departure, 0),))
+
+    def _started(self, partition: str) -> None:
+        if partition not in self._on_duty:
+            self._wake_parked(partition)
+
+    # --- parked clients ---------------------------------------------------------------------------
+
+    async def await_wake(self, addresses: Sequence[str], timeout_s: float) -> list[str]:
+        """Return those actors whose partitions are awake, or are gone; waits until there is one.
+
+        Empty after the timeout. Asking again does no harm, and misses nothing.
+        """
+        partitions = {address: _partition_of(address) for address in addresses}
+        if not (awake := self._awake(partitions)):
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            for partition in partitions.values():
+                self._parked.setdefault(partition, set()).add(waiter)
+            try:
+                await asyncio.wait((waiter,), timeout=timeout_s)
+            finally:
+                self._forget_waiter(waiter, partitions.values())
+            awake = self._awake(partitions)
+        return awake
+
+    def _forget_waiter(self, waiter: asyncio.Future[None], partitions: Iterable[str]) -> None:
+        for partition in partitions:
+            waiting = self._parked.get(partition)
+            if waiting is not None:
+                waiting.discard(waiter)
+                if not waiting:
+                    del self._parked[partition]
+
+    def _awake(self, partitions: dict[str, str]) -> list[str]:
+        return [address for address, partition in partitions.items() if self._is_awake(partition)]
+
+    def _is_awake(self, partition: str) -> bool:
+        if partition in self._leaving or partition in self._on_duty:
+            return False
+        if partition_name(partition) in self._actors.handles:
+            return True
+        return self._served.topics.partition(TopicName.parse(partition)) is None
+
+    def _wake_parked(self, partition: str) -> None:
+        for waiter in self._parked.get(partition, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+def _partition_of(name: str) -> str:
+    """The partition of an actor, by its own name."""
+    dispatcher = parse_dispatcher_name(name)
+    return parse_partition_name(name) if dispatcher is None else dispatcher[0]
+
+
+async def _asked(call: Awaitable[T], deadline_s: float = STORE_DEADLINE_S) -> T | None:
+    """The answer of an actor; None if it does not answer."""
+    try:
+        return await within(call, deadline_s)
+    except (asyncio.TimeoutError, ray.exceptions.RayError, PulsarException):
+        return None
