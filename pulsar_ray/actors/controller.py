@@ -11,6 +11,7 @@ import asyncio
 import dataclasses
 import logging
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,16 @@ import ray
 
 from pulsar_ray.actors.broker_actors import BrokerActors
 from pulsar_ray.actors.catalog_opening import CatalogOpening
+from pulsar_ray.actors.passivation import Passivation
 from pulsar_ray.actors.stores import Stores
 from pulsar_ray.actors.topic_actors import TopicActors
+from pulsar_ray.broker.catalog.catalog import PartitionRow
 from pulsar_ray.broker.catalog.founding import CatalogOrder
 from pulsar_ray.broker.catalog.membership import Membership
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
 from pulsar_ray.broker.serving.owner_loop import prepare_broker_process
+from pulsar_ray.broker.serving.sleeper import Idle
+from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import (
     NotAllowedError,
@@ -55,6 +60,8 @@ class Controller:
         self._stores = Stores(str(self._data_dir), settings)
         self._actors = BrokerActors(settings)
         self._served: TopicActors | None = None
+        self._passivation: Passivation
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._probing: dict[str, asyncio.Task[bool]] = {}
         self._start: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -103,6 +110,8 @@ class Controller:
         topics = TopicRegistry(catalog, self._settings)
         served = self._served = TopicActors(topics, self._stores, self._actors, self._settings)
         served.find_running()
+        self._passivation = Passivation(served, self._actors, self._stores, SystemClock(), self._settings)
+        self._loop = asyncio.get_running_loop()
         if self._watcher is None:
             self._watcher = asyncio.get_running_loop().create_task(self._watch())
 
@@ -123,7 +132,12 @@ class Controller:
         if create and not topics.is_known(name):
             await self._stores.reserve_numbers(self._settings.default_num_partitions)
         rows = topics.resolve(name, create=create, stores=self._stores.for_new_partitions)
-        return served.started(rows)
+        return await self._started(served, rows)
+
+    async def _started(
+        self, served: TopicActors, rows: list[PartitionRow]
+    ) -> list[tuple[str, int, str, str]]:
+        return await self._passivation.start([row.name for row in rows], partial(served.started, rows))
 
     async def create_topic(self, topic: str, partitions: int) -> None:
         """Create a topic; 0 partitions is an unpartitioned one. Raises NotAllowedError if it exists."""
@@ -143,7 +157,7 @@ class Controller:
         await stores.reserve_numbers(max(partitions, 1))
         rows = served.topics.prepare_partitions(name, partitions, stores.for_new_partitions)
         await served.mark("mark_prepared", rows)
-        return served.started(rows)
+        return await self._started(served, rows)
 
     async def add_partitions(self, topic: str, partitions: int) -> None:
         """The second step: the topic has so many partitions, durably. May be repeated."""
@@ -205,7 +219,8 @@ class Controller:
         if row is None:
             raise TopicNotFound(f"the topic {topic} does not exist")
         request = SubscriptionRequest(row.name, subscription, durable, initial, properties, create)
-        return served.dispatcher_started(row, request)
+        start = partial(served.dispatcher_started, row, request)
+        return await self._passivation.start([row.name], start)
 
     async def dispatcher_gone(self, name: str) -> None:
         """End a dispatcher whose subscription was removed; its name is free when this returns.
@@ -220,6 +235,25 @@ class Controller:
         deadline = asyncio.get_running_loop().time() + CALL_DEADLINE_S
         while name in running_names() and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(NAME_POLL_S)
+
+    # --- sleeping actors --------------------------------------------------------------------------
+
+    async def report_idle(self, name: str, idle: Idle) -> None:
+        """An actor reports that nobody has used it for a while; perhaps it is put to sleep now."""
+        await self._serving()
+        self._passivation.report(name, idle)
+
+    async def await_wake(self, addresses: list[str], timeout_s: float) -> list[str]:
+        """See Passivation.await_wake.
+
+        A call of every client process with parked consumers stays here, beside all others.
+        """
+        loop = self._loop
+        if loop is None:
+            # This is a new process that nobody has asked for anything yet.
+            raise ServiceUnitNotReady("the controller is starting")
+        waiting = self._passivation.await_wake(addresses, timeout_s)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(waiting, loop))
 
     # --- silent and dead actors -------------------------------------------------------------------
 
@@ -243,6 +277,7 @@ class Controller:
                 await self._stores.probe()
                 assert self._served is not None
                 self._served.replace_dead()
+                await self._passivation.wake_due()
             except Exception:
                 logger.exception("looking for stores failed")
 

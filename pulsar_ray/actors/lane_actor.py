@@ -156,7 +156,7 @@ class LaneActor:
 
         try:
             answer: Retired | None = await self._owner.run(run)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is
             # Half of it is closed: as after any crash, the next process sorts it out.
             logger.critical("%s could not go to sleep: %s", self._label, error)
             os._exit(71)

@@ -41,7 +41,7 @@ NAME_DEADLINE_S = 30.0
 NAME_POLL_S = 0.02
 PUT_OFF_MS = 60_000
 LEAST_IDLE_MS = 2_000
-"""An actor that was used since is in use also when others need its place: it may have been started just now."""
+"""An actor that was used since then is in use, also if others need its place."""
 
 
 class Passivation:
