@@ -239,11 +239,11 @@ class Controller:
     # --- sleeping actors --------------------------------------------------------------------------
 
     async def report_idle(self, name: str, idle: Idle) -> None:
-        """An actor reports that nobody has used it for a while; perhaps it is put to sleep now."""
+        """Take in an actor's report that nobody has used it for a while."""
         await self._serving()
         self._passivation.report(name, idle)
 
-    async def await_wake(self, addresses: list[str], timeout_s: float) -> list[str]:
+    async def await_wake(self, client_id: str, addresses: list[str], timeout_s: float) -> list[str]:
         """See Passivation.await_wake.
 
         A call of every client process with parked consumers stays here, beside all others.
@@ -252,7 +252,7 @@ class Controller:
         if loop is None:
             # This is a new process that nobody has asked for anything yet.
             raise ServiceUnitNotReady("the controller is starting")
-        waiting = self._passivation.await_wake(addresses, timeout_s)
+        waiting = self._passivation.await_wake(client_id, addresses, timeout_s)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(waiting, loop))
 
     # --- silent and dead actors -------------------------------------------------------------------

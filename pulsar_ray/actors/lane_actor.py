@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 ASK_AGAIN_S = 1.0
 REPORT_DEADLINE_S = 5.0
 RETIRED_S = 10.0
-"""Time in which the controller kills an actor that has retired; then the actor ends itself."""
+"""A retired actor that the controller does not kill in this time ends itself."""
 UNUSED_MS = 1 << 40
 """For how long an actor has been idle that cannot serve."""
 DATA = "data"
@@ -113,7 +113,7 @@ class LaneActor:
     # --- sleeping ---------------------------------------------------------------------------------
 
     def _watch_idleness(self, server: SleepingServer, settings: Settings) -> None:
-        """Report to the controller from now on when nobody uses the server; called on the owner loop."""
+        """Report to the controller from now on when nobody uses the server."""
         assert self._host is not None
         seconds = settings.idle_actor_passivation_seconds
         self._sleeper = Sleeper(server, self._host, self._clock, self._owner.loop, seconds, self._report)

@@ -1,4 +1,7 @@
-"""Putting idle partitions and dispatchers to sleep, and waking what time brings something for (ADR 0032)."""
+"""Puts idle partitions and dispatchers to sleep (ADR 0032).
+
+It wakes those that time brings something for, and signals clients whose partitions are awake again.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ NAME_DEADLINE_S = 30.0
 NAME_POLL_S = 0.02
 PUT_OFF_MS = 60_000
 LEAST_IDLE_MS = 2_000
-"""An actor that was used since then is in use, also if others need its place."""
+"""An actor that was used later is in use, also if others need its place."""
 
 
 class Passivation:
@@ -67,6 +70,7 @@ class Passivation:
         self._on_duty: set[str] = set()
         self._duties: set[asyncio.Task[None]] = set()
         self._parked: dict[str, set[asyncio.Future[None]]] = {}
+        self._polls: dict[str, asyncio.Future[None]] = {}
         self._told_stores: set[Any] = set()
         served.when_started = self._started
 
@@ -104,7 +108,7 @@ class Passivation:
     # --- leaving ----------------------------------------------------------------------------------
 
     def report(self, name: str, idle: Idle) -> None:
-        """An actor reports that nobody has used it for long."""
+        """Take in an actor's report that nobody has used it for long."""
         if name in self._actors.handles and self._idle_ms:
             self._idle.reported(name, idle)
             self._let_go(_partition_of(name))
@@ -152,7 +156,10 @@ class Passivation:
         return ended
 
     async def _retired(self, name: str, departure: Departure, least_idle_ms: int) -> Retired | None:
-        """Let an actor retire and end it for good; None if it stays. Its name is free on return."""
+        """Let an actor retire, and end it for good; None if it stays.
+
+        Its name is free on return.
+        """
         handle = self._actors.handles.get(name)
         self._idle.forget(name)
         if handle is None:
@@ -256,7 +263,7 @@ class Passivation:
             await self._end_duty(row.name)
 
     async def _end_duty(self, partition: str) -> None:
-        """Let a partition leave again that was woken for a duty, unless somebody needs it by now."""
+        """Let a partition leave again after its duty, unless somebody needs it by now."""
         if partition in self._on_duty:
             self._on_duty.discard(partition)
             group = self._group(partition)
@@ -270,24 +277,34 @@ class Passivation:
 
     # --- parked clients ---------------------------------------------------------------------------
 
-    async def await_wake(self, addresses: Sequence[str], timeout_s: float) -> list[str]:
+    async def await_wake(self, client_id: str, addresses: Sequence[str], timeout_s: float) -> list[str]:
         """Return those actors whose partitions are awake, or are gone; waits until there is one.
 
-        Empty after the timeout. Asking again does no harm, and misses nothing.
+        Empty after the timeout, and once the same client asks anew. Asking again does no harm, and misses
+        nothing.
         """
+        self._end_poll(client_id)
         partitions = {address: _partition_of(address) for address in addresses}
         if not (awake := self._awake(partitions)):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._polls[client_id] = waiter
             for partition in partitions.values():
                 self._parked.setdefault(partition, set()).add(waiter)
             try:
                 await asyncio.wait((waiter,), timeout=timeout_s)
             finally:
-                self._forget_waiter(waiter, partitions.values())
+                self._forget_waiter(client_id, waiter, partitions.values())
             awake = self._awake(partitions)
         return awake
 
-    def _forget_waiter(self, waiter: asyncio.Future[None], partitions: Iterable[str]) -> None:
+    def _end_poll(self, client_id: str) -> None:
+        former = self._polls.pop(client_id, None)
+        if former is not None and not former.done():
+            former.set_result(None)
+
+    def _forget_waiter(self, client_id: str, waiter: asyncio.Future[None], partitions: Iterable[str]) -> None:
+        if self._polls.get(client_id) is waiter:
+            del self._polls[client_id]
         for partition in partitions:
             waiting = self._parked.get(partition)
             if waiting is not None:

@@ -142,16 +142,16 @@ class StoreActor:
     # --- sleeping partitions ----------------------------------------------------------------------
 
     async def slept(self, times: dict[int, int | None]) -> None:
-        """Keep watch for partitions that sleep: by their numbers the times to wake them at, in ms.
+        """Keep the times in ms at which sleeping partitions are to be woken.
 
-        None takes a time back. What is told here is gone with this process; the notes in the partitions'
-        directories are not.
+        They come by the partitions' numbers; None takes a time back. They are gone with this process, the
+        notes in the partitions' directories are not.
         """
         if self._wake_times is not None:
             self._wake_times.slept(times)
 
     async def due(self, now_ms: int, most: int, again: bool) -> list[int]:
-        """Take up to `most` partitions that are to be woken by now; they are not answered a second time.
+        """Take up to `most` partitions that are to be woken by now, each once.
 
         With `again` the notes are read anew, as they are the first time.
         """

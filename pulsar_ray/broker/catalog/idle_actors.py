@@ -25,7 +25,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Departure:
-    """Actors that are to leave in this order; the partition's own, if it leaves, is the last."""
+    """Actors that are to leave in this order, the partition's own as the last."""
 
     partition: str
     dispatchers: tuple[str, ...]
@@ -40,7 +40,7 @@ class Departure:
 
 
 class IdleActors:
-    """Knows the actors that reported to be idle, until they refuse to leave or are gone.
+    """Knows the actors that have reported to be idle.
 
     A report may be out of date: an actor that was used since refuses. `parks_clients`: whether clients can
     stay attached to actors that sleep.
@@ -59,13 +59,13 @@ class IdleActors:
         self._idle.pop(name, None)
 
     def departure(self, group: Group) -> Departure | None:
-        """Return what may leave of a group by what it has reported; None: nothing."""
+        """Return what may leave of a group by its reports; None: nothing."""
         return departure(group, self._idle, parks_clients=self._parks_clients)
 
     def to_make_room(
         self, groups: Sequence[Group], idle: Mapping[str, Idle], least_idle_ms: int, wanted: int
     ) -> list[Departure]:
-        """Return the departures that end at least so many processes, or as many as can be.
+        """Return departures that end at least so many processes, or all that can.
 
         The longest idle come first, those without clients before all others. `idle` is how idle each actor is
         now; less than `least_idle_ms` counts as being used.

@@ -14,6 +14,7 @@ from pathlib import Path
 from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk
 
 NOTE = "wake-at"
+MAX_DIGITS = 18
 
 
 def write_wake_time(directory: Path, wake_at_ms: int | None, disk: Disk = SYSTEM_DISK) -> None:
@@ -43,7 +44,8 @@ def read_wake_times(ledgers: Path) -> dict[int, int]:
 
 
 def _time_in(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() else 0
+    is_time = text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
+    return int(text) if is_time else 0
 
 
 class WakeTimes:
