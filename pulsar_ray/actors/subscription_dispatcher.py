@@ -14,7 +14,7 @@ from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.broker.subscription.dispatcher_server import DispatcherServer
 from pulsar_ray.broker.subscription.dispatcher_start import start_dispatcher
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import PulsarException
+from pulsar_ray.errors import NotAllowedError, PulsarException
 from pulsar_ray.model.policies import NO_POLICIES, PolicyUpdate
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.actor_names import dispatcher_name, partition_name
@@ -74,7 +74,8 @@ class SubscriptionDispatcher(LaneActor):
             )
             self._watch_idleness(self._server, self._in_force.settings)
         except PulsarException as error:
-            if error.retriable:
+            if error.retriable or isinstance(error, NotAllowedError):
+                # The topic has too many subscriptions now, and perhaps not when the next consumer comes.
                 raise
             logger.error("%s cannot serve: %s", self._label, error)
             self._refusal = error

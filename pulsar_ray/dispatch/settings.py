@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from pulsar_ray.config import Settings
+from pulsar_ray.config import SUBSCRIPTION_TYPES, Settings
 
 
 @dataclass(slots=True)
@@ -16,6 +16,11 @@ class DispatchSettings:
 
     max_unacked_messages_per_consumer: int = 50_000
     max_unacked_messages_per_subscription: int = 200_000
+    max_consumers_per_topic: int = 0
+    max_consumers_per_subscription: int = 0
+    max_subscriptions_per_topic: int = 0
+    subscription_types: frozenset[str] = frozenset(SUBSCRIPTION_TYPES)
+    """The types that new consumers may have."""
     acknowledgment_at_batch_index_level_enabled: bool = False
     reattach_grace_ms: int = 5_000
     stuck_after_ms: int = 30_000
@@ -34,6 +39,10 @@ class DispatchSettings:
         return cls(
             max_unacked_messages_per_consumer=settings.max_unacked_messages_per_consumer,
             max_unacked_messages_per_subscription=settings.max_unacked_messages_per_subscription,
+            max_consumers_per_topic=settings.max_consumers_per_topic,
+            max_consumers_per_subscription=settings.max_consumers_per_subscription,
+            max_subscriptions_per_topic=settings.max_subscriptions_per_topic,
+            subscription_types=settings.subscription_types(),
             acknowledgment_at_batch_index_level_enabled=settings.acknowledgment_at_batch_index_level_enabled,
             reattach_grace_ms=int(settings.reattach_grace_seconds * 1000),
             stuck_after_ms=int(settings.stuck_subscription_warning_seconds * 1000),

@@ -319,7 +319,8 @@ def check_block_size(
     if payload_length > max_message_size:
         raise MessageTooBig(
             f"payload has {payload_length} bytes, max_message_size is {max_message_size}: "
-            "split it, store it elsewhere and send a reference, or raise max_message_size"
+            "split it, store it elsewhere and send a reference, or raise max_message_size (a setting, and a "
+            "policy of namespaces and topics)"
         )
     if total_length > max_block_size:
         raise MessageTooBig(

@@ -71,6 +71,13 @@ PARTITION_CALLS: Calls = {
     "plan_range": {"start": _is_bound, "end": _is_bound, "slice_bytes": _is_count, "lease_ms": is_number},
 }
 
+ATTENDANCE_CALLS: Calls = {
+    "admit_consumer": {"consumers": is_number, "readers": is_number, "is_new_reader": is_flag},
+    "admit_subscription": {"name": is_text},
+    "report_consumers": {"consumers": is_number, "readers": is_number},
+}
+"""Of a partition, for a dispatcher that follows it."""
+
 CONSUMER_CALLS: Calls = {
     "seek": {"seek_id": is_number, **_SEEK},
     "check_unsubscribe": {},

@@ -36,6 +36,8 @@ from pulsar_ray.session.field_checks import (
 from pulsar_ray.session.packet import Packet, encode_packet
 
 PROTOCOL_VERSION = 1
+NO_BLOCK = -1
+"""The entry_seq of a PublishFailed that refuses nothing."""
 NO_SCHEMA = -1
 """The schema version in a reply where the topic has no schema."""
 
@@ -57,6 +59,8 @@ class OpenProducer(NamedTuple):
     access_mode: Number
     user_named: Flag
     properties: PropertiesOrNone = None
+    was_open: Flag = False
+    """It was open before: a limit that was reached meanwhile does not keep it out."""
 
 
 class ProducerOpened(NamedTuple):
@@ -117,7 +121,8 @@ class Receipt(NamedTuple):
 class PublishFailed(NamedTuple):
     """Partition to client: the block with this entry_seq was refused and is not stored.
 
-    Later blocks go on.
+    Later blocks go on. With NO_BLOCK none was refused: `details` have the `max_message_size` that holds from
+    now on.
     """
 
     producer_id: int

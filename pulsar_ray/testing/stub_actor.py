@@ -27,7 +27,7 @@ from pulsar_ray.broker.subscription.dispatcher_server import DispatcherServer
 from pulsar_ray.broker.subscription.dispatcher_start import start_dispatcher
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import NotConnected, PulsarException, SubscriptionNotFound, Timeout
+from pulsar_ray.errors import NotAllowedError, NotConnected, PulsarException, SubscriptionNotFound, Timeout
 from pulsar_ray.ledger.disk import Disk
 from pulsar_ray.ledger.owner_lock import HeldLock, take_lock
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
@@ -57,9 +57,11 @@ class StubActor:
         policies: PolicyUpdate,
         lane_directory: Path,
         on_fatal: Callable[[StubActor, BaseException], None],
+        *,
+        is_restarted: bool = False,
     ) -> None:
         self.address = address
-        self.in_force = PoliciesInForce(settings, policies)
+        self.in_force = PoliciesInForce(settings, policies, is_stale=is_restarted)
         self.clock = SystemClock()
         self.owner = OwnerLoop(f"owner {address}", on_fatal=self._fatal)
         self.is_dead = False
@@ -329,11 +331,14 @@ class StubDispatcher(StubActor):
         policies: PolicyUpdate,
         lane_directory: Path,
         on_fatal: Callable[[StubActor, BaseException], None],
+        *,
+        is_restarted: bool,
     ) -> None:
         self.request = request
         self._cluster = cluster
+        self._policies = policies
         self.server: DispatcherServer | None = None
-        super().__init__(address, settings, policies, lane_directory, on_fatal)
+        super().__init__(address, settings, policies, lane_directory, on_fatal, is_restarted=is_restarted)
 
     async def _start(self) -> None:
         self.server = await start_dispatcher(
@@ -345,6 +350,8 @@ class StubDispatcher(StubActor):
             self.host,
             self._fatal,
         )
+        # A restarted actor asks the controller.
+        await self.server.apply_policies(self._policies)
 
     async def call(self, method: str, arguments: dict[str, Any]) -> Any:
         assert self.server is not None
@@ -369,7 +376,9 @@ class StubDispatcher(StubActor):
     @property
     def is_missing(self) -> bool:
         """The subscription was not there and might not be created."""
-        return self._starting.done() and isinstance(self._starting.exception(), SubscriptionNotFound)
+        return self._starting.done() and isinstance(
+            self._starting.exception(), SubscriptionNotFound | NotAllowedError
+        )
 
     def _disks(self) -> list[DiskThread]:
         server = self.server

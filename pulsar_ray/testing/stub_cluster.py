@@ -26,6 +26,7 @@ from pulsar_ray.config import Settings
 from pulsar_ray.errors import (
     BrokerGone,
     Moved,
+    NotAllowedError,
     NotConnected,
     PulsarException,
     ServiceUnitNotReady,
@@ -291,7 +292,7 @@ class StubCluster:
                     # One of a non-persistent topic is as long as its actor, restarts included.
                     not (again.durable and _is_persistent(again.topic)),
                 )
-                return self._start_dispatcher(address, request)
+                return self._start_dispatcher(address, request, is_restarted=True)
             is_partition = parse_dispatcher_name(address) is None
             row = self._topics.partition(TopicName.parse(_topic_of(address))) if is_partition else None
             if row is None:
@@ -325,7 +326,9 @@ class StubCluster:
         self._topics.catalog.opened(row.name)
         return actor
 
-    def _start_dispatcher(self, address: str, request: SubscriptionRequest) -> StubActor:
+    def _start_dispatcher(
+        self, address: str, request: SubscriptionRequest, *, is_restarted: bool = False
+    ) -> StubActor:
         self._check_may_start(address)
         old = self._actors.get(address)
         if old is not None:
@@ -333,7 +336,14 @@ class StubCluster:
             old.wait_ended()
         policies = self.policies_for(request.topic)
         actor = StubDispatcher(
-            address, request, self, self.settings, policies, self._lane_directory, self._fatal
+            address,
+            request,
+            self,
+            self.settings,
+            policies,
+            self._lane_directory,
+            self._fatal,
+            is_restarted=is_restarted,
         )
         self._actors[address] = actor
         return actor
@@ -378,7 +388,7 @@ class StubCluster:
                 if TopicName.parse(_topic_of(address)).partitioned_full == name and not actor.is_dead
             ]
         for actor in actors:
-            with suppress(NotConnected):
+            with suppress(NotConnected, NotAllowedError, SubscriptionNotFound):  # those that do not serve
                 actor.serving(ATTACH_TIMEOUT_S)
                 actor.result(actor.submit(partial(actor.apply_policies, update)), ATTACH_TIMEOUT_S)
 

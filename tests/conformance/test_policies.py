@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from pulsar_ray.client.client import Client
+from pulsar_ray.client.producer.producer import Producer
+from pulsar_ray.errors import ConsumerBusy, MessageTooBig, NotAllowedError, ProducerBusy
 from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
-from tests.conformance.broker import Broker, numbers, values
+from pulsar_ray.transport.actor_names import partition_name
+from tests.conformance.broker import Broker, keyed_numbers, numbers, values
 
 MakeBroker = Callable[..., Broker]
 
@@ -46,3 +52,177 @@ def test_a_raised_limit_of_unacknowledged_messages_lets_more_out(client: Client,
     wait_until(lambda: broker.unacked(topic, "s") == [12], what="the restarted dispatcher has the limit")
     broker.cluster.override(topic)
     assert values(consumer, 30) == numbers(0, 30)
+
+
+# --- how many may connect -------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["persistent", "non-persistent"])
+def any_topic(request: pytest.FixtureRequest, broker: Broker) -> str:
+    return f"{request.param}://public/default/limits"
+
+
+def test_producers_beyond_their_limit_are_refused(client: Client, broker: Broker, any_topic: str) -> None:
+    open_before = [client.create_producer(any_topic) for _ in range(3)]
+    broker.cluster.override(any_topic, max_producers_per_topic=2)
+    for producer in open_before:
+        producer.send(b"goes on")
+    open_before.pop().close()
+    with pytest.raises(ProducerBusy, match=r"2 producers.*policy max_producers allows 2"):
+        broker.client().create_producer(any_topic)
+    open_before.pop().close()
+    open_before.append(broker.client().create_producer(any_topic))
+    broker.cluster.kill(partition_name(any_topic))
+    for producer in open_before:
+        producer.send(b"is let in again")
+    with pytest.raises(ProducerBusy):
+        client.create_producer(any_topic)
+    broker.cluster.override(any_topic, max_producers_per_topic=3)
+    client.create_producer(any_topic).send(b"has room now")
+
+
+def test_a_limit_disconnects_no_producer_when_its_partition_restarts(client: Client, broker: Broker) -> None:
+    topic = broker.topic()
+    producers = [client.create_producer(topic) for _ in range(3)]
+    broker.cluster.override(topic, max_producers_per_topic=1)
+    broker.cluster.kill(partition_name(topic))
+    for producer in producers:
+        producer.send(b"goes on")
+    with pytest.raises(ProducerBusy):
+        broker.client().create_producer(topic)
+
+
+def test_consumers_of_all_subscriptions_count(client: Client, broker: Broker, any_topic: str) -> None:
+    consumers = [client.subscribe(any_topic, name, ConsumerType.Shared) for name in "aab"]
+    broker.cluster.override(any_topic, max_consumers_per_topic=4)
+    reader = broker.client().create_reader(any_topic, MessageId.latest)
+    for name in "abc":
+        with pytest.raises(ConsumerBusy, match=r"4 consumers.*policy max_consumers allows 4"):
+            client.subscribe(any_topic, name, ConsumerType.Shared)
+    with pytest.raises(ConsumerBusy):
+        client.create_reader(any_topic, MessageId.latest)
+    consumers.pop(0).close()
+    consumers.append(client.subscribe(any_topic, "c", ConsumerType.Shared))
+    reader.close()
+    client.create_reader(any_topic, MessageId.latest)
+    with pytest.raises(ConsumerBusy):
+        client.subscribe(any_topic, "b", ConsumerType.Shared)
+    broker.cluster.override(any_topic)
+    client.subscribe(any_topic, "b", ConsumerType.Shared)
+
+
+def test_consumers_of_one_subscription_count(client: Client, broker: Broker, any_topic: str) -> None:
+    broker.cluster.override(any_topic, max_consumers_per_subscription=2)
+    consumers = [client.subscribe(any_topic, "s", ConsumerType.KeyShared) for _ in range(2)]
+    with pytest.raises(ConsumerBusy, match=r"2 consumers.*policy max_consumers_per_subscription"):
+        client.subscribe(any_topic, "s", ConsumerType.KeyShared)
+    client.subscribe(any_topic, "other", ConsumerType.KeyShared)
+    broker.cluster.override(any_topic, max_consumers_per_subscription=1)
+    broker.cluster.kill(broker.cluster.dispatcher_of(any_topic, "s").address)
+    producer = client.create_producer(any_topic)
+    if any_topic.startswith("persistent"):
+        for number in range(20):
+            producer.send(b"%06d" % number, partition_key=str(number))
+        assert sorted(value for _, _, value in keyed_numbers(consumers, 20)) == list(range(20))
+    consumers.pop().close()
+    with pytest.raises(ConsumerBusy):
+        client.subscribe(any_topic, "s", ConsumerType.KeyShared)
+    consumers.pop().close()
+    client.subscribe(any_topic, "s", ConsumerType.KeyShared)
+
+
+def test_subscriptions_count_and_readers_with_them(client: Client, broker: Broker, any_topic: str) -> None:
+    client.subscribe(any_topic, "a")
+    broker.cluster.override(any_topic, max_subscriptions_per_topic=2)
+    reader = client.create_reader(any_topic, MessageId.latest)
+    with pytest.raises(NotAllowedError, match=r"2 subscriptions.*policy max_subscriptions_per_topic"):
+        client.subscribe(any_topic, "b")
+    with pytest.raises(NotAllowedError):
+        client.create_reader(any_topic, MessageId.latest)
+    reader.close()
+    consumer = client.subscribe(any_topic, "b")
+    with pytest.raises(NotAllowedError):
+        client.create_reader(any_topic, MessageId.latest)
+    broker.cluster.kill(broker.cluster.dispatcher_of(any_topic, "b").address)
+    broker.cluster.override(any_topic, max_subscriptions_per_topic=1)
+    with pytest.raises(NotAllowedError):
+        client.subscribe(any_topic, "c")
+    consumer.unsubscribe()
+    broker.cluster.override(any_topic, max_subscriptions_per_topic=2)
+    client.subscribe(any_topic, "c")
+
+
+def test_types_that_are_not_allowed_are_refused(client: Client, broker: Broker, any_topic: str) -> None:
+    shared = client.subscribe(any_topic, "s", ConsumerType.Shared)
+    broker.cluster.override(any_topic, subscription_types_enabled="Failover,Key_Shared")
+    producer = client.create_producer(any_topic)
+    producer.send(b"000001")
+    assert values(shared, 1) == [b"000001"]
+    for kind in (ConsumerType.Shared, ConsumerType.Exclusive):
+        with pytest.raises(NotAllowedError, match="subscription_types_enabled allows Failover, Key_Shared"):
+            client.subscribe(any_topic, "other", kind)
+    with pytest.raises(NotAllowedError, match="no Exclusive subscriptions"):
+        client.create_reader(any_topic, MessageId.latest)
+    client.subscribe(any_topic, "other", ConsumerType.KeyShared)
+    broker.cluster.override(any_topic, subscription_types_enabled="Shared")
+    client.subscribe(any_topic, "third", ConsumerType.Shared)
+
+
+# --- the size of a message ------------------------------------------------------------------------
+
+
+def test_a_lowered_size_refuses_the_next_larger_message(
+    client: Client, broker: Broker, any_topic: str
+) -> None:
+    producer = client.create_producer(any_topic)
+    producer.send(bytes(2000))
+    broker.cluster.override(any_topic, max_message_size=1000)
+    for _ in range(2):
+        with pytest.raises(MessageTooBig, match="policy"):
+            producer.send(bytes(2000))
+        producer.send(bytes(1000))
+    broker.cluster.override(any_topic, max_message_size=3000)
+    wait_until(lambda: is_taken(producer, bytes(3000)), what="the larger limit is known")
+    with pytest.raises(MessageTooBig):
+        producer.send(bytes(3001))
+
+
+def is_taken(producer: Producer, value: bytes) -> bool:
+    try:
+        producer.send(value)
+    except MessageTooBig:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("batching", [False, True])
+def test_a_lowered_size_refuses_no_message_that_is_small_enough(
+    client: Client, broker: Broker, batching: bool
+) -> None:
+    topic = broker.topic()
+    producer = client.create_producer(
+        topic, batching_enabled=batching, block_if_queue_full=True, batching_max_publish_delay_ms=5
+    )
+    results: list[str] = []
+    sent = [b"%06d" % number * 20 for number in range(2000)]
+    for number, value in enumerate(sent):
+        producer.send_async(value, lambda result, _: results.append(result.name))
+        if number in (500, 1000):
+            broker.cluster.override(topic, max_message_size=4000 if number == 500 else 150)
+    producer.flush()
+    assert results == ["Ok"] * len(sent)
+    assert broker.stored(topic) == sent
+    with pytest.raises(MessageTooBig):
+        producer.send(bytes(200))
+
+
+def test_a_producer_learns_of_a_size_that_changed_while_it_was_away(client: Client, broker: Broker) -> None:
+    topic = broker.topic()
+    producer = client.create_producer(topic)
+    producer.send(b"x")
+    broker.cluster.kill(partition_name(topic), keep_down=True)
+    broker.cluster.override(topic, max_message_size=10)
+    broker.cluster.allow(partition_name(topic))
+    producer.send(b"small")
+    with pytest.raises(MessageTooBig):
+        producer.send(bytes(11))

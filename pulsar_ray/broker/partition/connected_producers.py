@@ -11,7 +11,13 @@ from pulsar_ray.clock import Clock
 from pulsar_ray.errors import ProducerBusy, ProducerFenced
 from pulsar_ray.managed_ledger.log.producer_incarnations import ProducerIncarnations
 from pulsar_ray.model.traffic import IncomingTraffic
-from pulsar_ray.session.requests import OpenProducer, ProducerOpened
+from pulsar_ray.session.requests import (
+    NO_BLOCK,
+    OpenProducer,
+    ProducerOpened,
+    PublishFailed,
+    encode_request,
+)
 from pulsar_ray.session.session_table import Session
 
 
@@ -57,7 +63,8 @@ class ConnectedProducers:
     def open(self, session: Session, request: OpenProducer) -> ProducerOpened:
         """Open a producer, or open it again.
 
-        Raises ProducerBusy while another session holds the name, SessionLost for a forgotten incarnation.
+        Raises ProducerBusy while another session holds the name, or if there are as many producers as the
+        topic may have; ProducerFenced for a forgotten incarnation.
         """
         name = request.name or self._make_up_name()
         held = self.by_name.get(name)
@@ -65,6 +72,8 @@ class ConnectedProducers:
             raise ProducerBusy(
                 f"a producer named {name!r} is already connected: close it, or choose another producer_name"
             )
+        if held is None and not request.was_open:
+            self._check_limit()
         same = held if held is not None and held.incarnation == request.incarnation else None
         now_ms = self._clock.now_ms()
         last_seq = self._open_incarnation(request, held, now_ms)
@@ -92,6 +101,14 @@ class ConnectedProducers:
             policies.max_block_rows,
             policies.max_block_bytes,
         )
+
+    def _check_limit(self) -> None:
+        limit = self._policies.max_producers_per_topic
+        if 0 < limit <= len(self.by_name):
+            raise ProducerBusy(
+                f"the topic has {len(self.by_name)} producers, and its policy max_producers allows {limit}: "
+                "close one, or raise the policy (setting max_producers_per_topic)"
+            )
 
     def _open_incarnation(self, request: OpenProducer, held: ProducerEndpoint | None, now_ms: int) -> int:
         """Open an incarnation in place of the one before; returns its last stored entry_seq.
@@ -122,6 +139,22 @@ class ConnectedProducers:
     def _make_up_name(self) -> str:
         self._made_up_names += 1
         return f"{self._name_prefix}-{self._log.epoch}-{self._made_up_names}"
+
+    def message_size_changed(self) -> None:
+        """Send all producers the size that holds from now on.
+
+        One that misses it learns it when it opens again.
+        """
+        size = self._policies.max_message_size
+        for producer in self.by_name.values():
+            news = PublishFailed(
+                producer.producer_id,
+                NO_BLOCK,
+                "MessageTooBig",
+                f"the topic's policy max_message_size allows {size} bytes now",
+                {"max_message_size": size},
+            )
+            producer.session.send(encode_request(news))
 
     def sample_rates(self) -> None:
         """Sample the rates of all producers; once a second."""

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
+from pulsar_ray.broker.partition.attendance import Attendance
 from pulsar_ray.broker.partition.connected_producers import ConnectedProducers
 from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.broker.partition.partition_stats import describe_publisher
@@ -80,6 +81,7 @@ class NonPersistentPartitionServer:
             on_durable=lambda _: None,
             on_fatal=on_fatal,
         )
+        self._attendance = Attendance(policies, self._count_subscriptions)
         self._drops: dict[int, Drops] = {}
         self._uses = 0
         host.serve(self)
@@ -130,6 +132,7 @@ class NonPersistentPartitionServer:
         for endpoint_id in list(session.endpoints):
             self._close_endpoint(session, endpoint_id)
         self.followers.forget(session)
+        self._attendance.forget(session)
 
     def tick(self) -> None:
         """Once a second: rates, and producers that left long ago."""
@@ -145,7 +148,13 @@ class NonPersistentPartitionServer:
     async def apply_policies(self, update: PolicyUpdate) -> None:
         """See PartitionServer.apply_policies."""
         if self._in_force.take(update):
+            former_size = self._policies.max_message_size
             self._policies.take(self._in_force.settings)
+            if self._policies.max_message_size != former_size:
+                self.producers.message_size_changed()
+
+    def _count_subscriptions(self, besides: str) -> int:
+        return sum(name != besides for name in self.followers.subscriptions)
 
     # --- publishing -------------------------------------------------------------------------------
 
@@ -164,7 +173,9 @@ class NonPersistentPartitionServer:
         if name == "following":
             return self.followers.following(session)
         if name == "unfollow":
-            return self.followers.forget(session)
+            return self.followers.end_subscription(session)
+        if self._attendance.answers(name):
+            return await self._attendance.call(session, name, arguments)
         return await self.call(name, arguments)
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:

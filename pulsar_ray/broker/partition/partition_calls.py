@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from pulsar_ray.broker.partition.attendance import Attendance
 from pulsar_ray.broker.partition.manifest_writer import ManifestWriter
 from pulsar_ray.broker.partition.range_plan import cut_range
 from pulsar_ray.broker.serving.owner_loop import DiskThread
@@ -23,8 +24,16 @@ class PartitionCalls:
     Every call may come twice, for its answer may be lost.
     """
 
-    def __init__(self, ledger: ManagedLedger, writer: ManifestWriter, disk: DiskThread, clock: Clock) -> None:
+    def __init__(
+        self,
+        ledger: ManagedLedger,
+        writer: ManifestWriter,
+        disk: DiskThread,
+        clock: Clock,
+        attendance: Attendance,
+    ) -> None:
         self._ledger = ledger
+        self._attendance = attendance
         self._writer = writer
         self._disk = disk
         self._clock = clock
@@ -56,7 +65,8 @@ class PartitionCalls:
         """Register a subscription durably, and return its number and hold.
 
         One that exists is returned as it is. `initial` is "earliest", "latest" or the [ledger id, entry id]
-        of its first message.
+        of its first message. Raises SubscriptionNotFound unless `create`, NotAllowedError if the topic may
+        have no more subscriptions.
         """
         existing = self._ledger.changes.find_subscription(name, durable)
         if existing is None:
@@ -65,6 +75,7 @@ class PartitionCalls:
                     f"subscription {name!r} does not exist on {self._ledger.identity.topic}",
                     str(self._ledger.directory),
                 )
+            self._attendance.check_new_subscription(name)
             start: str | Position
             if not isinstance(initial, str):
                 await self.check_position(initial)

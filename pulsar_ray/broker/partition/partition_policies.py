@@ -21,6 +21,9 @@ class PartitionPolicies:
     max_frame_bytes: int
     max_block_rows: int
     max_block_bytes: int
+    max_producers_per_topic: int
+    max_consumers_per_topic: int
+    max_subscriptions_per_topic: int
     trim_interval_s: float
     low_water_mark_bytes: Callable[[int], int]
     """Free bytes below which nothing is published, for a disk of so many bytes."""
@@ -42,6 +45,9 @@ def _values(settings: Settings) -> dict[str, Any]:
         "max_frame_bytes": settings.netty_max_frame_size_bytes,
         "max_block_rows": settings.max_block_rows,
         "max_block_bytes": settings.max_block_bytes,
+        "max_producers_per_topic": settings.max_producers_per_topic,
+        "max_consumers_per_topic": settings.max_consumers_per_topic,
+        "max_subscriptions_per_topic": settings.max_subscriptions_per_topic,
         "trim_interval_s": settings.retention_check_interval_in_seconds,
         "low_water_mark_bytes": settings.low_water_mark_bytes,
     }

@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
+from pulsar_ray.broker.partition.attendance import Attendance
 from pulsar_ray.broker.partition.connected_producers import ConnectedProducers
 from pulsar_ray.broker.partition.disk_space import DiskSpaceProbe
 from pulsar_ray.broker.partition.followers import Followers
@@ -108,7 +109,8 @@ class PartitionServer:
         self._on_fatal = on_fatal
         self._uses = 0
         self._writer = ManifestWriter(ledger, loop, self._disk, on_fatal)
-        self.calls = PartitionCalls(ledger, self._writer, self._disk, clock)
+        self._attendance = Attendance(policies, ledger.changes.count_subscriptions)
+        self.calls = PartitionCalls(ledger, self._writer, self._disk, clock, self._attendance)
         self._holds = ReportedHolds(ledger.changes, self._writer, loop)
         self._trimmed_at = loop.time()
         self.reach = self._write_reach_file()
@@ -161,9 +163,16 @@ class PartitionServer:
                 self._close_endpoint(session, endpoint_id)
                 session.send(encode_request(Done(request_id)))
             case Call():
-                self._host.answer(session, request.request_id, self.call, request.method, request.arguments)
+                self._call(session, request)
             case _:
                 raise InvalidConfiguration(f"a partition does not answer {type(request).__name__}")
+
+    def _call(self, session: Session, request: Call) -> None:
+        method, arguments = request.method, request.arguments
+        if self._attendance.answers(method):
+            self._host.answer(session, request.request_id, self._attendance.call, session, method, arguments)
+        else:
+            self._host.answer(session, request.request_id, self.call, method, arguments)
 
     def _open_producer(self, session: Session, request: OpenProducer) -> None:
         def open_now() -> Request:
@@ -198,6 +207,7 @@ class PartitionServer:
             if isinstance(endpoint, ProducerEndpoint):
                 self.producers.close(endpoint)
         self.followers.forget(session)
+        self._attendance.forget(session)
 
     def tick(self) -> None:
         """Once a second: ownership, space, trimming, forgotten incarnations."""
@@ -243,7 +253,10 @@ class PartitionServer:
         settings refuse.
         """
         if self._in_force.take(update):
+            former_size = self._policies.max_message_size
             self._policies.take(self._in_force.settings)
+            if self._policies.max_message_size != former_size:
+                self.producers.message_size_changed()
             self.ledger.policies.take(self._in_force.settings)
 
     # --- calls, stats, closing --------------------------------------------------------------------

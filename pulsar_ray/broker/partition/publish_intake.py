@@ -21,6 +21,7 @@ from pulsar_ray.broker.partition.publish_gate import PublishGate
 from pulsar_ray.broker.partition.quick_disk import SMALL_WRITE_BYTES, QuickDisk, is_small
 from pulsar_ray.broker.partition.waiting_blocks import Admitted, WaitingBlocks
 from pulsar_ray.clock import Clock
+from pulsar_ray.config import ENTRY_OVERHEAD_BYTES
 from pulsar_ray.errors import (
     BrokerPersistenceError,
     Fenced,
@@ -28,7 +29,7 @@ from pulsar_ray.errors import (
     PulsarException,
     SessionLost,
 )
-from pulsar_ray.format.block import BlockHeader, check_block_size, parse_block_header, verify_block
+from pulsar_ray.format.block import ARROW, BlockHeader, check_block_size, parse_block_header, verify_block
 from pulsar_ray.managed_ledger.log.commit import AppendResult
 from pulsar_ray.managed_ledger.log.producer_incarnations import (
     Forgotten,
@@ -175,8 +176,14 @@ class PublishIntake:
         payload, total = header.payload_length, header.total_length
         policies = self._policies
         if payload > policies.max_message_size or total > policies.max_frame_bytes:
+            limit = policies.max_message_size
+            with_columns = (limit + ENTRY_OVERHEAD_BYTES) * header.message_count
+            if header.payload_format == ARROW and payload <= with_columns:
+                # Messages became a batch before their producer knew the limit of now: none of them need be
+                # too large.
+                limit = payload
             try:
-                check_block_size(payload, total, policies.max_message_size, policies.max_frame_bytes)
+                check_block_size(payload, total, limit, policies.max_frame_bytes)
             except PulsarException as error:
                 return error
         return self._gate.refusal

@@ -73,6 +73,13 @@ class PushFollowers:
         """The session ended."""
         self._followers.pop(session.id, None)
 
+    def end_subscription(self, session: Session) -> None:
+        """Forget a follower whose subscription is gone, with predecessors of it that have crashed."""
+        name = self._followers[session.id].subscription if session.id in self._followers else ""
+        self.forget(session)
+        if name:
+            self._followers = {i: f for i, f in self._followers.items() if f.subscription != name}
+
     def push(self, blocks: Blocks) -> set[int]:
         """Send blocks to every follower with room; the indexes of those that somebody connected lost."""
         lost: set[int] = set()

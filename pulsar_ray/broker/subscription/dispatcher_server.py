@@ -19,6 +19,7 @@ from pulsar_ray.broker.subscription.consumers.consumer_calls import ConsumerCall
 from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint
 from pulsar_ray.broker.subscription.consumers.early_acknowledgments import EarlyAcknowledgments, reach_of
 from pulsar_ray.broker.subscription.consumers.pending_opens import PendingOpens
+from pulsar_ray.broker.subscription.consumers.topic_admission import TopicAdmission
 from pulsar_ray.broker.subscription.dispatcher_subscriptions import DispatcherSubscriptions
 from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
 from pulsar_ray.dispatch.settings import DispatchSettings
@@ -31,6 +32,7 @@ from pulsar_ray.errors import (
     SessionLost,
     SubscriptionNotFound,
 )
+from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.session.control_calls import CONSUMER_CALLS, check_call
 from pulsar_ray.session.requests import (
@@ -65,6 +67,7 @@ class DispatcherServer:
         subscriptions: DispatcherSubscriptions,
         in_force: PoliciesInForce,
         settings: DispatchSettings,
+        admission: TopicAdmission,
         host: SessionHost,
         *,
         disks: Sequence[DiskThread],
@@ -72,6 +75,7 @@ class DispatcherServer:
         self._request = request
         self._in_force = in_force
         self._settings = settings
+        self._admission = admission
         self.subscriptions = subscriptions
         self._served = subscriptions.served
         self.disks = disks
@@ -97,11 +101,17 @@ class DispatcherServer:
     def tick(self) -> None:
         """Look after the subscriptions; once a second."""
         self.subscriptions.tick()
+        self._admission.tick()
+        self._report_consumers()
         for subscription in self._served.values():
             holder = subscription.active_in_the_way()
             if holder is not None and holder.is_stopped:
                 self._host.spawn(self._outlast(holder))
         self._update_arming()
+
+    def _report_consumers(self) -> None:
+        if self._admission.is_limited:
+            self._host.spawn(self._admission.report())
 
     async def _outlast(self, holder: Session) -> None:
         await self._host.outlast([holder])
@@ -188,7 +198,23 @@ class DispatcherServer:
         session.send(encode_request(reply))
         self._update_arming()
 
+    def _check_type(self, request: OpenConsumer) -> None:
+        """Raise NotAllowedError for a new consumer of a type that the topic does not allow."""
+        allowed = self._settings.subscription_types
+        name = ConsumerType(request.consumer_type).name.replace("KeyShared", "Key_Shared")
+        if name not in allowed and not request.joined:
+            raise NotAllowedError(
+                f"{self._request.topic} has no {name} subscriptions, for its policy "
+                f"subscription_types_enabled allows {', '.join(sorted(allowed))}: subscribe with one of "
+                "these, or change the policy"
+            )
+
     async def _open_consumer(self, session: Session, request: OpenConsumer) -> ConsumerOpened:
+        self._check_type(request)
+        async with self._admission.admitted(request):
+            return await self._open_admitted(session, request)
+
+    async def _open_admitted(self, session: Session, request: OpenConsumer) -> ConsumerOpened:
         self._update_arming()
         await self.subscriptions.prepare_open()
         self._check_not_removed()
@@ -218,6 +244,7 @@ class DispatcherServer:
         subscription = self._subscription_of(endpoint)
         if subscription is not None and isinstance(endpoint, ConsumerEndpoint):
             await self._close_consumer(subscription, endpoint)
+            await self._admission.report()
         self._update_arming()
 
     async def _close_consumer(self, subscription: ServedSubscription, endpoint: ConsumerEndpoint) -> None:
@@ -231,6 +258,7 @@ class DispatcherServer:
             if subscription is not None and isinstance(endpoint, ConsumerEndpoint):
                 subscription.detach(endpoint)
                 self.subscriptions.forget_reader(subscription)
+        self._report_consumers()
         self._update_arming()
 
     # --- calls ------------------------------------------------------------------------------------
@@ -305,6 +333,7 @@ class DispatcherServer:
         """
         if self._in_force.take(update):
             self._take_settings()
+            await self._admission.report()
 
     def _take_settings(self) -> None:
         self._settings.take(self._in_force.settings)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
+from pulsar_ray.broker.subscription.consumers.topic_admission import TopicAdmission
 from pulsar_ray.broker.subscription.dispatcher_server import DispatcherServer
 from pulsar_ray.broker.subscription.dispatcher_subscriptions import DispatcherSubscriptions
 from pulsar_ray.broker.subscription.log.partition_link import PartitionLink
@@ -49,10 +50,10 @@ async def start_dispatcher(
     if TopicName.parse(request.topic).is_persistent:
         subscriptions = StoredSubscriptions(request, context, partition)
     else:
-        subscriptions = PassingSubscriptions(request, context, partition)
-    server = DispatcherServer(
-        request, subscriptions, in_force, settings, host, disks=(context.reader, context.cursor_disk)
-    )
+        subscriptions = PassingSubscriptions(request, context, partition, is_admitted=not in_force.may_delete)
+    admission = TopicAdmission(settings, partition, subscriptions.served, is_durable=request.durable)
+    disks = (context.reader, context.cursor_disk)
+    server = DispatcherServer(request, subscriptions, in_force, settings, admission, host, disks=disks)
     try:
         await host.start()
         await server.start()

@@ -24,7 +24,7 @@ from pulsar_ray.dispatch.grant import DropQueue
 from pulsar_ray.dispatch.inspect.watchdog import Watchdog
 from pulsar_ray.dispatch.key_shared.hash_regions import key_shared_spec
 from pulsar_ray.dispatch.redelivery import ConsumerQueue
-from pulsar_ray.errors import PulsarException, SessionLost
+from pulsar_ray.errors import ConsumerBusy, PulsarException, SessionLost
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.position import Position
 from pulsar_ray.session.requests import (
@@ -85,7 +85,7 @@ class ServedSubscription:
 
         Waits while a consumer from before a restart may come back that excludes this one.
 
-        Raises ConsumerBusy, and SessionLost if the session ended meanwhile.
+        Raises ConsumerBusy, also for one consumer too many, and SessionLost if the session ended meanwhile.
         """
         attachment_number = session.attachment
         await self._wait_for_returning(_spec_of(request, 0))
@@ -93,6 +93,7 @@ class ServedSubscription:
             # Requests behind it, over a newer attachment, were carried out already: to leave, perhaps.
             raise SessionLost("the connection was lost while its consumer waited: attach again")
         self.core.expire(self.now_ms())
+        self._check_limit(request)
         numbering = self.consumers.numbering(
             request.incarnation, is_known=request.incarnation in self.core.consumers
         )
@@ -121,6 +122,15 @@ class ServedSubscription:
         # The answer goes first: what comes before it the client drops, for it does not know what it is yet.
         self._loop.call_soon(self._opened, endpoint, attachment)
         return opened
+
+    def _check_limit(self, request: OpenConsumer) -> None:
+        """Raise ConsumerBusy for a consumer that is new, and one too many."""
+        limit, present = self.core.settings.max_consumers_per_subscription, len(self.core.consumers)
+        if 0 < limit <= present and not request.joined and request.incarnation not in self.core.consumers:
+            raise ConsumerBusy(
+                f"the subscription has {present} consumers, and the policy max_consumers_per_subscription "
+                f"allows {limit}: close one, or raise the policy"
+            )
 
     async def _wait_for_returning(self, spec: ConsumerSpec) -> None:
         """Wait until no consumer from before a restart may come back that excludes this one."""

@@ -21,7 +21,7 @@ from pulsar_ray.errors import (
     error_from,
 )
 from pulsar_ray.lane.completion import Completion
-from pulsar_ray.session.requests import OpenProducer, ProducerOpened, PublishFailed
+from pulsar_ray.session.requests import NO_BLOCK, OpenProducer, ProducerOpened, PublishFailed
 from pulsar_ray.transport.carriers import Connection
 from pulsar_ray.transport.cluster import AttachReply, PartitionRoute
 
@@ -91,6 +91,7 @@ class PartitionProducer:
             int(self._options.access_mode),
             self._options.producer_name is not None,
             self._options.properties,
+            self.queue.has_begun,
         )
 
     def reopen(self, attached: AttachReply) -> None:
@@ -149,8 +150,12 @@ class PartitionProducer:
         return self.queue.takes_keyless
 
     def on_request(self, request: Any, body: memoryview) -> None:
-        """Fail the block that the partition refuses."""
-        if isinstance(request, PublishFailed):
+        """Fail the block that the partition refuses, or learn its limit of now."""
+        if not isinstance(request, PublishFailed):
+            return
+        if request.entry_seq == NO_BLOCK:
+            self.queue.set_max_message_size((request.details or {})["max_message_size"])
+        else:
             self.queue.refuse(request.entry_seq, error_from(request.error, request.text, request.details))
 
     # --- giving up and closing --------------------------------------------------------------------

@@ -74,7 +74,7 @@ class SendQueue:
         """Why it could not be opened, until it is."""
         self._single_messages: SingleMessageEncoder | None = None
         """For messages that need neither a batch nor compression."""
-        self._max_message_size = 0
+        self._opened: ProducerOpened | None = None
         self._is_gathering = False
         self._batch_timer_armed = False
         self._turns: BatchTurnsRouter | None = None
@@ -128,8 +128,7 @@ class SendQueue:
     def _begin(self, opened: ProducerOpened) -> None:
         options = self._options
         self.name = opened.name
-        self._max_message_size = opened.max_message_size
-        self.bulk_limits = BulkLimits.of(opened)
+        self._take_limits(opened)
         self._builder = builder_for(options, opened)
         if self._on_turn_over is not None:
             self._builder.on_turn_over = self._on_turn_over
@@ -137,6 +136,24 @@ class SendQueue:
             self._single_messages = SingleMessageEncoder(opened.name, self.partition, self._stored)
         self.last_sequence_id = options.first_sequence_id - 1
         self._absent_since_opening = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the partition has opened it before."""
+        return self._builder is not None
+
+    def set_max_message_size(self, max_message_size: int) -> None:
+        """Take no larger messages from now on; those that were added go as they are."""
+        with self._state:
+            if self._opened is not None:
+                self._take_limits(self._opened._replace(max_message_size=max_message_size))
+
+    def _take_limits(self, opened: ProducerOpened) -> None:
+        """Take what the partition allows now; called with the state lock held."""
+        self._opened = opened
+        self.bulk_limits = BulkLimits.of(opened)
+        if self._builder is not None:
+            self._builder.set_max_message_size(opened.max_message_size)
 
     def begin_later(self, absence: WrongNode) -> None:
         """Take no messages, because of `absence`, before the partition has answered."""
@@ -153,6 +170,8 @@ class SendQueue:
                 return
             if self._builder is None:
                 self._begin(opened)
+            else:
+                self._take_limits(opened)
             self._carrier = carrier
             self.is_open = True
             self._numbers.replaces = 0
@@ -442,7 +461,8 @@ class SendQueue:
         """
         self._check_there()
         if not self._options.compression_type:
-            check_block_size(payload_bytes, payload_bytes, self._max_message_size)
+            limit = self._opened.max_message_size if self._opened is not None else 0
+            check_block_size(payload_bytes, payload_bytes, limit)
         elif payload_bytes > MAX_UNCONFIRMED_BYTES:
             raise MessageTooBig(
                 f"a message of {payload_bytes} bytes; at most {MAX_UNCONFIRMED_BYTES} uncompressed"

@@ -62,6 +62,12 @@ class ManifestChanges:
     def subscriptions(self) -> list[Subscription]:
         return list(self._state.manifest.subscriptions.values())
 
+    def count_subscriptions(self, besides: str) -> int:
+        """Count durable subscriptions, also those being registered, but for the one of a name."""
+        pending = (change.result for change in self._state.unfinished)
+        known = [*self.subscriptions(), *(s for s in pending if isinstance(s, Subscription))]
+        return len({s.name for s in known if s.is_durable} - {besides})
+
     def has_subscription(self, number: int) -> bool:
         return number in self._state.manifest.subscriptions
 

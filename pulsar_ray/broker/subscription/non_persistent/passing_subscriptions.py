@@ -48,7 +48,8 @@ class PassingSubscriptions:
     Entries that nobody has room for are lost.
 
     Entries are numbered here, for the sake of credit and re-attachment; nobody outside sees the numbers. A
-    subscription is there as long as its dispatcher is, and begins with what is published next.
+    subscription is there as long as its dispatcher is, and begins with what is published next. `is_admitted`:
+    it was there before its actor was restarted.
     """
 
     can_park = False
@@ -57,8 +58,14 @@ class PassingSubscriptions:
     progress = PassingProgress()
 
     def __init__(
-        self, request: SubscriptionRequest, context: DispatcherContext, partition: PartitionLink
+        self,
+        request: SubscriptionRequest,
+        context: DispatcherContext,
+        partition: PartitionLink,
+        *,
+        is_admitted: bool,
     ) -> None:
+        self._is_admitted = is_admitted
         self._request = request
         self._context = context
         self._partition = partition
@@ -77,7 +84,11 @@ class PassingSubscriptions:
         self.log_end = EARLIEST
 
     async def start(self) -> None:
-        """Attach to the partition. Raises its refusals, and SubscriptionNotFound if it may not create."""
+        """Attach to the partition.
+
+        Raises its refusals, SubscriptionNotFound if it may not create, and NotAllowedError if the topic may
+        have no more subscriptions.
+        """
         if self._request.durable and not self._request.create:
             raise SubscriptionNotFound(
                 f"subscription {self._request.subscription!r} does not exist on {self._request.topic}"
@@ -85,7 +96,17 @@ class PassingSubscriptions:
         await self._follower.attach()
         self.epoch = self._context.clock.now_ms()
         if self._request.durable:
+            await self._ask_admission()
             self._add(self._request.subscription)
+
+    async def _ask_admission(self) -> None:
+        if self._is_admitted or not self._context.settings.max_subscriptions_per_topic:
+            return
+        try:
+            await self._partition.call("admit_subscription", name=self._request.subscription)
+        except PulsarException:
+            await self._follower.unfollow()  # or the partition counts it as a subscription
+            raise
 
     def _add(self, name: str) -> ServedSubscription:
         passing = self._passing[name] = passing_subscription(self._context, name, self.epoch)

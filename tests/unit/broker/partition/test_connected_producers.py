@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 from pulsar_ray.broker.partition.connected_producers import ConnectedProducers
@@ -10,7 +13,15 @@ from pulsar_ray.broker.partition.waiting_blocks import WaitingBlocks
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import ProducerBusy
 from pulsar_ray.managed_ledger.log.memory_log import MemoryLog
-from pulsar_ray.session.requests import NO_SCHEMA, OpenProducer, ProducerOpened
+from pulsar_ray.session.packet import decode_packet
+from pulsar_ray.session.requests import (
+    NO_BLOCK,
+    NO_SCHEMA,
+    OpenProducer,
+    ProducerOpened,
+    PublishFailed,
+    decode_request,
+)
 from pulsar_ray.session.session_table import Session
 from pulsar_ray.testing.manual_clock import ManualClock
 
@@ -19,16 +30,25 @@ class Producers:
     """A partition with two sessions."""
 
     def __init__(self) -> None:
-        policies = PartitionPolicies.of(Settings(max_message_size=1000))
+        policies = self.policies = PartitionPolicies.of(Settings(max_message_size=1000))
         self.connected = ConnectedProducers(
             MemoryLog(9, lambda _: None), WaitingBlocks(), policies, ManualClock(), "made-up"
         )
         self.sessions = [Session(number, f"client {number}", 0) for number in range(2)]
 
     def open(
-        self, incarnation: int, name: str | None = "p", *, session: int = 0, replaces: int = 0, first: int = 0
+        self,
+        incarnation: int,
+        name: str | None = "p",
+        *,
+        session: int = 0,
+        replaces: int = 0,
+        first: int = 0,
+        was_open: bool = False,
     ) -> ProducerOpened:
-        request = OpenProducer(1, incarnation, name, incarnation, replaces, first, 0, name is not None)
+        request = OpenProducer(
+            1, incarnation, name, incarnation, replaces, first, 0, name is not None, None, was_open
+        )
         return self.connected.open(self.sessions[session], request)
 
 
@@ -80,3 +100,29 @@ def test_a_replaced_incarnation_gets_no_answers_any_more() -> None:
     assert producers.connected.current(before) is None
     producers.connected.close(before)
     assert producers.connected.by_name["p"].incarnation == 8, "a late close frees nobody else's name"
+
+
+def test_a_limit_keeps_new_producers_out_and_nobody_else() -> None:
+    producers = Producers()
+    producers.open(7, "a")
+    producers.policies.max_producers_per_topic = 1
+    with pytest.raises(ProducerBusy, match="has 1 producers, and its policy max_producers allows 1"):
+        producers.open(8, "b")
+    producers.open(7, "a", session=1)
+    producers.open(9, "a", replaces=7)
+    producers.open(10, "c", was_open=True)
+    producers.policies.max_producers_per_topic = 3
+    producers.open(8, "b")
+
+
+def test_open_producers_are_sent_a_size_that_has_changed() -> None:
+    producers = Producers()
+    sent: list[Any] = []
+    producers.sessions[0].carrier = cast(Any, SimpleNamespace(send=sent.append))
+    producers.open(7)
+    producers.policies.max_message_size = 500
+    producers.connected.message_size_changed()
+    (packet,) = sent
+    news = decode_request(decode_packet(b"".join(packet)))
+    assert isinstance(news, PublishFailed)
+    assert (news.producer_id, news.entry_seq, news.details) == (7, NO_BLOCK, {"max_message_size": 500})

@@ -15,7 +15,7 @@ from pulsar_ray.broker.partition.publish_intake import PublishIntake
 from pulsar_ray.broker.partition.waiting_blocks import WaitingBlocks
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import DiskSpaceLow, Fenced, ProtocolError, PulsarException, SessionLost
-from pulsar_ray.format.payload import encode_single
+from pulsar_ray.format.payload import encode_batch, encode_rows, encode_single
 from pulsar_ray.managed_ledger.log.memory_log import MemoryLog
 from pulsar_ray.session.packet import decode_packet
 from pulsar_ray.session.requests import OpenProducer, PublishFailed, Receipt, decode_request
@@ -88,7 +88,8 @@ class Partition:
         self.disk = Disk(self.events)
         clock = ManualClock()
         self._loop = loop
-        log, waiting, policies = self.log, WaitingBlocks(), PartitionPolicies.of(Settings())
+        log, waiting = self.log, WaitingBlocks()
+        policies = self.policies = PartitionPolicies.of(Settings())
         self.gate = PublishGate()
         self.producers = ConnectedProducers(log, waiting, policies, clock, "p")
         self._intake = PublishIntake(
@@ -187,6 +188,41 @@ def test_a_closed_gate_refuses_blocks_with_its_own_error_and_nothing_before_or_a
         "answered [0]",
         "answered [2]",
     ]
+
+
+def test_a_size_that_is_lowered_holds_for_the_next_block(partition: Partition) -> None:
+    partition.publish(1000)
+    partition.policies.max_message_size = 999
+    for size in (1000, 999):
+        partition.publish(size)
+    partition.policies.max_message_size = 1000
+    partition.publish(1000)
+    refused = [event for event in partition.events if event.startswith("refused")]
+    assert refused == ["refused 1: MessageTooBig"]
+
+
+@pytest.mark.parametrize(("size", "answer"), [(30_000, "refused 0: MessageTooBig"), (200, "answered [0]")])
+def test_a_block_of_several_messages_is_judged_by_their_mean(
+    partition: Partition, size: int, answer: str
+) -> None:
+    payload, columns = encode_rows([bytes(size)] * 20)
+    buffers = encode_batch(
+        payload,
+        columns,
+        message_count=20,
+        incarnation=INCARNATION,
+        entry_seq=0,
+        first_sequence_id=0,
+        last_sequence_id=19,
+        publish_time_ms=5,
+    )
+    body = memoryview(b"".join(bytes(buffer) for buffer in buffers))
+    partition.policies.max_message_size = 200
+    assert len(body) > 20 * 200
+    partition.send(body)
+    if size == 200:
+        partition.disk.write()
+    assert answer in partition.events
 
 
 def test_a_missing_block_ends_the_connection_and_admits_nothing(partition: Partition) -> None:

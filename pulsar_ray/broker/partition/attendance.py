@@ -1,0 +1,71 @@
+"""The consumers and readers of a partition, as its dispatchers report them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
+from pulsar_ray.errors import ConsumerBusy, NotAllowedError
+from pulsar_ray.session.control_calls import ATTENDANCE_CALLS, check_call
+from pulsar_ray.session.session_table import Session
+
+
+class Attendance:
+    """Admits consumers and subscriptions; belongs to the owner loop.
+
+    Counts are absolute, each dispatcher's for itself, so that repeats are harmless. A dispatcher that was not
+    heard yet counts as empty: a limit that was just set, or a partition that was just started, may let in a
+    few too many. `subscriptions(name)` counts the durable subscriptions, but for the one of that name.
+    """
+
+    def __init__(self, policies: PartitionPolicies, subscriptions: Callable[[str], int]) -> None:
+        self._policies = policies
+        self._subscriptions = subscriptions
+        self._counts: dict[Session, tuple[int, int]] = {}
+
+    def answers(self, method: str) -> bool:
+        """Whether this is the name of a call for `call`."""
+        return method in ATTENDANCE_CALLS
+
+    async def call(self, session: Session, method: str, arguments: dict[str, Any]) -> None:
+        """Answer a dispatcher's call. Raises ConsumerBusy or NotAllowedError, with nothing counted."""
+        check_call(ATTENDANCE_CALLS, "partition", method, arguments)
+        if method == "admit_subscription":
+            self.check_new_subscription(arguments["name"])
+        elif method == "admit_consumer":
+            self._admit(session, **arguments)
+        else:
+            self._counts[session] = (arguments["consumers"], arguments["readers"])
+
+    def _admit(self, session: Session, consumers: int, readers: int, is_new_reader: bool) -> None:
+        limit = self._policies.max_consumers_per_topic
+        of_others = sum(count for other, (count, _) in self._counts.items() if other is not session)
+        if 0 < limit < of_others + consumers:
+            raise ConsumerBusy(
+                f"the topic has {of_others + consumers - 1} consumers, and its policy max_consumers allows "
+                f"{limit}: close one, or raise the policy (setting max_consumers_per_topic)"
+            )
+        if is_new_reader:
+            self._check_subscriptions(self._subscriptions("") + self._readers(besides=session) + readers)
+        self._counts[session] = (consumers, readers)
+
+    def check_new_subscription(self, name: str) -> None:
+        """Raise NotAllowedError if the topic may have no further subscription; readers count too."""
+        self._check_subscriptions(self._subscriptions(name) + self._readers() + 1)
+
+    def _readers(self, besides: Session | None = None) -> int:
+        return sum(readers for other, (_, readers) in self._counts.items() if other is not besides)
+
+    def _check_subscriptions(self, with_new: int) -> None:
+        limit = self._policies.max_subscriptions_per_topic
+        if 0 < limit < with_new:
+            raise NotAllowedError(
+                f"the topic has {with_new - 1} subscriptions, readers counted, and its policy "
+                f"max_subscriptions_per_topic allows {limit}: unsubscribe one, close a reader, or raise the "
+                "policy"
+            )
+
+    def forget(self, session: Session) -> None:
+        """The session ended."""
+        self._counts.pop(session, None)
