@@ -57,6 +57,7 @@ class CatalogOpening:
         prepared: set[int] = set()
         ancestors: dict[str, None] = {}
         seen: list[int] = []
+        has_change_logs = False
         for node_id in alive_nodes():
             try:
                 store = await self._stores.describe(node_id)
@@ -69,6 +70,7 @@ class CatalogOpening:
             with translated("reading the partition directories"):
                 found = await store["handle"].partitions.remote()
                 prepared |= await store["handle"].prepared.remote()
+            has_change_logs |= identity.has_change_logs
             ancestors |= dict.fromkeys(identity.generations)
             seen += [identity.numbers_below, *(directory.number for directory in found)]
             rows += [
@@ -83,10 +85,18 @@ class CatalogOpening:
         if catalog is None:
             first = new_range(seen, Random())
             made, left_out = Catalog.make(
-                path, order.cluster_id, order.generation, first, ancestors, rows, prepared
+                path,
+                order.cluster_id,
+                order.generation,
+                first,
+                ancestors,
+                rows,
+                prepared,
+                has_change_logs=has_change_logs,
             )
         else:
-            made, left_out = catalog, catalog.restore(rows, prepared)
+            left_out = catalog.restore(rows, prepared, has_change_logs=has_change_logs)
+            made = catalog
             first = new_range([*seen, *catalog.first_numbers()], Random())
             made.begin_generation(order.cluster_id, order.generation, first, ancestors)
         logger.warning("made the catalog anew: %d partitions, %d left out", len(rows), len(left_out))

@@ -19,10 +19,15 @@ import ray
 
 from pulsar_ray.actors.broker_actors import BrokerActors
 from pulsar_ray.actors.catalog_opening import CatalogOpening
+from pulsar_ray.actors.change_log_partitions import ChangeLogPartitions
 from pulsar_ray.actors.passivation import Passivation
+from pulsar_ray.actors.policy_delivery import PolicyDelivery
 from pulsar_ray.actors.stores import Stores
 from pulsar_ray.actors.topic_actors import TopicActors
+from pulsar_ray.actors.topic_ending import TopicEnding
+from pulsar_ray.broker.catalog.administration import Administration
 from pulsar_ray.broker.catalog.catalog import PartitionRow
+from pulsar_ray.broker.catalog.change_logs import ChangeLogs
 from pulsar_ray.broker.catalog.founding import CatalogOrder
 from pulsar_ray.broker.catalog.membership import Membership
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
@@ -30,13 +35,9 @@ from pulsar_ray.broker.serving.owner_loop import prepare_broker_process
 from pulsar_ray.broker.serving.sleeper import Idle
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import (
-    NotAllowedError,
-    ServiceUnitNotReady,
-    TopicNotFound,
-)
+from pulsar_ray.errors import ServiceUnitNotReady, TopicNotFound
 from pulsar_ray.lane.await_within import within
-from pulsar_ray.model.policies import NO_POLICIES, PolicyUpdate
+from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import SubscriptionRequest
 from pulsar_ray.transport.this_ray import running_names
@@ -47,6 +48,8 @@ WATCH_INTERVAL_S = 5.0
 CALL_DEADLINE_S = 30.0
 STATS_DEADLINE_S = 3.0
 NAME_POLL_S = 0.02
+WAKING_POLICIES = ("retention",)
+"""Policies by which time brings something for partitions that sleep."""
 
 
 class Controller:
@@ -62,6 +65,10 @@ class Controller:
         self._served: TopicActors | None = None
         self._passivation: Passivation
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._logs: ChangeLogs
+        self._policies: PolicyDelivery
+        self._ending: TopicEnding
+        self._administration: Administration
         self._probing: dict[str, asyncio.Task[bool]] = {}
         self._start: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -108,10 +115,19 @@ class Controller:
             refusal = self._stores.refused.get(here, {}).get("reason", "it did not answer")
             raise ServiceUnitNotReady(f"the store beside the catalog is not there: {refusal}")
         topics = TopicRegistry(catalog, self._settings)
-        served = self._served = TopicActors(topics, self._stores, self._actors, self._settings)
+        policies = PolicyDelivery(topics, self._actors)
+        served = TopicActors(topics, self._stores, self._actors, self._settings, policies)
         served.find_running()
         self._passivation = Passivation(served, self._actors, self._stores, SystemClock(), self._settings)
         self._loop = asyncio.get_running_loop()
+        partitions = ChangeLogPartitions(served, self._stores, self._actors, self._passivation)
+        logs = ChangeLogs(catalog, partitions, SystemClock().now_ms)
+        ending = TopicEnding(served, logs)
+        self._logs, self._policies, self._ending = logs, policies, ending
+        self._administration = Administration(topics, logs, ending, self._settings, self._policy_changed)
+        # Before anybody is served: a change may have been made that this catalog does not know.
+        await logs.catch_up()
+        self._served = served
         if self._watcher is None:
             self._watcher = asyncio.get_running_loop().create_task(self._watch())
 
@@ -130,7 +146,7 @@ class Controller:
         served = await self._serving()
         topics, name = served.topics, TopicName.parse(topic)
         if create and not topics.is_known(name):
-            await self._stores.reserve_numbers(self._settings.default_num_partitions)
+            await self._stores.reserve_numbers(max(topics.auto_partitions(name), 1))
         rows = topics.resolve(name, create=create, stores=self._stores.for_new_partitions)
         return await self._started(served, rows)
 
@@ -167,37 +183,90 @@ class Controller:
         await served.mark("mark_added", topics.prepared_partitions(name, partitions))
         topics.add_partitions(name, partitions)
 
-    async def list_topics(self, namespace: str) -> list[tuple[str, int]]:
-        """(full name, partitions or 0). Raises TopicNotFound if the namespace does not exist."""
-        return (await self._serving()).topics.topics(namespace)
+    async def list_topics(self, namespace: str, include_system: bool = False) -> list[tuple[str, int]]:
+        """(full name, partitions or 0), the broker's own topics only if asked for.
+
+        Raises TopicNotFound if the namespace does not exist.
+        """
+        topics = (await self._serving()).topics
+        return topics.topics(namespace, include_system=include_system)
 
     async def delete_topic(self, topic: str, force: bool) -> None:
-        """Delete a topic with its data.
+        """Delete a topic with its data and policies.
 
-        Raises NotAllowedError while producers or consumers are connected, WrongNode while a partition's node
-        is missing, unless forced; what lies on such a node stays there.
+        Raises NotAllowedError while producers or consumers are connected and for a system topic, WrongNode
+        while a partition's node is missing, unless forced; what lies on such a node stays there.
         """
-        served = await self._serving()
-        topics, name = served.topics, TopicName.parse(topic)
-        rows = topics.rows_of(name)
-        if not force:
-            connected = sum([await served.connected(row) for row in rows])
-            if connected:
-                raise NotAllowedError(
-                    f"Topic has {connected} connected producers/consumers: close them, or force"
-                )
-            for row in rows:
-                served.store_of(row)
-        topics.forget(name)
-        for row in rows:
-            served.end(row)
-            if name.is_persistent and row.store_id in self._stores.known:
-                await self._stores.known[row.store_id]["handle"].remove.remote(row.number)
+        await self._serving()
+        await self._ending.delete_topic(topic, force)
+
+    # --- tenants, namespaces, policies: see Administration ----------------------------------------
+
+    async def tenants(self) -> list[str]:
+        """The tenants' names, sorted."""
+        return await (await self._administering()).tenants()
+
+    async def tenant(self, name: str) -> dict[str, list[str]]:
+        """The `admin_roles` and `allowed_clusters` of a tenant."""
+        return await (await self._administering()).tenant(name)
+
+    async def create_tenant(self, name: str, info: dict[str, list[str]]) -> None:
+        """Create a tenant."""
+        await (await self._administering()).create_tenant(name, info)
+
+    async def update_tenant(self, name: str, info: dict[str, list[str]]) -> None:
+        """Change the fields of a tenant that are given."""
+        await (await self._administering()).update_tenant(name, info)
+
+    async def delete_tenant(self, name: str, force: bool) -> None:
+        """Delete a tenant, with `force` with its namespaces."""
+        await (await self._administering()).delete_tenant(name, force)
+
+    async def namespaces(self, tenant: str) -> list[str]:
+        """The namespaces of a tenant as tenant/namespace, sorted."""
+        return await (await self._administering()).namespaces(tenant)
+
+    async def create_namespace(
+        self, namespace: str, policies: dict[str, dict[str, Any]] | None = None
+    ) -> None:
+        """Create a namespace with policies."""
+        await (await self._administering()).create_namespace(namespace, policies)
+
+    async def delete_namespace(self, namespace: str, force: bool) -> None:
+        """Delete a namespace, with `force` with its topics."""
+        await (await self._administering()).delete_namespace(namespace, force)
+
+    async def policies(self, subject: str, name: str = "") -> list[dict[str, Any]]:
+        """The fields of each AppliedPolicy of a namespace or topic; all, or one."""
+        found = await (await self._administering()).policies(subject, name)
+        return [dataclasses.asdict(policy) for policy in found]
+
+    async def set_policy(self, subject: str, name: str, value: dict[str, Any]) -> None:
+        """Give a namespace or topic a policy."""
+        await (await self._administering()).set_policy(subject, name, value)
+
+    async def remove_policy(self, subject: str, name: str) -> None:
+        """Take a policy of a namespace or topic back."""
+        await (await self._administering()).remove_policy(subject, name)
 
     async def policies_for(self, topic: str) -> PolicyUpdate:
-        """Return the policies of a topic to an actor that was restarted."""
+        """The policies of a partition's topic, for its actors after a restart. Raises TopicNotFound."""
+        topics = (await self._serving()).topics
+        row = topics.partition(TopicName.parse(topic))
+        if row is None:
+            raise TopicNotFound(f"the topic {topic} does not exist")
+        return topics.policies.update_for(row.topic)
+
+    async def _policy_changed(self, subject: str, policy: str) -> None:
+        """Let actors heed a policy of a namespace or topic, those that sleep included."""
+        await self._policies.changed(subject)
+        if policy in WAKING_POLICIES:
+            topics = (await self._serving()).topics
+            await self._passivation.look_again(topics.rows_below(subject))
+
+    async def _administering(self) -> Administration:
         await self._serving()
-        return NO_POLICIES
+        return self._administration
 
     # --- subscriptions ----------------------------------------------------------------------------
 
@@ -278,6 +347,9 @@ class Controller:
                 assert self._served is not None
                 self._served.replace_dead()
                 await self._passivation.wake_due()
+                if self._logs.has_unknown:
+                    await self._logs.catch_up()
+                await self._policies.repeat()
             except Exception:
                 logger.exception("looking for stores failed")
 

@@ -199,6 +199,15 @@ class Stores:
             async with self._recording:
                 await self._reserve(membership, below)
 
+    async def record_change_logs(self) -> None:
+        """Record in every store, before the first is made, that there are change logs."""
+        membership = self.membership
+        assert membership is not None
+        if not membership.has_change_logs:
+            membership.has_change_logs = True
+            async with self._recording:
+                await self._reserve(membership, membership.reserved_below)
+
     async def _reserve(self, membership: Membership, below: int) -> None:
         stores = list(self.known.values())
         results = await asyncio.gather(

@@ -12,6 +12,7 @@ from typing import Any
 import ray
 
 from pulsar_ray.actors.broker_actors import BrokerActors
+from pulsar_ray.actors.policy_delivery import PolicyDelivery
 from pulsar_ray.actors.stores import Stores
 from pulsar_ray.actors.subscription_dispatcher import SubscriptionDispatcher
 from pulsar_ray.actors.topic_partition import TopicPartition
@@ -41,9 +42,15 @@ class TopicActors:
     """Belongs to the controller. `dispatchers` are (partition, subscription, durable) by actor name."""
 
     def __init__(
-        self, topics: TopicRegistry, stores: Stores, actors: BrokerActors, settings: Settings
+        self,
+        topics: TopicRegistry,
+        stores: Stores,
+        actors: BrokerActors,
+        settings: Settings,
+        policies: PolicyDelivery,
     ) -> None:
         self.topics = topics
+        self._policies = policies
         self._stores = stores
         self._actors = actors
         self._settings = settings
@@ -101,8 +108,10 @@ class TopicActors:
         identity = TopicIdentity(
             row.number, row.name, row.partition_index, self.topics.catalog.identity.cluster_id
         )
-        args = (directory, identity, store["store_id"], self._settings, row.has_ledger)
+        update = self._policies.update_for(row.topic)
+        args = (directory, identity, store["store_id"], self._settings, row.has_ledger, update)
         handle = self._actors.create(TopicPartition, name, store, *args)
+        self._policies.created(name, update)
         if TopicName.parse(row.name).is_persistent:
             self.topics.catalog.opened(row.name)
         self.when_started(row.name)
@@ -151,6 +160,14 @@ class TopicActors:
                 with translated("growing a topic"):
                     await getattr(self.store_of(row)["handle"], method).remote([row.number])
 
+    async def remove(self, rows: list[PartitionRow]) -> None:
+        """End partitions that the catalog has forgotten, and delete what their stores have of them."""
+        for row in rows:
+            self.end(row)
+            if TopicName.parse(row.name).is_persistent and row.store_id in self._stores.known:
+                with translated("deleting a partition"):
+                    await self._stores.known[row.store_id]["handle"].remove.remote(row.number)
+
     def end(self, row: PartitionRow) -> None:
         """Kill a partition's actor and those of its dispatchers, for good."""
         for address, (partition, _, _) in list(self.dispatchers.items()):
@@ -179,11 +196,13 @@ class TopicActors:
         name = dispatcher_name(row.name, request.subscription, request.durable)
         self.partition(row)
         if name not in self._actors.handles:
-            allowed = self._settings.allow_auto_subscription_creation
+            allowed = self.topics.policies.settings_of(row.topic).allow_auto_subscription_creation
             may_create = allowed or not TopicName.parse(row.name).is_persistent
             request = dataclasses.replace(request, create=request.create and may_create)
             store = self._store_to_start_beside(row)
-            self._actors.create(SubscriptionDispatcher, name, store, request, self._settings)
+            update = self._policies.update_for(row.topic)
+            self._actors.create(SubscriptionDispatcher, name, store, request, self._settings, update)
+            self._policies.created(name, update)
             self.dispatchers[name] = (row.name, request.subscription, request.durable)
         return name
 

@@ -43,11 +43,13 @@ class Policy:
 class PolicyUpdate:
     """The settings that a topic's policies override, for its actors.
 
-    An actor ignores an update whose `version` is lower than the last one's.
+    An actor ignores an update whose `version` is lower than the last one's. While an update is not
+    `is_complete`, as a log with policies cannot be read, the actor deletes nothing.
     """
 
     version: int = 0
     overrides: Mapping[str, SettingValue] = field(default_factory=dict)
+    is_complete: bool = True
 
 
 NO_POLICIES = PolicyUpdate()
@@ -252,6 +254,34 @@ def overridden_settings(*levels: Overrides) -> dict[str, SettingValue]:
             if policy is not None and policy.is_in_force:
                 overridden |= {policy.settings[argument]: set_to for argument, set_to in value.items()}
     return overridden
+
+
+def sound_overrides(settings: Settings, *levels: Overrides) -> tuple[dict[str, SettingValue], list[str]]:
+    """Return the settings to override, without policies that the broker's settings contradict.
+
+    These are returned as texts: the settings were changed after the policies had been checked.
+    """
+    overridden = overridden_settings(*levels)
+    if _is_sound(settings, overridden):
+        return overridden, []
+    sound: dict[str, SettingValue] = {}
+    refused: list[str] = []
+    for overrides in levels:
+        for name, value in overrides.items():
+            more = sound | overridden_settings({name: value})
+            if _is_sound(settings, more):
+                sound = more
+            else:
+                refused.append(f"{name} {value}")
+    return sound, refused
+
+
+def _is_sound(settings: Settings, overridden: dict[str, SettingValue]) -> bool:
+    try:
+        settings.replace(**overridden)
+    except InvalidConfiguration:
+        return False
+    return int(overridden.get("max_message_size", 0)) <= settings.max_message_size
 
 
 def check_together(settings: Settings, *levels: Overrides) -> None:

@@ -68,6 +68,8 @@ PARTITION_CALLS: Calls = {
     "check_position": {"position": is_position},
     "grant_lease": {"first": is_position, "last": is_position, "expires_ms": is_number},
     "release_lease": {"lease_id": is_number},
+    "append_message": {"key": is_text, "value": is_text},
+    "read_messages": {"behind": is_position},
     "plan_range": {"start": _is_bound, "end": _is_bound, "slice_bytes": _is_count, "lease_ms": is_number},
 }
 

@@ -43,13 +43,14 @@ from pulsar_ray.setting_fields import SettingValue
 from pulsar_ray.testing.faulty_disk import FaultyDisk
 from pulsar_ray.testing.lossy_tunnel import PERFECT, TunnelFaults
 from pulsar_ray.testing.stub_actor import StubActor, StubDispatcher, StubNonPersistentPartition, StubPartition
-from pulsar_ray.testing.stub_controller import STORE, StubController
+from pulsar_ray.testing.stub_administration import STORE, StubAdministration
+from pulsar_ray.testing.stub_controller import StubController
 from pulsar_ray.testing.stub_tunnel import StubTunnel, TunnelCall
 from pulsar_ray.transport.actor_names import (
     dispatcher_name,
     parse_dispatcher_name,
-    parse_partition_name,
     partition_name,
+    topic_of_actor,
 )
 from pulsar_ray.transport.cluster import AttachReply, PartitionRoute, SubscriptionRequest
 from pulsar_ray.transport.retry import until
@@ -88,7 +89,10 @@ class StubCluster:
         self._lane_directory = Path(tempfile.mkdtemp(prefix="pr-"))
         data_dir.mkdir(parents=True, exist_ok=True)
         self._topics = TopicRegistry(_catalog(data_dir / CATALOG_FILE), self.settings)
-        self._controller = StubController(self._topics, self._started, self.delete_topic)
+        self.administration = StubAdministration(
+            self._topics, self.settings, self._call_log, self._end, self._tell_policies
+        )
+        self._controller = StubController(self._topics, self._started, self.administration)
         self._lock = threading.RLock()
         self._actors: dict[str, StubActor] = {}
         self._policies: dict[str, PolicyUpdate] = {}
@@ -275,7 +279,7 @@ class StubCluster:
 
     def _running(self, address: str) -> StubActor:
         with self._lock:
-            if _topic_of(address) in self._away:
+            if topic_of_actor(address) in self._away:
                 raise Moved(f"{address}: its node is gone")
             actor = self._actors.get(address)
             if actor is not None and not actor.is_dead:
@@ -294,7 +298,7 @@ class StubCluster:
                 )
                 return self._start_dispatcher(address, request, is_restarted=True)
             is_partition = parse_dispatcher_name(address) is None
-            row = self._topics.partition(TopicName.parse(_topic_of(address))) if is_partition else None
+            row = self._topics.partition(TopicName.parse(topic_of_actor(address))) if is_partition else None
             if row is None:
                 raise Moved(f"{address}: no such actor")
             return self._partition(row)
@@ -363,8 +367,32 @@ class StubCluster:
         threading.Thread(target=actor.kill, daemon=True).start()
 
     def policies_for(self, topic: str) -> PolicyUpdate:
-        """As Controller.policies_for."""
-        return self._policies.get(TopicName.parse(topic).partitioned_full, NO_POLICIES)
+        """As Controller.policies_for, unless a hook overrides settings of the topic."""
+        name = TopicName.parse(topic)
+        overridden = self._policies.get(name.partitioned_full)
+        row = self._topics.partition(name)
+        if overridden is not None or row is None:
+            return overridden or NO_POLICIES
+        return self._topics.policies.update_for(row.topic)
+
+    def _tell_policies(self, subject: str) -> None:
+        """Let running actors of a namespace, or topic, have the policies that hold now."""
+        for address, actor in list(self._actors.items()):
+            topic = TopicName.parse(topic_of_actor(address))
+            if subject in (topic.namespace_name, topic.full, topic.partitioned_full) and not actor.is_dead:
+                self._apply(actor, self.policies_for(topic.full))
+
+    def _apply(self, actor: StubActor, update: PolicyUpdate) -> None:
+        with suppress(NotConnected, NotAllowedError, SubscriptionNotFound):  # those that do not serve
+            actor.serving(ATTACH_TIMEOUT_S)
+            actor.result(actor.submit(partial(actor.apply_policies, update)), ATTACH_TIMEOUT_S)
+
+    def _call_log(self, partition: str, method: str, arguments: dict[str, Any]) -> Any:
+        """A control call of a change log's partition, by the controller."""
+        if partition in self._away:
+            raise WrongNode(self._away[partition])
+        address = partition_name(partition)
+        return self.call_again(address, "call", method, arguments, timeout_s=ATTACH_TIMEOUT_S)
 
     # --- hooks ---------------------------------------------------------------------------------------------
 
@@ -380,27 +408,26 @@ class StubCluster:
         """
         name = TopicName.parse(topic).partitioned_full
         with self._lock:
-            update = PolicyUpdate(self.policies_for(name).version + 1, settings)
+            update = PolicyUpdate(self.policies_for(topic).version + 1, settings)
             self._policies[name] = update
             actors = [
                 actor
                 for address, actor in self._actors.items()
-                if TopicName.parse(_topic_of(address)).partitioned_full == name and not actor.is_dead
+                if TopicName.parse(topic_of_actor(address)).partitioned_full == name and not actor.is_dead
             ]
         for actor in actors:
-            with suppress(NotConnected, NotAllowedError, SubscriptionNotFound):  # those that do not serve
-                actor.serving(ATTACH_TIMEOUT_S)
-                actor.result(actor.submit(partial(actor.apply_policies, update)), ATTACH_TIMEOUT_S)
+            self._apply(actor, update)
 
     def delete_topic(self, topic: str) -> None:
         """As Controller.delete_topic, forced."""
         with self._lock:
-            name = TopicName.parse(topic)
-            rows = self._topics.rows_of(name)
-            self._topics.forget(name)
-            names = {row.name for row in rows}
-            gone = [address for address in self._actors if _topic_of(address) in names]
-            actors = [self._actors.pop(address) for address in gone]
+            self._controller.delete_topic(topic, True)
+
+    def _end(self, rows: list[PartitionRow]) -> None:
+        """End the actors of deleted partitions, and delete their directories."""
+        names = {row.name for row in rows}
+        gone = [address for address in self._actors if topic_of_actor(address) in names]
+        actors = [self._actors.pop(address) for address in gone]
         for actor in actors:
             actor.kill()
             actor.wait_ended()
@@ -455,7 +482,7 @@ class StubCluster:
             dispatchers = [
                 address
                 for address in self._actors
-                if parse_dispatcher_name(address) and _topic_of(address) == partition
+                if parse_dispatcher_name(address) and topic_of_actor(address) == partition
             ]
             have_left = [self._slept(address, with_clients=with_clients) for address in dispatchers]
             return all(have_left) and self._slept(partition_name(partition), with_clients=with_clients)
@@ -475,7 +502,7 @@ class StubCluster:
         """The node of a partition is gone, with the partition's actor and its dispatchers."""
         with self._lock:
             self._away[partition] = f"{partition} lives in store s1 of host far, which no running node holds"
-            gone = [address for address in self._actors if _topic_of(address) == partition]
+            gone = [address for address in self._actors if topic_of_actor(address) == partition]
             actors = [self._actors.pop(address) for address in gone]
         for actor in actors:
             actor.kill()
@@ -507,11 +534,6 @@ class StubCluster:
                     actor.kill() if kill else actor.stop()
         self._topics.catalog.close()
         shutil.rmtree(self._lane_directory, ignore_errors=True)
-
-
-def _topic_of(address: str) -> str:
-    dispatcher = parse_dispatcher_name(address)
-    return parse_partition_name(address) if dispatcher is None else dispatcher[0]
 
 
 def _is_persistent(topic: str) -> bool:

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 from pulsar_ray.broker.catalog.catalog import PartitionRow
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
+from pulsar_ray.errors import TopicNotFound
+from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.testing.stub_administration import STORE, StubAdministration, finished
 from pulsar_ray.transport.cluster import PartitionRoute
-
-STORE = "stub"
 
 
 class StubController:
-    """The methods of the Controller that concern topics.
+    """The methods of the Controller that concern topics, and those of its administration.
 
-    `start` starts the actors of partitions, `delete` ends those of a topic.
+    `start` starts the actors of partitions.
     """
 
     def __init__(
         self,
         topics: TopicRegistry,
         start: Callable[[list[PartitionRow]], list[PartitionRoute]],
-        delete: Callable[[str], None],
+        administration: StubAdministration,
     ) -> None:
         self._topics = topics
         self._start = start
-        self._delete = delete
+        self._administration = administration
+        self._calls = administration.calls
 
     def create_topic(self, topic: str, partitions: int) -> None:
         """As Controller.create_topic."""
@@ -43,8 +47,59 @@ class StubController:
 
     def delete_topic(self, topic: str, force: bool) -> None:
         """As Controller.delete_topic; nobody is connected, or it does not matter."""
-        self._delete(topic)
+        finished(self._administration.delete_topic(topic, force))
 
     def list_topics(self, namespace: str, include_system: bool = False) -> list[tuple[str, int]]:
         """As Controller.list_topics."""
-        return self._topics.topics(namespace)
+        return self._topics.topics(namespace, include_system=include_system)
+
+    def policies_for(self, topic: str) -> PolicyUpdate:
+        """As Controller.policies_for."""
+        row = self._topics.partition(TopicName.parse(topic))
+        if row is None:
+            raise TopicNotFound(f"the topic {topic} does not exist")
+        return self._topics.policies.update_for(row.topic)
+
+    def tenants(self) -> list[str]:
+        """As Controller.tenants."""
+        return finished(self._calls.tenants())
+
+    def tenant(self, name: str) -> dict[str, list[str]]:
+        """As Controller.tenant."""
+        return finished(self._calls.tenant(name))
+
+    def create_tenant(self, name: str, info: dict[str, list[str]]) -> None:
+        """As Controller.create_tenant."""
+        finished(self._calls.create_tenant(name, info))
+
+    def update_tenant(self, name: str, info: dict[str, list[str]]) -> None:
+        """As Controller.update_tenant."""
+        finished(self._calls.update_tenant(name, info))
+
+    def delete_tenant(self, name: str, force: bool) -> None:
+        """As Controller.delete_tenant."""
+        finished(self._calls.delete_tenant(name, force))
+
+    def namespaces(self, tenant: str) -> list[str]:
+        """As Controller.namespaces."""
+        return finished(self._calls.namespaces(tenant))
+
+    def create_namespace(self, namespace: str, policies: dict[str, dict[str, Any]] | None = None) -> None:
+        """As Controller.create_namespace."""
+        finished(self._calls.create_namespace(namespace, policies))
+
+    def delete_namespace(self, namespace: str, force: bool) -> None:
+        """As Controller.delete_namespace."""
+        finished(self._calls.delete_namespace(namespace, force))
+
+    def policies(self, subject: str, name: str = "") -> list[dict[str, Any]]:
+        """As Controller.policies."""
+        return [dataclasses.asdict(policy) for policy in finished(self._calls.policies(subject, name))]
+
+    def set_policy(self, subject: str, name: str, value: dict[str, Any]) -> None:
+        """As Controller.set_policy."""
+        finished(self._calls.set_policy(subject, name, value))
+
+    def remove_policy(self, subject: str, name: str) -> None:
+        """As Controller.remove_policy."""
+        finished(self._calls.remove_policy(subject, name))

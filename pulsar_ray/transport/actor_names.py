@@ -42,6 +42,12 @@ def parse_dispatcher_name(name: str) -> tuple[str, str, bool] | None:
     return None
 
 
+def topic_of_actor(name: str) -> str:
+    """The partition that a partition's or dispatcher's actor name belongs to."""
+    dispatcher = parse_dispatcher_name(name)
+    return parse_partition_name(name) if dispatcher is None else dispatcher[0]
+
+
 def dispatcher_name(topic: str, subscription: str, durable: bool) -> str:
     """A durable subscription has its own dispatcher; a partition's non-durable cursors share one."""
     topic = partition_name(topic)

@@ -13,12 +13,16 @@ from pulsar_ray.broker.catalog.catalog_file import (
     CatalogFile,
     CatalogIdentity,
 )
+from pulsar_ray.broker.catalog.change_log_table import ChangeLogTable
+from pulsar_ray.broker.catalog.policy_table import PolicyTable
+from pulsar_ray.broker.catalog.tenants import Tenants
 from pulsar_ray.errors import (
     BrokerPersistenceError,
     NotAllowedError,
     TopicNotFound,
 )
 from pulsar_ray.ledger.disk import SYSTEM_DISK
+from pulsar_ray.model.system_topics import is_change_log, system_change_log
 from pulsar_ray.model.topic_name import TopicName
 
 FOUNDED_NUMBERS = 1 << 31
@@ -26,7 +30,6 @@ FOUNDED_NUMBERS = 1 << 31
 REBUILT_NUMBERS = 1 << 21
 """One that was rebuilt grants so many, from one of the `REBUILT_RANGES` above."""
 REBUILT_RANGES = FOUNDED_NUMBERS // REBUILT_NUMBERS - 1
-BUILT_IN_NAMESPACES = ("public/default", "pulsar/system")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +45,17 @@ class PartitionRow:
 
 
 class Catalog:
-    """Topics, partitions and their numbers. Every change is committed before the call returns."""
+    """Topics, partitions and their numbers. Every change is committed before the call returns.
+
+    `tenants`, `policies` and `change_logs` are further tables of the same file.
+    """
 
     def __init__(self, path: Path) -> None:
         """Open the one that is there. Raises CatalogMissing, CorruptData, UnsupportedFormatVersion."""
         self._db = CatalogFile.open(path)
-        for name in BUILT_IN_NAMESPACES:
-            self._db.execute("INSERT OR IGNORE INTO namespace VALUES (?)", (name,))
+        self.tenants = Tenants(self._db)
+        self.policies = PolicyTable(self._db)
+        self.change_logs = ChangeLogTable(self._db)
 
     @classmethod
     def make(
@@ -60,12 +67,15 @@ class Catalog:
         ancestors: Iterable[str] = (),
         restored: Sequence[PartitionRow] = (),
         prepared: Collection[int] = (),
+        *,
+        has_change_logs: bool = False,
     ) -> tuple[Catalog, list[PartitionRow]]:
         """Make a cluster's catalog, which appears whole or not at all.
 
         Returns the rows that `restore` left out.
 
-        The caller has made sure that there is none. Raises BrokerPersistenceError.
+        `has_change_logs`: the stores say that there are logs of changes, which are to be read. The caller has
+        made sure that there is no catalog. Raises BrokerPersistenceError.
         """
         staged = path.with_name(f"{path.name}.new")
         try:
@@ -77,7 +87,7 @@ class Catalog:
             os.close(SYSTEM_DISK.open(staged, os.O_WRONLY | os.O_CREAT))
             catalog = cls(staged)
             catalog.begin_generation(cluster_id, generation, first_number, ancestors)
-            left_out = catalog.restore(restored, prepared)
+            left_out = catalog.restore(restored, prepared, has_change_logs=has_change_logs)
             # All of it is in the one file then.
             catalog._db.execute("PRAGMA journal_mode=DELETE")
             catalog.close()
@@ -167,15 +177,23 @@ class Catalog:
 
     # --- topics -----------------------------------------------------------------------------------
 
-    def restore(self, rows: Iterable[PartitionRow], prepared: Collection[int] = ()) -> list[PartitionRow]:
+    def restore(
+        self,
+        rows: Iterable[PartitionRow],
+        prepared: Collection[int] = (),
+        *,
+        has_change_logs: bool = False,
+    ) -> list[PartitionRow]:
         """Take back what the partition directories say; the result are those that stay out.
 
         These have a name, or a number, that another one has; the earlier in `rows` is taken. `prepared` are
         the numbers of those that were not added to their topics yet. A partition that its topic should have
         and that nobody found has a row without a store, which a later restoration fills.
-        All of that is done, or nothing.
+        Change logs are to be read again. All of that is done, or nothing.
         """
         with self._db.transaction():
+            if has_change_logs:
+                self.change_logs.mark_dirty(system_change_log().full)
             return self._restore(rows, prepared)
 
     def _restore(self, rows: Iterable[PartitionRow], prepared: Collection[int]) -> list[PartitionRow]:
@@ -189,9 +207,7 @@ class Catalog:
                 to_come.append(row)
             else:
                 name = TopicName.parse(row.topic)
-                self._db.execute(
-                    "INSERT OR IGNORE INTO namespace VALUES (?)", (f"{name.tenant}/{name.namespace}",)
-                )
+                self.tenants.add_namespace(name.namespace_name)
                 count = max(row.partition_index + 1, self.partition_count(row.topic) or 0)
                 self._db.execute("INSERT OR REPLACE INTO topic VALUES (?, ?)", (row.topic, count))
                 self._put(row)
@@ -220,6 +236,8 @@ class Catalog:
             "INSERT OR REPLACE INTO partition VALUES (?, ?, ?, ?, ?, 1)",
             (row.name, row.number, row.topic, row.partition_index, row.store_id),
         )
+        if is_change_log(TopicName.parse(row.name)):
+            self.change_logs.mark_dirty(row.name)
 
     def is_taken(self, name: str, topic: str) -> bool:
         """Whether there is another partition of this name, or another kind of topic."""
@@ -283,7 +301,7 @@ class Catalog:
         0 partitions is a topic without. Raises NotAllowedError if it exists, TopicNotFound for a missing
         namespace.
         """
-        self.check_namespace(topic)
+        self.tenants.check_namespace(topic.namespace_name)
         if self.partition_count(topic.full) is not None:
             raise NotAllowedError(f"the topic {topic.full} already exists")
         with self._db.transaction():
@@ -325,17 +343,31 @@ class Catalog:
             self._insert(topic, [i for i in range(count, partitions) if i not in known], stores)
         return [row for row in self.all_partitions(topic.full) if count <= row.partition_index < partitions]
 
+    def complete(self, topic: TopicName, partitions: int, stores: Sequence[str]) -> None:
+        """Give a change log the partitions that it lacks and that were never used.
+
+        A catalog that is made anew finds those alone that were used. Raises NotAllowedError for a topic of
+        that name which was made before the name was reserved.
+        """
+        count = self.partition_count(topic.full)
+        if count == 0:
+            raise NotAllowedError(
+                f"{topic.full} is a topic without partitions, made before its name was reserved for the "
+                "broker: delete it first"
+            )
+        with self._db.transaction():
+            for row in self.all_partitions(topic.full):
+                if not row.store_id and not self.change_logs.is_known(row.name):
+                    self._db.execute("DELETE FROM partition WHERE name = ?", (row.name,))
+            known = {row.partition_index for row in self.all_partitions(topic.full)}
+            self._insert(topic, [i for i in range(partitions) if i not in known], stores)
+            self.add_partitions(topic.full, partitions)
+
     def add_partitions(self, topic: str, partitions: int) -> None:
         """Give a topic at least so many partitions, all of which were prepared."""
         self._db.execute(
             "UPDATE topic SET partitions = MAX(partitions, ?) WHERE name = ?", (partitions, topic)
         )
-
-    def check_namespace(self, topic: TopicName) -> None:
-        """Raise TopicNotFound if the topic's namespace does not exist."""
-        namespace = f"{topic.tenant}/{topic.namespace}"
-        if not self._db.execute("SELECT 1 FROM namespace WHERE name = ?", (namespace,)):
-            raise TopicNotFound(f"namespace {namespace!r} of {topic.full} does not exist; use public/default")
 
     def opened(self, name: str) -> None:
         """Record that the partition's ledger directory exists.
@@ -357,13 +389,8 @@ class Catalog:
             self._db.execute("DELETE FROM topic WHERE name = ?", (topic,))
         return rows
 
-    def topics(self, namespace: str) -> list[tuple[str, int]]:
-        """(full name, number of partitions or 0) of a namespace, by name.
-
-        Raises TopicNotFound if the namespace does not exist.
-        """
-        if not self._db.execute("SELECT 1 FROM namespace WHERE name = ?", (namespace,)):
-            raise TopicNotFound(f"namespace {namespace!r} does not exist; use public/default")
+    def topics_of(self, namespace: str) -> list[tuple[str, int]]:
+        """(full name, number of partitions or 0) of the topics of a namespace, by name."""
         rows = self._db.execute("SELECT name, partitions FROM topic ORDER BY name")
         return [(n, p) for n, p in rows if n.split("://", 1)[1].startswith(namespace + "/")]
 

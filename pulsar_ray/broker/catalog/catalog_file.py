@@ -31,9 +31,24 @@ CREATE TABLE IF NOT EXISTS cluster (one INTEGER PRIMARY KEY CHECK (one = 1), clu
 CREATE TABLE IF NOT EXISTS generation (
     place INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, first_number INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS store (store_id TEXT PRIMARY KEY, host TEXT NOT NULL, path TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS tenant (
+    name TEXT PRIMARY KEY, admin_roles TEXT NOT NULL DEFAULT '[]',
+    allowed_clusters TEXT NOT NULL DEFAULT '[]');
+CREATE TABLE IF NOT EXISTS policy (
+    subject TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (subject, name));
+CREATE TABLE IF NOT EXISTS policy_version (
+    subject TEXT PRIMARY KEY, version INTEGER NOT NULL, change INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE IF NOT EXISTS last_version (one INTEGER PRIMARY KEY CHECK (one = 1), value INTEGER NOT NULL);
+INSERT OR IGNORE INTO last_version VALUES (1, 0);
+CREATE TABLE IF NOT EXISTS change_log (
+    partition TEXT PRIMARY KEY, is_dirty INTEGER NOT NULL DEFAULT 0,
+    ledger_id INTEGER NOT NULL DEFAULT -1, entry_id INTEGER NOT NULL DEFAULT -1);
 """
-CATALOG_VERSION = 2
-"""1 (of version 0.1, which left it 0) named no cluster."""
+CATALOG_VERSION = 3
+"""1 (of version 0.1, which left it 0) named no cluster, 2 knew no policies.
+
+A build that knows none would delete what policies keep: it refuses the file.
+"""
 BESIDE_SQLITE = ("-wal", "-shm", "-journal")
 
 
@@ -78,6 +93,8 @@ class CatalogFile:
             file.execute("PRAGMA journal_mode=WAL")
             file.execute("PRAGMA synchronous=FULL")
             file.executescript(_SCHEMA)
+            if version == 2:
+                file.execute(f"PRAGMA user_version={CATALOG_VERSION}")
         except sqlite3.DatabaseError as error:
             reason = (
                 f"no SQLite file of ours ({error}); move it away, and make it anew with "
@@ -101,8 +118,14 @@ class CatalogFile:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Commit all statements inside together, or none of them."""
+        """Commit all statements inside together, or none of them.
+
+        A transaction inside another is part of that one.
+        """
         with self._lock:
+            if self._connection is not None and self._connection.in_transaction:
+                yield
+                return
             self.execute("BEGIN IMMEDIATE")
             try:
                 yield

@@ -30,6 +30,8 @@ class Membership:
     takes_empty: bool
     reserved_below: int = 0
     """Numbers below stand in every store that is there; none is granted before (ADR 0026)."""
+    has_change_logs: bool = False
+    """Whether stores are to record that there are change logs (ADR 0031)."""
 
     def refusal(self, described: dict[str, Any]) -> str:
         """Return why a node's store is not taken in; "" if it is.
@@ -90,6 +92,7 @@ class Membership:
             catalog_store_id=self.catalog_store_id,
             catalog_host=self.catalog_host,
             numbers_below=max(below, self.reserved_below, self.catalog.last_number + 1),
+            has_change_logs=identity.has_change_logs or self.has_change_logs,
         )
 
     def take_in(self, described: dict[str, Any]) -> None:

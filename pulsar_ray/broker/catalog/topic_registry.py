@@ -8,20 +8,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from pulsar_ray.broker.catalog.catalog import Catalog, PartitionRow
+from pulsar_ray.broker.catalog.effective_policies import EffectivePolicies
 from pulsar_ray.broker.catalog.unstored_topics import UnstoredTopics, check_enabled
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, TopicNotFound
+from pulsar_ray.model.system_topics import check_user_may_change, is_system_topic
 from pulsar_ray.model.topic_name import TopicName
 
 
 class TopicRegistry:
     """Topics in the catalog, and those that are in no file.
 
-    `stores` gives the ids of the stores that take new partitions.
+    Their namespaces' policies hold for new ones. `stores` gives the ids of the stores that take new
+    partitions.
     """
 
     def __init__(self, catalog: Catalog, settings: Settings) -> None:
         self.catalog = catalog
+        self.policies = EffectivePolicies(catalog, settings)
         self.unstored = UnstoredTopics()
         self._settings = settings
 
@@ -53,18 +57,31 @@ class TopicRegistry:
             raise NotAllowedError(
                 f"{name.full} is no partition of {name.partitioned_full}, which has {count}"
             )
-        if not (create and self._settings.allow_auto_topic_creation):
+        if is_system_topic(name):
+            raise TopicNotFound(
+                f"the system topic {name.full} does not exist: the broker had no use for it yet"
+            )
+        if not (create and self.policies.settings_of(name.namespace_name).allow_auto_topic_creation):
             raise TopicNotFound(
                 f"the topic {name.full} does not exist; create it with `pulsar-ray topics create`"
             )
-        partitioned = self._settings.allow_auto_topic_creation_type == "partitioned" and not name.is_partition
-        return self._new(name, self._settings.default_num_partitions if partitioned else 0, stores)
+        return self._new(name, self.auto_partitions(name), stores)
+
+    def auto_partitions(self, name: TopicName) -> int:
+        """Return the number of partitions of a topic that its first use creates."""
+        settings = self.policies.settings_of(name.namespace_name)
+        is_partitioned = settings.allow_auto_topic_creation_type == "partitioned" and not name.is_partition
+        return settings.default_num_partitions if is_partitioned else 0
 
     def create(
         self, name: TopicName, partitions: int, stores: Callable[[], Iterable[str]]
     ) -> list[PartitionRow]:
-        """Create a topic; 0 partitions is an unpartitioned one. Raises NotAllowedError if it exists."""
+        """Create a topic; 0 partitions is an unpartitioned one.
+
+        Raises NotAllowedError if it exists, for a system topic, and for one more than the namespace may have.
+        """
         check_enabled(name, self._settings)
+        check_user_may_change(name)
         if name.is_partition:
             raise NotAllowedError(
                 f"{name.full}: a name that ends in -partition-<number> is reserved for partitions"
@@ -80,10 +97,34 @@ class TopicRegistry:
     ) -> list[PartitionRow]:
         if self.unstored.find(name.full) or self.catalog.partition_count(name.full) is not None:
             raise NotAllowedError(f"the topic {name.full} already exists")
+        self.catalog.tenants.check_namespace(name.namespace_name)
+        self._check_room(name, max(partitions, 1))
         if name.is_persistent or partitions:
             return self.catalog.create(name, partitions, self._emptiest_first(stores()))
-        self.catalog.check_namespace(name)
         return self.unstored.add(name.full)
+
+    def create_change_log(
+        self, name: TopicName, partitions: int, stores: Callable[[], Iterable[str]]
+    ) -> None:
+        """Create a log of changes, or add the partitions that it lacks."""
+        if self.catalog.partition_count(name.full) is None:
+            self.catalog.create(name, partitions, self._emptiest_first(stores()))
+        elif partitions:
+            self.catalog.complete(name, partitions, self._emptiest_first(stores()))
+
+    def _check_room(self, name: TopicName, more: int) -> None:
+        """Raise NotAllowedError if a namespace may not have so many more topics."""
+        limit = self.policies.settings_of(name.namespace_name).max_topics_per_namespace
+        if not limit or is_system_topic(name):
+            return
+        known = self.topics(name.namespace_name)
+        count = sum(max(partitions, 1) for _, partitions in known)
+        if count + more > limit:
+            raise NotAllowedError(
+                f"Exceed maximum number of topics in namespace. {name.namespace_name} has {count} of "
+                f"{limit}, partitions counted, and {name.full} would add {more}: delete topics, or raise its "
+                "policy max_topics_per_namespace"
+            )
 
     def _emptiest_first(self, stores: Iterable[str]) -> list[str]:
         used = self.catalog.partitions_per_store()
@@ -98,6 +139,7 @@ class TopicRegistry:
 
         Raises TopicNotFound, NotAllowedError for a topic without partitions and unless it is growth.
         """
+        check_user_may_change(name)
         if name.is_partition:
             raise NotAllowedError(f"{name.full} is a partition: give the topic, {name.partitioned_full}")
         count = self._count(name)
@@ -109,6 +151,7 @@ class TopicRegistry:
             raise NotAllowedError(
                 f"{name.full} has {count} partitions and can only grow: {partitions} is not more than that"
             )
+        self._check_room(name, partitions - count)
         return self.catalog.prepare_partitions(name, partitions, self._emptiest_first(stores()))
 
     def prepared_partitions(self, name: TopicName, partitions: int) -> list[PartitionRow]:
@@ -131,11 +174,22 @@ class TopicRegistry:
         return count
 
     def rows_of(self, name: TopicName) -> list[PartitionRow]:
-        """Everything a topic consists of, to be deleted. Raises TopicNotFound."""
+        """Everything a topic consists of, to be deleted.
+
+        Raises TopicNotFound, NotAllowedError for a system topic.
+        """
+        if not (name.partitioned_full == name.full and self.catalog.partition_count(name.full) == 0):
+            # One without partitions was made by a user before its name was reserved.
+            check_user_may_change(name)
         rows = self.unstored.find(name.full) or self.catalog.all_partitions(name.full)
         if not rows:
             raise TopicNotFound(f"the topic {name.full} does not exist")
         return rows
+
+    def rows_below(self, subject: str) -> list[PartitionRow]:
+        """The stored partitions of a topic, or of all topics of a namespace."""
+        names = [subject] if "://" in subject else [name for name, _ in self.topics(subject)]
+        return [row for name in names for row in self.catalog.all_partitions(name)]
 
     def forget(self, name: TopicName) -> None:
         """A topic is deleted."""
@@ -144,10 +198,19 @@ class TopicRegistry:
         else:
             self.catalog.delete(name.full)
 
-    def topics(self, namespace: str) -> list[tuple[str, int]]:
+    def topics(self, namespace: str, *, include_system: bool = False) -> list[tuple[str, int]]:
         """Return (full name, partitions or 0) of a namespace's topics, by name.
 
-        Raises TopicNotFound if it does not exist.
+        Those of the broker's own only if asked for. Raises TopicNotFound if the namespace does not exist.
         """
-        stored = self.catalog.topics(namespace)
+        self.catalog.tenants.check_namespace(namespace)
+        return [
+            (name, partitions)
+            for name, partitions in self.topics_of(namespace)
+            if include_system or not is_system_topic(TopicName.parse(name))
+        ]
+
+    def topics_of(self, namespace: str) -> list[tuple[str, int]]:
+        """Return all topics as `topics` does, also of a namespace that is being deleted."""
+        stored = self.catalog.topics_of(namespace)
         return sorted([*stored, *((name, 0) for name in self.unstored.names(namespace))])

@@ -28,6 +28,7 @@ from pulsar_ray.errors import InvalidConfiguration, OperationNotSupported, Pulsa
 from pulsar_ray.managed_ledger.log.memory_log import NOT_STORED, Blocks, MemoryLog
 from pulsar_ray.model.drops import Drops
 from pulsar_ray.model.policies import PolicyUpdate
+from pulsar_ray.model.system_topics import check_user_may_publish
 from pulsar_ray.session.requests import (
     Call,
     CloseEndpoint,
@@ -108,6 +109,7 @@ class NonPersistentPartitionServer:
             case OpenProducer(request_id):
                 self._uses += 1
                 try:
+                    check_user_may_publish(self._topic)
                     reply: Request = self.producers.open(session, request)
                 except PulsarException as error:
                     reply = Failed(request_id, type(error).__name__, error.text)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from pulsar_ray.broker.partition.attendance import Attendance
 from pulsar_ray.broker.partition.manifest_writer import ManifestWriter
+from pulsar_ray.broker.partition.message_pages import Record, read_page
+from pulsar_ray.broker.partition.own_messages import OwnMessages
 from pulsar_ray.broker.partition.range_plan import cut_range
 from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.clock import Clock
-from pulsar_ray.errors import InvalidConfiguration, SubscriptionNotFound
+from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, SubscriptionNotFound
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.manifest import LEDGER_COUNTER_BITS
 from pulsar_ray.managed_ledger.log.manifest_changes import mark_delete_before
 from pulsar_ray.model.position import Position
+from pulsar_ray.model.system_topics import is_system_topic
+from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.session.control_calls import PARTITION_CALLS, check_call
 
 
@@ -31,9 +37,11 @@ class PartitionCalls:
         disk: DiskThread,
         clock: Clock,
         attendance: Attendance,
+        own_messages: OwnMessages,
     ) -> None:
         self._ledger = ledger
         self._attendance = attendance
+        self._own_messages = own_messages
         self._writer = writer
         self._disk = disk
         self._clock = clock
@@ -50,6 +58,8 @@ class PartitionCalls:
             "grant_lease": self.grant_lease,
             "release_lease": self.release_lease,
             "plan_range": self.plan_range,
+            "append_message": self.append_message,
+            "read_messages": self.read_messages,
         }
         check_call(PARTITION_CALLS, "partition", name, arguments)
         return await methods[name](**arguments)
@@ -174,6 +184,22 @@ class PartitionCalls:
         if bound == "latest":
             return self._ledger.last_position.next()
         return Position(*await self.seek_position(bound, inclusive=True)).next()
+
+    async def append_message(self, key: str, value: str) -> list[int]:
+        """Append a message of the broker itself, durably; returns its position.
+
+        Only system topics take one. Repeated, the message stands there twice.
+        """
+        topic = self._ledger.identity.topic
+        if not is_system_topic(TopicName.parse(topic)):
+            raise NotAllowedError(f"{topic} is no system topic: publish to it with a producer")
+        return list(await self._own_messages.append(key, value))
+
+    async def read_messages(self, behind: list[int]) -> list[Record]:
+        """Read the next messages behind a position; [] if there are no more."""
+        segments = self._ledger.segments()
+        work = partial(read_page, segments, Position(*behind))
+        return await asyncio.get_running_loop().run_in_executor(None, work)
 
     async def release_lease(self, lease_id: int) -> None:
         """Give a lease back before it expires."""

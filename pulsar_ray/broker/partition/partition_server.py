@@ -20,6 +20,7 @@ from pulsar_ray.broker.partition.connected_producers import ConnectedProducers
 from pulsar_ray.broker.partition.disk_space import DiskSpaceProbe
 from pulsar_ray.broker.partition.followers import Followers
 from pulsar_ray.broker.partition.manifest_writer import ManifestWriter
+from pulsar_ray.broker.partition.own_messages import OwnMessages
 from pulsar_ray.broker.partition.partition_calls import PartitionCalls
 from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.broker.partition.partition_stats import describe_partition, describe_subscriptions
@@ -45,6 +46,7 @@ from pulsar_ray.managed_ledger.log.manifest_records import Subscription
 from pulsar_ray.managed_ledger.store.wake_times import write_wake_time
 from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.model.position import Position
+from pulsar_ray.model.system_topics import check_user_may_publish
 from pulsar_ray.session.requests import (
     Call,
     CloseEndpoint,
@@ -110,7 +112,8 @@ class PartitionServer:
         self._uses = 0
         self._writer = ManifestWriter(ledger, loop, self._disk, on_fatal)
         self._attendance = Attendance(policies, ledger.changes.count_subscriptions)
-        self.calls = PartitionCalls(ledger, self._writer, self._disk, clock, self._attendance)
+        own_messages = OwnMessages(self.producers, self.intake, clock)
+        self.calls = PartitionCalls(ledger, self._writer, self._disk, clock, self._attendance, own_messages)
         self._holds = ReportedHolds(ledger.changes, self._writer, loop)
         self._trimmed_at = loop.time()
         self.reach = self._write_reach_file()
@@ -176,6 +179,7 @@ class PartitionServer:
 
     def _open_producer(self, session: Session, request: OpenProducer) -> None:
         def open_now() -> Request:
+            check_user_may_publish(self.ledger.identity.topic)
             return self.producers.open(session, request)
 
         async def open_later(holder: Session) -> None:

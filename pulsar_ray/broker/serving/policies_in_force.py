@@ -16,7 +16,7 @@ class PoliciesInForce:
 
     An actor that Ray has restarted has the policies of when it was created (`is_stale`). Until the controller
     has answered it what holds now, it deletes nothing: another policy might keep it. The same holds while
-    its policies contradict the broker's own settings.
+    the controller itself does not know all policies, and while these contradict the broker's own settings.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class PoliciesInForce:
             # Dying would only make Ray restart the actor for ever.
             logger.error("the policies of this topic are not in force, and nothing is deleted: %s", error)
         else:
-            self.may_delete = not is_stale
+            self.may_delete = update.is_complete and not is_stale
 
     def take(self, update: PolicyUpdate) -> bool:
         """Let an update hold from now on; returns False for a late or repeated one.
@@ -46,7 +46,7 @@ class PoliciesInForce:
             self.may_delete = False
             self.settings = self._broker.replace(**update.overrides) if update.overrides else self._broker
             self.version = update.version
-            self.may_delete = True
+            self.may_delete = update.is_complete
             return True
-        self.may_delete |= update.version == self.version
+        self.may_delete |= update.version == self.version and update.is_complete
         return False

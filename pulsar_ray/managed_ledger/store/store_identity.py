@@ -29,6 +29,7 @@ class StoreIdentity:
 
     `catalog_store_id` and `catalog_host` locate the cluster's catalog, `generations` lists the catalogs there
     have been, `numbers_below` is above every partition number that may have been granted (ADR 0026).
+    `has_change_logs`: policies may lie in logs, without which a new catalog does not know them (ADR 0031).
     """
 
     store_id: str
@@ -38,6 +39,7 @@ class StoreIdentity:
     catalog_host: str = ""
     generations: tuple[str, ...] = ()
     numbers_below: int = 0
+    has_change_logs: bool = False
 
 
 def new_identity() -> StoreIdentity:
@@ -62,6 +64,7 @@ def read_identity(directory: Path) -> StoreIdentity | None:
         fields = {name: value for name, value in content.items() if name in known}
         fields["generations"] = tuple(map(str, fields.get("generations", ())))
         fields["numbers_below"] = int(fields.get("numbers_below", 0))
+        fields["has_change_logs"] = bool(fields.get("has_change_logs", False))
         identity = StoreIdentity(
             **{**fields, "store_id": str(content["store_id"]), "format_version": version}
         )

@@ -107,9 +107,9 @@ def test_a_catalog_of_version_0_1_is_adopted_once(tmp_path: Path) -> None:
     catalog.adopt("cluster", "adopted")
     assert catalog.identity == ("cluster", ("adopted",))
     assert [row.number for row in catalog.create(topic(2), 0, ["store"])] == [4]
-    catalog._db.execute("PRAGMA user_version=3")
+    catalog._db.execute("PRAGMA user_version=4")
     catalog.close()
-    with pytest.raises(UnsupportedFormatVersion, match="format version 3"):
+    with pytest.raises(UnsupportedFormatVersion, match="format version 4"):
         Catalog(path)
 
 
@@ -128,7 +128,7 @@ def test_what_is_restored_is_never_mixed(tmp_path: Path) -> None:
         tmp_path / "meta.sqlite", "c", "g", restored=[kept, again, other_kind, same_number, kept]
     )
     assert left_out == [again, other_kind, same_number]
-    assert catalog.topics("public/default") == [(kept.topic, 0)]
+    assert catalog.topics_of("public/default") == [(kept.topic, 0)]
     assert catalog.partitions(kept.topic) == [kept]
     assert catalog.is_taken(again.name, again.topic)
     assert catalog.is_taken(other_kind.name, other_kind.topic)
@@ -174,9 +174,9 @@ def test_a_restoration_that_a_full_disk_refused_has_restored_nothing(tmp_path: P
     rows = [found(topic(number).full, number, "store") for number in range(1, 200)]
     with full_disk(catalog), pytest.raises(BrokerPersistenceError):
         catalog.restore(rows)
-    assert catalog.topics("public/default") == []
+    assert catalog.topics_of("public/default") == []
     assert catalog.restore(rows) == []
-    assert len(catalog.topics("public/default")) == len(rows)
+    assert len(catalog.topics_of("public/default")) == len(rows)
 
 
 def test_the_log_that_a_lost_catalog_left_does_not_get_into_a_new_one(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_the_log_that_a_lost_catalog_left_does_not_get_into_a_new_one(tmp_path: 
     first = new_range([], Random(1))
     made, _ = Catalog.make(path, "cluster", "later", first)
     assert (made.identity.generations, made.last_number) == (("later",), first)
-    assert made.topics("public/default") == []
+    assert made.topics_of("public/default") == []
     made.close()
 
 

@@ -1,0 +1,79 @@
+"""The partitions of change logs as the controller uses them: started, asked, started again."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+from pulsar_ray.actors.broker_actors import BrokerActors
+from pulsar_ray.actors.passivation import Passivation
+from pulsar_ray.actors.stores import Stores
+from pulsar_ray.actors.topic_actors import TopicActors
+from pulsar_ray.errors import Moved, NotConnected, ServiceUnitNotReady, Timeout, WrongNode
+from pulsar_ray.lane.await_within import within
+from pulsar_ray.model.position import Position
+from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.transport.ray_errors import translated
+
+DEADLINE_S = 25.0
+"""Less than an administrator waits for an answer."""
+PAUSE_S = 0.05
+
+
+class ChangeLogPartitions:
+    """Implements `LogPartitions` by calls on actor handles. A repeated call does no harm."""
+
+    def __init__(
+        self, served: TopicActors, stores: Stores, actors: BrokerActors, passivation: Passivation
+    ) -> None:
+        self._served = served
+        self._passivation = passivation
+        self._stores = stores
+        self._actors = actors
+
+    async def prepare(self, log: TopicName, partitions: int) -> None:
+        """Make a log that is not there; all stores record first that there are logs."""
+        await self._stores.record_change_logs()
+        await self._stores.reserve_numbers(max(partitions, 1))
+        self._served.topics.create_change_log(log, partitions, self._stores.for_new_partitions)
+
+    async def append(self, partition: str, key: str, value: str) -> Position:
+        """Append one message. Raises WrongNode, or Timeout if the partition does not answer."""
+        return Position(*await self._call(partition, "append_message", {"key": key, "value": value}))
+
+    async def read(self, partition: str, behind: Position) -> list[dict[str, Any]]:
+        """Read the next messages behind a position. Raises as `append`."""
+        page: list[dict[str, Any]] = await self._call(partition, "read_messages", {"behind": list(behind)})
+        return page
+
+    async def _call(self, partition: str, method: str, arguments: dict[str, Any]) -> Any:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + DEADLINE_S
+        while True:
+            handle = await self._handle(partition)
+            try:
+                with translated(f"{partition}.{method}"):
+                    return await within(handle.call.remote(method, arguments), deadline - loop.time())
+            except asyncio.TimeoutError:
+                raise Timeout(f"{partition} does not answer: look at its node") from None
+            except (Moved, NotConnected, ServiceUnitNotReady) as error:
+                if isinstance(error, WrongNode) or loop.time() + PAUSE_S >= deadline:
+                    raise
+                if isinstance(error, Moved):
+                    # Dead for good: the next attempt creates it anew.
+                    self._actors.forget_dead()
+            await asyncio.sleep(PAUSE_S)
+
+    async def _handle(self, partition: str) -> Any:
+        row = self._served.topics.catalog.partition(TopicName.parse(partition).full)
+        if row is None:
+            raise WrongNode(
+                f"{partition}, a log of policies, was not found when the catalog was made anew: start the "
+                "node that has it, and run `pulsar-ray stop` and `pulsar-ray start --rebuild-catalog`"
+            )
+        start = partial(self._served.started, [row])
+        ((_, _, address, away),) = await self._passivation.start([row.name], start)
+        if away:
+            raise WrongNode(away)
+        return self._actors.handles[address]

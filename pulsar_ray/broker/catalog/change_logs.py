@@ -1,0 +1,216 @@
+"""Changes are appended to a log first, then put into the catalog (ADR 0031).
+
+The logs are ordinary topics: they lie in the stores, and a catalog that is made anew is filled from them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pulsar_ray.broker.catalog.applied_changes import AppliedChanges
+from pulsar_ray.broker.catalog.catalog import Catalog
+from pulsar_ray.broker.catalog.change_event import Action, ChangeEvent, EventType, NotAnEvent
+from pulsar_ray.broker.catalog.effective_policies import logs_of
+from pulsar_ray.errors import PulsarException
+from pulsar_ray.model.position import Position
+from pulsar_ray.model.system_topics import CHANGE_LOG_PARTITIONS, system_change_log
+from pulsar_ray.model.topic_name import TopicName
+
+logger = logging.getLogger(__name__)
+
+
+class LogPartitions(Protocol):
+    """The partitions of change logs, which are started when they are called."""
+
+    async def prepare(self, log: TopicName, partitions: int) -> None:
+        """Make a log unless it is there; all stores record first that there are logs."""
+
+    async def append(self, partition: str, key: str, value: str) -> Position:
+        """Append one message, durably. Raises WrongNode while the partition's store is away.
+
+        Of one that failed nobody knows whether it was appended.
+        """
+        ...
+
+    async def read(self, partition: str, behind: Position) -> list[dict[str, Any]]:
+        """Return the next messages behind a position, as the partition's `read_messages`; [] at the end."""
+        ...
+
+
+@dataclass(slots=True)
+class _Tail:
+    """The last event of each subject behind what was applied, and where the log ends."""
+
+    events: dict[tuple[EventType, str], ChangeEvent]
+    end: Position
+
+
+class ChangeLogs:
+    """Records changes one by one, and applies those that the catalog lacks."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        partitions: LogPartitions,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._catalog = catalog
+        self._table = catalog.change_logs
+        self._applied = AppliedChanges(catalog)
+        self._partitions = partitions
+        self._now_ms = now_ms
+        self._lock = asyncio.Lock()
+        self._compared: set[str] = set()
+        self._table.unknown.update(self._table.dirty())
+
+    async def record(self, log: TopicName, decide: Callable[[int], ChangeEvent | None]) -> ChangeEvent | None:
+        """Make one change; durable in its log and the catalog when this returns.
+
+        `decide` is given the change's version once all earlier ones are applied; it returns None if there is
+        nothing to change, or raises the refusal. An append that failed may have happened: it is applied with
+        the next change, or when the controller starts.
+        """
+        async with self._lock:
+            for each in dict.fromkeys((system_change_log().full, log.full)):
+                # A clean one once in a controller's life: the catalog may have been put back from a copy.
+                if self._table.is_dirty(each) or (self._table.is_known(each) and each not in self._compared):
+                    await self._catch_up(each)
+            event = decide(self._catalog.policies.next_version(self._now_ms()))
+            if event is None:
+                return None
+            await self._announce(log, event)
+            await self._append(log, event)
+            return event
+
+    async def _announce(self, log: TopicName, event: ChangeEvent) -> None:
+        """Let the cluster's own log name a partition before its first event.
+
+        A catalog that is made anew knows from there which logs there have to be.
+        """
+        if log.is_partition and not self._table.is_known(log.full):
+            version = self._catalog.policies.next_version(self._now_ms())
+            used = ChangeEvent(EventType.CHANGE_LOG, Action.INSERT, log.full, version)
+            await self._append(system_change_log(), used)
+            await self._partitions.prepare(TopicName.parse(log.partitioned_full), CHANGE_LOG_PARTITIONS)
+
+    async def _append(self, log: TopicName, event: ChangeEvent) -> None:
+        if not log.is_partition:
+            await self._partitions.prepare(log, 0)
+        self._table.mark_dirty(log.full)
+        position = await self._partitions.append(log.full, event.subject, event.to_json())
+        with self._table.transaction():
+            self._applied.apply(event)
+            self._table.mark_applied(log.full, position)
+
+    async def forget_topic(self, topic: TopicName, *, force: bool) -> None:
+        """Delete the policies of a topic that is being deleted.
+
+        Raises the reason if they cannot be, unless forced: a catalog that is made anew may then find them.
+        """
+        subject = topic.full
+        if not self._catalog.policies.change(subject):
+            return
+
+        def decide(version: int) -> ChangeEvent:
+            return ChangeEvent(EventType.TOPIC_POLICY, Action.DELETE, subject, version)
+
+        try:
+            await self.record(logs_of(subject)[-1], decide)
+        except PulsarException:
+            if not force:
+                raise
+            self._catalog.policies.forget(subject)
+
+    async def catch_up(self) -> None:
+        """Apply the tails of all logs that can be read, and note which cannot.
+
+        Called at the start and as long as `has_unknown`. It waits for a change under way.
+        """
+        async with self._lock:
+            tried: set[str] = set()
+            # Reading the cluster's own log may name further ones, which sort behind it or are found here.
+            while left := sorted(set(self._table.dirty()) - tried, key=_system_first):
+                tried.add(left[0])
+                try:
+                    await self._catch_up(left[0])
+                except PulsarException as error:
+                    logger.warning("the changes in %s are not known yet: %s", left[0], error)
+
+    async def make_known(self, *logs: TopicName) -> None:
+        """Apply the changes of these logs if they are not known yet.
+
+        Raises the reason if a log cannot be read.
+        """
+        if any(log.full in self._table.unknown for log in logs):
+            async with self._lock:
+                for log in logs:
+                    if log.full in self._table.unknown:
+                        await self._catch_up(log.full)
+
+    @property
+    def has_unknown(self) -> bool:
+        """Whether a log has still to be read."""
+        return bool(self._table.unknown)
+
+    async def _catch_up(self, log: str) -> None:
+        """Apply what stands in a log behind what was applied."""
+        tail = await self._read(log)
+        known = set(self._table.dirty())
+        with self._table.transaction():
+            for event in sorted(tail.events.values(), key=lambda event: event.version):
+                if not self._is_outlived(event, tail):
+                    self._applied.apply(event)
+            self._table.mark_applied(log, tail.end)
+        self._compared.add(log)
+        self._table.unknown.update(set(self._table.dirty()) - known)
+        if log in self._table.unknown:
+            self._table.unknown.discard(log)
+            self._let_updates_be_newer(log)
+
+    def _let_updates_be_newer(self, log: str) -> None:
+        """Raise the versions of a log's namespaces: their policies are complete now."""
+        policies, tenants = self._catalog.policies, self._catalog.tenants
+        version = policies.next_version(self._now_ms())
+        is_of_all = log == system_change_log().full
+        names = tenants.all_namespaces() if is_of_all else [TopicName.parse(log).namespace_name]
+        with self._table.transaction():
+            for name in names:
+                policies.touch(name, version)
+
+    def _is_outlived(self, event: ChangeEvent, tail: _Tail) -> bool:
+        """Whether the namespace of a named log partition was deleted, or made anew, since."""
+        if event.type is not EventType.CHANGE_LOG:
+            return False
+        later = tail.events.get((EventType.NAMESPACE, event.namespace))
+        return later is not None and later.version > event.version
+
+    async def _read(self, log: str) -> _Tail:
+        tail = _Tail({}, self._table.applied(log))
+        while page := await self._partitions.read(log, tail.end):
+            for record in page:
+                tail.end = Position(*record["position"])
+                try:
+                    if record["problem"]:
+                        raise NotAnEvent(record["problem"])
+                    event = ChangeEvent.from_json(record["value"])
+                    if event.log.full != log:
+                        raise NotAnEvent(f"it belongs to {event.log.full}")
+                except NotAnEvent as error:
+                    logger.warning(
+                        "the record at %d:%d of %s is no change, and is skipped: %s %s",
+                        *tail.end,
+                        log,
+                        record["place"],
+                        error,
+                    )
+                else:
+                    tail.events[event.type, event.subject] = event
+        return tail
+
+
+def _system_first(log: str) -> tuple[bool, str]:
+    return log != system_change_log().full, log

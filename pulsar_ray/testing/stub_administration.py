@@ -1,0 +1,75 @@
+"""Tenants, namespaces and policies as the controller keeps them, with logs in this process's partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from pulsar_ray.broker.catalog.administration import Administration
+from pulsar_ray.broker.catalog.catalog import PartitionRow
+from pulsar_ray.broker.catalog.change_logs import ChangeLogs
+from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
+from pulsar_ray.clock import SystemClock
+from pulsar_ray.config import Settings
+from pulsar_ray.model.position import Position
+from pulsar_ray.model.topic_name import TopicName
+
+T = TypeVar("T")
+STORE = "stub"
+
+
+class StubAdministration:
+    """`call` makes a control call of a partition, `end` ends deleted ones, `changed` tells actors."""
+
+    def __init__(
+        self,
+        topics: TopicRegistry,
+        settings: Settings,
+        call: Callable[[str, str, dict[str, Any]], Any],
+        end: Callable[[list[PartitionRow]], None],
+        changed: Callable[[str], None],
+    ) -> None:
+        self._topics = topics
+        self._call = call
+        self._end = end
+        self._tell = changed
+        self.logs = ChangeLogs(topics.catalog, self, SystemClock().now_ms)
+        self.calls = Administration(topics, self.logs, self, settings, self._changed)
+
+    async def prepare(self, log: TopicName, partitions: int) -> None:
+        """See LogPartitions."""
+        self._topics.create_change_log(log, partitions, lambda: [STORE])
+
+    async def append(self, partition: str, key: str, value: str) -> Position:
+        """See LogPartitions."""
+        return Position(*self._call(partition, "append_message", {"key": key, "value": value}))
+
+    async def read(self, partition: str, behind: Position) -> list[dict[str, Any]]:
+        """See LogPartitions."""
+        page: list[dict[str, Any]] = self._call(partition, "read_messages", {"behind": list(behind)})
+        return page
+
+    async def delete_topic(self, topic: str, force: bool) -> None:
+        """As TopicEnding.delete_topic; nobody is connected, or it does not matter."""
+        name = TopicName.parse(topic)
+        rows = self._topics.rows_of(name)
+        await self.logs.forget_topic(name, force=force)
+        self._topics.forget(name)
+        await self.remove(rows)
+
+    async def remove(self, rows: list[PartitionRow]) -> None:
+        """As TopicEnding.remove."""
+        self._end(rows)
+
+    async def _changed(self, subject: str, _policy: str) -> None:
+        self._tell(subject)
+
+
+def finished(call: Coroutine[Any, Any, T]) -> T:
+    """Run a call that waits for nothing: here, partitions are called like functions."""
+    try:
+        call.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    raise RuntimeError("the call waits for something that only an event loop would bring")
