@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 
 from pulsar_ray.config import Settings
+from pulsar_ray.model.policies import POLICIES
 from tests.docs.fences import Block, blocks_of, is_printed
 from tests.docs.new_user import ROOT, new_environment
 from tests.docs.settings_table import reserved_names, settings_rows
 
 README = ROOT / "README.md"
-TOURS = (README, ROOT / "docs" / "tour.md")
+POLICIES_PAGE = ROOT / "docs" / "policies.md"
+TOURS = (README, ROOT / "docs" / "tour.md", POLICIES_PAGE)
 SETTINGS = ROOT / "docs" / "settings.md"
 RUN = ("python", "console")
 TIMEOUT_S = 300
@@ -105,6 +107,16 @@ def test_every_setting_is_listed_with_its_default_or_as_reserved() -> None:
     assert [line for line in text.splitlines() if line.startswith("| `")] == settings_rows()
     reserved = text.rpartition(":\n")[2]
     assert re.findall("`[a-z_]+`", reserved) == reserved_names()
+
+
+def test_every_policy_is_listed_with_its_values_and_levels() -> None:
+    lines = POLICIES_PAGE.read_text(encoding="utf-8").splitlines()
+    rows = [
+        f"| `{policy.name}`: {policy.doc} | {', '.join(f'`{value}`' for value in policy.settings)} "
+        f"| {', '.join(policy.levels)} | {'yes' if policy.is_in_force else 'kept and shown only'} |"
+        for policy in POLICIES.values()
+    ]
+    assert [line for line in lines if line.startswith("| `")] == rows
 
 
 def test_a_settings_file_as_shown_is_taken(tmp_path: Path) -> None:
