@@ -150,7 +150,8 @@ class StubCluster:
 
     def dispatcher(self, request: SubscriptionRequest, timeout_s: float) -> str:
         """As Controller.dispatcher."""
-        is_allowed = self.settings.allow_auto_subscription_creation or not _is_persistent(request.topic)
+        settings = self._topics.policies.settings_of(TopicName.parse(request.topic).partitioned_full)
+        is_allowed = settings.allow_auto_subscription_creation or not _is_persistent(request.topic)
         allowed = request.create and is_allowed
         request = dataclasses.replace(request, create=allowed or not request.durable)
         with self._lock:
