@@ -150,6 +150,11 @@ class Controller:
         rows = topics.resolve(name, create=create, stores=self._stores.for_new_partitions)
         return await self._started(served, rows)
 
+    async def partitions(self, topic: str) -> list[tuple[str, int, str, str]]:
+        """Answer as `resolve` for a topic that is there, and start nobody. Raises TopicNotFound."""
+        served = await self._serving()
+        return served.routes(served.topics.resolve(TopicName.parse(topic), create=False, stores=list))
+
     async def _started(
         self, served: TopicActors, rows: list[PartitionRow]
     ) -> list[tuple[str, int, str, str]]:
@@ -284,9 +289,7 @@ class Controller:
         `topic` is a partition's own name.
         """
         served = await self._serving()
-        row = served.topics.partition(TopicName.parse(topic))
-        if row is None:
-            raise TopicNotFound(f"the topic {topic} does not exist")
+        row = row_of(served, topic)
         request = SubscriptionRequest(row.name, subscription, durable, initial, properties, create)
         start = partial(served.dispatcher_started, row, request)
         return await self._passivation.start([row.name], start)
@@ -311,6 +314,14 @@ class Controller:
         """Take in an actor's report that nobody has used it for a while."""
         await self._serving()
         self._passivation.report(name, idle)
+
+    async def describe_sleeping(self, topic: str) -> dict[str, Any] | None:
+        """Describe a partition that does not run, as its stats would; None if it has to be asked itself.
+
+        `topic` is the partition's own name. Raises TopicNotFound, WrongNode.
+        """
+        served = await self._serving()
+        return await self._passivation.describe_sleeping(row_of(served, topic))
 
     async def await_wake(self, client_id: str, addresses: list[str], timeout_s: float) -> list[str]:
         """See Passivation.await_wake.
@@ -395,6 +406,14 @@ class Controller:
         if self._served is not None:
             self._served.topics.catalog.close()
         self._stores.end()
+
+
+def row_of(served: TopicActors, partition: str) -> PartitionRow:
+    """A partition by its own name. Raises TopicNotFound."""
+    row = served.topics.partition(TopicName.parse(partition))
+    if row is None:
+        raise TopicNotFound(f"the topic {partition} does not exist")
+    return row
 
 
 async def _stats_or_error(handle: Any) -> dict[str, Any]:

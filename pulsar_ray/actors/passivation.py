@@ -18,13 +18,14 @@ from pulsar_ray.actors.stores import Stores
 from pulsar_ray.actors.topic_actors import TopicActors
 from pulsar_ray.broker.catalog.catalog import PartitionRow
 from pulsar_ray.broker.catalog.idle_actors import Departure, Group, IdleActors
+from pulsar_ray.broker.partition.sleeping_partition import describe_unstored
 from pulsar_ray.broker.serving.sleeper import Idle, Retired
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException, TooManyActiveActors
 from pulsar_ray.lane.await_within import within
 from pulsar_ray.model.topic_name import TopicName
-from pulsar_ray.transport.actor_names import parse_dispatcher_name, parse_partition_name, partition_name
+from pulsar_ray.transport.actor_names import partition_name, topic_of_actor
 from pulsar_ray.transport.this_ray import running_names
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,8 @@ STORE_DEADLINE_S = 5.0
 NAME_DEADLINE_S = 30.0
 NAME_POLL_S = 0.02
 PUT_OFF_MS = 60_000
+ROOM_DEADLINE_S = 10.0
+LOOK_AGAIN_S = 0.5
 LEAST_IDLE_MS = 2_000
 """An actor that was used later is in use, also if others need its place."""
 
@@ -82,16 +85,18 @@ class Passivation:
         Where there is no room the longest idle of others leave first. Raises TooManyActiveActors if all are
         in use, and what `begin` raises.
         """
-        await self._settled(partitions)
-        try:
-            return self._begun(partitions, begin)
-        except TooManyActiveActors as error:
-            if not self._idle_ms or not error.lacking:
-                raise
-            async with self._making_room:
-                await self._make_room(error.store_id, error.lacking, partitions)
+        deadline = asyncio.get_running_loop().time() + ROOM_DEADLINE_S
+        while True:
             await self._settled(partitions)
-            return self._begun(partitions, begin)
+            try:
+                return self._begun(partitions, begin)
+            except TooManyActiveActors as error:
+                if not self._idle_ms or asyncio.get_running_loop().time() > deadline:
+                    raise
+                async with self._making_room:
+                    may_come = await self._make_room(error.store_id, error.lacking, partitions)
+                if not may_come:
+                    raise
 
     def _begun(self, partitions: Sequence[str], begin: Callable[[], T]) -> T:
         # On duty for nobody but time until now: from here on they are in use.
@@ -111,7 +116,7 @@ class Passivation:
         """Take in an actor's report that nobody has used it for long."""
         if name in self._actors.handles and self._idle_ms:
             self._idle.reported(name, idle)
-            self._let_go(_partition_of(name))
+            self._let_go(topic_of_actor(name))
 
     def _let_go(self, partition: str) -> None:
         departure = self._idle.departure(self._group(partition))
@@ -138,6 +143,8 @@ class Passivation:
         if partition_name(partition) in self._actors.handles:
             # It stays: clients whose dispatchers have left all the same attach again.
             self._wake_parked(partition)
+            # Others may have reported meanwhile.
+            self._let_go(partition)
 
     async def _leave(self, departure: Departure, least_idle_ms: int) -> int:
         """Carry a departure out; returns how many processes have ended."""
@@ -196,13 +203,28 @@ class Passivation:
             # The note is in the partition's directory; a store that has missed this reads it there.
             await _asked(store["handle"].slept.remote({row.number: retired.wake_at_ms}))
 
+    async def describe_sleeping(self, row: PartitionRow) -> dict[str, Any] | None:
+        """Describe a partition that does not run; None if it runs, or its files do not say all of it.
+
+        Raises WrongNode if its store is away.
+        """
+        await self._settled([row.name])
+        if partition_name(row.name) in self._actors.handles:
+            return None
+        store = self._served.store_of(row)
+        if not row.has_ledger:
+            return describe_unstored()
+        return await _asked(store["handle"].describe_sleeping.remote(row.number))
+
     # --- making room ------------------------------------------------------------------------------
 
-    async def _make_room(self, store_id: str, wanted: int, wanted_by: Sequence[str]) -> None:
+    async def _make_room(self, store_id: str, wanted: int, wanted_by: Sequence[str]) -> bool:
+        """Let others leave; False if nobody left, and nobody is unused that might leave in a moment."""
         names = self._actors.beside(store_id)
-        partitions = {_partition_of(name) for name in names} - set(wanted_by) - set(self._leaving)
+        partitions = {topic_of_actor(name) for name in names} - set(wanted_by)
+        await self._settled(sorted(partitions))
         groups = [self._group(partition) for partition in sorted(partitions)]
-        handles = {name: self._actors.handles[name] for name in names}
+        handles = {name: self._actors.handles[name] for name in names if name in self._actors.handles}
         answers = await asyncio.gather(
             *(_asked(handle.idle.remote(), IDLE_DEADLINE_S) for handle in handles.values())
         )
@@ -215,6 +237,11 @@ class Passivation:
         ]
         if leaves:
             await asyncio.wait(leaves)
+            return True
+        if any(not each.clients and 0 < each.idle_ms < LEAST_IDLE_MS for each in idle.values()):
+            await asyncio.sleep(LOOK_AGAIN_S)
+            return True
+        return False
 
     # --- waking -----------------------------------------------------------------------------------
 
@@ -284,7 +311,7 @@ class Passivation:
         nothing.
         """
         self._end_poll(client_id)
-        partitions = {address: _partition_of(address) for address in addresses}
+        partitions = {address: topic_of_actor(address) for address in addresses}
         if not (awake := self._awake(partitions)):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._polls[client_id] = waiter
@@ -326,12 +353,6 @@ class Passivation:
         for waiter in self._parked.get(partition, ()):
             if not waiter.done():
                 waiter.set_result(None)
-
-
-def _partition_of(name: str) -> str:
-    """The partition of an actor, by its own name."""
-    dispatcher = parse_dispatcher_name(name)
-    return parse_partition_name(name) if dispatcher is None else dispatcher[0]
 
 
 async def _asked(call: Awaitable[T], deadline_s: float = STORE_DEADLINE_S) -> T | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import ray
 
+from pulsar_ray.broker.partition.sleeping_partition import describe_sleeping
 from pulsar_ray.broker.serving.owner_loop import prepare_broker_process
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException, WrongNode
@@ -160,6 +161,14 @@ class StoreActor:
             wake_times.learn(await asyncio.to_thread(read_wake_times, self._ledgers))
             self._wake_times = wake_times
         return self._wake_times.take_due(now_ms, most)
+
+    async def describe_sleeping(self, number: int) -> dict[str, Any] | None:
+        """Describe a partition that does not run, by its files; None if they do not say all of it."""
+        try:
+            return await asyncio.to_thread(describe_sleeping, self._ledgers / str(number))
+        except (OSError, PulsarException) as error:
+            logger.debug("partition %d is not described from its files: %s", number, error)
+            return None
 
     # --- looking after it -------------------------------------------------------------------------
 

@@ -94,9 +94,17 @@ class TopicActors:
         for row in rows:
             if row.name not in away:
                 self.partition(row)
-        return [
-            (row.name, row.partition_index, partition_name(row.name), away.get(row.name, "")) for row in rows
-        ]
+        return [_route(row, away.get(row.name, "")) for row in rows]
+
+    def routes(self, rows: list[PartitionRow]) -> list[tuple[str, int, str, str]]:
+        """Return what `started` does, and start nobody."""
+        away: dict[str, str] = {}
+        for row in rows:
+            try:
+                self.store_of(row)
+            except WrongNode as error:
+                away[row.name] = error.text
+        return [_route(row, away.get(row.name, "")) for row in rows]
 
     def partition(self, row: PartitionRow) -> Any:
         """Return a partition's actor, started if it does not run. Raises WrongNode, TooManyActiveActors."""
@@ -232,3 +240,8 @@ class TopicActors:
         create = not (durable and TopicName.parse(partition).is_persistent)
         request = SubscriptionRequest(partition, subscription, durable, "latest", {}, create)
         self.dispatcher_started(row, request)
+
+
+def _route(row: PartitionRow, away: str) -> tuple[str, int, str, str]:
+    """The fields of a PartitionRoute."""
+    return row.name, row.partition_index, partition_name(row.name), away

@@ -42,19 +42,20 @@ class TopicCalls:
         self._broker = broker
 
     def all_routes(self, topic: str) -> list[PartitionRoute]:
-        """The partitions of a topic, or of one partition itself, away or not.
+        """The partitions of a topic, or of one partition itself, away or not; none is started.
 
         Raises TopicNotFound, InvalidTopicName.
         """
         name = TopicName.parse(topic).full
-        return self._broker.cluster.resolve(name, create=False, timeout_s=self.timeout_s)
+        return self._broker.cluster.partitions(name, self.timeout_s)
 
     def routes(self, topic: str) -> list[PartitionRoute]:
-        """The routes of all partitions, for calls that must reach each of them.
+        """The routes of all partitions, started, for calls that must reach each of them.
 
         Raises WrongNode if one is away.
         """
-        routes = self.all_routes(topic)
+        name = TopicName.parse(topic).full
+        routes = self._broker.cluster.resolve(name, create=False, timeout_s=self.timeout_s)
         for route in routes:
             check_any_there([route])
         return routes
@@ -108,12 +109,17 @@ class TopicCalls:
             raise
 
     def partition_stats(self, route: PartitionRoute, timeout_s: float) -> dict[str, Any]:
-        """A partition's counters once it serves; a refusal is answered with, too. Raises WrongNode."""
+        """A partition's counters, from its files if it sleeps; waits while it starts.
+
+        A refusal is answered with, too. Raises WrongNode.
+        """
 
         def ask(_left_s: float) -> dict[str, Any]:
             try:
                 stats = self._broker.cluster.stats(route.address)
             except Moved:
+                if (sleeping := self.sleeping_stats(route)) is not None:
+                    return sleeping
                 self._check_there(route)
                 raise
             if "pid" not in stats and "refused" not in stats:
@@ -124,6 +130,19 @@ class TopicCalls:
         again = (ServiceUnitNotReady, NotConnected, Timeout)
         stats: dict[str, Any] = until(timeout_s, ask, again=again)
         return stats
+
+    def sleeping_stats(self, route: PartitionRoute) -> dict[str, Any] | None:
+        """The stats of a partition that sleeps, which is not woken; None if it has to be asked itself."""
+        stats: dict[str, Any] | None = self.ask_controller("describe_sleeping", route.topic)
+        return stats
+
+    def last_message(self, route: PartitionRoute) -> dict[str, Any]:
+        """The `position` of a partition's newest entry, and the `batch_size` of that; wakes nobody."""
+        sleeping = self.sleeping_stats(route)
+        if sleeping is not None:
+            return {"position": sleeping["lastPosition"], "batch_size": sleeping["lastBatchSize"]}
+        last: dict[str, Any] = self.ask_partition(route, "last_message")
+        return last
 
     def serving_stats(self, route: PartitionRoute) -> dict[str, Any]:
         """A partition's counters. Raises ServiceUnitNotReady if it cannot serve."""

@@ -1,4 +1,4 @@
-"""Looking at topics, which starts no dispatcher and changes nothing."""
+"""Looking at topics, which wakes nobody and changes nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STATS_TIMEOUT_S = 10.0
 
 
 class TopicInspection:
-    """Stats, subscriptions and ends of topics. Never creates a topic, nor starts a dispatcher."""
+    """Stats, subscriptions and ends of topics. Creates no topic, and wakes nobody whose files say enough."""
 
     def __init__(self, calls: TopicCalls) -> None:
         self._calls = calls
@@ -93,7 +93,7 @@ class TopicInspection:
                 f"{topic} has no last message id of its own: give one partition, for instance {route.topic}"
             )
         check_any_there([route])
-        last = self._calls.ask_partition(route, "last_message")
+        last = self._calls.last_message(route)
         ledger_id, entry_id = last["position"]
         if ledger_id < 0 or entry_id < 0:
             return MessageId()

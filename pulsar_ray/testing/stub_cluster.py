@@ -14,6 +14,7 @@ import pickle
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -22,6 +23,7 @@ from typing import Any
 
 from pulsar_ray.broker.catalog.catalog import Catalog, PartitionRow
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
+from pulsar_ray.broker.partition.sleeping_partition import describe_sleeping, describe_unstored
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import (
     BrokerGone,
@@ -56,6 +58,7 @@ from pulsar_ray.transport.cluster import AttachReply, PartitionRoute, Subscripti
 from pulsar_ray.transport.retry import until
 
 ATTACH_TIMEOUT_S = 5.0
+RESTLESS_PAUSE_S = 0.02
 
 
 class StubCluster:
@@ -92,13 +95,16 @@ class StubCluster:
         self.administration = StubAdministration(
             self._topics, self.settings, self._call_log, self._end, self._tell_policies
         )
-        self._controller = StubController(self._topics, self._started, self.administration)
+        self._controller = StubController(
+            self._topics, self._started, self._routes, self._described_asleep, self.administration
+        )
         self._lock = threading.RLock()
         self._actors: dict[str, StubActor] = {}
         self._policies: dict[str, PolicyUpdate] = {}
         self._kept_down: set[str] = set()
         self._away: dict[str, str] = {}
         self._ended = False
+        self._restless: threading.Thread | None = None
         self._gone: BrokerGone | None = None
         self._told: list[Callable[[PulsarException], None]] = []
 
@@ -116,12 +122,20 @@ class StubCluster:
             with suppress(NotConnected):
                 if row.name not in self._away:
                     self._partition(row)
+        return self._routes(rows)
+
+    def _routes(self, rows: list[PartitionRow]) -> list[PartitionRoute]:
         return [
             PartitionRoute(
                 row.name, row.partition_index, partition_name(row.name), self._away.get(row.name, "")
             )
             for row in rows
         ]
+
+    def partitions(self, topic: str, timeout_s: float) -> list[PartitionRoute]:
+        """As Controller.partitions."""
+        rows = self.controller("partitions", topic, timeout_s=timeout_s)
+        return [PartitionRoute(*row) for row in rows]
 
     def topics(self, namespace: str, timeout_s: float) -> list[tuple[str, int]]:
         """As Controller.list_topics."""
@@ -275,6 +289,15 @@ class StubCluster:
         self.close(kill=True)
         for tell in self._told:
             tell(error)
+
+    def _described_asleep(self, row: PartitionRow) -> dict[str, Any] | None:
+        """As Passivation.describe_sleeping."""
+        actor = self._actors.get(partition_name(row.name))
+        if (actor is not None and not actor.is_dead) or row.name in self._away:
+            return None
+        if not row.has_ledger:
+            return describe_unstored()
+        return describe_sleeping(self._data_dir / "p" / str(row.number))
 
     # --- running actors ------------------------------------------------------------------------------------
 
@@ -488,6 +511,19 @@ class StubCluster:
             have_left = [self._slept(address, with_clients=with_clients) for address in dispatchers]
             return all(have_left) and self._slept(partition_name(partition), with_clients=with_clients)
 
+    def keep_putting_to_sleep(self, *, with_clients: bool) -> None:
+        """From now on let every actor leave, again and again, as soon as nothing is under way."""
+
+        def run() -> None:
+            while not self._ended:
+                for address in self.addresses:
+                    if parse_dispatcher_name(address) is None:
+                        self.put_to_sleep(topic_of_actor(address), with_clients=with_clients)
+                time.sleep(RESTLESS_PAUSE_S)
+
+        self._restless = threading.Thread(target=run, name="restless", daemon=True)
+        self._restless.start()
+
     def _slept(self, address: str, *, with_clients: bool) -> bool:
         actor = self._actors.get(address)
         if actor is None or actor.is_dead or actor.retire(with_clients=with_clients) is None:
@@ -529,6 +565,8 @@ class StubCluster:
         """End all actors, in order or by killing them; the directory can be served again."""
         with self._lock:
             self._ended = True
+        if self._restless is not None:
+            self._restless.join()
         for kind in (StubDispatcher, StubNonPersistentPartition, StubPartition):
             for actor in list(self._actors.values()):
                 if isinstance(actor, kind):

@@ -18,17 +18,21 @@ from pulsar_ray.transport.cluster import PartitionRoute
 class StubController:
     """The methods of the Controller that concern topics, and those of its administration.
 
-    `start` starts the actors of partitions.
+    `start` starts the actors of partitions, which `routes` does not.
     """
 
     def __init__(
         self,
         topics: TopicRegistry,
         start: Callable[[list[PartitionRow]], list[PartitionRoute]],
+        routes: Callable[[list[PartitionRow]], list[PartitionRoute]],
+        describe_sleeping: Callable[[PartitionRow], dict[str, Any] | None],
         administration: StubAdministration,
     ) -> None:
         self._topics = topics
         self._start = start
+        self._routes = routes
+        self._describe_sleeping = describe_sleeping
         self._administration = administration
         self._calls = administration.calls
 
@@ -40,6 +44,18 @@ class StubController:
         """As Controller.prepare_partitions."""
         rows = self._topics.prepare_partitions(TopicName.parse(topic), partitions, lambda: [STORE])
         return [(route.topic, route.partition, route.address, route.away) for route in self._start(rows)]
+
+    def partitions(self, topic: str) -> list[tuple[str, int, str, str]]:
+        """As Controller.partitions."""
+        rows = self._topics.resolve(TopicName.parse(topic), create=False, stores=list)
+        return [(route.topic, route.partition, route.address, route.away) for route in self._routes(rows)]
+
+    def describe_sleeping(self, topic: str) -> dict[str, Any] | None:
+        """As Controller.describe_sleeping."""
+        row = self._topics.partition(TopicName.parse(topic))
+        if row is None:
+            raise TopicNotFound(f"the topic {topic} does not exist")
+        return self._describe_sleeping(row)
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         """As Controller.add_partitions."""

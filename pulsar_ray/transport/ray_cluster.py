@@ -89,6 +89,11 @@ class RayCluster:
         rows = self.controller("resolve", topic, create, timeout_s=timeout_s)
         return [PartitionRoute(*row) for row in rows]
 
+    def partitions(self, topic: str, timeout_s: float) -> list[PartitionRoute]:
+        """The partitions a topic has, none of which is started. Raises TopicNotFound."""
+        rows = self.controller("partitions", topic, timeout_s=timeout_s)
+        return [PartitionRoute(*row) for row in rows]
+
     def topics(self, namespace: str, timeout_s: float) -> list[tuple[str, int]]:
         """(full name, partitions or 0) of a namespace's topics. Raises TopicNotFound for a missing one."""
         rows = self.controller("list_topics", namespace, timeout_s=timeout_s)

@@ -300,12 +300,11 @@ def test_the_broker_of_a_ray_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert str(tmp_path) in run("start")
         assert "runs already" in run("start")
         assert "controller process" in run("status")
-        # A partition and a subscription are all that this broker may have.
+        # A partition and a subscription are all that this broker may have: the first ones make room.
+        run("produce", "first", "-m", "1")
         run("consume", "first", "-s", "s", "--no-follow")
-        refusal = run("consume", "second", "-s", "s", "--no-follow", expected=1)
-        assert "TooManyActiveActors: 2 partitions and subscriptions are active on node" in refusal
-        run("topics", "delete", "first")
         run("consume", "second", "-s", "s", "--no-follow")
+        run("topics", "delete", "first")
         assert "has ended" in run("stop")
         assert "no broker runs here" in run("status", expected=1)
     finally:

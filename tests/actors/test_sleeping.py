@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import ray
 
 from pulsar_ray import Client, Consumer, ConsumerType, InitialPosition, Message
+from pulsar_ray.admin import Admin
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.this_ray import running_names
-from tests.running_broker import Broker
+from tests.running_broker import Broker, dispatcher_actor, partition_actor
 
 DEADLINE_S = 60.0
 WAIT_MS = 30_000
@@ -68,3 +70,54 @@ def subscribe(client: Client, topic: str) -> Consumer:
 
 def receive(consumer: Consumer, count: int) -> list[Message]:
     return [consumer.receive(WAIT_MS) for _ in range(count)]
+
+
+def test_looking_at_a_sleeping_topic_wakes_nobody(client: Client, topic: str, broker: Broker) -> None:
+    consumer = subscribe(client, topic)
+    producer = client.create_producer(topic)
+    ids = [producer.send(b"%d" % number) for number in range(5)]
+    for message in receive(consumer, 5)[1:3]:
+        consumer.acknowledge(message)
+    consumer.close()
+    producer.close()
+    wait_asleep(topic)
+    with Admin(broker.address) as admin:
+        stats = admin.topics.stats(topic)
+        assert stats["subscriptions"]["s"]["msgBacklog"] == 3
+        assert stats["storageSize"] > 0
+        assert admin.topics.subscriptions(topic) == ["s"]
+        assert admin.topics.get_last_message_id(topic).entry_id() == ids[-1].entry_id()
+        assert admin.topics.stats_internal(topic)["cursors"]["s"]["state"] == "Asleep"
+        assert not actors_of(topic)
+        # A change is made by the actors: they are woken for it.
+        assert admin.topics.skip_all(topic, "s") == 3
+        wait_asleep(topic)
+        assert admin.topics.stats(topic)["subscriptions"]["s"]["msgBacklog"] == 0
+
+
+def test_time_wakes_a_sleeping_partition(client: Client, topic: str, broker: Broker) -> None:
+    before = set(broker.data_dir.glob("p/*/wake-at"))
+    producer = client.create_producer(topic)
+    producer.send(b"nobody has subscribed to it")
+    producer.close()
+    wait_asleep(topic)
+    (note,) = set(broker.data_dir.glob("p/*/wake-at")) - before
+    written = note.stat().st_mtime_ns
+    # As if the time had come.
+    ray.get(broker.handle(broker.store()).slept.remote({int(note.parent.name): 1}))
+    wait_until(lambda: note.stat().st_mtime_ns != written, DEADLINE_S, "a look at what is due")
+    wait_asleep(topic)
+
+
+def test_one_that_nobody_ends_comes_back(client: Client, topic: str, broker: Broker) -> None:
+    """As when the controller dies between an actor's farewell and its end."""
+    consumer = subscribe(client, topic)
+    client.create_producer(topic).send(b"0")
+    consumer.acknowledge(receive(consumer, 1)[0])
+    partition, dispatcher = partition_actor(topic), dispatcher_actor(topic, "s")
+    former = broker.pid(partition)
+    assert ray.get(broker.handle(dispatcher).retire.remote(0, True)) is not None
+    assert ray.get(broker.handle(partition).retire.remote(0, True)) is not None
+    client.create_producer(topic).send(b"1")
+    assert broker.pid(partition) != former
+    assert [message.data() for message in receive(consumer, 1)] == [b"1"]

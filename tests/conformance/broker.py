@@ -25,6 +25,8 @@ from pulsar_ray.testing.waiting import wait_until
 TRANSPORTS = ("socket", "tcp", "ray", "lossy")
 """socket: a client on the node that reads grants from files; tcp: one of another node that is sent bytes;
 ray: the tunnel; lossy: the tunnel where calls and replies get lost, repeated, delayed and reordered."""
+CARRIERS = {"lossy": "ray", "sleepy": "socket"}
+"""What clients are told to use."""
 EARLIEST = InitialPosition.Earliest
 WAIT_MS = 20_000
 """For what must come."""
@@ -46,18 +48,21 @@ class Broker:
         self.cluster = self._new_cluster()
 
     def _new_cluster(self) -> StubCluster:
-        return StubCluster(
+        cluster = StubCluster(
             self._directory,
             self._settings,
-            reads_files=self.transport in ("socket", "ray"),
-            lanes=self.transport in ("socket", "tcp"),
+            reads_files=self.transport in ("socket", "sleepy", "ray"),
+            lanes=self.transport in ("socket", "sleepy", "tcp"),
             faults=LOSSY if self.transport == "lossy" else PERFECT,
             seed=self._seed,
         )
+        if self.transport == "sleepy":
+            cluster.keep_putting_to_sleep(with_clients=True)
+        return cluster
 
     def client(self, **arguments: Any) -> Client:
         """A client with a session of its own, as another process would have."""
-        kind = "ray" if self.transport == "lossy" else self.transport
+        kind = CARRIERS.get(self.transport, self.transport)
         client = Client._on(self.cluster, transport=kind, **arguments)
         self._clients.append(client)
         return client
@@ -68,7 +73,7 @@ class Broker:
 
     def asyncio_client(self, **arguments: Any) -> asyncio.Client:
         """As `client`; it lives on the loop it is first used on."""
-        kind = "ray" if self.transport == "lossy" else self.transport
+        kind = CARRIERS.get(self.transport, self.transport)
         client = asyncio.Client._on(self.cluster, transport=kind, **arguments)
         self._asyncio_clients.append(client)
         return client

@@ -17,7 +17,7 @@ from pulsar_ray.transport import ray_connection
 from tests.conformance.broker import QUIET_MS, TRANSPORTS, Broker
 
 
-@pytest.fixture(params=TRANSPORTS)
+@pytest.fixture(params=[*TRANSPORTS, "sleepy"])
 def transport(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name

@@ -110,6 +110,7 @@ class PartitionServer:
         )
         self._on_fatal = on_fatal
         self._uses = 0
+        self._calls_under_way = 0
         self._writer = ManifestWriter(ledger, loop, self._disk, on_fatal)
         self._attendance = Attendance(policies, ledger.changes.count_subscriptions)
         own_messages = OwnMessages(self.producers, self.intake, clock)
@@ -271,7 +272,11 @@ class PartitionServer:
         self.followers.send_held()
         # Stats have the dispatchers ask for the last message: they keep nobody awake.
         self._uses += name != "last_message"
-        return await self.calls.call(name, arguments)
+        self._calls_under_way += 1
+        try:
+            return await self.calls.call(name, arguments)
+        finally:
+            self._calls_under_way -= 1
 
     def stats(self) -> dict[str, Any]:
         """Counters of this partition since it started, its storage and its subscriptions."""
@@ -304,7 +309,9 @@ class PartitionServer:
 
     def activity(self) -> Hashable | None:
         """See `SleepingServer.activity`; dispatchers that follow do not count."""
-        if self._host.is_working or not (self.intake.is_idle and self._in_force.may_delete):
+        if self._host.is_working or self._calls_under_way or not self.intake.is_idle:
+            return None
+        if not self._in_force.may_delete:
             # A partition that does not know yet what it may delete cannot say when to be woken for it.
             return None
         return self._uses, len(self.producers.by_name), self.producers.admitted, self.intake.commits

@@ -39,6 +39,10 @@ class SleepingCursors:
             read = await asyncio.get_running_loop().run_in_executor(None, self._read, wanted)
             self._known.update(read)
 
+    def learn_now(self, subscriptions: Sequence[Subscription]) -> None:
+        """Read the cursors of these in this very thread."""
+        self._known = self._read(list(subscriptions))
+
     def describe(self, subscription: Subscription) -> dict[str, Any]:
         """How far it is; the hold, where its cursor was not read."""
         return self._known.get(subscription.number) or _at_hold(subscription)

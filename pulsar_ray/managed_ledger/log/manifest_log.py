@@ -23,6 +23,8 @@ class ManifestContent:
 
     manifest: Manifest
     is_torn: bool = False
+    epoch: int = 0
+    """The number of the owner that wrote it."""
     points: list[IndexPoint] = field(default_factory=list)
     incarnations: list[IncarnationRecord] = field(default_factory=list)
     folded: list[Checkpoint] = field(default_factory=list)
@@ -43,7 +45,7 @@ def read_manifest(directory: Path) -> ManifestContent | None:
     log = read_log(directory, MANIFEST)
     if log is None:
         return None
-    content = ManifestContent(Manifest(directory), log.is_torn)
+    content = ManifestContent(Manifest(directory), log.is_torn, log.epoch)
     for record in log.records:
         parsed = from_log(record, str(log.path))
         if isinstance(parsed, IncarnationRecord):

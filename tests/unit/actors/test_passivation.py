@@ -1,0 +1,366 @@
+"""The controller's part of sleeping, with actors that are imitated in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+import ray
+
+from pulsar_ray.actors import passivation
+from pulsar_ray.actors.passivation import Passivation
+from pulsar_ray.broker.catalog.catalog import PartitionRow
+from pulsar_ray.broker.serving.sleeper import Idle, Retired
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import TooManyActiveActors
+from pulsar_ray.testing.manual_clock import ManualClock
+
+T = "persistent://public/default/t"
+U = "persistent://public/default/u"
+UNUSED = Idle(60_000, 0, can_park=True)
+
+
+class Method:
+    """A Ray method of a fake actor."""
+
+    def __init__(self, work: Callable[..., Coroutine[Any, Any, Any]]) -> None:
+        self._work = work
+
+    def remote(self, *arguments: Any) -> Coroutine[Any, Any, Any]:
+        return self._work(*arguments)
+
+
+class FakeActor:
+    def __init__(self, world: World, name: str) -> None:
+        self._world = world
+        self.name = name
+        self.answer: Retired | BaseException | None = Retired()
+        self.idle_answer = UNUSED
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.retire = Method(self._retire)
+        self.idle = Method(self._idle)
+        self.trim_now = Method(self._trim_now)
+
+    async def _retire(self, least_idle_ms: int, with_clients: bool) -> Retired | None:
+        self._world.log.append(f"retire {self.name} {least_idle_ms}")
+        await self.gate.wait()
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer
+
+    async def _idle(self) -> Idle:
+        return self.idle_answer
+
+    async def _trim_now(self) -> None:
+        self._world.log.append(f"trim {self.name}")
+
+
+class FakeStore:
+    def __init__(self, world: World) -> None:
+        self.due_numbers: list[int] = []
+        self._world = world
+        self.slept = Method(self._slept)
+        self.due = Method(self._due)
+
+    async def _slept(self, times: dict[int, int | None]) -> None:
+        self._world.log.append(f"slept {times}")
+
+    async def _due(self, now_ms: int, most: int, again: bool) -> list[int]:
+        due, self.due_numbers = self.due_numbers, []
+        return due
+
+
+class World:
+    """Stands for BrokerActors, TopicActors, Stores and the catalog at once."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.handles: dict[str, FakeActor] = {}
+        self.dispatchers: dict[str, tuple[str, str, bool]] = {}
+        self.rows = {T: PartitionRow(T, 1, T, -1, "s", True), U: PartitionRow(U, 2, U, -1, "s", True)}
+        self.store = FakeStore(self)
+        self.known = {"s": {"handle": self.store}}
+        self.topics = self
+        self.catalog = self
+        self.limit = 10
+        self.when_started: Callable[[str], None] = lambda _: None
+
+    # BrokerActors
+    def kill(self, name: str) -> None:
+        self.log.append(f"kill {name}")
+        del self.handles[name]
+
+    def beside(self, store_id: str) -> list[str]:
+        return list(self.handles)
+
+    async def restart_if_silent(self, name: str) -> bool:
+        self.log.append(f"probe {name}")
+        return True
+
+    # TopicActors
+    def partition(self, row: Any) -> Any:
+        if not isinstance(row, PartitionRow):
+            return self.rows.get(row.full)
+        if len(self.handles) >= self.limit:
+            raise TooManyActiveActors("full", "s", len(self.handles) + 1 - self.limit)
+        if row.name not in self.handles:
+            self.handles[row.name] = FakeActor(self, row.name)
+            self.when_started(row.name)
+        return self.handles[row.name]
+
+    def numbered(self, number: int) -> PartitionRow | None:
+        return next((row for row in self.rows.values() if row.number == number), None)
+
+    # what tests do
+    def run(self, partition: str, *subscriptions: str) -> None:
+        self.partition(self.rows[partition])
+        for subscription in subscriptions:
+            name = f"{partition} -> {subscription}"
+            self.handles[name] = FakeActor(self, name)
+            self.dispatchers[name] = (partition, subscription, True)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World()
+    monkeypatch.setattr(passivation, "running_names", lambda: list(made.handles))
+    monkeypatch.setattr(passivation, "LOOK_AGAIN_S", 0.001)
+    return made
+
+
+def controller_part(world: World) -> Passivation:
+    stub: Any = world
+    return Passivation(stub, stub, stub, ManualClock(), Settings())
+
+
+async def idle_actors(part: Passivation, world: World) -> None:
+    """Report all actors as idle, and wait for what comes of it."""
+    for name in list(world.handles):
+        part.report(name, world.handles[name].idle_answer)
+    await quiet(part)
+
+
+async def quiet(part: Passivation) -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)
+    while part._leaving or part._duties:
+        await asyncio.sleep(0.001)
+
+
+def test_dispatchers_leave_before_their_partition(world: World) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        world.run(T, "a", "b")
+        world.handles[T].answer = Retired(wake_at_ms=77)
+        await idle_actors(part, world)
+        assert not world.handles
+        assert not world.dispatchers
+        assert [line for line in world.log if line.startswith("retire")][-1] == f"retire {T} 60000"
+        assert world.log[-1] == "slept {1: 77}"
+
+    asyncio.run(run())
+
+
+def test_a_partition_stays_if_a_dispatcher_does(world: World) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        world.run(T, "a", "b")
+        world.handles[f"{T} -> b"].answer = None
+        await idle_actors(part, world)
+        assert sorted(world.handles) == [T, f"{T} -> b"]
+        assert f"retire {T} 60000" not in world.log
+
+    asyncio.run(run())
+
+
+def test_nobody_starts_what_is_leaving(world: World) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        world.run(T)
+        former = world.handles[T]
+        former.gate.clear()
+        part.report(T, UNUSED)
+        await asyncio.sleep(0)
+        started = asyncio.ensure_future(part.start([T], lambda: world.partition(world.rows[T])))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not started.done()
+        former.gate.set()
+        assert await started is not former
+        assert world.handles[T] is not former
+
+    asyncio.run(run())
+
+
+def test_two_reports_are_one_leave(world: World) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        world.run(T)
+        part.report(T, UNUSED)
+        part.report(T, UNUSED)
+        await quiet(part)
+        assert world.log.count(f"retire {T} 60000") == 1
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("error", [ray.exceptions.RayError("dead"), asyncio.TimeoutError()])
+def test_an_actor_that_dies_or_freezes_in_the_middle_stays_known(world: World, error: Exception) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        world.run(T)
+        world.handles[T].answer = error
+        await idle_actors(part, world)
+        assert T in world.handles
+        assert f"kill {T}" not in world.log
+        assert (f"probe {T}" in world.log) == isinstance(error, asyncio.TimeoutError)
+        # It reports again later, and leaves.
+        world.handles[T].answer = Retired()
+        await idle_actors(part, world)
+        assert not world.handles
+
+    asyncio.run(run())
+
+
+def test_a_topic_that_is_deleted_and_made_anew_meanwhile_keeps_its_new_actor(world: World) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        world.run(T)
+        former = world.handles[T]
+        former.gate.clear()
+        part.report(T, UNUSED)
+        await asyncio.sleep(0)
+        new = world.handles[T] = FakeActor(world, T)
+        former.gate.set()
+        await quiet(part)
+        assert world.handles[T] is new
+
+    asyncio.run(run())
+
+
+def test_a_report_of_an_actor_that_is_gone_changes_nothing(world: World) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        part.report(T, UNUSED)
+        await quiet(part)
+        assert world.log == []
+
+    asyncio.run(run())
+
+
+def test_the_longest_idle_makes_room(world: World) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        world.limit = 1
+        world.run(T)
+        world.handles[T].idle_answer = Idle(3000, 0, can_park=True)
+        await part.start([U], lambda: world.partition(world.rows[U]))
+        assert list(world.handles) == [U]
+
+    asyncio.run(run())
+
+
+def test_nobody_makes_room_while_in_use(world: World) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        world.limit = 1
+        world.run(T)
+        world.handles[T].idle_answer = Idle(3000, 1, can_park=False)
+        with pytest.raises(TooManyActiveActors):
+            await part.start([U], lambda: world.partition(world.rows[U]))
+        assert list(world.handles) == [T]
+
+    asyncio.run(run())
+
+
+def test_what_is_due_is_started_for_its_duty_and_sleeps_again(world: World) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        world.store.due_numbers = [1, 99]
+        await part.wake_due()
+        await quiet(part)
+        assert world.log[:2] == [f"trim {T}", f"retire {T} 0"]
+        assert not world.handles
+
+    asyncio.run(run())
+
+
+def test_a_partition_on_duty_stays_if_somebody_needs_it(world: World) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        world.store.due_numbers = [1]
+        await part.wake_due()
+        while T not in world.handles:
+            await asyncio.sleep(0)
+        await part.start([T], lambda: world.partition(world.rows[T]))
+        await quiet(part)
+        assert T in world.handles
+
+    asyncio.run(run())
+
+
+def test_a_duty_without_room_is_put_off(world: World) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        world.limit = 0
+        world.store.due_numbers = [1]
+        await part.wake_due()
+        await quiet(part)
+        (line,) = world.log
+        assert line.startswith("slept {1: ")
+
+    asyncio.run(run())
+
+
+def test_parked_clients_are_told_of_what_wakes(world: World) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        addresses = [f"{T} -> s", f"{U} -> s"]
+        waiting = asyncio.ensure_future(part.await_wake("c", addresses, 60))
+        await asyncio.sleep(0)
+        world.run(U)
+        assert await waiting == [f"{U} -> s"]
+        # Level-triggered: asked late, the answer is the same.
+        assert await part.await_wake("c", addresses, 60) == [f"{U} -> s"]
+        assert await part.await_wake("c", [f"{T} -> s"], 0.001) == []
+        assert not part._parked
+
+    asyncio.run(run())
+
+
+def test_a_partition_on_duty_wakes_no_parked_client(world: World) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        waiting = asyncio.ensure_future(part.await_wake("c", [f"{T} -> s"], 0.2))
+        world.store.due_numbers = [1]
+        await part.wake_due()
+        await quiet(part)
+        assert f"trim {T}" in world.log
+        assert await waiting == []
+
+    asyncio.run(run())
+
+
+def test_a_newer_call_of_a_client_ends_the_one_before(world: World) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        first = asyncio.ensure_future(part.await_wake("c", [f"{T} -> s"], 60))
+        await asyncio.sleep(0)
+        second = asyncio.ensure_future(part.await_wake("c", [f"{T} -> s"], 60))
+        assert await first == []
+        world.run(T)
+        assert await second == [f"{T} -> s"]
+
+    asyncio.run(run())
+
+
+def test_a_client_of_a_deleted_topic_is_not_kept_waiting(world: World) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        del world.rows[T]
+        assert await part.await_wake("c", [f"{T} -> s"], 60) == [f"{T} -> s"]
+
+    asyncio.run(run())
