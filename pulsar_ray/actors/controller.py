@@ -316,7 +316,7 @@ class Controller:
         self._passivation.report(name, idle)
 
     async def describe_sleeping(self, topic: str) -> dict[str, Any] | None:
-        """Describe a partition that does not run, as its stats would; None if it has to be asked itself.
+        """Describe a partition that does not run, as its stats would; None if it runs.
 
         `topic` is the partition's own name. Raises TopicNotFound, WrongNode.
         """

@@ -204,9 +204,9 @@ class Passivation:
             await _asked(store["handle"].slept.remote({row.number: retired.wake_at_ms}))
 
     async def describe_sleeping(self, row: PartitionRow) -> dict[str, Any] | None:
-        """Describe a partition that does not run; None if it runs, or its files do not say all of it.
+        """Describe a partition that does not run.
 
-        Raises WrongNode if its store is away.
+        None if it runs, or its files do not say all of it. Raises WrongNode if its store is away.
         """
         await self._settled([row.name])
         if partition_name(row.name) in self._actors.handles:
@@ -219,7 +219,7 @@ class Passivation:
     # --- making room ------------------------------------------------------------------------------
 
     async def _make_room(self, store_id: str, wanted: int, wanted_by: Sequence[str]) -> bool:
-        """Let others leave; False if nobody left, and nobody is unused that might leave in a moment."""
+        """Let others leave; False if nobody did, and nobody might in a moment."""
         names = self._actors.beside(store_id)
         partitions = {topic_of_actor(name) for name in names} - set(wanted_by)
         await self._settled(sorted(partitions))

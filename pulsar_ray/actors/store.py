@@ -163,7 +163,7 @@ class StoreActor:
         return self._wake_times.take_due(now_ms, most)
 
     async def describe_sleeping(self, number: int) -> dict[str, Any] | None:
-        """Describe a partition that does not run, by its files; None if they do not say all of it."""
+        """Describe a partition by its files; None if it has to run for that."""
         try:
             return await asyncio.to_thread(describe_sleeping, self._ledgers / str(number))
         except (OSError, PulsarException) as error:

@@ -42,7 +42,7 @@ class TopicCalls:
         self._broker = broker
 
     def all_routes(self, topic: str) -> list[PartitionRoute]:
-        """The partitions of a topic, or of one partition itself, away or not; none is started.
+        """The partitions of a topic, or of one partition itself; none is started.
 
         Raises TopicNotFound, InvalidTopicName.
         """
@@ -132,7 +132,7 @@ class TopicCalls:
         return stats
 
     def sleeping_stats(self, route: PartitionRoute) -> dict[str, Any] | None:
-        """The stats of a partition that sleeps, which is not woken; None if it has to be asked itself."""
+        """The stats of a partition that sleeps, which is not woken; None if it runs."""
         stats: dict[str, Any] | None = self.ask_controller("describe_sleeping", route.topic)
         return stats
 

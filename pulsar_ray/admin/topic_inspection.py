@@ -24,7 +24,10 @@ STATS_TIMEOUT_S = 10.0
 
 
 class TopicInspection:
-    """Stats, subscriptions and ends of topics. Creates no topic, and wakes nobody whose files say enough."""
+    """Stats, subscriptions and ends of topics.
+
+    Creates no topic, and wakes no partition whose files say enough.
+    """
 
     def __init__(self, calls: TopicCalls) -> None:
         self._calls = calls

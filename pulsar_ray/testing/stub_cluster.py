@@ -512,7 +512,7 @@ class StubCluster:
             return all(have_left) and self._slept(partition_name(partition), with_clients=with_clients)
 
     def keep_putting_to_sleep(self, *, with_clients: bool) -> None:
-        """From now on let every actor leave, again and again, as soon as nothing is under way."""
+        """Let every actor leave from now on, as soon as nothing is under way."""
 
         def run() -> None:
             while not self._ended:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 import ray
@@ -116,8 +118,13 @@ def test_one_that_nobody_ends_comes_back(client: Client, topic: str, broker: Bro
     consumer.acknowledge(receive(consumer, 1)[0])
     partition, dispatcher = partition_actor(topic), dispatcher_actor(topic, "s")
     former = broker.pid(partition)
-    assert ray.get(broker.handle(dispatcher).retire.remote(0, True)) is not None
-    assert ray.get(broker.handle(partition).retire.remote(0, True)) is not None
+    for name in (dispatcher, partition):
+        handle = broker.handle(name)
+        wait_until(partial(_retires, handle), DEADLINE_S, f"the farewell of {name}")
     client.create_producer(topic).send(b"1")
     assert broker.pid(partition) != former
     assert [message.data() for message in receive(consumer, 1)] == [b"1"]
+
+
+def _retires(handle: Any) -> bool:
+    return ray.get(handle.retire.remote(0, True)) is not None

@@ -42,6 +42,13 @@ class Broker:
         self.transport = transport
         self._directory = directory
         self._seed = seed
+        if transport == "sleepy":
+            # Going to sleep an actor would delete what all have consumed.
+            settings = {
+                "default_retention_time_in_minutes": -1,
+                "default_retention_size_in_mb": -1,
+                **settings,
+            }
         self._settings = Settings(**{"reattach_grace_seconds": 1.0, **settings, "data_dir": str(directory)})
         self._clients: list[Client] = []
         self._asyncio_clients: list[asyncio.Client] = []
