@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,7 @@ from pulsar_ray.actors.broker_actors import BrokerActors
 from pulsar_ray.actors.passivation import Passivation
 from pulsar_ray.actors.stores import Stores
 from pulsar_ray.actors.topic_actors import TopicActors
-from pulsar_ray.errors import Moved, NotConnected, ServiceUnitNotReady, Timeout, WrongNode
+from pulsar_ray.errors import Moved, NotConnected, PulsarException, ServiceUnitNotReady, Timeout, WrongNode
 from pulsar_ray.lane.await_within import within
 from pulsar_ray.model.position import Position
 from pulsar_ray.model.topic_name import TopicName
@@ -37,6 +38,12 @@ class ChangeLogPartitions:
         await self._stores.record_change_logs()
         await self._stores.reserve_numbers(max(partitions, 1))
         self._served.topics.create_change_log(log, partitions, self._stores.for_new_partitions)
+
+    async def expect(self, partitions: list[str]) -> None:
+        """Start partitions without waiting for them."""
+        for partition in partitions:
+            with contextlib.suppress(PulsarException):
+                await self._handle(partition)
 
     async def append(self, partition: str, key: str, value: str) -> Position:
         """Append one message. Raises WrongNode, or Timeout if the partition does not answer."""
@@ -70,7 +77,8 @@ class ChangeLogPartitions:
         if row is None:
             raise WrongNode(
                 f"{partition}, a log of policies, was not found when the catalog was made anew: start the "
-                "node that has it, and run `pulsar-ray stop` and `pulsar-ray start --rebuild-catalog`"
+                "node that has it, and run `pulsar-ray stop` and `pulsar-ray start --rebuild-catalog`; if it "
+                "is lost for good, give the log up (`abandon_change_logs`)"
             )
         start = partial(self._served.started, [row])
         ((_, _, address, away),) = await self._passivation.start([row.name], start)

@@ -38,6 +38,7 @@ from pulsar_ray.config import Settings
 from pulsar_ray.errors import ServiceUnitNotReady, TopicNotFound
 from pulsar_ray.lane.await_within import within
 from pulsar_ray.model.policies import PolicyUpdate
+from pulsar_ray.model.system_topics import system_change_log
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import SubscriptionRequest
 from pulsar_ray.transport.this_ray import running_names
@@ -47,6 +48,7 @@ logger = logging.getLogger(__name__)
 WATCH_INTERVAL_S = 5.0
 CALL_DEADLINE_S = 30.0
 STATS_DEADLINE_S = 3.0
+CATCH_UP_S = 20.0
 NAME_POLL_S = 0.02
 WAKING_POLICIES = ("retention",)
 """Policies by which time brings something for partitions that sleep."""
@@ -66,6 +68,7 @@ class Controller:
         self._passivation: Passivation
         self._loop: asyncio.AbstractEventLoop | None = None
         self._logs: ChangeLogs
+        self._catching_up: asyncio.Task[None]
         self._policies: PolicyDelivery
         self._ending: TopicEnding
         self._administration: Administration
@@ -108,6 +111,7 @@ class Controller:
             catalog_host=own["host"],
             takes_old=self._order.kind == "rebuild",
             takes_empty=is_founding or self._settings.allow_new_stores,
+            has_change_logs=catalog.change_logs.is_known(system_change_log().full),
         )
         await self._stores.find()
         membership.takes_empty = self._settings.allow_new_stores
@@ -125,8 +129,10 @@ class Controller:
         ending = TopicEnding(served, logs)
         self._logs, self._policies, self._ending = logs, policies, ending
         self._administration = Administration(topics, logs, ending, self._settings, self._policy_changed)
-        # Before anybody is served: a change may have been made that this catalog does not know.
-        await logs.catch_up()
+        # Before anybody is served: a change may have been made that this catalog does not know. With many
+        # logs, or one whose partition does not answer, the rest follows; nothing is deleted until then.
+        self._catching_up = asyncio.get_running_loop().create_task(logs.catch_up())
+        await asyncio.wait((self._catching_up,), timeout=CATCH_UP_S)
         self._served = served
         if self._watcher is None:
             self._watcher = asyncio.get_running_loop().create_task(self._watch())
@@ -240,6 +246,10 @@ class Controller:
     async def delete_namespace(self, namespace: str, force: bool) -> None:
         """Delete a namespace, with `force` with its topics."""
         await (await self._administering()).delete_namespace(namespace, force)
+
+    async def abandon_change_logs(self, namespace: str) -> list[str]:
+        """Give up logs of a namespace whose stores are lost for good, with the policies in them."""
+        return await (await self._administering()).abandon_change_logs(namespace)
 
     async def policies(self, subject: str, name: str = "") -> list[dict[str, Any]]:
         """The fields of each AppliedPolicy of a namespace or topic; all, or one."""
@@ -358,8 +368,8 @@ class Controller:
                 assert self._served is not None
                 self._served.replace_dead()
                 await self._passivation.wake_due()
-                if self._logs.has_unknown:
-                    await self._logs.catch_up()
+                if self._logs.has_unknown and self._catching_up.done():
+                    self._catching_up = asyncio.get_running_loop().create_task(self._logs.catch_up())
                 await self._policies.repeat()
             except Exception:
                 logger.exception("looking for stores failed")

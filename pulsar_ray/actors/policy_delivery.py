@@ -37,6 +37,8 @@ class PolicyDelivery:
         self._actors = actors
         self._confirmations = PolicyConfirmations()
         self._calls: dict[str, asyncio.Task[None]] = {}
+        self._late: set[str] = set()
+        self._repeated_version = -1
 
     def update_for(self, topic: str) -> PolicyUpdate:
         """Return the policies of a whole topic."""
@@ -54,7 +56,16 @@ class PolicyDelivery:
         """Tell every running actor that has not confirmed what holds now."""
         handles = self._actors.handles
         self._confirmations.keep_only(handles)
-        await self._tell(list(handles))
+        last = self._topics.catalog.policies.last_version
+        is_news = last != self._repeated_version
+        names = [
+            name
+            for name in handles
+            if is_news or name in self._late or not self._confirmations.is_known(name)
+        ]
+        self._late.clear()
+        self._repeated_version = last
+        await self._tell(names)
 
     def _concerned(self, subject: str) -> list[str]:
         named = [(name, TopicName.parse(topic_of_actor(name))) for name in self._actors.handles]
@@ -91,6 +102,7 @@ class PolicyDelivery:
                 with translated(f"{name}.apply_policies"):
                     await within(handle.apply_policies.remote(update), CALL_DEADLINE_S)
             except (PulsarException, ray.exceptions.RayError, asyncio.TimeoutError) as error:
+                self._late.add(name)
                 logger.warning("%s has not taken its policies yet: %s", name, str(error) or "no answer")
                 return
             if self._actors.handles.get(name) is handle:

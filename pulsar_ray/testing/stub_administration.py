@@ -40,6 +40,9 @@ class StubAdministration:
         """See LogPartitions."""
         self._topics.create_change_log(log, partitions, lambda: [STORE])
 
+    async def expect(self, partitions: list[str]) -> None:
+        """See LogPartitions; nothing starts in advance here."""
+
     async def append(self, partition: str, key: str, value: str) -> Position:
         """See LogPartitions."""
         return Position(*self._call(partition, "append_message", {"key": key, "value": value}))

@@ -45,7 +45,7 @@ from pulsar_ray.setting_fields import SettingValue
 from pulsar_ray.testing.faulty_disk import FaultyDisk
 from pulsar_ray.testing.lossy_tunnel import PERFECT, TunnelFaults
 from pulsar_ray.testing.stub_actor import StubActor, StubDispatcher, StubNonPersistentPartition, StubPartition
-from pulsar_ray.testing.stub_administration import STORE, StubAdministration
+from pulsar_ray.testing.stub_administration import STORE, StubAdministration, finished
 from pulsar_ray.testing.stub_controller import StubController
 from pulsar_ray.testing.stub_tunnel import StubTunnel, TunnelCall
 from pulsar_ray.transport.actor_names import (
@@ -107,6 +107,7 @@ class StubCluster:
         self._restless: threading.Thread | None = None
         self._gone: BrokerGone | None = None
         self._told: list[Callable[[PulsarException], None]] = []
+        finished(self.administration.logs.catch_up())
 
     # --- the Cluster protocol ------------------------------------------------------------------------------
 

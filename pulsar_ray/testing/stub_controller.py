@@ -108,6 +108,10 @@ class StubController:
         """As Controller.delete_namespace."""
         finished(self._calls.delete_namespace(namespace, force))
 
+    def abandon_change_logs(self, namespace: str) -> list[str]:
+        """As Controller.abandon_change_logs."""
+        return finished(self._calls.abandon_change_logs(namespace))
+
     def policies(self, subject: str, name: str = "") -> list[dict[str, Any]]:
         """As Controller.policies."""
         return [dataclasses.asdict(policy) for policy in finished(self._calls.policies(subject, name))]

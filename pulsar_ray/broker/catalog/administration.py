@@ -85,6 +85,7 @@ class Administration:
     async def create_tenant(self, name: str, info: Mapping[str, Any]) -> None:
         """Create a tenant. Raises NotAllowedError if it exists, InvalidConfiguration for a bad name."""
         check_tenant_name(name)
+        self._check_keeps_logs()
         fields = TenantInfo().replaced(info)
 
         def decide(version: int) -> ChangeEvent:
@@ -141,6 +142,7 @@ class Administration:
         InvalidConfiguration for policies that cannot be.
         """
         check_namespace_name(namespace)
+        self._check_keeps_logs()
         own = {name: checked_value(name, NAMESPACE, value) for name, value in (policies or {}).items()}
         check_together(self._settings, own)
 
@@ -188,6 +190,15 @@ class Administration:
         names = (name for name, _ in self._topics.topics_of(namespace))
         return [name for name in names if not is_system_topic(TopicName.parse(name))]
 
+    async def abandon_change_logs(self, namespace: str) -> list[str]:
+        """Give up logs of a namespace whose stores are lost for good, with the policies in them.
+
+        Those of `pulsar/system` name all tenants and namespaces. Returns the partitions that were given up:
+        none that can be read. Raises InvalidTopicName.
+        """
+        check_namespace_name(namespace)
+        return await self._logs.abandon(namespace)
+
     # --- policies ---------------------------------------------------------------------------------
 
     async def policies(self, subject: str, name: str = "") -> list[AppliedPolicy]:
@@ -226,6 +237,7 @@ class Administration:
         self, level: str, subject: str, name: str, change: Callable[[dict[str, PolicyValue]], Overrides]
     ) -> None:
         self._check_may_have_own(level, subject)
+        self._check_keeps_logs()
         kind = EventType.NAMESPACE_POLICY if level == NAMESPACE else EventType.TOPIC_POLICY
         log = logs_of(subject)[-1]
 
@@ -267,6 +279,13 @@ class Administration:
             raise NotAllowedError(
                 "this broker has no policies of single topics: set those of the namespace, or start it with "
                 "topic_level_policies_enabled"
+            )
+
+    def _check_keeps_logs(self) -> None:
+        if not self._settings.system_topic_enabled:
+            raise NotAllowedError(
+                "this broker keeps no system topics, where tenants, namespaces and policies are written: "
+                "start it with system_topic_enabled"
             )
 
     def _check_is_there(self, level: str, subject: str) -> None:

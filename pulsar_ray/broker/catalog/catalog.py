@@ -389,6 +389,11 @@ class Catalog:
             self._db.execute("DELETE FROM topic WHERE name = ?", (topic,))
         return rows
 
+    def drop_partition(self, name: str) -> None:
+        """Forget one partition, or topic without partitions, that is lost for good."""
+        self._db.execute("DELETE FROM partition WHERE name = ?", (name,))
+        self._db.execute("DELETE FROM topic WHERE name = ?", (name,))
+
     def topics_of(self, namespace: str) -> list[tuple[str, int]]:
         """(full name, number of partitions or 0) of the topics of a namespace, by name."""
         rows = self._db.execute("SELECT name, partitions FROM topic ORDER BY name")

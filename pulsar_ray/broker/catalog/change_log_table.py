@@ -46,6 +46,12 @@ class ChangeLogTable:
             (partition,),
         )
 
+    def expect(self, partition: str) -> None:
+        """Note that there is a partition which nobody has read, unless it is known."""
+        if not self.is_known(partition):
+            self.mark_dirty(partition)
+            self.unknown.add(partition)
+
     def applied(self, partition: str) -> Position:
         """Return the position of the last event that was applied; EARLIEST if none was."""
         rows = self._db.execute(
@@ -60,3 +66,4 @@ class ChangeLogTable:
     def forget(self, partition: str) -> None:
         """Forget a partition that was deleted."""
         self._db.execute("DELETE FROM change_log WHERE partition = ?", (partition,))
+        self.unknown.discard(partition)

@@ -15,12 +15,16 @@ from pulsar_ray.broker.catalog.applied_changes import AppliedChanges
 from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.broker.catalog.change_event import Action, ChangeEvent, EventType, NotAnEvent
 from pulsar_ray.broker.catalog.effective_policies import logs_of
-from pulsar_ray.errors import PulsarException
-from pulsar_ray.model.position import Position
+from pulsar_ray.broker.catalog.lost_logs import known_events, logs_of_namespace
+from pulsar_ray.errors import PulsarException, WrongNode
+from pulsar_ray.model.position import EARLIEST, Position
 from pulsar_ray.model.system_topics import CHANGE_LOG_PARTITIONS, system_change_log
 from pulsar_ray.model.topic_name import TopicName
 
 logger = logging.getLogger(__name__)
+
+READ_AHEAD_LOGS = 4
+"""So many are started at the same time, to be read one after the other."""
 
 
 class LogPartitions(Protocol):
@@ -35,6 +39,9 @@ class LogPartitions(Protocol):
         Of one that failed nobody knows whether it was appended.
         """
         ...
+
+    async def expect(self, partitions: list[str]) -> None:
+        """Begin to start partitions that will be read soon; those that cannot be are left out."""
 
     async def read(self, partition: str, behind: Position) -> list[dict[str, Any]]:
         """Return the next messages behind a position, as the partition's `read_messages`; [] at the end."""
@@ -65,6 +72,7 @@ class ChangeLogs:
         self._now_ms = now_ms
         self._lock = asyncio.Lock()
         self._compared: set[str] = set()
+        self._reported: dict[str, str] = {}
         self._table.unknown.update(self._table.dirty())
 
     async def record(self, log: TopicName, decide: Callable[[int], ChangeEvent | None]) -> ChangeEvent | None:
@@ -82,20 +90,20 @@ class ChangeLogs:
             event = decide(self._catalog.policies.next_version(self._now_ms()))
             if event is None:
                 return None
-            await self._announce(log, event)
+            await self._announce(log)
             await self._append(log, event)
             return event
 
-    async def _announce(self, log: TopicName, event: ChangeEvent) -> None:
+    async def _announce(self, log: TopicName) -> None:
         """Let the cluster's own log name a partition before its first event.
 
         A catalog that is made anew knows from there which logs there have to be.
         """
         if log.is_partition and not self._table.is_known(log.full):
+            await self._partitions.prepare(TopicName.parse(log.partitioned_full), CHANGE_LOG_PARTITIONS)
             version = self._catalog.policies.next_version(self._now_ms())
             used = ChangeEvent(EventType.CHANGE_LOG, Action.INSERT, log.full, version)
             await self._append(system_change_log(), used)
-            await self._partitions.prepare(TopicName.parse(log.partitioned_full), CHANGE_LOG_PARTITIONS)
 
     async def _append(self, log: TopicName, event: ChangeEvent) -> None:
         if not log.is_partition:
@@ -126,19 +134,54 @@ class ChangeLogs:
             self._catalog.policies.forget(subject)
 
     async def catch_up(self) -> None:
-        """Apply the tails of all logs that can be read, and note which cannot.
+        """Apply the tails of all logs that can be read, and report which cannot.
 
-        Called at the start and as long as `has_unknown`. It waits for a change under way.
+        Called at the start and as long as `has_unknown`. Changes get their turn between two logs.
         """
-        async with self._lock:
-            tried: set[str] = set()
-            # Reading the cluster's own log may name further ones, which sort behind it or are found here.
-            while left := sorted(set(self._table.dirty()) - tried, key=_system_first):
-                tried.add(left[0])
+        tried: set[str] = set()
+        # The cluster's own log comes first: it names the others.
+        while left := sorted(set(self._table.dirty()) - tried, key=_system_first):
+            await self._partitions.expect(left[:READ_AHEAD_LOGS])
+            tried.add(left[0])
+            async with self._lock:
                 try:
                     await self._catch_up(left[0])
                 except PulsarException as error:
-                    logger.warning("the changes in %s are not known yet: %s", left[0], error)
+                    self._report(left[0], str(error))
+
+    def _report(self, log: str, reason: str) -> None:
+        if self._reported.get(log) != reason:
+            self._reported[log] = reason
+            logger.warning("the changes in %s are not known yet: %s", log, reason)
+
+    async def abandon(self, namespace: str) -> list[str]:
+        """Give up those logs of a namespace that lie in stores which are lost for good.
+
+        Changes that only stood there are gone; what the catalog knows is written to new ones. Returns the
+        partitions, none that can be read.
+        """
+        lost: list[str] = []
+        async with self._lock:
+            for log in filter(self._table.is_known, logs_of_namespace(namespace)):
+                try:
+                    await self._catch_up(log)
+                except WrongNode as error:
+                    logger.warning("%s is given up: %s", log, error)
+                    with self._table.transaction():
+                        self._catalog.drop_partition(log)
+                        self._table.forget(log)
+                        self._let_updates_be_newer(log)
+                    lost.append(log)
+            for log in lost:
+                if log == system_change_log().full:
+                    # Known again even if nothing is written to it: stores record that there is such a log.
+                    await self._partitions.prepare(system_change_log(), 0)
+                    self._table.mark_applied(log, EARLIEST)
+                version = self._catalog.policies.next_version(self._now_ms())
+                for event in list(known_events(self._catalog, log, version)):
+                    await self._announce(event.log)
+                    await self._append(event.log, event)
+        return lost
 
     async def make_known(self, *logs: TopicName) -> None:
         """Apply the changes of these logs if they are not known yet.
@@ -166,6 +209,7 @@ class ChangeLogs:
                     self._applied.apply(event)
             self._table.mark_applied(log, tail.end)
         self._compared.add(log)
+        self._reported.pop(log, None)
         self._table.unknown.update(set(self._table.dirty()) - known)
         if log in self._table.unknown:
             self._table.unknown.discard(log)

@@ -12,6 +12,7 @@ from typing import Any
 
 from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity
+from pulsar_ray.model.system_topics import system_change_log
 
 
 @dataclass(slots=True)
@@ -100,6 +101,9 @@ class Membership:
         identity: StoreIdentity = described["identity"]
         self.catalog.skip_numbers(identity.numbers_below)
         self.catalog.remember_store(identity.store_id, described["host"], described["path"])
+        if identity.has_change_logs:
+            # Of a catalog that was made anew without this store: policies may lie where nobody has looked.
+            self.catalog.change_logs.expect(system_change_log().full)
 
     def away(self, present: Collection[str]) -> list[dict[str, Any]]:
         """The stores that hold partitions and are on no node, with their last places."""

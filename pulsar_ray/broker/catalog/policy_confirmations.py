@@ -24,6 +24,10 @@ class PolicyConfirmations:
         """An actor has confirmed an update; a late answer undoes no later one."""
         self._confirmed[name] = max(self._confirmed.get(name, 0), update.version)
 
+    def is_known(self, name: str) -> bool:
+        """Whether an actor has confirmed any update since this controller started."""
+        return name in self._confirmed
+
     def lacks(self, name: str, update: PolicyUpdate) -> bool:
         """Whether an actor has not confirmed this update, or a later one."""
         return self._confirmed.get(name, 0) < update.version

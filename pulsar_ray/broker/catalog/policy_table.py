@@ -70,8 +70,13 @@ class PolicyTable:
 
     def next_version(self, now_ms: int) -> int:
         """Return a version above all that were given, whatever the clock does."""
+        return max(now_ms, self.last_version + 1)
+
+    @property
+    def last_version(self) -> int:
+        """The highest version that was given."""
         ((last,),) = self._db.execute("SELECT value FROM last_version")
-        return max(now_ms, int(last) + 1)
+        return int(last)
 
     def seen_version(self, version: int) -> None:
         """Grant no version up to this one, which stands in a change log."""

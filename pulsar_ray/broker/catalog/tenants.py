@@ -26,8 +26,10 @@ class Tenants:
         for name in BUILT_IN_NAMESPACES:
             self.add_namespace(name)
         # Catalogs of version 2 know namespaces alone.
-        for name in self.all_namespaces():
-            self.add_namespace(name)
+        db.execute(
+            "INSERT OR IGNORE INTO tenant (name) "
+            "SELECT DISTINCT substr(name, 1, instr(name, '/') - 1) FROM namespace"
+        )
 
     def names(self) -> list[str]:
         """All tenants, sorted."""

@@ -11,8 +11,8 @@ from pulsar_ray.broker.catalog.catalog import Catalog, PartitionRow
 from pulsar_ray.broker.catalog.effective_policies import EffectivePolicies
 from pulsar_ray.broker.catalog.unstored_topics import UnstoredTopics, check_enabled
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, TopicNotFound
-from pulsar_ray.model.system_topics import check_user_may_change, is_system_topic
+from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, ServiceUnitNotReady, TopicNotFound
+from pulsar_ray.model.system_topics import check_user_may_change, is_system_topic, system_change_log
 from pulsar_ray.model.topic_name import TopicName
 
 
@@ -97,11 +97,21 @@ class TopicRegistry:
     ) -> list[PartitionRow]:
         if self.unstored.find(name.full) or self.catalog.partition_count(name.full) is not None:
             raise NotAllowedError(f"the topic {name.full} already exists")
-        self.catalog.tenants.check_namespace(name.namespace_name)
+        self._check_namespace(name.namespace_name)
         self._check_room(name, max(partitions, 1))
         if name.is_persistent or partitions:
             return self.catalog.create(name, partitions, self._emptiest_first(stores()))
         return self.unstored.add(name.full)
+
+    def _check_namespace(self, namespace: str) -> None:
+        """Raise TopicNotFound for a missing namespace, ServiceUnitNotReady while not all are known."""
+        tenants, log = self.catalog.tenants, system_change_log().full
+        if not tenants.has_namespace(namespace) and log in self.catalog.change_logs.unknown:
+            raise ServiceUnitNotReady(
+                f"namespace {namespace!r} is not known, and {log}, which names all of them, has not been "
+                "read since the catalog was made anew: see to the node that has it"
+            )
+        tenants.check_namespace(namespace)
 
     def create_change_log(
         self, name: TopicName, partitions: int, stores: Callable[[], Iterable[str]]
@@ -203,7 +213,7 @@ class TopicRegistry:
 
         Those of the broker's own only if asked for. Raises TopicNotFound if the namespace does not exist.
         """
-        self.catalog.tenants.check_namespace(namespace)
+        self._check_namespace(namespace)
         return [
             (name, partitions)
             for name, partitions in self.topics_of(namespace)

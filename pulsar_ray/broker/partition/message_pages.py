@@ -11,6 +11,7 @@ from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE
 from pulsar_ray.ledger.reader import FrameAt, SegmentGone, SegmentReader
 from pulsar_ray.ledger.recovery import find_frame
 from pulsar_ray.ledger.segment_file import SegmentInfo
+from pulsar_ray.managed_ledger.log.position_index import IndexPoint
 from pulsar_ray.model.position import Position
 
 MAX_PAGE_MESSAGES = 500
@@ -20,7 +21,9 @@ Record = dict[str, Any]
 """Has `position`, `value`, its `place` in a file, and the `problem` without a value."""
 
 
-def read_page(segments: Sequence[SegmentInfo], behind: Position) -> list[Record]:
+def read_page(
+    segments: Sequence[SegmentInfo], points: Sequence[IndexPoint], behind: Position
+) -> list[Record]:
     """Read the next records behind a position; [] at the end.
 
     It touches the disk: run it on a thread. Whatever is damaged, or is no single uncompressed message, has a
@@ -28,7 +31,7 @@ def read_page(segments: Sequence[SegmentInfo], behind: Position) -> list[Record]
     """
     page: list[Record] = []
     size = 0
-    for record in _records(segments, behind):
+    for record in _records(segments, points, behind):
         page.append(record)
         size += len(record["value"])
         if len(page) >= MAX_PAGE_MESSAGES or size >= MAX_PAGE_BYTES:
@@ -36,21 +39,29 @@ def read_page(segments: Sequence[SegmentInfo], behind: Position) -> list[Record]
     return page
 
 
-def _records(segments: Sequence[SegmentInfo], behind: Position) -> Iterator[Record]:
+def _records(
+    segments: Sequence[SegmentInfo], points: Sequence[IndexPoint], behind: Position
+) -> Iterator[Record]:
     for segment in segments:
         last = Position(segment.ledger_id, segment.last_entry_id)
         if last <= behind:
             continue
         try:
             with SegmentReader(segment.path) as reader:
-                yield from _of_segment(reader, segment, behind)
+                yield from _of_segment(reader, segment, points, behind)
         except (SegmentGone, CorruptData) as error:
             yield _record(last, problem=str(error))
 
 
-def _of_segment(reader: SegmentReader, segment: SegmentInfo, behind: Position) -> Iterator[Record]:
+def _of_segment(
+    reader: SegmentReader, segment: SegmentInfo, points: Sequence[IndexPoint], behind: Position
+) -> Iterator[Record]:
     least = behind.entry_id + 1 if behind.ledger_id == segment.ledger_id else 0
     offset = SEGMENT_HEADER_SIZE
+    for point in points:
+        place = (point.ledger_id, point.segment_index)
+        if place == (segment.ledger_id, segment.segment_index) and point.entry_id <= least:
+            offset = point.offset
     while offset < segment.end_offset:
         try:
             for frame in reader.frames(offset, segment.end_offset):
@@ -63,7 +74,8 @@ def _of_segment(reader: SegmentReader, segment: SegmentInfo, behind: Position) -
             lost = segment.last_entry_id
             if sound is not None:
                 lost = next(reader.frames(sound, segment.end_offset)).header.first_entry_id - 1
-            yield _record(Position(segment.ledger_id, max(lost, least)), problem=str(error))
+            if lost >= least:
+                yield _record(Position(segment.ledger_id, lost), problem=str(error))
             if sound is None:
                 return
             offset = sound

@@ -198,7 +198,7 @@ class PartitionCalls:
     async def read_messages(self, behind: list[int]) -> list[Record]:
         """Read the next messages behind a position; [] if there are no more."""
         segments = self._ledger.segments()
-        work = partial(read_page, segments, Position(*behind))
+        work = partial(read_page, segments, self._ledger.index_points(), Position(*behind))
         return await asyncio.get_running_loop().run_in_executor(None, work)
 
     async def release_lease(self, lease_id: int) -> None:

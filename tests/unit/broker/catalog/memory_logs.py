@@ -103,7 +103,16 @@ class Controller:
         self.told.append(subject)
 
     async def prepare(self, log: TopicName, partitions: int) -> None:
+        before = self.catalog.all_partitions(log.full)
         self.topics.create_change_log(log, partitions, lambda: [STORE])
+        for row in self.catalog.all_partitions(log.full):
+            if row not in before:
+                # It lies in another place than a partition of that name which was lost.
+                self._logs.messages.pop(row.name, None)
+                self._logs.away.discard(row.name)
+
+    async def expect(self, partitions: list[str]) -> None:
+        assert len(partitions) <= 4
 
     async def append(self, partition: str, key: str, value: str) -> Position:
         return self._logs.append(partition, value)

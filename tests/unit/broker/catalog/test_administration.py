@@ -432,6 +432,49 @@ def test_a_catalog_that_was_put_back_from_a_copy_learns_the_rest_with_the_next_c
     }
 
 
+def test_a_change_whose_answer_was_lost_may_be_asked_for_again(begin: Begin, logs: MemoryLogs) -> None:
+    """The controller dies behind the catalog's commit, and the administrator repeats the call."""
+    controller = begin()
+    controller.create("orders")
+    controller.set("orders", "max_producers", max_producers=2)
+    written = sum(map(len, logs.messages.values()))
+    again = begin()
+    again.set("orders", "max_producers", max_producers=2)
+    again.run(again.calls.remove_policy("orders", "max_consumers"))
+    assert sum(map(len, logs.messages.values())) == written
+    assert again.told == [TOPIC, TOPIC], "actors may not have been told before the controller died"
+
+
+@pytest.mark.parametrize("is_rebuilt", [False, True])
+def test_a_log_that_is_lost_for_good_can_be_given_up(
+    begin: Begin, logs: MemoryLogs, tmp_path: Path, is_rebuilt: bool
+) -> None:
+    controller = begin()
+    fill(controller)
+    before = described(controller)
+    controller.close()
+    lost = [system_change_log().full, change_log_partition("acme/b", "acme/b").full]
+    logs.away |= set(lost)
+    if is_rebuilt:
+        rebuilt(tmp_path / "meta.sqlite", logs)
+    again = begin()
+    with pytest.raises(WrongNode):
+        again.set("acme/b", "max_producers", max_producers=1)
+    assert again.run(again.calls.abandon_change_logs("public/default")) == []
+    assert again.run(again.calls.abandon_change_logs("pulsar/system")) == lost[:1]
+    assert again.run(again.calls.abandon_change_logs("acme/b")) == ([] if is_rebuilt else lost[1:])
+    assert again.topics.policies.is_complete("persistent://acme/b/t")
+    again.set("acme/b", "max_producers", max_producers=1)
+    before["policies"]["acme/b"] = {"max_producers": {"max_producers": 1}}
+    if is_rebuilt:
+        assert again.run(again.calls.namespaces("acme")) == ["acme/b"], "others stood in the lost log alone"
+    else:
+        assert described(again) == before
+        again.close()
+        rebuilt(tmp_path / "meta.sqlite", logs)
+        assert described(begin()) == before
+
+
 # --- tenants and namespaces --------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ from pulsar_ray.errors import (
     NotAllowedError,
     UnsupportedFormatVersion,
 )
+from pulsar_ray.model.system_topics import change_log
 from pulsar_ray.model.topic_name import TopicName
 
 
@@ -212,3 +213,42 @@ def test_a_file_of_something_else_is_named(tmp_path: Path) -> None:
     for refused in (Catalog, read_catalog_identity):
         with pytest.raises(CorruptData, match=r"meta\.sqlite"):
             refused(path)
+
+
+def test_a_catalog_without_policies_is_taken_over_with_all_its_namespaces(tmp_path: Path) -> None:
+    path = tmp_path / "meta.sqlite"
+    catalog = new_catalog(path)
+    catalog.tenants.add_namespace("acme/orders")
+    # As a build left it that knew no policies.
+    for table in ("tenant", "policy", "policy_version", "last_version", "change_log"):
+        catalog._db.execute(f"DROP TABLE {table}")
+    catalog._db.execute("PRAGMA user_version=2")
+    catalog.close()
+    catalog = Catalog(path)
+    assert catalog.tenants.names() == ["acme", "public", "pulsar"]
+    assert catalog.tenants.namespaces("acme") == ["acme/orders"]
+    assert catalog._db.execute("PRAGMA user_version") == [(3,)], "an older build would delete what is kept"
+    catalog.close()
+
+
+def test_a_log_gets_those_partitions_again_that_were_never_used(tmp_path: Path) -> None:
+    log = change_log("public/default")
+    used = found(log.full, 7, "store", 2)
+    catalog, _ = Catalog.make(tmp_path / "meta.sqlite", "c", "g", restored=[used])
+    lost = log.partition(0).full
+    catalog.change_logs.mark_dirty(lost)
+    catalog.complete(log, 4, ["store"])
+    rows = catalog.partitions(log.full)
+    assert [row.partition_index for row in rows] == [0, 1, 2, 3]
+    assert [row.store_id for row in rows] == ["", "store", "store", "store"], "one may have had policies"
+    assert rows[2] == used
+    assert [row.has_ledger for row in rows[1::2]] == [False, False]
+    assert catalog.change_logs.dirty() == [lost, used.name]
+
+
+def test_a_topic_that_took_the_name_of_a_log_before_it_was_reserved_is_named(tmp_path: Path) -> None:
+    log = change_log("public/default")
+    catalog = new_catalog(tmp_path / "meta.sqlite")
+    catalog.create(log, 0, ["store"])
+    with pytest.raises(NotAllowedError, match="delete it first"):
+        catalog.complete(log, 4, ["store"])

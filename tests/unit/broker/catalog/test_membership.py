@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from pulsar_ray.broker.catalog.catalog import Catalog
+from pulsar_ray.broker.catalog.effective_policies import EffectivePolicies
 from pulsar_ray.broker.catalog.membership import Membership
+from pulsar_ray.config import Settings
 from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity
 from pulsar_ray.model.topic_name import TopicName
 
@@ -81,3 +83,22 @@ def test_stores_that_are_away_are_named(membership: Membership) -> None:
     assert membership.away({"own", "s"}) == []
     (away,) = membership.away({"own"})
     assert away == {"store_id": "s", "host": "worker", "path": "/data", "partitions": 1}
+
+
+def test_stores_record_that_there_are_change_logs(membership: Membership) -> None:
+    store = StoreIdentity("s", cluster_id="x", generations=("g1",))
+    assert not membership.recorded(store).has_change_logs
+    membership.has_change_logs = True
+    assert membership.recorded(store).has_change_logs
+
+
+def test_a_store_that_knows_of_change_logs_keeps_a_catalog_from_believing_there_are_none(
+    membership: Membership,
+) -> None:
+    policies = EffectivePolicies(membership.catalog, Settings())
+    topic = "persistent://public/default/t"
+    plain = StoreIdentity("s", cluster_id="x", generations=("g1",))
+    membership.take_in(described(plain))
+    assert policies.is_complete(topic)
+    membership.take_in(described(dataclasses.replace(plain, has_change_logs=True)))
+    assert not policies.is_complete(topic)
