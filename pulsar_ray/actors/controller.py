@@ -131,11 +131,20 @@ class Controller:
         self._administration = Administration(topics, logs, ending, self._settings, self._policy_changed)
         # Before anybody is served: a change may have been made that this catalog does not know. With many
         # logs, or one whose partition does not answer, the rest follows; nothing is deleted until then.
-        self._catching_up = asyncio.get_running_loop().create_task(logs.catch_up())
+        self._catching_up = self._begin_catching_up(logs)
         await asyncio.wait((self._catching_up,), timeout=CATCH_UP_S)
         self._served = served
         if self._watcher is None:
             self._watcher = asyncio.get_running_loop().create_task(self._watch())
+
+    def _begin_catching_up(self, logs: ChangeLogs) -> asyncio.Task[None]:
+        async def catch_up() -> None:
+            try:
+                await logs.catch_up()
+            except Exception:
+                logger.exception("reading change logs failed")
+
+        return asyncio.get_running_loop().create_task(catch_up())
 
     async def _serving(self) -> TopicActors:
         await self.ready()
@@ -248,7 +257,7 @@ class Controller:
         await (await self._administering()).delete_namespace(namespace, force)
 
     async def abandon_change_logs(self, namespace: str) -> list[str]:
-        """Give up logs of a namespace whose stores are lost for good, with the policies in them."""
+        """Give up those change logs of a namespace whose stores are lost for good."""
         return await (await self._administering()).abandon_change_logs(namespace)
 
     async def policies(self, subject: str, name: str = "") -> list[dict[str, Any]]:
@@ -369,7 +378,7 @@ class Controller:
                 self._served.replace_dead()
                 await self._passivation.wake_due()
                 if self._logs.has_unknown and self._catching_up.done():
-                    self._catching_up = asyncio.get_running_loop().create_task(self._logs.catch_up())
+                    self._catching_up = self._begin_catching_up(self._logs)
                 await self._policies.repeat()
             except Exception:
                 logger.exception("looking for stores failed")

@@ -31,6 +31,8 @@ class TopicEnding:
                 served.store_of(row)
         await self._logs.forget_topic(name, force=force)
         topics.forget(name)
+        # Once more, for a policy that was set meanwhile.
+        await self._logs.forget_topic(name, force=True)
         await served.remove(rows)
 
     async def remove(self, rows: list[PartitionRow]) -> None:

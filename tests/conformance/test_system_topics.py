@@ -77,8 +77,10 @@ def test_policies_hold_on_what_runs_and_after_everything_was_killed(make_broker:
     assert len({message_id.ledger_id() for message_id in ids}) >= 3
     ask(broker, "set_policy", topic, "persistence", {"max_entries_per_ledger": 100})
     broker.cluster.kill(broker.cluster.partition(topic).address)
-    ids = [producer.send(value) for value in numbers(6, 16)]
-    assert len({message_id.ledger_id() for message_id in ids}) == 1
+    producer.send(b"x")
+    settings = broker.cluster.partition(topic).in_force.settings
+    assert settings.managed_ledger_max_entries_per_ledger == 100
+    assert settings.managed_ledger_min_ledger_rollover_time_minutes == 0, "of the namespace"
     ask(broker, "remove_policy", topic, "persistence")
     ids = [producer.send(value) for value in numbers(16, 22)]
     assert len({message_id.ledger_id() for message_id in ids}) >= 3

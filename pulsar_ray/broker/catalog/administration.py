@@ -191,10 +191,10 @@ class Administration:
         return [name for name in names if not is_system_topic(TopicName.parse(name))]
 
     async def abandon_change_logs(self, namespace: str) -> list[str]:
-        """Give up logs of a namespace whose stores are lost for good, with the policies in them.
+        """Give up those change logs of a namespace whose stores are lost for good.
 
-        Those of `pulsar/system` name all tenants and namespaces. Returns the partitions that were given up:
-        none that can be read. Raises InvalidTopicName.
+        Policies that only stood there are gone. The log of `pulsar/system` names all tenants and namespaces.
+        Returns the partitions that were given up, none that can be read. Raises InvalidTopicName.
         """
         check_namespace_name(namespace)
         return await self._logs.abandon(namespace)

@@ -41,7 +41,7 @@ class LogPartitions(Protocol):
         ...
 
     async def expect(self, partitions: list[str]) -> None:
-        """Begin to start partitions that will be read soon; those that cannot be are left out."""
+        """Begin to start partitions that will be read soon, as far as that goes."""
 
     async def read(self, partition: str, behind: Position) -> list[dict[str, Any]]:
         """Return the next messages behind a position, as the partition's `read_messages`; [] at the end."""
@@ -155,7 +155,7 @@ class ChangeLogs:
             logger.warning("the changes in %s are not known yet: %s", log, reason)
 
     async def abandon(self, namespace: str) -> list[str]:
-        """Give up those logs of a namespace that lie in stores which are lost for good.
+        """Give up those logs of a namespace whose stores are lost for good.
 
         Changes that only stood there are gone; what the catalog knows is written to new ones. Returns the
         partitions, none that can be read.

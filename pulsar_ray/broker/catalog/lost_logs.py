@@ -1,4 +1,4 @@
-"""Giving up change logs whose stores are lost for good, and writing again what the catalog knows of them."""
+"""Change logs that are lost for good are written again from the catalog."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def logs_of_namespace(namespace: str) -> list[str]:
 
 
 def known_events(catalog: Catalog, log: str, version: int) -> Iterator[ChangeEvent]:
-    """Yield events by which a new catalog would know what this one knows of a log's subjects."""
+    """Yield events that tell a new catalog what this one knows of a log's subjects."""
     if log == system_change_log().full:
         yield from _events_of_cluster(catalog, version)
         return

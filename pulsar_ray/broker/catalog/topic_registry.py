@@ -12,7 +12,12 @@ from pulsar_ray.broker.catalog.effective_policies import EffectivePolicies
 from pulsar_ray.broker.catalog.unstored_topics import UnstoredTopics, check_enabled
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, ServiceUnitNotReady, TopicNotFound
-from pulsar_ray.model.system_topics import check_user_may_change, is_system_topic, system_change_log
+from pulsar_ray.model.system_topics import (
+    SYSTEM_NAMESPACE,
+    check_user_may_change,
+    is_system_topic,
+    system_change_log,
+)
 from pulsar_ray.model.topic_name import TopicName
 
 
@@ -217,10 +222,15 @@ class TopicRegistry:
         return [
             (name, partitions)
             for name, partitions in self.topics_of(namespace)
-            if include_system or not is_system_topic(TopicName.parse(name))
+            if include_system or not _is_system(name)
         ]
 
     def topics_of(self, namespace: str) -> list[tuple[str, int]]:
         """Return all topics as `topics` does, also of a namespace that is being deleted."""
         stored = self.catalog.topics_of(namespace)
         return sorted([*stored, *((name, 0) for name in self.unstored.names(namespace))])
+
+
+def _is_system(topic: str) -> bool:
+    # Most names need no parsing: there may be thousands in a namespace.
+    return ("__" in topic or SYSTEM_NAMESPACE in topic) and is_system_topic(TopicName.parse(topic))
