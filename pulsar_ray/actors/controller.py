@@ -22,6 +22,7 @@ from pulsar_ray.actors.catalog_opening import CatalogOpening
 from pulsar_ray.actors.change_log_partitions import ChangeLogPartitions
 from pulsar_ray.actors.passivation import Passivation
 from pulsar_ray.actors.policy_delivery import PolicyDelivery
+from pulsar_ray.actors.resource_usage import ResourceUsage
 from pulsar_ray.actors.stores import Stores
 from pulsar_ray.actors.topic_actors import TopicActors
 from pulsar_ray.actors.topic_ending import TopicEnding
@@ -72,6 +73,7 @@ class Controller:
         self._policies: PolicyDelivery
         self._ending: TopicEnding
         self._administration: Administration
+        self._usage: ResourceUsage
         self._probing: dict[str, asyncio.Task[bool]] = {}
         self._start: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -129,6 +131,7 @@ class Controller:
         ending = TopicEnding(served, logs)
         self._logs, self._policies, self._ending = logs, policies, ending
         self._administration = Administration(topics, logs, ending, self._settings, self._policy_changed)
+        self._usage = ResourceUsage(self._stores, self._actors)
         # Before anybody is served: a change may have been made that this catalog does not know. With many
         # logs, or one whose partition does not answer, the rest follows; nothing is deleted until then.
         self._catching_up = self._begin_catching_up(logs)
@@ -288,6 +291,13 @@ class Controller:
             topics = (await self._serving()).topics
             await self._passivation.look_again(topics.rows_below(subject))
 
+    async def heartbeats(self) -> list[tuple[str, str, str]]:
+        """Return (store id, host, heartbeat topic) of every store that is there; makes missing topics."""
+        topics = (await self._serving()).topics
+        stores = list(self._stores.known.items())
+        await self._stores.reserve_numbers(len(stores))
+        return [(store_id, store["host"], topics.heartbeat(store_id).full) for store_id, store in stores]
+
     async def _administering(self) -> Administration:
         await self._serving()
         return self._administration
@@ -380,6 +390,7 @@ class Controller:
                 if self._logs.has_unknown and self._catching_up.done():
                     self._catching_up = self._begin_catching_up(self._logs)
                 await self._policies.repeat()
+                await self._usage.publish()
             except Exception:
                 logger.exception("looking for stores failed")
 

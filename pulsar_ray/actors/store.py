@@ -11,10 +11,12 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 
 from pulsar_ray.broker.partition.sleeping_partition import describe_sleeping
 from pulsar_ray.broker.serving.owner_loop import prepare_broker_process
+from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException, WrongNode
 from pulsar_ray.lane.await_within import within
@@ -180,6 +182,21 @@ class StoreActor:
             "freeBytes": usage.free,
             "totalBytes": usage.total,
             "pid": os.getpid(),
+        }
+
+    async def usage(self) -> dict[str, Any]:
+        """Return how busy the node is.
+
+        CPU in percent since the last call, memory and disk in bytes.
+        """
+        memory, disk = psutil.virtual_memory(), shutil.disk_usage(self._path)
+        return {
+            "timestamp": SystemClock().now_ms(),
+            "cpuPercent": psutil.cpu_percent(),
+            "memoryUsedBytes": memory.total - memory.available,
+            "memoryTotalBytes": memory.total,
+            "diskUsedBytes": disk.total - disk.free,
+            "diskTotalBytes": disk.total,
         }
 
     async def probe(self) -> int:

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from pulsar_ray.admin.brokers import Brokers
 from pulsar_ray.admin.namespaces import Namespaces
 from pulsar_ray.admin.tenants import Tenants
 from pulsar_ray.admin.topics import Topics
+from pulsar_ray.client.client import Client
 from pulsar_ray.client.endpoint.ending import Ending
 from pulsar_ray.client.options.checks import check_seconds
 from pulsar_ray.client.options.client_options import check_paths, check_service_url
@@ -49,13 +51,19 @@ class Admin:
         self.topics = Topics(self)
         self.namespaces = Namespaces(self)
         self.tenants = Tenants(self)
+        self.brokers = Brokers(self, self._new_client)
 
     @classmethod
     def _on(cls, cluster: Cluster, **arguments: Any) -> Admin:
         """An admin of a cluster that is there already (`pulsar_ray.testing`); it finds no other one."""
         admin = cls(**arguments)
         admin._connected = Connected(cluster, "auto")
+        admin.brokers = Brokers(admin, lambda: Client._on(cluster))  # noqa: SLF001 - as `_on`
         return admin
+
+    def _new_client(self) -> Client:
+        service_url, data_dir, config_file, settings = self._arguments
+        return Client(service_url, data_dir=data_dir, config_file=config_file, **settings)
 
     @property
     def cluster(self) -> Cluster:

@@ -48,6 +48,7 @@ _COMMANDS = {
         "Create, list and delete namespaces, and set policies for their topics.",
     ),
     "tenants": ("administration.tenants", "Create, list and delete tenants, which namespaces belong to."),
+    "brokers": ("administration.brokers", "List the nodes that store, and check that they work."),
     "stats": ("administration.stats", "Show counters of a topic, or of the broker."),
     "demo": ("demo", "Send real text through everything, to Spark, and check every line."),
 }

@@ -1,6 +1,7 @@
 """Topics that the broker keeps for itself, told by their names.
 
-Nobody else creates, deletes or publishes to them; everybody may consume from them.
+Nobody else creates, deletes or publishes to them, but for the heartbeat topics, to which a check publishes.
+Everybody may consume from them.
 """
 
 from __future__ import annotations
@@ -8,11 +9,15 @@ from __future__ import annotations
 import zlib
 
 from pulsar_ray.errors import NotAllowedError
-from pulsar_ray.model.topic_name import PERSISTENT, TopicName
+from pulsar_ray.model.topic_name import NON_PERSISTENT, PERSISTENT, TopicName
 
 SYSTEM_NAMESPACE = "pulsar/system"
 CHANGE_EVENTS = "__change_events"
 CHANGE_LOG_PARTITIONS = 4
+RESOURCE_USAGE = TopicName.parse(f"{NON_PERSISTENT}://{SYSTEM_NAMESPACE}/resource-usage")
+"""How busy the nodes are: the broker publishes to it while somebody reads it."""
+RESOURCE_USAGE_PARTITIONS = 4
+_HEARTBEAT = "heartbeat-"
 _RESERVED = frozenset((CHANGE_EVENTS, "__transaction_buffer_snapshot"))
 _RESERVED_ENDING = "__transaction_pending_ack"
 
@@ -36,10 +41,21 @@ def check_user_may_change(topic: TopicName) -> None:
 
 def check_user_may_publish(topic: str) -> None:
     """Raise NotAllowedError if only the broker publishes to a topic."""
-    if is_system_topic(TopicName.parse(topic)):
+    name = TopicName.parse(topic)
+    if is_system_topic(name) and not is_heartbeat(name):
         raise NotAllowedError(
             f"{topic} is a system topic: only the broker publishes to it; publish to another topic"
         )
+
+
+def heartbeat(store_id: str) -> TopicName:
+    """Return the topic that a check of one store publishes to and reads from."""
+    return TopicName.parse(f"{PERSISTENT}://{SYSTEM_NAMESPACE}/{_HEARTBEAT}{store_id}")
+
+
+def is_heartbeat(topic: TopicName) -> bool:
+    """Whether a topic is the heartbeat of a store."""
+    return topic.namespace_name == SYSTEM_NAMESPACE and topic.local_name.startswith(_HEARTBEAT)
 
 
 def system_change_log() -> TopicName:

@@ -76,6 +76,10 @@ class StubController:
             raise TopicNotFound(f"the topic {topic} does not exist")
         return self._topics.policies.update_for(row.topic)
 
+    def heartbeats(self) -> list[tuple[str, str, str]]:
+        """As Controller.heartbeats."""
+        return [(STORE, "here", self._topics.heartbeat(STORE).full)]
+
     def tenants(self) -> list[str]:
         """As Controller.tenants."""
         return finished(self._calls.tenants())

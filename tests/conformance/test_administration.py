@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 
 import pytest
@@ -17,6 +18,7 @@ from pulsar_ray.errors import (
     TopicNotFound,
 )
 from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.transport.actor_names import partition_name
 from tests.conformance.broker import EARLIEST, WAIT_MS, Broker
 
 MakeBroker = Callable[..., Broker]
@@ -191,3 +193,23 @@ def test_a_repeat_after_a_lost_answer_is_no_error(admin: Admin, broker: Broker) 
     once_lost(lambda: admin.tenants.delete("shop"))
     with pytest.raises(NotAllowedError, match="already exists"):
         admin.tenants.create("public")
+
+
+def test_a_check_of_the_stores_publishes_and_reads(admin: Admin, broker: Broker) -> None:
+    (health,) = admin.brokers.healthcheck()
+    assert health.problem == ""
+    assert 0 < health.publish_ms < health.receive_ms
+    again = admin.brokers.healthcheck()
+    assert [one.store_id for one in again] == [health.store_id]
+    (topic,) = [t for t in admin.topics.list("pulsar/system", include_system_topic=True) if "heartbeat" in t]
+    assert admin.topics.list("pulsar/system") == []
+    assert admin.topics.stats(topic)["msgInCounter"] == 4
+    broker.cluster.kill(partition_name(topic))
+    assert [one.problem for one in admin.brokers.healthcheck()] == [""]
+
+
+def test_a_check_says_why_a_store_fails(admin: Admin, broker: Broker) -> None:
+    admin.brokers.healthcheck()
+    broker.cluster.disk.fail("writev", *[errno.EIO] * 20)
+    (health,) = admin.brokers.healthcheck()
+    assert "could not store" in health.problem

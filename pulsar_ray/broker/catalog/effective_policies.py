@@ -8,7 +8,12 @@ from functools import lru_cache
 from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.config import Settings
 from pulsar_ray.model.policies import AppliedPolicy, Overrides, PolicyUpdate, applied, sound_overrides
-from pulsar_ray.model.system_topics import change_log_partition, is_system_topic, system_change_log
+from pulsar_ray.model.system_topics import (
+    change_log_partition,
+    is_heartbeat,
+    is_system_topic,
+    system_change_log,
+)
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.setting_fields import SettingValue
 
@@ -31,6 +36,9 @@ _SYSTEM_TOPIC: dict[str, SettingValue] = {
 }
 """System topics keep everything, and no limit stands in their way."""
 SYSTEM_TOPIC_UPDATE = PolicyUpdate(1, _SYSTEM_TOPIC)
+_HEARTBEAT_UPDATE = PolicyUpdate(
+    1, _SYSTEM_TOPIC | {"default_retention_time_in_minutes": 0, "default_retention_size_in_mb": 0}
+)
 
 
 class EffectivePolicies:
@@ -53,7 +61,7 @@ class EffectivePolicies:
         """Return the overrides of a topic for its actors. It has a version above 0."""
         name = TopicName.parse(topic)
         if is_system_topic(name):
-            return SYSTEM_TOPIC_UPDATE
+            return _HEARTBEAT_UPDATE if is_heartbeat(name) else SYSTEM_TOPIC_UPDATE
         version = max(self._table.version(name.namespace_name), self._table.version(topic), 1)
         return PolicyUpdate(version, self._overridden(topic), self.is_complete(topic))
 

@@ -13,8 +13,11 @@ from pulsar_ray.broker.catalog.unstored_topics import UnstoredTopics, check_enab
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, ServiceUnitNotReady, TopicNotFound
 from pulsar_ray.model.system_topics import (
+    RESOURCE_USAGE,
+    RESOURCE_USAGE_PARTITIONS,
     SYSTEM_NAMESPACE,
     check_user_may_change,
+    heartbeat,
     is_system_topic,
     system_change_log,
 )
@@ -62,6 +65,10 @@ class TopicRegistry:
             raise NotAllowedError(
                 f"{name.full} is no partition of {name.partitioned_full}, which has {count}"
             )
+        if name.partitioned_full == RESOURCE_USAGE.full and create:
+            # Its first reader makes it; the broker publishes to it from then on.
+            self.catalog.create(RESOURCE_USAGE, RESOURCE_USAGE_PARTITIONS, self._emptiest_first(stores()))
+            return [row] if (row := self.catalog.partition(name.full)) else self.catalog.partitions(name.full)
         if is_system_topic(name):
             raise TopicNotFound(
                 f"the system topic {name.full} does not exist: the broker had no use for it yet"
@@ -117,6 +124,13 @@ class TopicRegistry:
                 "read since the catalog was made anew: see to the node that has it"
             )
         tenants.check_namespace(namespace)
+
+    def heartbeat(self, store_id: str) -> TopicName:
+        """Return the heartbeat topic of a store, made there if it is new."""
+        name = heartbeat(store_id)
+        if self.catalog.partition_count(name.full) is None:
+            self.catalog.create(name, 0, [store_id])
+        return name
 
     def create_change_log(
         self, name: TopicName, partitions: int, stores: Callable[[], Iterable[str]]

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from pulsar_ray.broker.partition.attendance import Attendance
 from pulsar_ray.broker.partition.connected_producers import ConnectedProducers
+from pulsar_ray.broker.partition.own_messages import OwnMessages
 from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.broker.partition.partition_stats import describe_publisher
 from pulsar_ray.broker.partition.producer_endpoint import ProducerEndpoint
@@ -28,7 +29,8 @@ from pulsar_ray.errors import InvalidConfiguration, OperationNotSupported, Pulsa
 from pulsar_ray.managed_ledger.log.memory_log import NOT_STORED, Blocks, MemoryLog
 from pulsar_ray.model.drops import Drops
 from pulsar_ray.model.policies import PolicyUpdate
-from pulsar_ray.model.system_topics import check_user_may_publish
+from pulsar_ray.model.system_topics import check_user_may_publish, is_system_topic
+from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.session.requests import (
     Call,
     CloseEndpoint,
@@ -82,6 +84,7 @@ class NonPersistentPartitionServer:
             on_durable=lambda _: None,
             on_fatal=on_fatal,
         )
+        self._own_messages = OwnMessages(self.producers, self.intake, clock)
         self._attendance = Attendance(policies, self._count_subscriptions)
         self._drops: dict[int, Drops] = {}
         self._uses = 0
@@ -181,11 +184,19 @@ class NonPersistentPartitionServer:
         return await self.call(name, arguments)
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:
-        """A control call over the actor handle: all of them are about what is stored."""
+        """A control call over the actor handle: all but one are about what is stored."""
+        if name == "append_message" and is_system_topic(TopicName.parse(self._topic)):
+            return await self._append_own(**arguments)
         raise OperationNotSupported(
             f"{name}: {self._topic} is non-persistent: it stores nothing, and its subscriptions come with "
             "their consumers; use a persistent:// topic"
         )
+
+    async def _append_own(self, key: str, value: str) -> list[int]:
+        """Publish a message of the broker itself, if anybody follows who may take it."""
+        if not self.followers.subscriptions and not self.followers.has_readers:
+            return list(NOT_STORED)
+        return list(await self._own_messages.append(key, value))
 
     def stats(self) -> dict[str, Any]:
         """Counters of this partition since it started, in the shape of a stored one's."""

@@ -162,6 +162,7 @@ class FakeAdmin:
         self.topics = FakeTopics(self)
         self.topics.policies = FakePolicies(self, "topic")
         self.tenants = Recorder(self, "tenants")
+        self.brokers = Recorder(self, "brokers")
         self.namespaces = Recorder(self, "namespaces", FakePolicies(self, "namespace"))
 
     def broker(self) -> dict[str, Any]:

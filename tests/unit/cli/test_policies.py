@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from pulsar_ray.admin.brokers import Health
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fakes import FakeTarget
 
@@ -95,3 +96,19 @@ def test_tenants_and_namespaces(run: Run) -> None:
         ("namespaces.create", "shop/eu"),
         ("namespaces.delete", "shop/eu", False),
     ]
+
+
+def test_a_check_says_what_works_and_fails_if_anything_does_not(run: Run) -> None:
+    target = FakeTarget()
+    target.the_admin.answers = {
+        "brokers.list": ["a", "b"],
+        "brokers.healthcheck": [Health("1", "a", 0.5, 0.75)],
+    }
+    assert run(target, "brokers", "list").stdout == "a\nb\n"
+    sound = run(target, "brokers", "healthcheck")
+    assert (sound.exit_code, sound.stdout) == (0, "a: ok, published in 0.5 ms, read after 0.8 ms\n")
+    target.the_admin.answers["brokers.healthcheck"].append(Health("2", "b", problem="the disk is full"))
+    ill = run(target, "brokers", "healthcheck")
+    assert (ill.exit_code, ill.stderr) == (1, "b: the disk is full\n")
+    target.the_admin.answers["brokers.healthcheck"] = []
+    assert run(target, "brokers", "healthcheck").exit_code == 1

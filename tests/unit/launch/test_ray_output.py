@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -25,11 +26,13 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     rays_own = getattr(worker.print_to_stdstream, "_printer", worker.print_to_stdstream)
     monkeypatch.setattr(worker, "print_to_stdstream", rays_own)
     monkeypatch.setattr(ray_output, "_joined", set())
+    # Not every Ray has the argument.
+    options = {"ignore_prefix": False} if "ignore_prefix" in signature(rays_own).parameters else {}
 
     def say(*lines: str, pid: str = "raylet") -> None:
         # Ray repeats no line that it has printed a moment ago.
         worker.stdout_deduplicator.recent.clear()
-        worker.print_to_stdstream({"lines": list(lines), "pid": pid, "is_err": False}, ignore_prefix=False)
+        worker.print_to_stdstream({"lines": list(lines), "pid": pid, "is_err": False}, **options)
 
     return say
 
