@@ -187,7 +187,7 @@ class Settings:
         5.0, "a client that lost its connection keeps its place this long", minimum=0
     )
     idle_actor_passivation_seconds: float = setting(
-        60.0, "an actor without clients goes to sleep then; 0: never", minimum=0
+        60.0, "an actor that nobody uses goes to sleep then; 0: never", minimum=0
     )
     max_active_actors: int = setting(
         -1,
