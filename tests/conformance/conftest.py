@@ -17,7 +17,7 @@ from pulsar_ray.transport import ray_connection
 from tests.conformance.broker import QUIET_MS, TRANSPORTS, Broker
 
 
-@pytest.fixture(params=[*TRANSPORTS, "sleepy"])
+@pytest.fixture(params=[*TRANSPORTS, pytest.param("sleepy", marks=pytest.mark.long)])
 def transport(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
