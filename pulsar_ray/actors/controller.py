@@ -387,7 +387,7 @@ class Controller:
                 assert self._served is not None
                 self._served.replace_dead()
                 await self._passivation.wake_due()
-                if self._logs.has_unknown and self._catching_up.done():
+                if self._logs.is_behind and self._catching_up.done():
                     self._catching_up = self._begin_catching_up(self._logs)
                 await self._policies.repeat()
                 await self._usage.publish()

@@ -58,6 +58,7 @@ class StubAdministration:
         rows = self._topics.rows_of(name)
         await self.logs.forget_topic(name, force=force)
         self._topics.forget(name)
+        await self.logs.forget_topic(name, force=True)
         await self.remove(rows)
 
     async def remove(self, rows: list[PartitionRow]) -> None:

@@ -83,16 +83,23 @@ class ChangeLogs:
         the next change, or when the controller starts.
         """
         async with self._lock:
-            for each in dict.fromkeys((system_change_log().full, log.full)):
-                # A clean one once in a controller's life: the catalog may have been put back from a copy.
-                if self._table.is_dirty(each) or (self._table.is_known(each) and each not in self._compared):
-                    await self._catch_up(each)
+            if self._table.is_dirty(system_change_log().full):
+                await self._catch_up(system_change_log().full)
+            await self._compare(log.full)
             event = decide(self._catalog.policies.next_version(self._now_ms()))
             if event is None:
                 return None
             await self._announce(log)
             await self._append(log, event)
             return event
+
+    async def _compare(self, log: str) -> None:
+        """Apply what stands in a log before something is appended to it.
+
+        A clean one is read once in a controller's life: the catalog may have been put back from a copy.
+        """
+        if self._table.is_dirty(log) or (self._table.is_known(log) and log not in self._compared):
+            await self._catch_up(log)
 
     async def _announce(self, log: TopicName) -> None:
         """Let the cluster's own log name a partition before its first event.
@@ -101,6 +108,7 @@ class ChangeLogs:
         """
         if log.is_partition and not self._table.is_known(log.full):
             await self._partitions.prepare(TopicName.parse(log.partitioned_full), CHANGE_LOG_PARTITIONS)
+            await self._compare(system_change_log().full)
             version = self._catalog.policies.next_version(self._now_ms())
             used = ChangeEvent(EventType.CHANGE_LOG, Action.INSERT, log.full, version)
             await self._append(system_change_log(), used)
@@ -120,8 +128,10 @@ class ChangeLogs:
         Raises the reason if they cannot be, unless forced: a catalog that is made anew may then find them.
         """
         subject = topic.full
-        if not self._catalog.policies.change(subject):
-            return
+        async with self._lock:
+            # A change of this topic that is under way is applied by now.
+            if not self._catalog.policies.change(subject):
+                return
 
         def decide(version: int) -> ChangeEvent:
             return ChangeEvent(EventType.TOPIC_POLICY, Action.DELETE, subject, version)
@@ -136,7 +146,7 @@ class ChangeLogs:
     async def catch_up(self) -> None:
         """Apply the tails of all logs that can be read, and report which cannot.
 
-        Called at the start and as long as `has_unknown`. Changes get their turn between two logs.
+        Called at the start and as long as `is_behind`. Changes get their turn between two logs.
         """
         tried: set[str] = set()
         # The cluster's own log comes first: it names the others.
@@ -145,7 +155,8 @@ class ChangeLogs:
             tried.add(left[0])
             async with self._lock:
                 try:
-                    await self._catch_up(left[0])
+                    if self._table.is_dirty(left[0]):
+                        await self._catch_up(left[0])
                 except PulsarException as error:
                     self._report(left[0], str(error))
 
@@ -195,9 +206,9 @@ class ChangeLogs:
                         await self._catch_up(log.full)
 
     @property
-    def has_unknown(self) -> bool:
-        """Whether a log has still to be read."""
-        return bool(self._table.unknown)
+    def is_behind(self) -> bool:
+        """Whether a log has still to be read, for an append may have happened."""
+        return bool(self._table.dirty())
 
     async def _catch_up(self, log: str) -> None:
         """Apply what stands in a log behind what was applied."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -82,6 +83,8 @@ class Controller:
         self._logs = logs
         self.told: list[str] = []
         self.removed: list[str] = []
+        self.gate: asyncio.Event | None = None
+        """Appends wait for it."""
         self.logs = ChangeLogs(self.catalog, self, clock.now_ms)
         self.calls = Administration(self.topics, self.logs, self, self.settings, self._changed)
         finished(self.logs.catch_up())
@@ -115,6 +118,8 @@ class Controller:
         assert len(partitions) <= 4
 
     async def append(self, partition: str, key: str, value: str) -> Position:
+        if self.gate is not None:
+            await self.gate.wait()
         return self._logs.append(partition, value)
 
     async def read(self, partition: str, behind: Position) -> list[dict[str, Any]]:
@@ -127,6 +132,7 @@ class Controller:
         rows = self.topics.rows_of(name)
         await self.logs.forget_topic(name, force=force)
         self.topics.forget(name)
+        await self.logs.forget_topic(name, force=True)
         await self.remove(rows)
 
     async def remove(self, rows: list[PartitionRow]) -> None:

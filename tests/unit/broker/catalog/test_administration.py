@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from pulsar_ray.errors import (
     InvalidConfiguration,
     InvalidTopicName,
     NotAllowedError,
+    ServiceUnitNotReady,
     TopicNotFound,
     WrongNode,
 )
@@ -204,6 +206,27 @@ def test_a_deleted_topic_leaves_no_policies_behind(begin: Begin, logs: MemoryLog
     assert again.value("orders", "max_producers")[1] == {"max_producers": "broker"}
 
 
+def test_a_policy_that_is_set_while_its_topic_is_deleted_does_not_outlive_it(begin: Begin) -> None:
+    controller = begin()
+    controller.create("orders")
+
+    async def crossing() -> None:
+        controller.gate = asyncio.Event()
+        setting = asyncio.ensure_future(
+            controller.calls.set_policy("orders", "max_producers", {"max_producers": 2})
+        )
+        await asyncio.sleep(0)
+        deleting = asyncio.ensure_future(controller.delete_topic(TOPIC, False))
+        await asyncio.sleep(0)
+        controller.gate.set()
+        await asyncio.gather(setting, deleting)
+
+    asyncio.run(crossing())
+    controller.gate = None
+    controller.create("orders")
+    assert controller.value("orders", "max_producers")[1] == {"max_producers": "broker"}
+
+
 # --- durability --------------------------------------------------------------------------------------
 
 
@@ -355,6 +378,8 @@ def test_a_lost_catalog_without_the_log_of_the_cluster_deletes_nothing_at_all(
     assert not again.topics.policies.is_complete("persistent://public/default/never-seen")
     with pytest.raises(WrongNode):
         again.run(again.calls.tenants())
+    with pytest.raises(ServiceUnitNotReady, match="has not been read"):
+        again.create("acme/a/t")
 
 
 def test_a_lost_catalog_of_a_cluster_without_logs_is_complete(
