@@ -108,6 +108,8 @@ class ChangeLogs:
         """
         if log.is_partition and not self._table.is_known(log.full):
             await self._partitions.prepare(TopicName.parse(log.partitioned_full), CHANGE_LOG_PARTITIONS)
+            # It starts while the cluster's own log, perhaps, starts too.
+            await self._partitions.expect([log.full])
             await self._compare(system_change_log().full)
             version = self._catalog.policies.next_version(self._now_ms())
             used = ChangeEvent(EventType.CHANGE_LOG, Action.INSERT, log.full, version)
