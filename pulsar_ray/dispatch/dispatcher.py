@@ -22,7 +22,9 @@ from pulsar_ray.dispatch.grant import DropQueue, Grant
 from pulsar_ray.dispatch.grant_maker import GrantMaker
 from pulsar_ray.dispatch.key_shared.policy import KeySharedPolicy
 from pulsar_ray.dispatch.key_shared.sticky_key import Slotting
+from pulsar_ray.dispatch.policies.policy import GrantSource
 from pulsar_ray.dispatch.policies.subscription_type import SubscriptionType
+from pulsar_ray.dispatch.rated_grants import RatedGrants
 from pulsar_ray.dispatch.read_ahead import ReadAhead
 from pulsar_ray.dispatch.redelivery import EMPTY_QUEUE, ConsumerQueue, NackItem, Redelivery
 from pulsar_ray.dispatch.redelivery_requests import RedeliveryRequests
@@ -35,6 +37,7 @@ from pulsar_ray.model.entry_sets import EntryBits
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.generation import after_seeks, seeks_of
 from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.model.rate_limit import RateLimit
 from pulsar_ray.model.row_ranges import RowRanges
 
 
@@ -69,6 +72,8 @@ class Dispatcher:
         self._read_ahead = ReadAhead(settings, self.blocks, self._returning, self.consumers, self._type)
         self._requests = RedeliveryRequests(self._redelivery, self._returning, self.consumers, self._type)
         self._granting = GrantMaker(cursor, self.blocks, self._limits, self._type, self.room)
+        self._rated: RatedGrants | None = None
+        self._take_rate()
         self.now_ms = now_ms
 
     # ---- consumers
@@ -261,8 +266,11 @@ class Dispatcher:
         if self._type.keyed is not None and self._returning.claims and self.blocks_wanted() > 0:
             # A consumer that reports a message keeps its key: first find out which one that is.
             return []
-        self._granting.now_ms = now_ms
-        return self._type.policy.dispatch(self._granting)
+        source: GrantSource = self._granting
+        if self._rated is not None:
+            source = self._rated
+        source.now_ms = now_ms
+        return self._type.policy.dispatch(source)
 
     def room(self, consumer: Consumer) -> int:
         """How many messages a consumer may get now; 0 or less: none."""
@@ -274,6 +282,23 @@ class Dispatcher:
         """Hold messages back from now on only where the settings of now do."""
         if self._type.policy.limits_unacked:
             self._limits.settings_changed(self.consumers.values())
+        self._take_rate()
+
+    def _take_rate(self) -> None:
+        """Begin anew if the rate has changed: no former debt is paid."""
+        rates = (self.settings.dispatch_rate_messages, self.settings.dispatch_rate_bytes)
+        if self._rated is None or not self._rated.limit.is_of(*rates):
+            limit = RateLimit.of(*rates)
+            self._rated = None if limit is None else RatedGrants(self._granting, limit)
+
+    @property
+    def has_rate(self) -> bool:
+        """Whether no more than so much is delivered a second."""
+        return self._rated is not None
+
+    def throttled_ms(self, now_ms: int) -> int:
+        """How long the dispatch rate lets nothing go; then `dispatch` is due."""
+        return 0 if self._rated is None else self._rated.limit.wait_ms(now_ms)
 
     # ---- what keeps messages from going out
 

@@ -16,11 +16,6 @@ class DispatchSettings:
 
     max_unacked_messages_per_consumer: int = 50_000
     max_unacked_messages_per_subscription: int = 200_000
-    max_consumers_per_topic: int = 0
-    max_consumers_per_subscription: int = 0
-    max_subscriptions_per_topic: int = 0
-    subscription_types: frozenset[str] = frozenset(SUBSCRIPTION_TYPES)
-    """The types that new consumers may have."""
     acknowledgment_at_batch_index_level_enabled: bool = False
     reattach_grace_ms: int = 5_000
     stuck_after_ms: int = 30_000
@@ -32,6 +27,14 @@ class DispatchSettings:
     look_ahead_messages_per_subscription: int = 20_000
     isolates_suspects: bool = False
     """After a crash its consumer's messages come back one at a time (off: ADR 0007)."""
+    dispatch_rate_messages: int = 0
+    dispatch_rate_bytes: int = 0
+    """A second, of each subscription."""
+    max_consumers_per_topic: int = 0
+    max_consumers_per_subscription: int = 0
+    max_subscriptions_per_topic: int = 0
+    subscription_types: frozenset[str] = frozenset(SUBSCRIPTION_TYPES)
+    """The types that new consumers may have."""
 
     @classmethod
     def of(cls, settings: Settings) -> DispatchSettings:
@@ -39,6 +42,8 @@ class DispatchSettings:
         return cls(
             max_unacked_messages_per_consumer=settings.max_unacked_messages_per_consumer,
             max_unacked_messages_per_subscription=settings.max_unacked_messages_per_subscription,
+            dispatch_rate_messages=settings.dispatch_throttling_rate_per_subscription_in_msg,
+            dispatch_rate_bytes=settings.dispatch_throttling_rate_per_subscription_in_byte,
             max_consumers_per_topic=settings.max_consumers_per_topic,
             max_consumers_per_subscription=settings.max_consumers_per_subscription,
             max_subscriptions_per_topic=settings.max_subscriptions_per_topic,

@@ -105,6 +105,7 @@ class ServerLane(asyncio.BufferedProtocol):
         self._is_closing = False
         self._peer_died = False
         self._may_read = True
+        self._is_held = False
         self._is_writable = True
         self._is_reading = True
         self._drain = DrainSignal()
@@ -166,6 +167,11 @@ class ServerLane(asyncio.BufferedProtocol):
     def release(self, count: int) -> None:
         """Give back retained bytes; also after the lane has closed."""
         self._budget.release(self, count)
+
+    def hold_reading(self, *, held: bool) -> None:
+        """Leave unread what the client sends, while `held`; packets of the same read still come."""
+        self._is_held = held
+        self._update_reading()
 
     def close(self, error: PulsarException | None = None) -> None:
         """Send the error, write what is queued within `limits.close_s`, and close. `on_closed` follows."""
@@ -309,7 +315,7 @@ class ServerLane(asyncio.BufferedProtocol):
             self._server.watch_deadlines()
 
     def _update_reading(self) -> None:
-        reading = self._may_read and self._is_writable
+        reading = self._may_read and self._is_writable and not self._is_held
         if reading == self._is_reading or self._transport is None or self._is_closing:
             return
         self._is_reading = reading

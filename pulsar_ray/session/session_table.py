@@ -49,6 +49,9 @@ class Carrier(Protocol):
     def release(self, count: int) -> None:
         """Give retained bytes back."""
 
+    def hold_reading(self, *, held: bool) -> None:
+        """Leave unread what the client sends, while `held`; harmless after the end."""
+
 
 class Session:
     """One client process attached to this actor.

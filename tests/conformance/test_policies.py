@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import random
+import threading
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
+from pulsar_ray.broker.partition.publish_throttle import PublishThrottle
 from pulsar_ray.client.client import Client
+from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.client.producer.producer import Producer
-from pulsar_ray.errors import ConsumerBusy, MessageTooBig, NotAllowedError, ProducerBusy
+from pulsar_ray.errors import ConsumerBusy, MessageTooBig, NotAllowedError, ProducerBusy, Timeout
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
-from pulsar_ray.transport.actor_names import partition_name
+from pulsar_ray.transport import keep_alive
+from pulsar_ray.transport.actor_names import dispatcher_name, partition_name
 from tests.conformance.broker import Broker, keyed_numbers, numbers, values
 
 MakeBroker = Callable[..., Broker]
@@ -226,3 +233,165 @@ def test_a_producer_learns_of_a_size_that_changed_while_it_was_away(client: Clie
     producer.send(b"small")
     with pytest.raises(MessageTooBig):
         producer.send(bytes(11))
+
+
+# --- rates ----------------------------------------------------------------------------------------
+
+
+def throttle_of(broker: Broker, topic: str) -> PublishThrottle:
+    if topic.startswith("persistent"):
+        server: Any = broker.cluster.partition(topic).server
+    else:
+        server = broker.cluster.non_persistent_partition(topic).server
+    throttle: PublishThrottle = server._throttle
+    return throttle
+
+
+@pytest.mark.usefixtures("carriers_are_kept")
+def test_a_slowed_producer_loses_nothing_and_goes_on_when_the_rate_is_gone(
+    client: Client, broker: Broker, any_topic: str
+) -> None:
+    consumer = client.subscribe(any_topic, "s")
+    producer = broker.client().create_producer(any_topic)
+    producer.send(b"000000")
+    broker.cluster.override(any_topic, max_publish_rate_per_topic_in_messages=1)
+    confirmed: list[bytes] = []
+
+    def send() -> None:
+        for value in numbers(1, 40):
+            producer.send(value)
+            confirmed.append(value)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    wait_until(lambda: throttle_of(broker, any_topic).is_slowing, what="the producer is slowed down")
+    assert len(confirmed) < 30, "at one a second"
+    broker.cluster.override(any_topic)
+    assert values(consumer, 40) == numbers(0, 40)
+    sender.join()
+    assert confirmed == numbers(1, 40)
+
+
+@pytest.mark.usefixtures("carriers_are_kept")
+def test_a_rate_of_bytes_slows_down_as_well(client: Client, broker: Broker, any_topic: str) -> None:
+    broker.cluster.override(any_topic, max_publish_rate_per_topic_in_bytes=20_000)
+    consumer = client.subscribe(any_topic, "s")
+    producer = client.create_producer(any_topic)
+    sent = [bytes([number]) * 10_000 for number in range(5)]
+    for value in sent:
+        producer.send(value)
+    assert values(consumer, 5) == sent
+    assert throttle_of(broker, any_topic).is_slowing
+
+
+def test_a_restarted_partition_keeps_the_rate(client: Client, broker: Broker) -> None:
+    topic = broker.topic()
+    broker.cluster.override(topic, max_publish_rate_per_topic_in_messages=2)
+    producer = client.create_producer(topic)
+    producer.send_many(numbers(0, 4))
+    wait_until(lambda: throttle_of(broker, topic).is_slowing, what="the producer is slowed down")
+    broker.cluster.kill(partition_name(topic))
+    for value in numbers(4, 7):
+        producer.send(value)
+    wait_until(lambda: throttle_of(broker, topic).is_slowing, what="the producer is slowed down again")
+    assert broker.stored(topic) == numbers(0, 7)
+
+
+def test_a_producer_that_waits_for_long_keeps_its_connection(
+    make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = make_broker(session_lease_seconds=2)
+    if broker.transport not in ("socket", "ray"):
+        pytest.skip("enough for this")
+    monkeypatch.setattr(keep_alive, "PING_INTERVAL_S", 0.3)
+    monkeypatch.setattr(keep_alive, "SILENCE_S", 2.0)
+    topic, client = broker.topic(), broker.client()
+    producer = client.create_producer(topic)
+    broker.cluster.override(topic, max_publish_rate_per_topic_in_messages=1)
+    producer.send_many(numbers(0, 5))
+    sessions = list(broker.cluster.partition(topic).host.sessions)
+    attachments = [session.attachment for session in sessions]
+    producer.send(b"000005")
+    assert broker.cluster.silent == []
+    assert [session.attachment for session in sessions] == attachments
+    assert not any(session.is_ended for session in sessions)
+    assert broker.stored(topic) == numbers(0, 6)
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared, ConsumerType.KeyShared])
+def test_a_dispatch_rate_slows_deliveries_down(client: Client, broker: Broker, kind: ConsumerType) -> None:
+    topic = broker.topic()
+    consumer = client.subscribe(topic, "s", kind)
+    unlimited = client.subscribe(topic, "other")
+    broker.cluster.override(topic, dispatch_throttling_rate_per_subscription_in_msg=3)
+    producer = client.create_producer(topic)
+    for value in numbers(0, 60):
+        producer.send_async(value, None)
+    got = values(consumer, 4)
+    core = broker.cluster.dispatcher_of(topic, "s").server
+    assert core is not None
+    assert core.subscriptions.served["s"].core.blocks.waiting_messages > 0
+    broker.cluster.override(topic)
+    got += values(consumer, 56)
+    assert sorted(got) == numbers(0, 60)
+    if kind is ConsumerType.Exclusive:
+        assert got == numbers(0, 60)
+    assert values(unlimited, 60) == numbers(0, 60)
+
+
+def test_random_changes_under_load_lose_nothing(client: Client, broker: Broker) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed of the changes: {seed}")
+    draw = random.Random(seed)
+    topic, count = broker.topic(), 3000
+    consumers = [broker.client().subscribe(topic, "s", ConsumerType.Shared) for _ in range(2)]
+    producers = [
+        broker.client().create_producer(topic, batching_enabled=batching, block_if_queue_full=True)
+        for batching in (False, True)
+    ]
+    choices: dict[str, tuple[int | str, ...]] = {
+        "max_publish_rate_per_topic_in_messages": (2000, 9000),
+        "max_publish_rate_per_topic_in_bytes": (100_000, 400_000),
+        "dispatch_throttling_rate_per_subscription_in_msg": (2000, 9000),
+        "dispatch_throttling_rate_per_subscription_in_byte": (100_000, 500_000),
+        "max_unacked_messages_per_consumer": (1, 50),
+        "max_unacked_messages_per_subscription": (2, 70),
+        "max_message_size": (100, 3000),
+        "managed_ledger_max_entries_per_ledger": (10, 100),
+        "max_producers_per_topic": (1,),
+        "max_consumers_per_subscription": (1,),
+        "subscription_types_enabled": ("Exclusive",),
+    }
+
+    def send(number: int) -> None:
+        for value in numbers(0, count):
+            producers[number].send_async(b"%d:%s" % (number, value), None)
+        producers[number].flush()
+
+    got: list[bytes] = []
+
+    def take(consumer: Consumer) -> None:
+        while len(set(got)) < 2 * count:
+            with suppress(Timeout):
+                message = consumer.receive(100)
+                got.append(message.data())
+                consumer.acknowledge(message)
+
+    threads = [threading.Thread(target=send, args=(number,)) for number in range(2)]
+    threads += [threading.Thread(target=take, args=(consumer,)) for consumer in consumers]
+    for thread in threads:
+        thread.start()
+    for step in range(25):
+        chosen = draw.sample(sorted(choices), draw.randrange(5))
+        broker.cluster.override(topic, **{name: draw.choice(choices[name]) for name in chosen})
+        wait_until(lambda done=200 * step: len(set(got)) >= done, what="messages arrive")  # type: ignore[misc]
+        if step == 12:
+            broker.cluster.kill(draw.choice([partition_name(topic), dispatcher_name(topic, "s", True)]))
+    broker.cluster.override(topic)
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    expected = [[b"%d:%s" % (number, value) for value in numbers(0, count)] for number in range(2)]
+    stored = broker.stored(topic)
+    assert [[v for v in stored if v is not None and v.startswith(b"%d:" % n)] for n in range(2)] == expected
+    assert set(got) == {*expected[0], *expected[1]}

@@ -19,6 +19,7 @@ from pulsar_ray.broker.partition.partition_stats import describe_publisher
 from pulsar_ray.broker.partition.producer_endpoint import ProducerEndpoint
 from pulsar_ray.broker.partition.publish_gate import PublishGate
 from pulsar_ray.broker.partition.publish_intake import PublishIntake
+from pulsar_ray.broker.partition.publish_throttle import PublishThrottle
 from pulsar_ray.broker.partition.push_followers import PushFollowers, messages_of
 from pulsar_ray.broker.partition.waiting_blocks import WaitingBlocks
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
@@ -72,6 +73,7 @@ class NonPersistentPartitionServer:
         waiting = WaitingBlocks()
         name_prefix = f"pulsar-ray-{secrets.token_hex(4)}"
         self.producers = ConnectedProducers(self._log, waiting, policies, clock, name_prefix)
+        self._throttle = PublishThrottle(policies, clock, loop)
         self.intake = PublishIntake(
             self._log,
             self.producers,
@@ -81,6 +83,7 @@ class NonPersistentPartitionServer:
             loop,
             _NoDisk(),
             waiting,
+            self._throttle,
             on_durable=lambda _: None,
             on_fatal=on_fatal,
         )
@@ -114,6 +117,7 @@ class NonPersistentPartitionServer:
                 try:
                     check_user_may_publish(self._topic)
                     reply: Request = self.producers.open(session, request)
+                    self._throttle.opened(session)
                 except PulsarException as error:
                     reply = Failed(request_id, type(error).__name__, error.text)
                 session.send(encode_request(reply))
@@ -144,6 +148,7 @@ class NonPersistentPartitionServer:
         now_ms = self._clock.monotonic_ms()
         self.producers.sample_rates()
         self.intake.traffic.sample(now_ms)
+        self._throttle.tick()
         for drops in self._drops.values():
             drops.sample(now_ms)
         self._log.incarnations.forget_idle(self._clock.now_ms())
@@ -155,6 +160,7 @@ class NonPersistentPartitionServer:
         if self._in_force.take(update):
             former_size = self._policies.max_message_size
             self._policies.take(self._in_force.settings)
+            self._throttle.settings_changed()
             if self._policies.max_message_size != former_size:
                 self.producers.message_size_changed()
 

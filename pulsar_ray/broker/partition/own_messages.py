@@ -96,3 +96,6 @@ class OwnMessages:
 
     def release(self, count: int) -> None:
         """See `retain`."""
+
+    def hold_reading(self, *, held: bool) -> None:
+        """Go on: a record of the broker's own waits for no rate."""

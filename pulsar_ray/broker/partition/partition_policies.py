@@ -24,6 +24,8 @@ class PartitionPolicies:
     max_producers_per_topic: int
     max_consumers_per_topic: int
     max_subscriptions_per_topic: int
+    publish_rate_messages: int
+    publish_rate_bytes: int
     trim_interval_s: float
     low_water_mark_bytes: Callable[[int], int]
     """Free bytes below which nothing is published, for a disk of so many bytes."""
@@ -48,6 +50,8 @@ def _values(settings: Settings) -> dict[str, Any]:
         "max_producers_per_topic": settings.max_producers_per_topic,
         "max_consumers_per_topic": settings.max_consumers_per_topic,
         "max_subscriptions_per_topic": settings.max_subscriptions_per_topic,
+        "publish_rate_messages": settings.max_publish_rate_per_topic_in_messages,
+        "publish_rate_bytes": settings.max_publish_rate_per_topic_in_bytes,
         "trim_interval_s": settings.retention_check_interval_in_seconds,
         "low_water_mark_bytes": settings.low_water_mark_bytes,
     }

@@ -27,6 +27,7 @@ from pulsar_ray.broker.partition.partition_stats import describe_partition, desc
 from pulsar_ray.broker.partition.producer_endpoint import ProducerEndpoint
 from pulsar_ray.broker.partition.publish_gate import ClosedBy, PublishGate
 from pulsar_ray.broker.partition.publish_intake import PublishIntake
+from pulsar_ray.broker.partition.publish_throttle import PublishThrottle
 from pulsar_ray.broker.partition.reported_holds import ReportedHolds
 from pulsar_ray.broker.partition.sleeping_cursors import SleepingCursors
 from pulsar_ray.broker.partition.waiting_blocks import WaitingBlocks
@@ -96,6 +97,7 @@ class PartitionServer:
         self.producers = ConnectedProducers(
             ledger, waiting, policies, clock, f"pulsar-ray-{ledger.identity.number}"
         )
+        self._throttle = PublishThrottle(policies, clock, loop)
         self.intake = PublishIntake(
             ledger,
             self.producers,
@@ -105,6 +107,7 @@ class PartitionServer:
             loop,
             self._disk,
             waiting,
+            self._throttle,
             on_durable=self.followers.advanced,
             on_fatal=on_fatal,
         )
@@ -181,7 +184,9 @@ class PartitionServer:
     def _open_producer(self, session: Session, request: OpenProducer) -> None:
         def open_now() -> Request:
             check_user_may_publish(self.ledger.identity.topic)
-            return self.producers.open(session, request)
+            opened = self.producers.open(session, request)
+            self._throttle.opened(session)
+            return opened
 
         async def open_later(holder: Session) -> None:
             attachment = session.attachment
@@ -226,6 +231,7 @@ class PartitionServer:
         now_ms = self._clock.now_ms()
         self.producers.sample_rates()
         self.intake.traffic.sample(self._clock.monotonic_ms())
+        self._throttle.tick()
         self.followers.catch_up()
         self.ledger.incarnations.forget_idle(now_ms)
         if self._in_force.may_delete and self._loop.time() - self._trimmed_at >= self._trim_interval():
@@ -260,6 +266,7 @@ class PartitionServer:
         if self._in_force.take(update):
             former_size = self._policies.max_message_size
             self._policies.take(self._in_force.settings)
+            self._throttle.settings_changed()
             if self._policies.max_message_size != former_size:
                 self.producers.message_size_changed()
             self.ledger.policies.take(self._in_force.settings)
@@ -311,7 +318,7 @@ class PartitionServer:
         """See `SleepingServer.activity`; dispatchers that follow do not count."""
         if self._host.is_working or self._calls_under_way or not self.intake.is_idle:
             return None
-        if not self._in_force.may_delete:
+        if self._throttle.is_slowing or not self._in_force.may_delete:
             # A partition that does not know yet what it may delete cannot say when to be woken for it.
             return None
         return self._uses, len(self.producers.by_name), self.producers.admitted, self.intake.commits

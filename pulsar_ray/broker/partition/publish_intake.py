@@ -18,6 +18,7 @@ from pulsar_ray.broker.partition.connected_producers import ConnectedProducers
 from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.broker.partition.producer_endpoint import ProducerEndpoint
 from pulsar_ray.broker.partition.publish_gate import PublishGate
+from pulsar_ray.broker.partition.publish_throttle import PublishThrottle
 from pulsar_ray.broker.partition.quick_disk import SMALL_WRITE_BYTES, QuickDisk, is_small
 from pulsar_ray.broker.partition.waiting_blocks import Admitted, WaitingBlocks
 from pulsar_ray.clock import Clock
@@ -94,6 +95,7 @@ class PublishIntake:
         loop: asyncio.AbstractEventLoop,
         disk: CommitThread,
         waiting: WaitingBlocks,
+        throttle: PublishThrottle,
         *,
         on_durable: Callable[[AppendResult], None],
         on_fatal: Callable[[BaseException], None],
@@ -108,6 +110,7 @@ class PublishIntake:
         self._on_durable = on_durable
         self._on_fatal = on_fatal
         self._waiting = waiting
+        self._throttle = throttle
         self._receipt = PacketEncoder(Receipt)
         self._committing = False
         self._turn_scheduled = False
@@ -168,6 +171,8 @@ class PublishIntake:
         if carrier is not None:
             carrier.retain(header.total_length)
         self._waiting.append((producer, header, block, carrier))
+        if self._throttle.limit is not None:
+            self._throttle.charge(producer.session, header.message_count, header.total_length)
         if not self._turn_scheduled:
             self._turn_scheduled = True
             self._loop.call_soon(self._end_of_turn)
@@ -199,8 +204,9 @@ class PublishIntake:
             self._refuse(producer, header.entry_seq, refusal)
         elif isinstance(known, NeverStored) or (isinstance(known, New) and not self._waiting.has(header)):
             # It was refused, and the refusal lost with its carrier. Later blocks may be stored already.
-            refusal = BrokerPersistenceError("the partition refused this message before: it was not stored")
-            self._refuse(producer, header.entry_seq, refusal)
+            not_stored = "the partition refused this message before: it was not stored"
+            reason = self._refusal(header) or BrokerPersistenceError(not_stored)
+            self._refuse(producer, header.entry_seq, reason)
 
     def _refuse(self, producer: ProducerEndpoint, entry_seq: int, error: PulsarException) -> None:
         refused = PublishFailed(producer.producer_id, entry_seq, type(error).__name__, error.text)

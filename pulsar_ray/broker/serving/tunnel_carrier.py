@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from pulsar_ray.errors import PulsarException, SessionLost
 from pulsar_ray.lane.drain_signal import DrainSignal
-from pulsar_ray.session.packet import Packet, decode_packet
+from pulsar_ray.session.packet import Buffer, Packet, decode_packet
 from pulsar_ray.session.tunnel import TunnelEnd
 
 WAIT_S = 1.0
@@ -32,6 +33,9 @@ class TunnelCarrier:
         self._waiter: asyncio.Future[None] | None = None
         self._error: PulsarException | None = None
         self._drain = DrainSignal()
+        self._is_held = False
+        self._unread: deque[Buffer] = deque()
+        self._deliver: Callable[[list[Packet]], None] = _nobody
 
     @property
     def unsent_bytes(self) -> int:
@@ -60,6 +64,15 @@ class TunnelCarrier:
     def release(self, count: int) -> None:
         """See `retain`."""
 
+    def hold_reading(self, *, held: bool) -> None:
+        """Keep what calls bring, while `held`: no more than one client may have under way."""
+        self._is_held = held
+        try:
+            while self._unread and not self._is_held and self._error is None:
+                self._deliver([decode_packet(self._unread.popleft())])
+        except PulsarException as error:
+            self.close(error)
+
     def close(self, error: PulsarException | None = None) -> None:
         """Calls that wait or come later raise `error`."""
         self._error = error or SessionLost("the actor closed the session: attach again")
@@ -75,8 +88,11 @@ class TunnelCarrier:
         fresh = self._end.answer(last_received, packets)
         if self.unsent_bytes <= DRAINED_BYTES:
             self._drain.fire()
-        if fresh:
+        if fresh and not self._is_held:
             deliver([decode_packet(packet) for packet in fresh])
+        elif fresh:
+            self._deliver = deliver
+            self._unread += fresh
         self._release()
         if not self._end.has_outgoing:
             await self._wait()
@@ -95,6 +111,10 @@ class TunnelCarrier:
     def _release(self) -> None:
         if self._waiter is not None:
             _settle(self._waiter)
+
+
+def _nobody(packets: list[Packet]) -> None:
+    """Stand for the session before anything is kept for it."""
 
 
 def _settle(waiter: asyncio.Future[None]) -> None:

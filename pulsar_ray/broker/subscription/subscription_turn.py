@@ -60,6 +60,7 @@ class SubscriptionTurn:
         self._has_granted = False
         self._holds = 0
         self._deadline_timer: asyncio.TimerHandle | None = None
+        self._rate_timer: asyncio.TimerHandle | None = None
         self._ended: asyncio.Event | None = None
 
     # --- when -------------------------------------------------------------------------------------
@@ -145,6 +146,8 @@ class SubscriptionTurn:
         if self._deadline_timer is None and (deadline_ms := core.next_deadline()) is not None:
             delay_s = max(0.01, (deadline_ms - now_ms) / 1000)
             self._deadline_timer = self._loop.call_later(delay_s, self._deadline_reached)
+        if core.has_rate:
+            self._wait_for_rate(now_ms)
         if self._demand.is_satisfied and self._demand.has_returned(has_room=core.blocks_wanted() > 0):
             self._on_demand()
         if self._ended is not None:
@@ -180,6 +183,16 @@ class SubscriptionTurn:
         for incarnation, granted in by_consumer.items():
             self._counts.granted(incarnation, granted)
         return True
+
+    def _wait_for_rate(self, now_ms: int) -> None:
+        """Run again as soon as the dispatch rate lets messages go."""
+        wait_ms = self._core.throttled_ms(now_ms)
+        if wait_ms and self._rate_timer is None and self.has_work:
+            self._rate_timer = self._loop.call_later(wait_ms / 1000, self._rate_waited)
+
+    def _rate_waited(self) -> None:
+        self._rate_timer = None
+        self.run()
 
     def _deadline_reached(self) -> None:
         self._deadline_timer = None

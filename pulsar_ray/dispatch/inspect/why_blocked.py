@@ -35,7 +35,7 @@ def why_blocked(dispatcher: Dispatcher, now_ms: int) -> dict[str, Any]:
     kind = dispatcher.consumer_type
     return {
         "type": "" if kind is None else kind.name.replace("KeyShared", "Key_Shared"),
-        "reason": _reason(dispatcher, hashes, consumers),
+        "reason": _reason(dispatcher, hashes, consumers, now_ms),
         "msgBacklog": dispatcher.cursor.backlog(),
         "waitingMessages": dispatcher.blocks.waiting_messages,
         "unackedMessages": dispatcher.blocks.unacked_messages,
@@ -45,7 +45,9 @@ def why_blocked(dispatcher: Dispatcher, now_ms: int) -> dict[str, Any]:
     }
 
 
-def _reason(dispatcher: Dispatcher, hashes: list[dict[str, Any]], consumers: list[dict[str, Any]]) -> str:
+def _reason(
+    dispatcher: Dispatcher, hashes: list[dict[str, Any]], consumers: list[dict[str, Any]], now_ms: int
+) -> str:
     if not dispatcher.cursor.backlog():
         reason = "everything is acknowledged"
     elif not dispatcher.consumers:
@@ -55,6 +57,8 @@ def _reason(dispatcher: Dispatcher, hashes: list[dict[str, Any]], consumers: lis
     elif dispatcher.is_full_of_unacked:
         unacked = dispatcher.blocks.unacked_messages
         reason = f"max_unacked_messages_per_subscription is reached: {unacked} messages are unacknowledged"
+    elif wait_ms := dispatcher.throttled_ms(now_ms):
+        reason = f"the policy subscription_dispatch_rate is reached: it lets messages go in {wait_ms} ms"
     elif hashes:
         reason = f"hash {hashes[0]['hash']}: {hashes[0]['reason']}"
     elif in_the_way := _in_the_way(dispatcher, consumers):

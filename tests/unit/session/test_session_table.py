@@ -30,6 +30,9 @@ class StubCarrier:
 
     async def drained(self) -> None: ...
 
+    def hold_reading(self, *, held: bool) -> None:
+        raise NotImplementedError
+
     def release(self, count: int) -> None:
         raise NotImplementedError
 

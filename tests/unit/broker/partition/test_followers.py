@@ -64,6 +64,8 @@ class Pipe:
 
     def release(self, count: int) -> None: ...
 
+    def hold_reading(self, *, held: bool) -> None: ...
+
 
 class Rig:
     """Followers of a log without segments that commits advance by an entry."""

@@ -12,6 +12,7 @@ from pulsar_ray.broker.partition.connected_producers import ConnectedProducers
 from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.broker.partition.publish_gate import ClosedBy, PublishGate
 from pulsar_ray.broker.partition.publish_intake import PublishIntake
+from pulsar_ray.broker.partition.publish_throttle import PublishThrottle
 from pulsar_ray.broker.partition.waiting_blocks import WaitingBlocks
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import DiskSpaceLow, Fenced, ProtocolError, PulsarException, SessionLost
@@ -74,6 +75,9 @@ class Pipe:
 
     async def drained(self) -> None: ...
 
+    def hold_reading(self, *, held: bool) -> None:
+        self._events.append("held" if held else "read on")
+
     def release(self, count: int) -> None:
         self.retained_bytes -= count
 
@@ -86,12 +90,13 @@ class Partition:
         self.events: list[str] = []
         self.log = MemoryLog(1, lambda _: None)
         self.disk = Disk(self.events)
-        clock = ManualClock()
+        clock = self.clock = ManualClock()
         self._loop = loop
         log, waiting = self.log, WaitingBlocks()
         policies = self.policies = PartitionPolicies.of(Settings())
         self.gate = PublishGate()
         self.producers = ConnectedProducers(log, waiting, policies, clock, "p")
+        self.throttle = PublishThrottle(policies, clock, loop)
         self._intake = PublishIntake(
             log,
             self.producers,
@@ -101,6 +106,7 @@ class Partition:
             loop,
             self.disk,
             waiting,
+            self.throttle,
             on_durable=lambda _: self.events.append("followers told"),
             on_fatal=self.fatal.append,
         )
@@ -201,6 +207,18 @@ def test_a_size_that_is_lowered_holds_for_the_next_block(partition: Partition) -
     assert refused == ["refused 1: MessageTooBig"]
 
 
+def test_a_repeat_of_a_refused_block_is_refused_with_the_reason(partition: Partition) -> None:
+    partition.policies.max_message_size = 999
+    for _ in range(2):
+        partition.publish(1000, seq=0)
+    partition.policies.max_message_size = 1000
+    partition.publish(1000, seq=0)
+    assert partition.events == [
+        *("refused 0: MessageTooBig", "refused 0: MessageTooBig"),
+        "refused 0: BrokerPersistenceError",
+    ]
+
+
 @pytest.mark.parametrize(("size", "answer"), [(30_000, "refused 0: MessageTooBig"), (200, "answered [0]")])
 def test_a_block_of_several_messages_is_judged_by_their_mean(
     partition: Partition, size: int, answer: str
@@ -223,6 +241,34 @@ def test_a_block_of_several_messages_is_judged_by_their_mean(
     if size == 200:
         partition.disk.write()
     assert answer in partition.events
+
+
+def test_the_block_that_exceeds_a_rate_is_stored_and_no_more_is_read(partition: Partition) -> None:
+    partition.policies.publish_rate_messages = 2
+    partition.throttle.settings_changed()
+    for _ in range(2):
+        partition.publish()
+        partition.disk.write()
+    assert partition.events.count("held") == 1, "the second message uses up what a second allows"
+    assert partition.throttle.is_slowing
+    partition.publish()
+    partition.disk.write()
+    assert partition.events.count("held") == 1
+    assert [event for event in partition.events if event.startswith("answered")] == [
+        f"answered [{seq}]" for seq in range(3)
+    ], "packets that were read already are admitted"
+
+
+def test_a_rate_that_is_removed_holds_nobody_back(partition: Partition) -> None:
+    partition.policies.publish_rate_bytes = 1
+    partition.throttle.settings_changed()
+    partition.publish()
+    partition.throttle.settings_changed()
+    assert "read on" not in partition.events, "the rate is as before"
+    partition.policies.publish_rate_bytes = 0
+    partition.throttle.settings_changed()
+    assert partition.events[-1] == "read on"
+    assert not partition.throttle.is_slowing
 
 
 def test_a_missing_block_ends_the_connection_and_admits_nothing(partition: Partition) -> None:

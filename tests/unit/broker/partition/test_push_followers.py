@@ -48,6 +48,8 @@ class Pipe:
 
     def release(self, count: int) -> None: ...
 
+    def hold_reading(self, *, held: bool) -> None: ...
+
     @property
     def messages(self) -> int:
         return sum(row[2] for packet in self.packets for row in packet.blocks)

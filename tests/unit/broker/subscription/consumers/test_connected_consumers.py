@@ -57,6 +57,8 @@ class Carrier:
 
     def release(self, count: int) -> None: ...
 
+    def hold_reading(self, *, held: bool) -> None: ...
+
 
 def opened(incarnation: int, consumer_id: int = 1) -> tuple[ConsumerEndpoint, Sender, Carrier]:
     session, carrier, sender = Session(1, "client", 0), Carrier(), Sender()
