@@ -74,11 +74,19 @@ PARTITION_CALLS: Calls = {
 }
 
 ATTENDANCE_CALLS: Calls = {
-    "admit_consumer": {"consumers": is_number, "readers": is_number, "is_new_reader": is_flag},
+    "admit_consumer": {
+        "dispatcher": is_text,
+        "consumers": is_number,
+        "readers": is_number,
+        "is_new_reader": is_flag,
+    },
     "admit_subscription": {"name": is_text},
-    "report_consumers": {"consumers": is_number, "readers": is_number},
+    "report_consumers": {"dispatcher": is_text, "consumers": is_number, "readers": is_number},
 }
-"""Of a partition, for a dispatcher that follows it."""
+"""Of a partition, for dispatchers that follow it.
+
+`dispatcher` is the name of its subscription, or "" for readers.
+"""
 
 CONSUMER_CALLS: Calls = {
     "seek": {"seek_id": is_number, **_SEEK},

@@ -14,15 +14,16 @@ from pulsar_ray.session.session_table import Session
 class Attendance:
     """Admits consumers and subscriptions; belongs to the owner loop.
 
-    Counts are absolute, each dispatcher's for itself, so that repeats are harmless. A dispatcher that was not
-    heard yet counts as empty: a limit that was just set, or a partition that was just started, may let in a
-    few too many. `subscriptions(name)` counts the durable subscriptions, but for the one of that name.
+    Counts are absolute, each dispatcher's for itself, so that repeats are harmless. A dispatcher that sleeps
+    or was not heard yet counts as empty: a limit that was just set, or a partition that was just started, may
+    let in a few too many. `subscriptions(name)` counts the durable subscriptions, but for the one of that
+    name.
     """
 
     def __init__(self, policies: PartitionPolicies, subscriptions: Callable[[str], int]) -> None:
         self._policies = policies
         self._subscriptions = subscriptions
-        self._counts: dict[Session, tuple[int, int]] = {}
+        self._counts: dict[str, tuple[Session, int, int]] = {}
 
     def answers(self, method: str) -> bool:
         """Whether this is the name of a call for `call`."""
@@ -36,26 +37,31 @@ class Attendance:
         elif method == "admit_consumer":
             self._admit(session, **arguments)
         else:
-            self._counts[session] = (arguments["consumers"], arguments["readers"])
+            self._report(session, **arguments)
 
-    def _admit(self, session: Session, consumers: int, readers: int, is_new_reader: bool) -> None:
+    def _report(self, session: Session, dispatcher: str, consumers: int, readers: int) -> None:
+        self._counts[dispatcher] = session, consumers, readers
+
+    def _admit(
+        self, session: Session, dispatcher: str, consumers: int, readers: int, is_new_reader: bool
+    ) -> None:
         limit = self._policies.max_consumers_per_topic
-        of_others = sum(count for other, (count, _) in self._counts.items() if other is not session)
+        of_others = sum(count for other, (_, count, _) in self._counts.items() if other != dispatcher)
         if 0 < limit < of_others + consumers:
             raise ConsumerBusy(
                 f"the topic has {of_others + consumers - 1} consumers, and its policy max_consumers allows "
                 f"{limit}: close one, or raise the policy (setting max_consumers_per_topic)"
             )
         if is_new_reader:
-            self._check_subscriptions(self._subscriptions("") + self._readers(besides=session) + readers)
-        self._counts[session] = (consumers, readers)
+            self._check_subscriptions(self._subscriptions("") + self._readers(besides=dispatcher) + readers)
+        self._report(session, dispatcher, consumers, readers)
 
     def check_new_subscription(self, name: str) -> None:
         """Raise NotAllowedError if the topic may have no further subscription; readers count too."""
         self._check_subscriptions(self._subscriptions(name) + self._readers() + 1)
 
-    def _readers(self, besides: Session | None = None) -> int:
-        return sum(readers for other, (_, readers) in self._counts.items() if other is not besides)
+    def _readers(self, besides: str | None = None) -> int:
+        return sum(readers for other, (_, _, readers) in self._counts.items() if other != besides)
 
     def _check_subscriptions(self, with_new: int) -> None:
         limit = self._policies.max_subscriptions_per_topic
@@ -67,5 +73,5 @@ class Attendance:
             )
 
     def forget(self, session: Session) -> None:
-        """The session ended."""
-        self._counts.pop(session, None)
+        """The session ended; another life of its dispatcher may have been heard already."""
+        self._counts = {name: counts for name, counts in self._counts.items() if counts[0] is not session}

@@ -51,7 +51,7 @@ async def start_dispatcher(
         subscriptions = StoredSubscriptions(request, context, partition)
     else:
         subscriptions = PassingSubscriptions(request, context, partition, is_admitted=not in_force.may_delete)
-    admission = TopicAdmission(settings, partition, subscriptions.served, is_durable=request.durable)
+    admission = TopicAdmission(settings, partition, subscriptions.served, request)
     disks = (context.reader, context.cursor_disk)
     server = DispatcherServer(request, subscriptions, in_force, settings, admission, host, disks=disks)
     try:

@@ -12,6 +12,7 @@ from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.lane.await_within import within
 from pulsar_ray.session.requests import OpenConsumer
+from pulsar_ray.transport.cluster import SubscriptionRequest
 
 REPORT_DEADLINE_S = 2.0
 
@@ -28,13 +29,13 @@ class TopicAdmission:
         settings: DispatchSettings,
         partition: PartitionLink,
         served: Mapping[str, ServedSubscription],
-        *,
-        is_durable: bool,
+        request: SubscriptionRequest,
     ) -> None:
         self._settings = settings
         self._partition = partition
         self._served = served
-        self._is_durable = is_durable
+        self._is_durable = request.durable
+        self._name = request.subscription if request.durable else ""
         self._opening: dict[int, str] = {}
         self._reported: tuple[int, int] | None = None
 
@@ -61,7 +62,11 @@ class TopicAdmission:
         try:
             consumers, readers = self._counts()
             await self._partition.call(
-                "admit_consumer", consumers=consumers, readers=readers, is_new_reader=is_new_reader
+                "admit_consumer",
+                dispatcher=self._name,
+                consumers=consumers,
+                readers=readers,
+                is_new_reader=is_new_reader,
             )
             self._reported = consumers, readers
             yield
@@ -78,10 +83,8 @@ class TopicAdmission:
         if self.is_limited and counts != self._reported:
             with contextlib.suppress(PulsarException, asyncio.TimeoutError):
                 consumers, readers = self._reported = counts
-                call = self._partition.call_once(
-                    "report_consumers", {"consumers": consumers, "readers": readers}
-                )
-                await within(call, REPORT_DEADLINE_S)
+                report = {"dispatcher": self._name, "consumers": consumers, "readers": readers}
+                await within(self._partition.call_once("report_consumers", report), REPORT_DEADLINE_S)
 
     def tick(self) -> None:
         """Let the next report be made whatever the partition was sent before; once a second."""

@@ -23,19 +23,26 @@ class Topic:
         self.attendance = Attendance(self.policies, lambda name: len({*self.durable} - {name}))
         self.dispatchers = [Session(number, f"follower-{number}", 0) for number in (1, 2)]
 
-    def call(self, dispatcher: int, method: str, **arguments: Any) -> None:
-        session = self.dispatchers[dispatcher]
+    def call(self, number: int, method: str, **arguments: Any) -> None:
+        session = self.dispatchers[number]
         asyncio.run(self.attendance.call(session, method, arguments))
 
     def admit(
         self, dispatcher: int, consumers: int, readers: int = 0, *, is_new_reader: bool = False
     ) -> None:
         self.call(
-            dispatcher, "admit_consumer", consumers=consumers, readers=readers, is_new_reader=is_new_reader
+            dispatcher,
+            "admit_consumer",
+            dispatcher=f"s{dispatcher}",
+            consumers=consumers,
+            readers=readers,
+            is_new_reader=is_new_reader,
         )
 
     def report(self, dispatcher: int, consumers: int, readers: int = 0) -> None:
-        self.call(dispatcher, "report_consumers", consumers=consumers, readers=readers)
+        self.call(
+            dispatcher, "report_consumers", dispatcher=f"s{dispatcher}", consumers=consumers, readers=readers
+        )
 
 
 def test_the_consumers_of_all_dispatchers_count() -> None:
@@ -62,6 +69,15 @@ def test_a_dispatcher_that_is_gone_has_no_consumers() -> None:
     with pytest.raises(ConsumerBusy):
         topic.admit(1, 1)
     topic.attendance.forget(topic.dispatchers[0])
+    topic.admit(1, 1)
+
+
+def test_another_life_of_a_dispatcher_takes_its_place() -> None:
+    topic = Topic(max_consumers_per_topic=1)
+    topic.admit(0, 1)
+    former, topic.dispatchers[0] = topic.dispatchers[0], Session(3, "follower-3", 0)
+    topic.report(0, 0)
+    topic.attendance.forget(former)
     topic.admit(1, 1)
 
 
@@ -101,4 +117,4 @@ def test_arguments_that_cannot_be_are_refused() -> None:
     topic = Topic()
     assert not topic.attendance.answers("last_message")
     with pytest.raises(InvalidConfiguration):
-        topic.call(0, "report_consumers", consumers="many", readers=0)
+        topic.call(0, "report_consumers", dispatcher="s", consumers="many", readers=0)
