@@ -9,7 +9,7 @@ import asyncio
 import os
 import queue
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
@@ -147,6 +147,11 @@ class StubActor:
     def _sleeping_server(self) -> SleepingServer | None:
         """The server, once it serves."""
         raise NotImplementedError
+
+    def activity(self) -> Hashable | None:
+        """What changes whenever the actor is used; None while it is busy or does not serve."""
+        server = self._sleeping_server()
+        return None if server is None else server.activity()
 
     def retire(self, *, with_clients: bool, timeout_s: float = _START_TIMEOUT_S) -> Retired | None:
         """Put the actor to sleep if nothing is under way; it ends then."""

@@ -14,7 +14,6 @@ import pickle
 import shutil
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -47,6 +46,7 @@ from pulsar_ray.testing.lossy_tunnel import PERFECT, TunnelFaults
 from pulsar_ray.testing.stub_actor import StubActor, StubDispatcher, StubNonPersistentPartition, StubPartition
 from pulsar_ray.testing.stub_administration import STORE, StubAdministration, finished
 from pulsar_ray.testing.stub_controller import StubController
+from pulsar_ray.testing.stub_passivation import StubPassivation
 from pulsar_ray.testing.stub_tunnel import StubTunnel, TunnelCall
 from pulsar_ray.transport.actor_names import (
     dispatcher_name,
@@ -58,7 +58,6 @@ from pulsar_ray.transport.cluster import AttachReply, PartitionRoute, Subscripti
 from pulsar_ray.transport.retry import until
 
 ATTACH_TIMEOUT_S = 5.0
-RESTLESS_PAUSE_S = 0.02
 
 
 class StubCluster:
@@ -95,16 +94,23 @@ class StubCluster:
         self.administration = StubAdministration(
             self._topics, self.settings, self._call_log, self._end, self._tell_policies
         )
-        self._controller = StubController(
-            self._topics, self._started, self._routes, self._described_asleep, self.administration
-        )
         self._lock = threading.RLock()
         self._actors: dict[str, StubActor] = {}
+        self.passivation = StubPassivation(
+            self._actors, self._lock, lambda name: self._topics.partition(TopicName.parse(name)) is not None
+        )
+        self._controller = StubController(
+            self._topics,
+            self._started,
+            self._routes,
+            self._described_asleep,
+            self.administration,
+            self.passivation,
+        )
         self._policies: dict[str, PolicyUpdate] = {}
         self._kept_down: set[str] = set()
         self._away: dict[str, str] = {}
         self._ended = False
-        self._restless: threading.Thread | None = None
         self._gone: BrokerGone | None = None
         self._told: list[Callable[[PulsarException], None]] = []
         finished(self.administration.logs.catch_up())
@@ -264,6 +270,9 @@ class StubCluster:
         if actor is not None:
             actor.kill()
 
+    def forget(self, address: str) -> None:
+        """Do nothing: names are looked up anew each time."""
+
     def report_silent(self, address: str) -> None:
         """Kill an actor that does not answer, as the controller's probe does.
 
@@ -334,6 +343,7 @@ class StubCluster:
         if actor is not None and not actor.is_dead:
             return actor
         self._check_may_start(address)
+        self.passivation.changed()
         if actor is not None:
             actor.wait_ended()
         if not _is_persistent(row.name):
@@ -453,6 +463,7 @@ class StubCluster:
         names = {row.name for row in rows}
         gone = [address for address in self._actors if topic_of_actor(address) in names]
         actors = [self._actors.pop(address) for address in gone]
+        self.passivation.changed()
         for actor in actors:
             actor.kill()
             actor.wait_ended()
@@ -498,39 +509,8 @@ class StubCluster:
             actor.kill()
 
     def put_to_sleep(self, topic: str, *, with_clients: bool = False) -> bool:
-        """Let the actors of a partition leave that may; True if the partition's own did.
-
-        Those of subscriptions leave first. They start again when they are asked for.
-        """
-        partition = TopicName.parse(topic).full
-        with self._lock:
-            dispatchers = [
-                address
-                for address in self._actors
-                if parse_dispatcher_name(address) and topic_of_actor(address) == partition
-            ]
-            have_left = [self._slept(address, with_clients=with_clients) for address in dispatchers]
-            return all(have_left) and self._slept(partition_name(partition), with_clients=with_clients)
-
-    def keep_putting_to_sleep(self, *, with_clients: bool) -> None:
-        """Let every actor leave from now on, as soon as nothing is under way."""
-
-        def run() -> None:
-            while not self._ended:
-                for address in self.addresses:
-                    if parse_dispatcher_name(address) is None:
-                        self.put_to_sleep(topic_of_actor(address), with_clients=with_clients)
-                time.sleep(RESTLESS_PAUSE_S)
-
-        self._restless = threading.Thread(target=run, name="restless", daemon=True)
-        self._restless.start()
-
-    def _slept(self, address: str, *, with_clients: bool) -> bool:
-        actor = self._actors.get(address)
-        if actor is None or actor.is_dead or actor.retire(with_clients=with_clients) is None:
-            return False
-        del self._actors[address]
-        return True
+        """See StubPassivation.put_to_sleep."""
+        return self.passivation.put_to_sleep(topic, with_clients=with_clients)
 
     def allow(self, address: str) -> None:
         """An actor that was kept down may start again."""
@@ -566,8 +546,7 @@ class StubCluster:
         """End all actors, in order or by killing them; the directory can be served again."""
         with self._lock:
             self._ended = True
-        if self._restless is not None:
-            self._restless.join()
+        self.passivation.end()
         for kind in (StubDispatcher, StubNonPersistentPartition, StubPartition):
             for actor in list(self._actors.values()):
                 if isinstance(actor, kind):

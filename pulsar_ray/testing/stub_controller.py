@@ -12,6 +12,7 @@ from pulsar_ray.errors import TopicNotFound
 from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.testing.stub_administration import STORE, StubAdministration, finished
+from pulsar_ray.testing.stub_passivation import StubPassivation
 from pulsar_ray.transport.cluster import PartitionRoute
 
 
@@ -28,6 +29,7 @@ class StubController:
         routes: Callable[[list[PartitionRow]], list[PartitionRoute]],
         describe_sleeping: Callable[[PartitionRow], dict[str, Any] | None],
         administration: StubAdministration,
+        passivation: StubPassivation,
     ) -> None:
         self._topics = topics
         self._start = start
@@ -35,6 +37,7 @@ class StubController:
         self._describe_sleeping = describe_sleeping
         self._administration = administration
         self._calls = administration.calls
+        self._passivation = passivation
 
     def create_topic(self, topic: str, partitions: int) -> None:
         """As Controller.create_topic."""
@@ -56,6 +59,10 @@ class StubController:
         if row is None:
             raise TopicNotFound(f"the topic {topic} does not exist")
         return self._describe_sleeping(row)
+
+    def await_wake(self, client_id: str, addresses: list[str], timeout_s: float) -> list[str]:
+        """As Controller.await_wake."""
+        return self._passivation.await_wake(client_id, addresses, timeout_s)
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         """As Controller.add_partitions."""

@@ -51,6 +51,11 @@ class ActorAttacher:
             attached = self._ask()
         return attached
 
+    def expect_moved(self) -> None:
+        """Have the next attempt find the actor first: it has left."""
+        self._has_moved = True
+        self._cluster.forget(self.address)
+
     def _ask(self) -> AttachReply:
         try:
             return self._cluster.attach(

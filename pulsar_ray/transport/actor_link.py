@@ -4,6 +4,9 @@ It attaches, carries packets, notices a loss, attaches again, and notifies its e
 
 Endpoints (producers, consumers, followers of this process at that actor) share the link. It never gives up by
 itself: each waiting caller has a deadline of its own.
+
+An actor that nobody used may go to sleep. Its links are parked then: they cost no thread and no ping, and
+attach again when an endpoint needs the actor, which starts it.
 """
 
 from __future__ import annotations
@@ -63,6 +66,7 @@ class ActorLink:
         *,
         pushes: bool,
         loop: asyncio.AbstractEventLoop | None = None,
+        on_parked: Callable[[ActorLink], None] | None = None,
     ) -> None:
         self._cluster = cluster
         self._attaching = ActorAttacher(cluster, address, find_address, client_id, transport)
@@ -82,6 +86,11 @@ class ActorLink:
         self._connection: Connection | None = None
         self._is_attaching = False
         self._is_losing = False
+        self._left_asleep: Connection | None = None
+        """The carrier over which the actor has notified that it goes to sleep."""
+        self._on_parked = on_parked
+        self.is_asleep = False
+        """Whether the actor left because nobody used it, and no attempt to attach since then has ended."""
         self._closed = False
         self._is_over = False
         """Closed, and every waiting caller was given the reason."""
@@ -106,6 +115,11 @@ class ActorLink:
     def is_attached(self) -> bool:
         """True while a carrier stands."""
         return self._connection is not None
+
+    @property
+    def is_parked(self) -> bool:
+        """True while the actor is asleep and nothing here has needed it since."""
+        return self.is_asleep and not (self._is_attaching or self._closed)
 
     def ensure_attached(self, deadline: float) -> AttachReply:
         """Wait until attached; raises what attaching met last once `deadline` (time.monotonic) has passed."""
@@ -152,6 +166,11 @@ class ActorLink:
         with self._state:
             if self._connection is None:
                 self._start_attaching()
+
+    def wake(self) -> None:
+        """Attach again if the link is parked; an endpoint calls it once it has something for the actor."""
+        if self.is_asleep:
+            self.begin_attaching()
 
     def add_endpoint(self, endpoint_id: int, endpoint: Endpoint) -> None:
         """Give packets for this id to `endpoint` from now on.
@@ -299,6 +318,8 @@ class ActorLink:
             if isinstance(request, ANSWERS):
                 self._replies.answered(request)
             elif type(request) is MovedNotice:
+                if request.is_asleep:
+                    self._left_asleep = connection
                 raise SessionLost(f"the actor moved: {request.reason}")
             elif type(request) is not Pong:
                 # Packets that actors send of their own accord begin with the endpoint's id; a follower has
@@ -335,9 +356,29 @@ class ActorLink:
         finally:
             with self._state:
                 self._is_losing = False
-                if self._endpoints:
+                if connection is self._left_asleep:
+                    self._park()
+                elif self._endpoints:
                     # Nobody else uses the link just now; it must not keep the actor from sleeping.
                     self._start_attaching()
+        if self.is_asleep:
+            self._parked()
+
+    def _park(self) -> None:
+        """Attach no more by itself; called with the state lock held."""
+        self._attaching.expect_moved()
+        self._left_asleep = None
+        self.last_error = None
+        self.is_asleep = True
+        # Who waits for the link to be attached needs the actor.
+        self._state.notify_all()
+
+    def _parked(self) -> None:
+        """Go on if an endpoint needs the actor: behind `_park` each one notices itself what comes later."""
+        if any(endpoint.needs_actor for endpoint in list(self._endpoints.values())):
+            self.begin_attaching()
+        elif self._on_parked is not None:
+            self._on_parked(self)
 
     def _start_attaching(self) -> None:
         """Start an attempt to attach, unless one runs; called with the state lock held."""
@@ -361,6 +402,7 @@ class ActorLink:
             except Exception as error:
                 self.last_error = UnknownError(f"attaching failed: {error!r}")
                 logger.exception("attaching to %s failed", self.address)
+            self.is_asleep = False
             if isinstance(self.last_error, (SubscriptionNotFound, TopicNotFound)):
                 # Deleted, and nothing of this link will come back.
                 for endpoint in list(self._endpoints.values()):
@@ -398,7 +440,7 @@ class ActorLink:
                 return
             self.attached = attached
             self._connection = connection
-            self._is_attaching = False
+            self._is_attaching = self.is_asleep = False
             self.last_error = None
             endpoints = list(self._endpoints.values())
             self._state.notify_all()
@@ -433,6 +475,7 @@ class ActorLink:
     def _drop(self) -> None:
         with self._state:
             self._closed = True
+            self.is_asleep = False
             connection, self._connection = self._connection, None
             self._state.notify_all()
         if connection is not None:

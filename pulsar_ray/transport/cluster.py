@@ -130,6 +130,10 @@ class Cluster(Protocol):
 
     def dispatcher_gone(self, address: str) -> None: ...
 
+    def forget(self, address: str) -> None:
+        """Look an actor's name up again next time: the actor has left it."""
+        ...
+
     def report_silent(self, address: str) -> None: ...
 
     def end_calls(self, wait_s: float) -> None:

@@ -22,6 +22,13 @@ class Endpoint(Protocol):
     def awaits_packets(self) -> bool:
         """Whether a packet may come for this endpoint before anything else is sent."""
 
+    @property
+    def needs_actor(self) -> bool:
+        """Whether something waits here for the actor, so that an actor asleep has to be woken for it.
+
+        What comes to wait later calls the link's `wake`.
+        """
+
     def reopen(self, attached: AttachReply) -> None:
         """A new attachment stands: open again and resend what is pending."""
 

@@ -64,7 +64,7 @@ class Broker:
             seed=self._seed,
         )
         if self.transport == "sleepy":
-            cluster.keep_putting_to_sleep(with_clients=True)
+            cluster.passivation.keep_putting_to_sleep(with_clients=True)
         return cluster
 
     def client(self, **arguments: Any) -> Client:

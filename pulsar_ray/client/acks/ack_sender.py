@@ -85,9 +85,14 @@ class AckSender:
         self.flush()
 
     def flush(self) -> None:
-        """Send the gathered acknowledgments; while detached they gather until the consumer is open again."""
+        """Send the gathered acknowledgments; while detached they gather until the consumer is open again.
+
+        A dispatcher that sleeps is woken for them.
+        """
         if self._requests.is_open:
             self.send(at_once=False)
+        elif self.acks.count:
+            self._requests.link.wake()
 
     def acknowledge_durably(self, deadline: float) -> None:
         """Send the gathered acknowledgments and wait until the dispatcher has made them durable.

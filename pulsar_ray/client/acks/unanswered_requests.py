@@ -97,9 +97,14 @@ class UnansweredRequests:
         return request
 
     def add(self, request: PendingRequest) -> None:
-        """Keep a request, for `send`, or for `send_all` after the next re-attach."""
+        """Keep a request, for `send`, or for `send_all` after the next re-attach.
+
+        A dispatcher that sleeps is woken for it.
+        """
         with self._lock:
             self._unanswered[request] = None
+        if not self.is_open:
+            self.link.wake()
 
     def send(self, request: PendingRequest, behind: Sequence[Buffer] = ()) -> None:
         """Send a kept request, and the packets `behind` it in the same write.

@@ -70,6 +70,7 @@ class DispatcherSession:
         self._lock = lock
         self._attached: AttachReply | None = None
         self._is_opening = False
+        self._was_open = False
         self._pending_close = PendingClose()
         self._one_leaves = threading.Lock()
         self._has_left = False
@@ -139,7 +140,20 @@ class DispatcherSession:
     def on_detached(self) -> None:
         """Send nothing until the session is open again; delivered messages stay in the queue."""
         with self._lock:
+            self._was_open = self._requests.is_open
             self._requests.is_open = False
+
+    @property
+    def needs_actor(self) -> bool:
+        """Whether the dispatcher has not answered something, or went to sleep before the session was open.
+
+        Messages may be stored in the latter case.
+        """
+        return not self._was_open or self._has_to_send
+
+    @property
+    def _has_to_send(self) -> bool:
+        return bool(self._ack_sender.acks.count or self._requests.unanswered())
 
     def is_of(self, directory: str | None) -> bool:
         """Whether it was open on the partition of this directory.
@@ -183,7 +197,7 @@ class DispatcherSession:
         partition is away: what was acknowledged last may come again.
         """
         link = self._requests.link
-        had_to_send = bool(self._ack_sender.acks.count or self._requests.unanswered())
+        had_to_send = self._has_to_send
         try:
             # Another partition's refusal may have ended the consumer: this session is open all the same.
             if not (self.is_gone() or isinstance(why_ended, ForkedClient)):
@@ -208,10 +222,17 @@ class DispatcherSession:
         just opened it.
         """
         with self._one_leaves:
-            if not self._has_left:
+            if not (self._has_left or self._leaves_asleep()):
                 self._ack_sender.send(at_once=True)
                 self._leave(deadline)
-                self._has_left = True
+            self._has_left = True
+
+    def _leaves_asleep(self) -> bool:
+        """Leave a dispatcher that sleeps, if it has taken all that was acknowledged.
+
+        Its successor waits for this consumer, which its log knows, for the grace period at most.
+        """
+        return not self._has_to_send and self._pending_close.leave_asleep(self._requests.link)
 
     def _leave(self, deadline: float) -> None:
         while not (self.is_gone() or self._pending_close.is_confirmed()):

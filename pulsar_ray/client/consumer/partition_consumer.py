@@ -90,8 +90,8 @@ class PartitionConsumer:
 
     @property
     def is_connected(self) -> bool:
-        """True while open at the dispatcher."""
-        return self.requests.is_open
+        """True while open at the dispatcher, and while that sleeps."""
+        return self.requests.is_open or (self.link.is_asleep and not self.session.is_gone())
 
     # --- the session ------------------------------------------------------------------------------
 

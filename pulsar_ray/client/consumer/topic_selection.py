@@ -45,7 +45,7 @@ class _OneTopic:
         self.may_change = False
 
     def routes(self, links: ActorLinks, deadline: float, *, create: bool) -> list[PartitionRoute]:
-        found = links.resolve(self._topic, deadline, create=create)
+        found = _found(links, self._topic, deadline, create=create)
         self.may_change = not self._topic.is_partition and found[0].partition >= 0
         return found
 
@@ -63,7 +63,7 @@ class _ListedTopics:
         found: dict[str, PartitionRoute] = {}
         for topic in self._topics:
             try:
-                routes = links.resolve(topic, deadline, create=create)
+                routes = _found(links, topic, deadline, create=create)
             except TopicNotFound:
                 if create:
                     # Without its namespace it could not appear either, which is an error.
@@ -90,6 +90,11 @@ class _MatchingTopics:
             if self._pattern.matches(topic)
             for name, index in _partitions(topic, partitions)
         ]
+
+
+def _found(links: ActorLinks, name: TopicName, deadline: float, *, create: bool) -> list[PartitionRoute]:
+    """A look for topics that come and go wakes none of those that sleep."""
+    return links.resolve(name, deadline) if create else links.partitions(name, deadline)
 
 
 def _partitions(topic: str, count: int) -> list[tuple[str, int]]:

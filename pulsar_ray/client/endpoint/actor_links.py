@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from pulsar_ray.client.endpoint.cluster_connection import ClusterConnection
+from pulsar_ray.client.endpoint.wake_poll import WakePoll
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.enums import InitialPosition, SubscriptionMode
@@ -32,6 +33,7 @@ class ActorLinks:
         self._client_id = secrets.token_hex(8)
         self._lock = threading.Lock()
         self._by_address: dict[str, ActorLink] = {}
+        self._wake_poll = WakePoll(lambda: connection.cluster, self._client_id)
         self.loop: asyncio.AbstractEventLoop | None = None
         """The loop that later links live on; None for threads."""
         connection.when_gone(self._end)
@@ -42,6 +44,7 @@ class ActorLinks:
     def forked(self) -> None:
         """Silence all links in a forked child."""
         self._lock = threading.Lock()
+        self._wake_poll.forked()
         for link in self:
             link.forked()
 
@@ -64,6 +67,15 @@ class ActorLinks:
     def all_routes(self, name: TopicName, deadline: float, *, create: bool = True) -> list[PartitionRoute]:
         """List the partitions as `resolve`, also if all are away."""
         return self._connection.cluster.resolve(name.full, create=create, timeout_s=_left(deadline))
+
+    def partitions(self, name: TopicName, deadline: float) -> list[PartitionRoute]:
+        """List the partitions that a topic has as `all_routes`; none is started.
+
+        Raises TopicNotFound, WrongNode if all of them are away.
+        """
+        routes = self._connection.cluster.partitions(name.full, _left(deadline))
+        check_any_there(routes)
+        return routes
 
     def topics(self, namespace: str, deadline: float) -> list[tuple[str, int]]:
         """List (full name, partitions or 0) of a namespace's topics.
@@ -135,6 +147,8 @@ class ActorLinks:
                     self._transport,
                     pushes=pushes,
                     loop=self.loop,
+                    # A consumer waits for what others publish; a producer knows itself when it publishes.
+                    on_parked=self._wake_poll.add if pushes else None,
                 )
                 self._by_address[address] = link
             return link

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pulsar_ray.client.endpoint.endpoint_link import EndpointLink
 from pulsar_ray.session.requests import CloseEndpoint
 
 
@@ -37,6 +38,18 @@ class PendingClose:
         finally:
             with self._lock:
                 self._opens_sent += may_open
+
+    def leave_asleep(self, link: EndpointLink) -> bool:
+        """Close without a request if the actor sleeps: the session, and all that was open in it, is no more.
+
+        False if the link is not parked: then the close has to be requested.
+        """
+        with self._lock:
+            # A link is not parked any more when it has endpoints opened again: those find this.
+            if self._opens_begun != self._opens_sent or not link.is_parked:
+                return False
+            self._has_left = True
+            return True
 
     def close_request(self, request_id: int, endpoint_id: int) -> CloseEndpoint:
         """Build the request to close, which is sent at once."""

@@ -136,13 +136,18 @@ class PartitionProducer:
 
     @property
     def is_connected(self) -> bool:
-        """True while open at the partition."""
-        return self.queue.is_open
+        """True while open at the partition, and while that sleeps."""
+        return self.queue.is_open or (self.link.is_asleep and self.queue.error is None)
 
     @property
     def awaits_packets(self) -> bool:
         """Whether a receipt or refusal is to come."""
         return self.queue.unconfirmed.messages > 0
+
+    @property
+    def needs_actor(self) -> bool:
+        """Whether messages wait for the partition."""
+        return self.queue.has_pending
 
     @property
     def takes_keyless(self) -> bool:
@@ -196,10 +201,14 @@ class PartitionProducer:
         """
         if self.queue.error is not None:
             return
+        closing = None
         try:
             self.flush(deadline)
         finally:
             self.fail(AlreadyClosed("the producer is closed"))
-            closing = ClosingEndpoint(self.link, self.producer_id, self._pending_close)
-        if not closing.wait(deadline):
+            if self._pending_close.leave_asleep(self.link):
+                self.link.remove_endpoint(self.producer_id)
+            else:
+                closing = ClosingEndpoint(self.link, self.producer_id, self._pending_close)
+        if closing is not None and not closing.wait(deadline):
             raise Timeout("close: the partition did not answer in time; the name may still be taken")

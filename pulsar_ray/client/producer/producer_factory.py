@@ -82,7 +82,7 @@ class ProducerFactory:
             return
 
         def find() -> list[PartitionRoute]:
-            return self._links.resolve(name, self._links.deadline(), create=False)
+            return self._links.partitions(name, self._links.deadline())
 
         def open_one(route: PartitionRoute) -> PartitionProducer:
             return self._open_one(route, options, self._links.deadline())

@@ -181,6 +181,7 @@ class SendQueue:
         """Write nothing before `resume`: the carrier is gone."""
         with self._state:
             self.is_open = False
+            self._carrier = None
             self._closed_at_s = time.monotonic()
             self._sure_room = 0
             self.unconfirmed.resend()
@@ -222,12 +223,18 @@ class SendQueue:
         return self._link.absence or self._absent_since_opening
 
     @property
+    def has_pending(self) -> bool:
+        """Whether messages wait here that the partition has not confirmed."""
+        with self._state:
+            return bool(self.unconfirmed) or self._gathered() > 0
+
+    @property
     def takes_keyless(self) -> bool:
         """Whether messages that may go to any partition should come here.
 
         They should not while it is away, or silent.
         """
-        if self.is_open:
+        if self.is_open or self._link.is_parked:
             return True
         return self.absence is None and time.monotonic() - self._closed_at_s < PATIENCE_S
 
@@ -413,8 +420,14 @@ class SendQueue:
         self._sure_room = max(1, self.room_left) if self.is_open else 1
 
     def _check_there(self) -> None:
-        if not self.is_open and (absence := self.absence) is not None:
+        """Wake the partition if it sleeps. Raises WrongNode if it is known to be away."""
+        if self.is_open:
+            return
+        if (absence := self.absence) is not None:
             raise absence.again()
+        if self._link.is_parked:
+            self._closed_at_s = time.monotonic()
+            self._link.wake()
 
     @property
     def room_left(self) -> int:

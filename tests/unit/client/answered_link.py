@@ -19,6 +19,8 @@ class AnsweredLink:
         self.attached: Any = None
         self.timers = self
         self.endpoints: dict[int, Any] = {}
+        self.is_parked = False
+        self.is_woken = False
         self.asked: list[tuple[Request, Reply]] = []
         self.delayed: list[Callable[[], None]] = []
         self.awaited: list[Any] = []
@@ -27,6 +29,13 @@ class AnsweredLink:
 
     def ensure_attached(self, _deadline: float) -> None:
         """It is."""
+
+    @property
+    def is_asleep(self) -> bool:
+        return self.is_parked
+
+    def wake(self) -> None:
+        self.is_woken = self.is_woken or self.is_parked
 
     def add_endpoint(self, endpoint_id: int, endpoint: Any) -> None:
         self.endpoints[endpoint_id] = endpoint

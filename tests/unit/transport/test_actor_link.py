@@ -25,6 +25,7 @@ from pulsar_ray.session.requests import (
     Call,
     Done,
     Failed,
+    MovedNotice,
     Pong,
     Request,
     decode_request,
@@ -95,6 +96,10 @@ class Actor:
         self.may_attach = threading.Event()
         self.may_attach.set()
         self.connections: list[StubConnection] = []
+        self.forgotten: list[str] = []
+
+    def forget(self, address: str) -> None:
+        self.forgotten.append(address)
 
     def attach(
         self, _address: str, _client_id: str, *, want_tcp: bool, attempt: int, timeout_s: float
@@ -121,6 +126,7 @@ class Endpoint:
     """Notes what its link tells it."""
 
     awaits_packets = False
+    needs_actor = False
 
     def __init__(self) -> None:
         self.told: list[Any] = []
@@ -141,7 +147,7 @@ class Endpoint:
         self.told.append(list(rows))
 
 
-MakeLink = Callable[[Actor], ActorLink]
+MakeLink = Callable[..., ActorLink]
 
 
 @pytest.fixture
@@ -149,10 +155,10 @@ def link_to(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeLink]:
     links: list[ActorLink] = []
     monkeypatch.setattr(actor_link, "FIRST_BACKOFF_S", 0.001)
 
-    def make(actor: Actor) -> ActorLink:
+    def make(actor: Actor, **named: Any) -> ActorLink:
         monkeypatch.setattr(actor_link, "open_connection", actor.open)
         cluster = cast(Cluster, actor)
-        links.append(ActorLink(cluster, "a", lambda: "a", "me", "ray", pushes=True))
+        links.append(ActorLink(cluster, "a", lambda: "a", "me", "ray", pushes=True, **named))
         return links[-1]
 
     yield make
@@ -344,3 +350,92 @@ def test_an_answer_that_does_not_come_is_a_timeout(link_to: MakeLink) -> None:
     link = link_to(Actor())
     with pytest.raises(Timeout, match="did not answer"):
         link.request(lambda rid: Call(rid, 0, "m", {}), deadline(0.05))
+
+
+def parked_link(link_to: MakeLink, actor: Actor, **named: Any) -> tuple[ActorLink, Endpoint]:
+    """A link whose actor has gone to sleep, and an endpoint that does not need it."""
+    link = link_to(actor, **named)
+    endpoint = Endpoint()
+    link.add_endpoint(7, endpoint)
+    link.ensure_attached(deadline())
+    wait_until(lambda: endpoint.told)
+    with pytest.raises(SessionLost):
+        actor.connection.receive(MovedNotice("nobody used it", is_asleep=True))
+    actor.connection.lose()
+    return link, endpoint
+
+
+def test_a_link_is_parked_while_nothing_needs_its_actor(link_to: MakeLink) -> None:
+    actor = Actor()
+    parked: list[ActorLink] = []
+    link, endpoint = parked_link(link_to, actor, on_parked=parked.append)
+    assert link.is_parked
+    assert link.is_asleep
+    assert parked == [link]
+    assert endpoint.told == [("reopen", 1), "detached"]
+    assert actor.attachments == 1
+    assert actor.forgotten == ["a"], "the next actor of the name has another handle"
+    link.wake()
+    wait_until(lambda: ("reopen", 2) in endpoint.told)
+    assert [link.is_parked, link.is_asleep] == [False, False]
+    link.wake()
+    assert actor.attachments == 2
+
+
+def test_an_endpoint_that_needs_the_actor_wakes_it_at_once(link_to: MakeLink) -> None:
+    actor = Actor()
+    link = link_to(actor, on_parked=lambda _: pytest.fail("parked"))
+    endpoint = Endpoint()
+    endpoint.needs_actor = True
+    link.add_endpoint(7, endpoint)
+    link.ensure_attached(deadline())
+    with pytest.raises(SessionLost):
+        actor.connection.receive(MovedNotice("nobody used it", is_asleep=True))
+    actor.connection.lose()
+    wait_until(lambda: ("reopen", 2) in endpoint.told)
+
+
+def test_a_caller_that_waits_while_the_actor_falls_asleep_wakes_it(link_to: MakeLink) -> None:
+    actor = Actor()
+    link = link_to(actor)
+    link.ensure_attached(deadline())
+    asking, outcome = in_thread(lambda: ask(link))
+    wait_until(lambda: actor.connection.sent)
+    with pytest.raises(SessionLost):
+        actor.connection.receive(MovedNotice("nobody used it", is_asleep=True))
+    actor.connection.lose()
+    wait_until(lambda: len(actor.connections) == 2 and actor.connection.sent)
+    actor.connection.receive(Done(actor.connection.sent[0].request_id, "answer"))
+    asking.join(DEADLINE_S)
+    assert outcome == ["answer"]
+
+
+def test_a_link_that_cannot_wake_its_actor_is_not_connected(link_to: MakeLink) -> None:
+    actor = Actor()
+    link, _ = parked_link(link_to, actor)
+    actor.refusals = [NotConnected("starting"), NotConnected("starting")]
+    actor.may_attach.clear()
+    link.wake()
+    assert link.is_asleep
+    assert not link.is_parked
+    actor.may_attach.set()
+    link.ensure_attached(deadline())
+    assert not link.is_asleep
+
+
+def test_a_closed_link_is_neither_parked_nor_asleep(link_to: MakeLink) -> None:
+    link, _ = parked_link(link_to, Actor())
+    link.close()
+    assert [link.is_parked, link.is_asleep] == [False, False]
+    link.wake()
+    with pytest.raises(AlreadyClosed):
+        link.ensure_attached(deadline())
+
+
+def test_a_link_without_endpoints_attaches_to_an_actor_that_moved_only_when_asked(link_to: MakeLink) -> None:
+    actor = Actor()
+    link = link_to(actor)
+    link.ensure_attached(deadline())
+    actor.connection.lose()
+    assert not link._is_attaching
+    assert link.ensure_attached(deadline()).attachment == 2

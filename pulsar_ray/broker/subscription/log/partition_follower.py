@@ -19,6 +19,8 @@ class PartitionFollower:
 
     awaits_packets = True
     """The partition sends packets of its own accord."""
+    needs_actor = True
+    """A dispatcher that runs follows its partition."""
 
     def __init__(self, partition: PartitionLink, on_advanced: Callable[[Advanced], None]) -> None:
         self._partition = partition

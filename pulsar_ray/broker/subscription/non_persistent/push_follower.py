@@ -25,6 +25,8 @@ class PushFollower:
 
     awaits_packets = True
     """The partition sends packets of its own accord."""
+    needs_actor = True
+    """A dispatcher that runs follows its partition."""
 
     def __init__(
         self,

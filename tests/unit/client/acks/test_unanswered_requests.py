@@ -124,3 +124,11 @@ def test_threads_that_submit_while_others_repeat_lose_no_request() -> None:
     for _, reply in list(link.asked):
         reply("done", None)
     assert not requests.unanswered()
+
+
+def test_a_request_wakes_a_dispatcher_that_sleeps() -> None:
+    link, requests = opened()
+    link.is_parked = True
+    requests.is_open = False
+    requests.submit(close)
+    assert link.is_woken

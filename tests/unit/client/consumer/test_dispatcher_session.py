@@ -225,3 +225,35 @@ def test_an_abandoned_one_says_nothing_more() -> None:
 def test_it_is_of_the_partition_it_was_open_on(directory: str | None, expected: bool) -> None:
     _, consumer = opened()
     assert consumer.session.is_of(directory) is expected
+
+
+def parked() -> tuple[AnsweredLink, Consumer]:
+    """A consumer whose dispatcher has gone to sleep."""
+    link, consumer = opened()
+    consumer.session.on_detached()
+    link.is_parked = True
+    return link, consumer
+
+
+def test_a_consumer_that_has_nothing_to_send_needs_no_dispatcher() -> None:
+    link, consumer = parked()
+    assert not consumer.session.needs_actor
+    consumer.session.close(0.0, None)
+    assert [bool(link.asked), bool(link.endpoints), link.is_woken] == [False] * 3
+    consumer.session.reopen(OTHER_DISPATCHER)
+    assert not link.asked, "an attachment that comes now opens it no more"
+
+
+def test_acknowledgments_need_the_dispatcher() -> None:
+    link, consumer = parked()
+    consumer.ack_sender.acks.add(3, 5)
+    assert consumer.session.needs_actor
+    consumer.ack_sender.flush()
+    assert link.is_woken
+
+
+def test_a_dispatcher_that_slept_before_it_had_opened_the_consumer_is_needed() -> None:
+    _, consumer = parked()
+    consumer.session.reopen(OTHER_DISPATCHER)
+    consumer.session.on_detached()
+    assert consumer.session.needs_actor

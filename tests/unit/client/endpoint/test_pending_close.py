@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pulsar_ray.client.endpoint.pending_close import PendingClose
+from tests.unit.client.producer.publishing_link import PublishingLink
 
 
 def opened(pending_close: PendingClose) -> bool:
@@ -53,3 +54,21 @@ def test_what_was_refused_counts_for_nothing() -> None:
     assert pending_close.is_confirmed()
     assert not opened(pending_close)
     assert pending_close.is_confirmed()
+
+
+def test_asleep_it_leaves_without_a_word() -> None:
+    link = PublishingLink()
+    link.is_parked = True
+    pending_close = PendingClose()
+    assert opened(pending_close)
+    assert pending_close.leave_asleep(link)
+    assert not opened(pending_close)
+
+
+def test_it_does_not_leave_in_silence_where_it_is_or_may_come_to_be_open() -> None:
+    link = PublishingLink()
+    pending_close = PendingClose()
+    assert not pending_close.leave_asleep(link)
+    link.is_parked = True
+    with pending_close.opening():
+        assert not pending_close.leave_asleep(link)

@@ -56,6 +56,7 @@ class PublishingLink:
         self.answer: Callable[[Request], Any] | None = None
         self.before_send: Callable[[], None] = lambda: None
         self.begins_to_attach = 0
+        self.is_parked = False
 
     @property
     def is_attached(self) -> bool:
@@ -71,6 +72,15 @@ class PublishingLink:
 
     def begin_attaching(self) -> None:
         self.begins_to_attach += 1
+
+    @property
+    def is_asleep(self) -> bool:
+        return self.is_parked
+
+    def wake(self) -> None:
+        if self.is_parked:
+            self.is_parked = False
+            self.begin_attaching()
 
     def add_endpoint(self, endpoint_id: int, endpoint: Endpoint) -> None:
         self.endpoints[endpoint_id] = endpoint

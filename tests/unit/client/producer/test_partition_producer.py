@@ -23,7 +23,7 @@ from pulsar_ray.errors import (
 )
 from pulsar_ray.session.requests import CloseEndpoint, OpenProducer, PublishFailed, Request
 from pulsar_ray.transport.cluster import PartitionRoute
-from tests.unit.client.producer.publishing_link import PublishingLink, opened, receipts
+from tests.unit.client.producer.publishing_link import ATTACHED, PublishingLink, opened, receipts
 
 ID = 7
 ROUTE = PartitionRoute("persistent://public/default/t", 0, "actor")
@@ -305,3 +305,41 @@ def test_a_producer_reopened_while_it_was_opened_elsewhere_writes_only_on_the_ca
     assert not producer.is_connected
     third(opened(), None)
     assert [carrier for carrier, _ in link.written] == ["first", "third"]
+
+
+def parked_producer(**options: Any) -> tuple[PublishingLink, PartitionProducer]:
+    link, producer = open_producer(**options)
+    link.carrier, link.is_parked = None, True
+    producer.on_detached()
+    return link, producer
+
+
+@pytest.mark.parametrize("batching", [False, True])
+def test_a_message_wakes_the_partition_that_sleeps(batching: bool) -> None:
+    link, producer = parked_producer(batching_enabled=batching)
+    assert not producer.needs_actor
+    assert producer.is_connected
+    assert producer.takes_keyless
+    producer.queue.enqueue(b"x", None)
+    needs = producer.needs_actor
+    assert (needs, link.begins_to_attach) == (True, 1)
+    producer.queue.enqueue(b"y", None)
+    assert link.begins_to_attach == 1
+
+
+def test_a_look_at_the_size_and_a_whole_block_wake_too() -> None:
+    link, producer = parked_producer()
+    producer.queue.check_size(10)
+    assert link.begins_to_attach == 1
+    link, producer = parked_producer()
+    producer.queue.add_block(lambda *_: [b""], entries=1, messages=1, size=1, done=lambda *_: None)
+    assert link.begins_to_attach == 1
+
+
+def test_closing_a_producer_whose_partition_sleeps_asks_nobody() -> None:
+    link, producer = parked_producer()
+    producer.close(0.0)
+    assert [len(link.asked), len(link.endpoints), link.begins_to_attach] == [0, 0, 0]
+    assert not producer.is_connected
+    producer.reopen(ATTACHED)
+    assert not link.asked, "an attachment that comes now opens it no more"

@@ -1,0 +1,88 @@
+"""Attaches parked consumers of a client again, once their partitions are in use."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException
+from pulsar_ray.lane.io_thread import IoThread
+from pulsar_ray.transport.actor_link import ActorLink
+from pulsar_ray.transport.cluster import Cluster
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 30.0
+"""How long the controller keeps one call waiting."""
+ANSWER_S = 15.0
+"""How long the answer may take beyond that."""
+GATHER_S = 0.1
+"""How long links that are parked one after the other gather for one call."""
+PAUSE_S = 1.0
+"""How long to wait before the next call after one that failed."""
+
+
+class WakePoll:
+    """Keeps one call of the controller waiting while any link is parked, in a thread of its own. Thread-safe.
+
+    The controller answers the dispatchers whose partitions are in use, so that nothing is missed between two
+    calls, or while the controller restarts. `client_id` is by which it knows the client's newest call, and
+    answers the one before.
+    """
+
+    def __init__(self, cluster: Callable[[], Cluster], client_id: str) -> None:
+        self._cluster = cluster
+        self._client_id = client_id
+        self._start_empty()
+
+    def _start_empty(self) -> None:
+        self._lock = threading.Lock()
+        self._parked: set[ActorLink] = set()
+        self._is_due = False
+        self._calls = 0
+
+    def forked(self) -> None:
+        """Wait for nothing in a forked child, which has neither the thread nor the links."""
+        self._start_empty()
+
+    def add(self, link: ActorLink) -> None:
+        """Wait for a link that was parked, until it attaches or has no endpoints any more."""
+        with self._lock:
+            self._parked.add(link)
+            if self._is_due:
+                return
+            self._is_due = True
+        IoThread.get().call_later(GATHER_S, self._start_call)
+
+    def _start_call(self) -> None:
+        """Have a new thread take the place of the one that waits, whose call knows too few links."""
+        with self._lock:
+            self._is_due = False
+            self._calls += 1
+            number = self._calls
+        threading.Thread(target=self._run, args=(number,), name="pulsar-ray-wake", daemon=True).start()
+
+    def _run(self, number: int) -> None:
+        while parked := self._still_parked(number):
+            try:
+                woken = self._cluster().controller(
+                    "await_wake", self._client_id, list(parked), POLL_S, timeout_s=POLL_S + ANSWER_S
+                )
+            except (AlreadyClosed, ForkedClient):
+                return
+            except PulsarException as error:
+                logger.debug("waiting for sleeping topics failed: %s", error)
+                time.sleep(PAUSE_S)
+                continue
+            for address in woken:
+                parked[address].wake()
+
+    def _still_parked(self, number: int) -> dict[str, ActorLink]:
+        """The links to wait for, by address; none if a newer call waits."""
+        with self._lock:
+            if number != self._calls:
+                return {}
+            self._parked = {link for link in self._parked if link.is_parked and link.has_endpoints}
+            return {link.address: link for link in self._parked}

@@ -1,0 +1,128 @@
+"""Actors of a stub cluster that leave while nobody uses them, and clients that wait for them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, MutableMapping
+
+from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.testing.stub_actor import StubActor
+from pulsar_ray.transport.actor_names import parse_dispatcher_name, partition_name, topic_of_actor
+
+RESTLESS_PAUSE_S = 0.01
+SIGNAL_S = 5.0
+"""Time in which parked clients attach after a signal."""
+
+
+class StubPassivation:
+    """As the controller's Passivation. `lock` is held around all that starts or ends `actors`.
+
+    `is_topic` tells whether there is a partition of a name.
+    """
+
+    def __init__(
+        self,
+        actors: MutableMapping[str, StubActor],
+        lock: threading.RLock,
+        is_topic: Callable[[str], bool],
+    ) -> None:
+        self._actors = actors
+        self._lock = lock
+        self._is_topic = is_topic
+        self._changed = threading.Condition(lock)
+        self._calls: dict[str, object] = {}
+        self._left_alone: dict[str, float] = {}
+        self._restless: threading.Thread | None = None
+        self._has_ended = False
+
+    # --- leaving --------------------------------------------------------------------------------------------
+
+    def put_to_sleep(self, topic: str, *, with_clients: bool = False) -> bool:
+        """Let the actors of a partition leave that may; True if the partition's own did.
+
+        Those of subscriptions leave first. They start again when they are asked for.
+        """
+        partition = TopicName.parse(topic).full
+        with self._lock:
+            has_slept = not self._is_awaited(partition) and self._group_slept(partition, with_clients)
+            if has_slept:
+                for address in [each for each in self._left_alone if topic_of_actor(each) == partition]:
+                    del self._left_alone[address]
+            # Clients of dispatchers that left without their partition come back.
+            self._changed.notify_all()
+            return has_slept
+
+    def _group_slept(self, partition: str, with_clients: bool) -> bool:
+        own = partition_name(partition)
+        actor = self._actors.get(own)
+        before = None if actor is None else actor.activity()
+        dispatchers = [each for each in self._actors if each != own and topic_of_actor(each) == partition]
+        have_left = [self._slept(each, with_clients=with_clients) for each in dispatchers]
+        # What was published since the first of them left is for consumers that are parked by now.
+        is_idle = actor is not None and before is not None and actor.activity() == before
+        return all(have_left) and is_idle and self._slept(own, with_clients=with_clients)
+
+    def _is_awaited(self, partition: str) -> bool:
+        """Whether clients may come back to a dispatcher that has left while its partition stayed."""
+        now_s = time.monotonic()
+        return any(
+            topic_of_actor(each) == partition and each not in self._actors and now_s - at_s < SIGNAL_S
+            for each, at_s in self._left_alone.items()
+        )
+
+    def _slept(self, address: str, *, with_clients: bool) -> bool:
+        actor = self._actors.get(address)
+        if actor is None or actor.is_dead:
+            return False
+        has_clients = actor.host.clients > 0
+        if actor.retire(with_clients=with_clients) is None:
+            return False
+        del self._actors[address]
+        if has_clients:
+            self._left_alone[address] = time.monotonic()
+        return True
+
+    def keep_putting_to_sleep(self, *, with_clients: bool) -> None:
+        """Let every actor leave from now on, as soon as nothing is under way."""
+
+        def run() -> None:
+            while not self._has_ended:
+                for address in list(self._actors):
+                    if parse_dispatcher_name(address) is None:
+                        self.put_to_sleep(topic_of_actor(address), with_clients=with_clients)
+                time.sleep(RESTLESS_PAUSE_S)
+
+        self._restless = threading.Thread(target=run, name="restless", daemon=True)
+        self._restless.start()
+
+    # --- parked clients -------------------------------------------------------------------------------------
+
+    def changed(self) -> None:
+        """Notify parked clients, behind a start or a deletion. Called with the lock held."""
+        self._changed.notify_all()
+
+    def await_wake(self, client_id: str, addresses: list[str], timeout_s: float) -> list[str]:
+        """As Controller.await_wake; a newer call of the same client ends this one. With the lock held."""
+        call = self._calls[client_id] = object()
+        self._changed.notify_all()
+        awake: list[str] = []
+
+        def has_answer() -> bool:
+            awake[:] = filter(self._is_awake, addresses)
+            return bool(awake) or self._has_ended or self._calls[client_id] is not call
+
+        self._changed.wait_for(has_answer, timeout_s)
+        return awake
+
+    def _is_awake(self, dispatcher: str) -> bool:
+        topic = topic_of_actor(dispatcher)
+        return partition_name(topic) in self._actors or not self._is_topic(topic)
+
+    def end(self) -> None:
+        """Put nobody to sleep any more, and keep no client waiting."""
+        with self._lock:
+            self._has_ended = True
+            self._changed.notify_all()
+        if self._restless is not None:
+            self._restless.join()
