@@ -149,7 +149,7 @@ class StubActor:
         raise NotImplementedError
 
     def activity(self) -> Hashable | None:
-        """What changes whenever the actor is used; None while it is busy or does not serve."""
+        """See `SleepingServer.activity`; None also while the actor does not serve."""
         server = self._sleeping_server()
         return None if server is None else server.activity()
 

@@ -343,7 +343,7 @@ class StubCluster:
         if actor is not None and not actor.is_dead:
             return actor
         self._check_may_start(address)
-        self.passivation.changed()
+        self.passivation.started(row.name)
         if actor is not None:
             actor.wait_ended()
         if not _is_persistent(row.name):
@@ -463,7 +463,7 @@ class StubCluster:
         names = {row.name for row in rows}
         gone = [address for address in self._actors if topic_of_actor(address) in names]
         actors = [self._actors.pop(address) for address in gone]
-        self.passivation.changed()
+        self.passivation.deleted()
         for actor in actors:
             actor.kill()
             actor.wait_ended()

@@ -1,4 +1,4 @@
-"""Actors of a stub cluster that leave while nobody uses them, and clients that wait for them."""
+"""Lets idle actors of a stub cluster leave, and signals clients when they are back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ class StubPassivation:
         self._is_topic = is_topic
         self._changed = threading.Condition(lock)
         self._calls: dict[str, object] = {}
-        self._left_alone: dict[str, float] = {}
+        self._parked: set[str] = set()
+        """Dispatchers that left while clients were attached, and have not been started since."""
+        self._signalled_s: dict[str, float] = {}
+        """When the parked clients of each partition were signalled last."""
         self._restless: threading.Thread | None = None
         self._has_ended = False
 
@@ -44,32 +47,30 @@ class StubPassivation:
         Those of subscriptions leave first. They start again when they are asked for.
         """
         partition = TopicName.parse(topic).full
-        with self._lock:
-            has_slept = not self._is_awaited(partition) and self._group_slept(partition, with_clients)
-            if has_slept:
-                for address in [each for each in self._left_alone if topic_of_actor(each) == partition]:
-                    del self._left_alone[address]
-            # Clients of dispatchers that left without their partition come back.
-            self._changed.notify_all()
-            return has_slept
-
-    def _group_slept(self, partition: str, with_clients: bool) -> bool:
         own = partition_name(partition)
-        actor = self._actors.get(own)
-        before = None if actor is None else actor.activity()
-        dispatchers = [each for each in self._actors if each != own and topic_of_actor(each) == partition]
-        have_left = [self._slept(each, with_clients=with_clients) for each in dispatchers]
-        # What was published since the first of them left is for consumers that are parked by now.
-        is_idle = actor is not None and before is not None and actor.activity() == before
-        return all(have_left) and is_idle and self._slept(own, with_clients=with_clients)
+        with self._lock:
+            if own not in self._actors or self._is_awaited(partition):
+                return False
+            actor = self._actors[own]
+            before = actor.activity()
+            dispatchers = [each for each in self._actors if each != own and topic_of_actor(each) == partition]
+            have_left = [self._slept(each, with_clients=with_clients) for each in dispatchers]
+            # Messages published since the first of them left are for consumers that are parked by now.
+            is_idle = before is not None and actor.activity() == before
+            if all(have_left) and is_idle and self._slept(own, with_clients=with_clients):
+                return True
+            if any(have_left):
+                self.started(partition)
+            return False
 
     def _is_awaited(self, partition: str) -> bool:
-        """Whether clients may come back to a dispatcher that has left while its partition stayed."""
-        now_s = time.monotonic()
-        return any(
-            topic_of_actor(each) == partition and each not in self._actors and now_s - at_s < SIGNAL_S
-            for each, at_s in self._left_alone.items()
-        )
+        """Whether parked clients were signalled just now: they have to see first what was published."""
+        self._parked.difference_update(self._actors)
+        away = {each for each in self._parked if topic_of_actor(each) == partition}
+        if away and time.monotonic() - self._signalled_s[partition] < SIGNAL_S:
+            return True
+        self._parked -= away
+        return False
 
     def _slept(self, address: str, *, with_clients: bool) -> bool:
         actor = self._actors.get(address)
@@ -80,7 +81,7 @@ class StubPassivation:
             return False
         del self._actors[address]
         if has_clients:
-            self._left_alone[address] = time.monotonic()
+            self._parked.add(address)
         return True
 
     def keep_putting_to_sleep(self, *, with_clients: bool) -> None:
@@ -98,12 +99,21 @@ class StubPassivation:
 
     # --- parked clients -------------------------------------------------------------------------------------
 
-    def changed(self) -> None:
-        """Notify parked clients, behind a start or a deletion. Called with the lock held."""
+    def started(self, partition: str) -> None:
+        """Signal the parked clients of a partition that starts. Called with the lock held."""
+        self._signalled_s[partition] = time.monotonic()
         self._changed.notify_all()
 
+    def deleted(self) -> None:
+        """Signal the parked clients of topics that are no more."""
+        with self._lock:
+            self._changed.notify_all()
+
     def await_wake(self, client_id: str, addresses: list[str], timeout_s: float) -> list[str]:
-        """As Controller.await_wake; a newer call of the same client ends this one. With the lock held."""
+        """As Controller.await_wake; with the lock held.
+
+        A newer call of the same client ends this one.
+        """
         call = self._calls[client_id] = object()
         self._changed.notify_all()
         awake: list[str] = []

@@ -90,7 +90,10 @@ class ActorLink:
         """The carrier over which the actor has notified that it goes to sleep."""
         self._on_parked = on_parked
         self.is_asleep = False
-        """Whether the actor left because nobody used it, and no attempt to attach since then has ended."""
+        """Whether the actor left because nobody used it.
+
+        False again once an attempt to attach has ended.
+        """
         self._closed = False
         self._is_over = False
         """Closed, and every waiting caller was given the reason."""
@@ -168,7 +171,7 @@ class ActorLink:
                 self._start_attaching()
 
     def wake(self) -> None:
-        """Attach again if the link is parked; an endpoint calls it once it has something for the actor."""
+        """Attach again if the link is parked, for an endpoint that has something to send."""
         if self.is_asleep:
             self.begin_attaching()
 
@@ -370,11 +373,14 @@ class ActorLink:
         self._left_asleep = None
         self.last_error = None
         self.is_asleep = True
-        # Who waits for the link to be attached needs the actor.
+        # A caller that waits for the link to be attached needs the actor.
         self._state.notify_all()
 
     def _parked(self) -> None:
-        """Go on if an endpoint needs the actor: behind `_park` each one notices itself what comes later."""
+        """Attach again if an endpoint needs the actor.
+
+        Behind `_park` each endpoint calls `wake` for what it needs later.
+        """
         if any(endpoint.needs_actor for endpoint in list(self._endpoints.values())):
             self.begin_attaching()
         elif self._on_parked is not None:

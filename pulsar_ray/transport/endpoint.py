@@ -24,9 +24,9 @@ class Endpoint(Protocol):
 
     @property
     def needs_actor(self) -> bool:
-        """Whether something waits here for the actor, so that an actor asleep has to be woken for it.
+        """Whether an actor asleep has to be woken for something that waits here.
 
-        What comes to wait later calls the link's `wake`.
+        For something that comes later the endpoint calls the link's `wake`.
         """
 
     def reopen(self, attached: AttachReply) -> None:

@@ -145,9 +145,9 @@ class DispatcherSession:
 
     @property
     def needs_actor(self) -> bool:
-        """Whether the dispatcher has not answered something, or went to sleep before the session was open.
+        """Whether something is unanswered, or the session was not open.
 
-        Messages may be stored in the latter case.
+        A dispatcher that went to sleep before it was may have messages for it.
         """
         return not self._was_open or self._has_to_send
 

@@ -40,8 +40,9 @@ class PendingClose:
                 self._opens_sent += may_open
 
     def leave_asleep(self, link: EndpointLink) -> bool:
-        """Close without a request if the actor sleeps: the session, and all that was open in it, is no more.
+        """Close without a request if the actor sleeps.
 
+        The session is no more, nor anything that was open in it.
         False if the link is not parked: then the close has to be requested.
         """
         with self._lock:

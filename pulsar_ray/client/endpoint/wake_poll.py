@@ -25,11 +25,11 @@ PAUSE_S = 1.0
 
 
 class WakePoll:
-    """Keeps one call of the controller waiting while any link is parked, in a thread of its own. Thread-safe.
+    """Keeps one call of the controller waiting while any link is parked. Thread-safe.
 
-    The controller answers the dispatchers whose partitions are in use, so that nothing is missed between two
-    calls, or while the controller restarts. `client_id` is by which it knows the client's newest call, and
-    answers the one before.
+    The call has a thread of its own. Its answer are the dispatchers whose partitions are in use by then:
+    nothing is missed between two calls, or while the controller restarts. By `client_id` the controller knows
+    the client's newest call, and answers the one before.
     """
 
     def __init__(self, cluster: Callable[[], Cluster], client_id: str) -> None:
@@ -44,11 +44,11 @@ class WakePoll:
         self._calls = 0
 
     def forked(self) -> None:
-        """Wait for nothing in a forked child, which has neither the thread nor the links."""
+        """Wait for nothing in a forked child: thread and links are the parent's."""
         self._start_empty()
 
     def add(self, link: ActorLink) -> None:
-        """Wait for a link that was parked, until it attaches or has no endpoints any more."""
+        """Wait for a parked link, until it attaches or has no endpoints."""
         with self._lock:
             self._parked.add(link)
             if self._is_due:
@@ -57,7 +57,7 @@ class WakePoll:
         IoThread.get().call_later(GATHER_S, self._start_call)
 
     def _start_call(self) -> None:
-        """Have a new thread take the place of the one that waits, whose call knows too few links."""
+        """Start a call of all links in place of the one that waits."""
         with self._lock:
             self._is_due = False
             self._calls += 1
