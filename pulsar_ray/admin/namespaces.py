@@ -49,6 +49,17 @@ class Namespaces:
             "delete_namespace", namespace, force, was_done=lambda refused: isinstance(refused, TopicNotFound)
         )
 
+    def abandon_change_logs(self, namespace: str) -> builtins.list[str]:
+        """Give up logs of policies whose disks are lost for good; returns their names.
+
+        For a namespace whose policies cannot be changed because the store with their log never comes back.
+        The catalog's policies are written to new logs; those that stood in the lost ones alone are gone. Does
+        nothing to logs that can be read.
+        """
+        check_text("namespace", namespace)
+        abandoned: builtins.list[str] = self._broker.ask("abandon_change_logs", namespace)
+        return abandoned
+
     def list(self, tenant: str) -> builtins.list[str]:
         """Return a tenant's namespaces as tenant/namespace, sorted. Raises TopicNotFound."""
         check_text("tenant", tenant)

@@ -56,6 +56,18 @@ def delete(target: Target, namespace: str, force: bool) -> None:
 
 @namespaces.command()
 @click.argument("namespace", metavar="TENANT/NAMESPACE")
+@click.confirmation_option(prompt="Policies that stand in lost logs alone are gone then. Go on?")
+@pass_target
+def abandon_change_logs(target: Target, namespace: str) -> None:
+    """Give up the logs of policies that lie on disks that are lost for good."""
+    with target.admin() as admin:
+        abandoned = admin.namespaces.abandon_change_logs(namespace)
+    for name in abandoned:
+        click.echo(f"abandoned {name}")
+
+
+@namespaces.command()
+@click.argument("namespace", metavar="TENANT/NAMESPACE")
 @click.option("--include-system-topic", is_flag=True, help="Also those that the broker keeps for itself.")
 @pass_target
 def topics(target: Target, namespace: str, include_system_topic: bool) -> None:
