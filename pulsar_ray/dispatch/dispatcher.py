@@ -73,6 +73,8 @@ class Dispatcher:
         self._requests = RedeliveryRequests(self._redelivery, self._returning, self.consumers, self._type)
         self._granting = GrantMaker(cursor, self.blocks, self._limits, self._type, self.room)
         self._rated: RatedGrants | None = None
+        self.has_rate = False
+        """Whether no more than so much is delivered a second."""
         self._take_rate()
         self.now_ms = now_ms
 
@@ -290,11 +292,7 @@ class Dispatcher:
         if self._rated is None or not self._rated.limit.is_of(*rates):
             limit = RateLimit.of(*rates)
             self._rated = None if limit is None else RatedGrants(self._granting, limit)
-
-    @property
-    def has_rate(self) -> bool:
-        """Whether no more than so much is delivered a second."""
-        return self._rated is not None
+            self.has_rate = limit is not None
 
     def throttled_ms(self, now_ms: int) -> int:
         """How long the dispatch rate lets nothing go; then `dispatch` is due."""
