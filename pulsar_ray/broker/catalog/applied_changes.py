@@ -15,42 +15,57 @@ logger = logging.getLogger(__name__)
 
 
 class AppliedChanges:
-    """Applies events to the catalog's tables; the same event may come again."""
+    """Applies events to the catalog's tables.
+
+    An event that comes again, or behind a later one of its subject, changes nothing.
+    """
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._tenants = catalog.tenants
         self._policies = catalog.policies
+        self._changes = catalog.change_logs
 
     def apply(self, event: ChangeEvent) -> None:
         """Make one change; a deletion leaves namespaces that have topics."""
+        self._policies.seen_version(event.version)
+        if event.version <= self._changes.version_of(event.type.value, event.subject):
+            return
         is_gone = event.action is Action.DELETE
         match event.type:
-            case EventType.TENANT if is_gone:
-                if not self._tenants.namespaces_below(event.subject):
-                    self._tenants.remove(event.subject)
             case EventType.TENANT:
-                self._tenants.put(event.subject, event.info)
-            case EventType.NAMESPACE if is_gone:
-                self._remove_namespace(event.subject)
+                self._apply_to_tenant(event, is_gone=is_gone)
             case EventType.NAMESPACE:
-                self._tenants.add_namespace(event.subject)
-                self._put(event, NAMESPACE)
+                self._apply_to_namespace(event, is_gone=is_gone)
             case EventType.CHANGE_LOG:
-                if not self._catalog.change_logs.is_known(event.subject):
-                    self._catalog.change_logs.mark_dirty(event.subject)
+                if not self._changes.is_known(event.subject):
+                    self._changes.mark_dirty(event.subject)
             case EventType.NAMESPACE_POLICY:
                 self._put(event, NAMESPACE)
             case EventType.TOPIC_POLICY if is_gone:
                 self._policies.forget(event.subject)
             case EventType.TOPIC_POLICY:
                 self._put(event, TOPIC)
-        self._policies.seen_version(event.version)
+        self._changes.note_version(event.type.value, event.subject, event.version, is_deleted=is_gone)
+
+    def _apply_to_tenant(self, event: ChangeEvent, *, is_gone: bool) -> None:
+        if not is_gone:
+            self._tenants.put(event.subject, event.info)
+        elif not self._tenants.namespaces_below(event.subject):
+            self._tenants.remove(event.subject)
+
+    def _apply_to_namespace(self, event: ChangeEvent, *, is_gone: bool) -> None:
+        if is_gone:
+            self._remove_namespace(event.subject)
+            return
+        self._tenants.add_namespace(event.subject)
+        if event.version > self._changes.version_of(EventType.NAMESPACE_POLICY.value, event.subject):
+            self._policies.put(event.subject, _known(event, NAMESPACE), event.version)
 
     def _put(self, event: ChangeEvent, level: str) -> None:
-        if event.version <= self._policies.change(event.subject):
-            return
-        if self._tenants.has_namespace(event.namespace):
+        # A log may be left of a namespace that was deleted, and made anew since.
+        made = self._changes.version_of(EventType.NAMESPACE.value, event.namespace)
+        if event.version >= made and self._tenants.has_namespace(event.namespace):
             self._policies.put(event.subject, _known(event, level), event.version)
 
     def _remove_namespace(self, namespace: str) -> None:

@@ -36,13 +36,15 @@ CREATE TABLE IF NOT EXISTS tenant (
     allowed_clusters TEXT NOT NULL DEFAULT '[]');
 CREATE TABLE IF NOT EXISTS policy (
     subject TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (subject, name));
-CREATE TABLE IF NOT EXISTS policy_version (
-    subject TEXT PRIMARY KEY, version INTEGER NOT NULL, change INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE IF NOT EXISTS policy_version (subject TEXT PRIMARY KEY, version INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS last_version (one INTEGER PRIMARY KEY CHECK (one = 1), value INTEGER NOT NULL);
 INSERT OR IGNORE INTO last_version VALUES (1, 0);
 CREATE TABLE IF NOT EXISTS change_log (
     partition TEXT PRIMARY KEY, is_dirty INTEGER NOT NULL DEFAULT 0,
     ledger_id INTEGER NOT NULL DEFAULT -1, entry_id INTEGER NOT NULL DEFAULT -1);
+CREATE TABLE IF NOT EXISTS last_change (
+    type TEXT NOT NULL, subject TEXT NOT NULL, version INTEGER NOT NULL, is_deleted INTEGER NOT NULL,
+    PRIMARY KEY (type, subject));
 """
 CATALOG_VERSION = 3
 """1 (of version 0.1, which left it 0) named no cluster, 2 knew no policies.

@@ -1,4 +1,4 @@
-"""How far the catalog has applied each change log."""
+"""How far each change log is applied, and each subject's last change."""
 
 from __future__ import annotations
 
@@ -62,6 +62,24 @@ class ChangeLogTable:
     def mark_applied(self, partition: str, position: Position) -> None:
         """Note that all events up to a position are applied, and that none follows."""
         self._db.execute("INSERT OR REPLACE INTO change_log VALUES (?, 0, ?, ?)", (partition, *position))
+
+    def version_of(self, event_type: str, subject: str) -> int:
+        """Return the version of a subject's last change, deletions included; 0 if there was none."""
+        rows = self._db.execute(
+            "SELECT version FROM last_change WHERE type = ? AND subject = ?", (event_type, subject)
+        )
+        return int(rows[0][0]) if rows else 0
+
+    def note_version(self, event_type: str, subject: str, version: int, *, is_deleted: bool) -> None:
+        """Let changes up to this version come too late from now on."""
+        self._db.execute(
+            "INSERT OR REPLACE INTO last_change VALUES (?, ?, ?, ?)",
+            (event_type, subject, version, is_deleted),
+        )
+
+    def forget_deleted(self, before: int) -> None:
+        """Forget subjects deleted before a version: no request is under way for so long."""
+        self._db.execute("DELETE FROM last_change WHERE is_deleted AND version < ?", (before,))
 
     def forget(self, partition: str) -> None:
         """Forget a partition that was deleted."""

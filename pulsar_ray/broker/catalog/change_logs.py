@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 READ_AHEAD_LOGS = 4
 """So many are started at the same time, to be read one after the other."""
+LATEST_MS = 24 * 3600 * 1000
+"""No append is under way for so long."""
 
 
 class LogPartitions(Protocol):
@@ -74,6 +76,7 @@ class ChangeLogs:
         self._compared: set[str] = set()
         self._reported: dict[str, str] = {}
         self._table.unknown.update(self._table.dirty())
+        self._table.forget_deleted(now_ms() - LATEST_MS)
 
     async def record(self, log: TopicName, decide: Callable[[int], ChangeEvent | None]) -> ChangeEvent | None:
         """Make one change; durable in its log and the catalog when this returns.
@@ -119,7 +122,12 @@ class ChangeLogs:
         if not log.is_partition:
             await self._partitions.prepare(log, 0)
         self._table.mark_dirty(log.full)
+        behind = self._table.applied(log.full)
         position = await self._partitions.append(log.full, event.subject, event.to_json())
+        if position != behind.next():
+            # In between may stand an earlier append whose answer was lost; or a new ledger has begun.
+            await self._catch_up(log.full)
+            return
         with self._table.transaction():
             self._applied.apply(event)
             self._table.mark_applied(log.full, position)
@@ -132,7 +140,7 @@ class ChangeLogs:
         subject = topic.full
         async with self._lock:
             # A change of this topic that is under way is applied by now.
-            if not self._catalog.policies.change(subject):
+            if not self._catalog.policies.version(subject):
                 return
 
         def decide(version: int) -> ChangeEvent:
@@ -190,8 +198,7 @@ class ChangeLogs:
                     # Known again even if nothing is written to it: stores record that there is such a log.
                     await self._partitions.prepare(system_change_log(), 0)
                     self._table.mark_applied(log, EARLIEST)
-                version = self._catalog.policies.next_version(self._now_ms())
-                for event in list(known_events(self._catalog, log, version)):
+                for event in list(known_events(self._catalog, log)):
                     await self._announce(event.log)
                     await self._append(event.log, event)
         return lost
@@ -265,7 +272,9 @@ class ChangeLogs:
                         error,
                     )
                 else:
-                    tail.events[event.type, event.subject] = event
+                    former = tail.events.setdefault((event.type, event.subject), event)
+                    if event.version >= former.version:
+                        tail.events[event.type, event.subject] = event
         return tail
 
 

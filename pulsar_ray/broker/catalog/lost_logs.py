@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.broker.catalog.change_event import Action, ChangeEvent, EventType
@@ -22,29 +23,39 @@ def logs_of_namespace(namespace: str) -> list[str]:
     return [change_log(namespace).partition(index).full for index in range(CHANGE_LOG_PARTITIONS)]
 
 
-def known_events(catalog: Catalog, log: str, version: int) -> Iterator[ChangeEvent]:
-    """Yield events that tell a new catalog what this one knows of a log's subjects."""
+def known_events(catalog: Catalog, log: str) -> Iterator[ChangeEvent]:
+    """Yield events that tell a new catalog what this one knows of a log's subjects.
+
+    They have the versions of the changes that they stand for.
+    """
     if log == system_change_log().full:
-        yield from _events_of_cluster(catalog, version)
+        yield from _events_of_cluster(catalog)
         return
     for namespace in catalog.tenants.all_namespaces():
         kinds = [(EventType.NAMESPACE_POLICY, namespace)]
         kinds += [(EventType.TOPIC_POLICY, topic) for topic in catalog.policies.topics(namespace)]
         for kind, subject in kinds:
-            own = catalog.policies.overrides(subject)
-            event = ChangeEvent(kind, Action.UPDATE, subject, version, own)
-            if own and event.log.full == log:
+            event = _event(
+                catalog, kind, Action.UPDATE, subject, policies=catalog.policies.overrides(subject)
+            )
+            if event.policies and event.log.full == log:
                 yield event
 
 
-def _events_of_cluster(catalog: Catalog, version: int) -> Iterator[ChangeEvent]:
+def _events_of_cluster(catalog: Catalog) -> Iterator[ChangeEvent]:
     tenants = catalog.tenants
     for tenant in tenants.names():
         if tenant not in BUILT_IN_TENANTS:
-            yield ChangeEvent(EventType.TENANT, Action.INSERT, tenant, version, info=tenants.info(tenant))
+            yield _event(catalog, EventType.TENANT, Action.INSERT, tenant, info=tenants.info(tenant))
     for namespace in tenants.all_namespaces():
         if namespace not in BUILT_IN_NAMESPACES:
             own = catalog.policies.overrides(namespace)
-            yield ChangeEvent(EventType.NAMESPACE, Action.INSERT, namespace, version, own)
+            yield _event(catalog, EventType.NAMESPACE, Action.INSERT, namespace, policies=own)
         for log in catalog.change_logs.of_log(change_log(namespace).full):
-            yield ChangeEvent(EventType.CHANGE_LOG, Action.INSERT, log, version)
+            yield _event(catalog, EventType.CHANGE_LOG, Action.INSERT, log)
+
+
+def _event(catalog: Catalog, kind: EventType, action: Action, subject: str, **content: Any) -> ChangeEvent:
+    version = catalog.change_logs.version_of(kind.value, subject)
+    # One that was restored from topics was never changed.
+    return ChangeEvent(kind, action, subject, max(version, 1), **content)

@@ -27,11 +27,6 @@ class PolicyTable:
         rows = self._db.execute("SELECT version FROM policy_version WHERE subject = ?", (subject,))
         return int(rows[0][0]) if rows else 0
 
-    def change(self, subject: str) -> int:
-        """Return the version of the last change of a subject's own policies; 0 without."""
-        rows = self._db.execute("SELECT change FROM policy_version WHERE subject = ?", (subject,))
-        return int(rows[0][0]) if rows else 0
-
     def put(self, subject: str, overrides: Overrides, version: int) -> None:
         """Give a subject these policies and no others."""
         with self._db.transaction():
@@ -41,7 +36,6 @@ class PolicyTable:
                     "INSERT INTO policy VALUES (?, ?, ?)", (subject, name, json.dumps(dict(value)))
                 )
             self.touch(subject, version)
-            self._db.execute("UPDATE policy_version SET change = ? WHERE subject = ?", (version, subject))
 
     def touch(self, subject: str, version: int) -> None:
         """Raise a subject's version without a change of its own policies."""

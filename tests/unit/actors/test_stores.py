@@ -239,3 +239,16 @@ def test_stores_on_nodes_that_ray_drains_take_no_new_partitions(nodes: Nodes, me
     nodes.draining = {"head", "worker"}
     with pytest.raises(ServiceUnitNotReady, match="drains every node"):
         stores.for_new_partitions()
+
+
+def test_every_store_records_that_there_are_change_logs_before_the_first_one(
+    nodes: Nodes, membership: Membership
+) -> None:
+    stores = new_stores(membership)
+    asyncio.run(stores.find())
+    asyncio.run(stores.record_change_logs())
+    assert all(disk.identity is not None and disk.identity.has_change_logs for disk in nodes.disks.values())
+    nodes.disks["late"] = Disk(StoreIdentity("store-3"))
+    asyncio.run(stores.find())
+    assert nodes.disks["late"].identity is not None
+    assert nodes.disks["late"].identity.has_change_logs, "one that is taken in later learns of them too"

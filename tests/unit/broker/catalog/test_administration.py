@@ -274,6 +274,83 @@ def test_a_change_whose_answer_was_lost_holds_with_the_next_one(begin: Begin, lo
     assert controller.run(controller.calls.tenants()) == ["acme", "public", "pulsar"]
 
 
+def test_an_append_that_comes_late_changes_nothing_that_was_changed_since(
+    begin: Begin, logs: MemoryLogs, tmp_path: Path
+) -> None:
+    """The controller gave up waiting for a partition that was frozen, and that stored the messages then."""
+    controller = begin()
+    calls = controller.calls
+    controller.create("orders")
+    controller.run(calls.create_tenant("acme", {}))
+    controller.run(calls.create_namespace("acme/a", {}))
+    controller.set("orders", "max_producers", max_producers=1)
+    log, system = change_log_partition("public/default", TOPIC).full, system_change_log().full
+    lengths = {name: len(messages) for name, messages in logs.messages.items()}
+    logs.die_after_append = True
+    for call in (
+        calls.set_policy(TOPIC, "max_producers", {"max_producers": 2}),
+        calls.delete_namespace("acme/a", False),
+    ):
+        with pytest.raises(Died):
+            controller.run(call)
+    logs.die_after_append = False
+    late = {name: logs.messages[name].pop(lengths[name]) for name in (log, system)}
+    controller.set("orders", "max_producers", max_producers=3)
+    controller.run(calls.delete_namespace("acme/a", False))
+    controller.run(calls.create_namespace("acme/a", {}))
+    for name, message in late.items():
+        logs.messages[name].append(message)
+    controller.set("orders", "max_consumers", max_consumers=4)
+    controller.run(calls.update_tenant("acme", {"admin_roles": ["boss"]}))
+    before = described(controller)
+    assert before["policies"][TOPIC] == {
+        "max_producers": {"max_producers": 3},
+        "max_consumers": {"max_consumers": 4},
+    }
+    assert before["namespaces"][0] == ["acme/a"]
+    controller.close()
+    rebuilt(tmp_path / "meta.sqlite", logs)
+    assert described(begin()) == before
+
+
+def test_a_late_append_of_another_subject_is_not_passed_over(begin: Begin, logs: MemoryLogs) -> None:
+    controller = begin()
+    controller.run(controller.calls.create_tenant("acme", {}))
+    logs.die_after_append = True
+    with pytest.raises(Died):
+        controller.run(controller.calls.create_tenant("late", {}))
+    logs.die_after_append = False
+    late = logs.messages[system_change_log().full].pop()
+    controller.run(controller.calls.update_tenant("acme", {"admin_roles": ["boss"]}))
+    logs.messages[system_change_log().full].append(late)
+    controller.run(controller.calls.update_tenant("acme", {"admin_roles": []}))
+    assert controller.run(controller.calls.tenants()) == ["acme", "late", "public", "pulsar"]
+
+
+def test_policies_in_the_log_of_a_former_namespace_are_not_those_of_its_successor(
+    begin: Begin, logs: MemoryLogs, tmp_path: Path
+) -> None:
+    """A store was away when the namespace was deleted, and came back when the catalog was lost."""
+    controller = begin()
+    calls = controller.calls
+    controller.run(calls.create_tenant("acme", {}))
+    controller.run(calls.create_namespace("acme/a", {"max_consumers": {"max_consumers": 3}}))
+    controller.create("acme/a/t")
+    controller.set("acme/a/t", "max_producers", max_producers=1)
+    controller.set("acme/a", "max_producers", max_producers=2)
+    left = {name: list(messages) for name, messages in logs.messages.items() if "acme/a/" in name}
+    assert left
+    controller.run(calls.delete_namespace("acme/a", True))
+    controller.run(calls.create_namespace("acme/a", {}))
+    controller.close()
+    logs.messages |= left
+    rebuilt(tmp_path / "meta.sqlite", logs)
+    again = begin()
+    again.create("acme/a/t")
+    assert again.catalog.policies.overrides("acme/a") == {}
+    assert again.catalog.policies.overrides("persistent://acme/a/t") == {}
+
+
 def test_while_a_log_cannot_be_read_nothing_is_deleted(begin: Begin, logs: MemoryLogs) -> None:
     controller = begin()
     controller.create("orders")

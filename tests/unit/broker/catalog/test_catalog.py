@@ -220,7 +220,7 @@ def test_a_catalog_without_policies_is_taken_over_with_all_its_namespaces(tmp_pa
     catalog = new_catalog(path)
     catalog.tenants.add_namespace("acme/orders")
     # As a build left it that knew no policies.
-    for table in ("tenant", "policy", "policy_version", "last_version", "change_log"):
+    for table in ("tenant", "policy", "policy_version", "last_version", "change_log", "last_change"):
         catalog._db.execute(f"DROP TABLE {table}")
     catalog._db.execute("PRAGMA user_version=2")
     catalog.close()

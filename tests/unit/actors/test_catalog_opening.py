@@ -1,0 +1,86 @@
+"""A catalog that is made anew knows from the stores whether there are change logs to be read."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pulsar_ray.actors import catalog_opening
+from pulsar_ray.actors.catalog_opening import CatalogOpening
+from pulsar_ray.actors.stores import Stores
+from pulsar_ray.broker.catalog.catalog import Catalog
+from pulsar_ray.broker.catalog.founding import CatalogOrder
+from pulsar_ray.config import Settings
+from pulsar_ray.managed_ledger.log.partition_directories import PartitionDirectory
+from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity
+from pulsar_ray.model.system_topics import system_change_log
+
+SYSTEM = system_change_log().full
+
+
+class Handle:
+    """A StoreActor's, as far as a rebuild asks it."""
+
+    def __init__(self, directories: list[PartitionDirectory]) -> None:
+        self._directories = directories
+        self.partitions = SimpleNamespace(remote=self._partitions)
+        self.prepared = SimpleNamespace(remote=self._prepared)
+
+    async def _partitions(self) -> list[PartitionDirectory]:
+        return self._directories
+
+    async def _prepared(self) -> set[int]:
+        return set()
+
+
+def rebuilt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stores: dict[str, tuple[bool, list[str]]]
+) -> Catalog:
+    """Make a catalog from stores that record whether there are logs, with partitions of these names."""
+    described: dict[str, dict[str, Any]] = {}
+    for number, (name, (has_change_logs, topics)) in enumerate(stores.items(), 1):
+        identity = StoreIdentity(name, cluster_id="c", generations=("g1",), has_change_logs=has_change_logs)
+        directories = [
+            PartitionDirectory(topic, 10 * number + index, topic, -1, "c")
+            for index, topic in enumerate(topics)
+        ]
+        described[name] = {
+            "identity": identity,
+            "handle": Handle(directories),
+            "has_partitions": True,
+            "store_id": name,
+        }
+
+    async def describe(node_id: str, *, make: bool = False) -> dict[str, Any]:
+        return described[node_id]
+
+    monkeypatch.setattr(catalog_opening, "alive_nodes", lambda: list(stores))
+    opening = Stores("data", Settings())
+    monkeypatch.setattr(opening, "describe", describe)
+    order = CatalogOrder("head", "rebuild", "c", "g2")
+    own = described[next(iter(stores))]
+    return asyncio.run(CatalogOpening(tmp_path, order, opening).open(own))
+
+
+def test_one_store_that_knows_of_logs_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = rebuilt(tmp_path, monkeypatch, {"a": (False, []), "b": (True, [])})
+    assert catalog.change_logs.dirty() == [SYSTEM]
+    catalog.close()
+
+
+def test_logs_that_lie_in_a_store_are_read_in_any_case(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = rebuilt(tmp_path, monkeypatch, {"a": (False, [SYSTEM, "persistent://public/default/t"])})
+    assert catalog.change_logs.dirty() == [SYSTEM]
+    catalog.close()
+
+
+def test_without_any_there_is_nothing_to_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = rebuilt(tmp_path, monkeypatch, {"a": (False, ["persistent://public/default/t"])})
+    assert catalog.change_logs.dirty() == []
+    catalog.close()
