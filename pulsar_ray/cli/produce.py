@@ -108,8 +108,8 @@ def _summary(receipts: Receipts) -> str:
 
 def _warn_if_nothing_keeps(target: Target, topic: str) -> None:
     with target.admin() as admin:
-        settings = admin.broker()["settings"]
-        if settings["default_retention_time_in_minutes"] and settings["default_retention_size_in_mb"]:
+        retention = admin.topics.policies.get(topic, "retention").value
+        if retention["retention_time_in_minutes"] and retention["retention_size_in_mb"]:
             return
         subscriptions = admin.topics.stats(topic)["subscriptions"].values()
     if not any(subscription["isDurable"] for subscription in subscriptions):

@@ -122,7 +122,9 @@ class FakePolicies:
 
     def list(self, subject: str) -> dict[str, AppliedPolicy]:
         self._admin.calls.append(("policies", subject))
-        found = applied(Settings(), {}, {} if self._level == "topic" else None)
+        minutes, mebibytes = self._admin.retention
+        settings = Settings(default_retention_time_in_minutes=minutes, default_retention_size_in_mb=mebibytes)
+        found = applied(settings, {}, {} if self._level == "topic" else None)
         return {policy.name: policy for policy in found}
 
     def get(self, subject: str, name: str) -> AppliedPolicy:
@@ -164,15 +166,6 @@ class FakeAdmin:
         self.tenants = Recorder(self, "tenants")
         self.brokers = Recorder(self, "brokers")
         self.namespaces = Recorder(self, "namespaces", FakePolicies(self, "namespace"))
-
-    def broker(self) -> dict[str, Any]:
-        minutes, mebibytes = self.retention
-        return {
-            "settings": {
-                "default_retention_time_in_minutes": minutes,
-                "default_retention_size_in_mb": mebibytes,
-            }
-        }
 
     def stats(self) -> dict[str, Any]:
         return {
