@@ -18,6 +18,7 @@ from pulsar_ray.actors.stores import Stores
 from pulsar_ray.actors.topic_actors import TopicActors
 from pulsar_ray.broker.catalog.catalog import PartitionRow
 from pulsar_ray.broker.catalog.idle_actors import Departure, Group, IdleActors
+from pulsar_ray.broker.catalog.parked_dispatchers import ParkedDispatchers
 from pulsar_ray.broker.partition.sleeping_partition import describe_unstored
 from pulsar_ray.broker.serving.sleeper import Idle, Retired
 from pulsar_ray.clock import Clock
@@ -32,8 +33,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-PARKS_CLIENTS = False
-"""Whether clients stay attached to actors that sleep."""
 LEAVES_AT_ONCE = 8
 DUTIES_AT_ONCE = 2
 DUE_AT_ONCE = 20
@@ -65,7 +64,8 @@ class Passivation:
         self._stores = stores
         self._clock = clock
         self._idle_ms = int(settings.idle_actor_passivation_seconds * 1000)
-        self._idle = IdleActors(parks_clients=PARKS_CLIENTS)
+        self._idle = IdleActors()
+        self._parked_dispatchers = ParkedDispatchers()
         self._leaving: dict[str, asyncio.Task[int]] = {}
         self._slots = asyncio.Semaphore(LEAVES_AT_ONCE)
         self._duty_slots = asyncio.Semaphore(DUTIES_AT_ONCE)
@@ -126,8 +126,10 @@ class Passivation:
     def _group(self, partition: str) -> Group:
         actor = partition_name(partition)
         dispatchers = (name for name, (of, _, _) in self._served.dispatchers.items() if of == partition)
-        running = tuple(name for name in dispatchers if name in self._actors.handles)
-        return Group(partition, actor if actor in self._actors.handles else None, running)
+        handles = self._actors.handles
+        running = tuple(name for name in dispatchers if name in handles)
+        stays = self._parked_dispatchers.are_awaited(partition, handles, self._clock.monotonic_ms())
+        return Group(partition, actor if actor in handles and not stays else None, running)
 
     def _begin_leave(self, departure: Departure, least_idle_ms: int) -> asyncio.Task[int]:
         partition = departure.partition
@@ -150,13 +152,18 @@ class Passivation:
         """Carry a departure out; returns how many processes have ended."""
         ended = 0
         async with self._slots:
+            began_ms = self._clock.monotonic_ms()
             for name in departure.dispatchers:
                 retired = await self._retired(name, departure, least_idle_ms)
                 if retired is not None:
                     self._served.dispatchers.pop(name, None)
+                    if retired.clients:
+                        self._parked_dispatchers.left(departure.partition, name)
                     ended += 1
             if departure.actor is not None and ended == len(departure.dispatchers):
-                retired = await self._retired(departure.actor, departure, least_idle_ms)
+                # Messages published since a dispatcher left are for clients that are parked by now.
+                unused_ms = self._clock.monotonic_ms() - began_ms + 1
+                retired = await self._retired(departure.actor, departure, max(least_idle_ms, unused_ms))
                 if retired is not None:
                     await self._note(departure.partition, retired)
                     ended += 1
@@ -347,9 +354,13 @@ class Passivation:
             return False
         if partition_name(partition) in self._actors.handles:
             return True
-        return self._served.topics.partition(TopicName.parse(partition)) is None
+        if self._served.topics.partition(TopicName.parse(partition)) is not None:
+            return False
+        self._parked_dispatchers.forget(partition)
+        return True
 
     def _wake_parked(self, partition: str) -> None:
+        self._parked_dispatchers.signalled(partition, self._clock.monotonic_ms())
         for waiter in self._parked.get(partition, ()):
             if not waiter.done():
                 waiter.set_result(None)

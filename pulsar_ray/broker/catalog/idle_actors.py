@@ -42,12 +42,10 @@ class Departure:
 class IdleActors:
     """Knows the actors that have reported to be idle.
 
-    A report may be out of date: an actor that was used since refuses. `parks_clients`: whether clients can
-    stay attached to actors that sleep.
+    A report may be out of date: an actor that was used since refuses.
     """
 
-    def __init__(self, *, parks_clients: bool) -> None:
-        self._parks_clients = parks_clients
+    def __init__(self) -> None:
         self._idle: dict[str, Idle] = {}
 
     def reported(self, name: str, idle: Idle) -> None:
@@ -60,7 +58,7 @@ class IdleActors:
 
     def departure(self, group: Group) -> Departure | None:
         """Return what may leave of a group by its reports; None: nothing."""
-        return departure(group, self._idle, parks_clients=self._parks_clients)
+        return departure(group, self._idle)
 
     def to_make_room(
         self, groups: Sequence[Group], idle: Mapping[str, Idle], least_idle_ms: int, wanted: int
@@ -73,7 +71,7 @@ class IdleActors:
         unused = {name: each for name, each in idle.items() if each.idle_ms >= least_idle_ms}
         found: list[tuple[bool, int, Departure]] = []
         for group in groups:
-            leaving = departure(group, unused, parks_clients=self._parks_clients)
+            leaving = departure(group, unused)
             if leaving is not None:
                 names = (*leaving.dispatchers, *([leaving.actor] if leaving.actor else []))
                 has_clients = any(unused[name].clients for name in names)
@@ -86,12 +84,12 @@ class IdleActors:
         return chosen
 
 
-def departure(group: Group, idle: Mapping[str, Idle], *, parks_clients: bool) -> Departure | None:
+def departure(group: Group, idle: Mapping[str, Idle]) -> Departure | None:
     """Return what may leave of a group, of which `idle` are not used."""
     names = [*group.dispatchers, *([group.actor] if group.actor else [])]
     if group.actor is not None and all(name in idle for name in names):
         attached = [idle[name] for name in names if idle[name].clients]
-        if not attached or (parks_clients and all(each.can_park for each in attached)):
+        if all(each.can_park for each in attached):
             return Departure(group.partition, group.dispatchers, group.actor, with_clients=bool(attached))
     alone = tuple(name for name in group.dispatchers if name in idle and not idle[name].clients)
     return Departure(group.partition, alone, None, with_clients=False) if alone else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pulsar_ray.broker.serving.idleness import Idleness
@@ -40,6 +40,8 @@ class Retired:
 
     wake_at_ms: int | None = None
     """When something that time brings will be due for it; None if nothing ever is."""
+    clients: int = 0
+    """Processes that were attached and had something open."""
 
 
 class SleepingServer(Protocol):
@@ -119,9 +121,10 @@ class Sleeper:
             return None
         # From here to the end nothing can change the state any more.
         self.has_left = True
+        clients = self._host.clients
         self._host.retire()
         await self._host.let_go()
-        return await self._server.fall_asleep()
+        return replace(await self._server.fall_asleep(), clients=clients)
 
     async def _is_settled(self, *, with_clients: bool) -> bool:
         """Make everything durable; return whether nobody has used the server meanwhile."""

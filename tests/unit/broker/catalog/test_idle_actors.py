@@ -14,7 +14,7 @@ GROUP = Group("t", "t", ("t -> a", "t -> b"))
 
 
 def departure_of(group: Group, **idle: Idle) -> Departure | None:
-    actors = IdleActors(parks_clients=True)
+    actors = IdleActors()
     for name, each in idle.items():
         actors.reported({"t": "t", "a": "t -> a", "b": "t -> b"}[name], each)
     return actors.departure(group)
@@ -55,7 +55,7 @@ def test_a_group_without_its_partition_gives_only_unused_dispatchers() -> None:
 
 
 def test_an_actor_that_refused_has_to_report_again() -> None:
-    actors = IdleActors(parks_clients=True)
+    actors = IdleActors()
     actors.reported("t", UNUSED)
     actors.forget("t")
     assert actors.departure(Group("t", "t")) is None
@@ -67,7 +67,7 @@ def idle_for(seconds: int, clients: int = 0) -> Idle:
 
 def room(wanted: int, **idle: Idle) -> list[str]:
     groups = [Group(name, name) for name in idle]
-    chosen = IdleActors(parks_clients=True).to_make_room(groups, idle, 2000, wanted)
+    chosen = IdleActors().to_make_room(groups, idle, 2000, wanted)
     return [departure.partition for departure in chosen]
 
 
@@ -86,6 +86,6 @@ def test_actors_that_were_just_used_make_no_room() -> None:
 def test_a_group_counts_all_of_its_processes() -> None:
     groups = [Group("a", "a", ("a -> s",)), Group("b", "b")]
     idle = {"a": idle_for(9), "a -> s": idle_for(30), "b": idle_for(8)}
-    chosen = IdleActors(parks_clients=False).to_make_room(groups, idle, 2000, 2)
+    chosen = IdleActors().to_make_room(groups, idle, 2000, 2)
     assert [each.size for each in chosen] == [2]
     assert [each.partition for each in chosen] == ["a"]

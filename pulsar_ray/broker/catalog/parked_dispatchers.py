@@ -1,0 +1,47 @@
+"""Knows which dispatchers left while clients were attached, which come back to them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+SIGNAL_MS = 30_000
+"""Time in which parked clients attach after a signal; those that do not are gone."""
+
+
+class ParkedDispatchers:
+    """Keeps a partition awake until the clients that were signalled for it are back.
+
+    Otherwise it could leave again with messages that their dispatchers have never seen, and nobody would
+    signal them any more.
+    """
+
+    def __init__(self) -> None:
+        self._parked: dict[str, set[str]] = {}
+        self._signalled_ms: dict[str, int] = {}
+
+    def left(self, partition: str, name: str) -> None:
+        """A dispatcher of this name left while clients were attached."""
+        self._parked.setdefault(partition, set()).add(name)
+        self._signalled_ms.pop(partition, None)
+
+    def signalled(self, partition: str, now_ms: int) -> None:
+        """Clients of a partition's dispatchers were signalled: it is in use."""
+        if partition in self._parked:
+            self._signalled_ms[partition] = now_ms
+
+    def forget(self, partition: str) -> None:
+        """The partition is no more, or nobody comes back to it."""
+        self._parked.pop(partition, None)
+        self._signalled_ms.pop(partition, None)
+
+    def are_awaited(self, partition: str, running: Container[str], now_ms: int) -> bool:
+        """Whether a dispatcher is still to be started again for clients that were signalled."""
+        signalled_ms = self._signalled_ms.get(partition)
+        if signalled_ms is None:
+            return False
+        parked = self._parked[partition]
+        parked.difference_update({name for name in parked if name in running})
+        if parked and now_ms - signalled_ms < SIGNAL_MS:
+            return True
+        self.forget(partition)
+        return False
