@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.consumer import Consumer
-from pulsar_ray.errors import TopicNotFound
+from pulsar_ray.errors import NotAllowedError, TopicNotFound
 from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.testing.waiting import wait_until
 from tests.conformance.broker import EARLIEST, WAIT_MS, Broker, numbers, receive, values
 
 Quiet = Callable[[Consumer], None]
@@ -129,3 +131,39 @@ def test_messages_without_a_subscription_outlast_the_sleep(broker: Broker, clien
     producer.close()
     assert broker.cluster.put_to_sleep(topic)
     assert values(client.subscribe(topic, "s", initial_position=EARLIEST), 1) == [b"kept"]
+
+
+def test_looking_and_counting_keep_nobody_awake(make_broker: Make) -> None:
+    broker = make_broker(max_consumers_per_topic=5)
+    client, topic = broker.client(), broker.topic()
+    consumer = client.subscribe(topic, "s")
+    partition = broker.cluster.partition(topic)
+    dispatcher = broker.cluster.dispatcher_of(topic, "s")
+
+    servers: list[Any] = [partition.server, dispatcher.server]
+
+    def uses() -> list[int]:
+        return [server._uses for server in servers]
+
+    def are_idle() -> bool:
+        return all(server.activity() is not None for server in servers)
+
+    wait_until(are_idle, what="an end of the opening")
+    before = uses()
+    for _ in range(20):
+        broker.admin().topics.stats(topic)
+        dispatcher.owner.loop.call_soon_threadsafe(servers[1].tick)
+    # Late packets of the opening may have come meanwhile.
+    assert all(now - then < 10 for then, now in zip(before, uses(), strict=True))
+    wait_until(are_idle, what="an end of looking")
+    consumer.close()
+
+
+def test_a_subscription_is_not_deleted_under_a_consumer_that_comes_back(broker: Broker) -> None:
+    client, topic = broker.client(), broker.topic()
+    consumer = client.subscribe(topic, "s")
+    broker.cluster.kill(f"{topic} -> s")
+    with pytest.raises(NotAllowedError, match="active connected consumers"):
+        broker.admin().topics.unsubscribe(topic, "s")
+    consumer.close()
+    broker.admin().topics.unsubscribe(topic, "s")

@@ -63,6 +63,8 @@ from pulsar_ray.session.requests import (
 from pulsar_ray.session.session_table import Session
 
 LOW_DISK_TRIM_S = 10.0
+NO_USE = ("last_message", "report_consumers")
+"""Calls of dispatchers, for stats or of their own accord, that keep no partition awake."""
 STATS_SLICE = 100
 """Subscriptions described in one go: well below a millisecond."""
 
@@ -277,8 +279,7 @@ class PartitionServer:
         """Answer a control call (see `PartitionCalls`) over a session or the actor handle."""
         # The answer must come behind the commits that followers have not been sent yet.
         self.followers.send_held()
-        # Stats have the dispatchers ask for the last message: they keep nobody awake.
-        self._uses += name != "last_message"
+        self._uses += name not in NO_USE
         self._calls_under_way += 1
         try:
             return await self.calls.call(name, arguments)

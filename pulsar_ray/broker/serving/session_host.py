@@ -244,18 +244,26 @@ class SessionHost:
 
         self.spawn(run())
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run on the loop; what it raises is a defect and ends the process."""
-        self._tasks += 1
-        self._loop.create_task(work).add_done_callback(self._ended)
+    def spawn(self, work: Coroutine[Any, Any, None], *, is_work: bool = True) -> None:
+        """Run on the loop; what it raises is a defect and ends the process.
+
+        With `is_work` the actor does not go to sleep meanwhile.
+        """
+        task = self._loop.create_task(work)
+        task.add_done_callback(self._raise_uncaught)
+        if is_work:
+            self._tasks += 1
+            task.add_done_callback(self._work_ended)
 
     @property
     def is_working(self) -> bool:
-        """Whether requests are being answered, or anything else runs that was spawned."""
+        """Whether requests are being answered, or other work goes on."""
         return self._tasks > 0
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _work_ended(self, _: asyncio.Task[None]) -> None:
         self._tasks -= 1
+
+    def _raise_uncaught(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._loop.call_exception_handler({"message": "a control call failed", "exception": error})
 

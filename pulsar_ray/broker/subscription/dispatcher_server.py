@@ -111,7 +111,7 @@ class DispatcherServer:
 
     def _report_consumers(self) -> None:
         if self._admission.is_limited:
-            self._host.spawn(self._admission.report())
+            self._host.spawn(self._admission.report(), is_work=False)
 
     async def _outlast(self, holder: Session) -> None:
         await self._host.outlast([holder])
@@ -293,6 +293,9 @@ class DispatcherServer:
     async def _delete(self, force: bool) -> None:
         """Delete the subscription. Raises NotAllowedError while consumers are connected, unless forced."""
         subscription = self._served[self._request.subscription]
+        if not force:
+            # Consumers that slept with this dispatcher are connected, too.
+            await subscription.wait_for_known()
         names = sorted(endpoint.name for endpoint in subscription.consumers.values())
         if names and not force:
             raise NotAllowedError(

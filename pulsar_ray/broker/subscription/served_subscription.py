@@ -135,11 +135,19 @@ class ServedSubscription:
     async def _wait_for_returning(self, spec: ConsumerSpec) -> None:
         """Wait until no consumer from before a restart may come back that excludes this one."""
         while self.core.must_wait(spec):
-            deadline_ms = self.core.next_deadline()
-            left_s = LONGEST_WAIT_S if deadline_ms is None else (deadline_ms - self.now_ms()) / 1000
-            # When one of them is back, or its time is over, there is a turn.
-            await self.turn.wait_run(min(LONGEST_WAIT_S, max(SHORTEST_WAIT_S, left_s)))
-            self.core.expire(self.now_ms())
+            await self._wait_for_one()
+
+    async def wait_for_known(self) -> None:
+        """Wait until consumers from before a restart are back, or their grace is over."""
+        while self.core.next_deadline() is not None:
+            await self._wait_for_one()
+
+    async def _wait_for_one(self) -> None:
+        deadline_ms = self.core.next_deadline()
+        left_s = LONGEST_WAIT_S if deadline_ms is None else (deadline_ms - self.now_ms()) / 1000
+        # When one of them is back, or its time is over, there is a turn.
+        await self.turn.wait_run(min(LONGEST_WAIT_S, max(SHORTEST_WAIT_S, left_s)))
+        self.core.expire(self.now_ms())
 
     def _opened(self, endpoint: ConsumerEndpoint, attachment: Attachment) -> None:
         # After a seek in between, what was granted before it is not wanted any more.
