@@ -18,7 +18,7 @@ from pulsar_ray.actors.stores import Stores
 from pulsar_ray.actors.topic_actors import TopicActors
 from pulsar_ray.broker.catalog.catalog import PartitionRow
 from pulsar_ray.broker.catalog.idle_actors import Departure, Group, IdleActors
-from pulsar_ray.broker.catalog.parked_dispatchers import ParkedDispatchers
+from pulsar_ray.broker.catalog.parked_dispatchers import SIGNAL_MS, ParkedDispatchers
 from pulsar_ray.broker.partition.sleeping_partition import describe_unstored
 from pulsar_ray.broker.serving.sleeper import Idle, Retired
 from pulsar_ray.clock import Clock
@@ -27,7 +27,7 @@ from pulsar_ray.errors import PulsarException, TooManyActiveActors
 from pulsar_ray.lane.await_within import within
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.actor_names import partition_name, topic_of_actor
-from pulsar_ray.transport.this_ray import running_names
+from pulsar_ray.transport.this_ray import running_names, was_restarted
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,9 @@ class Passivation:
         self._clock = clock
         self._idle_ms = int(settings.idle_actor_passivation_seconds * 1000)
         self._idle = IdleActors()
-        self._parked_dispatchers = ParkedDispatchers()
+        self._parked_dispatchers = ParkedDispatchers(
+            clock.monotonic_ms() + SIGNAL_MS if was_restarted() else None
+        )
         self._leaving: dict[str, asyncio.Task[int]] = {}
         self._slots = asyncio.Semaphore(LEAVES_AT_ONCE)
         self._duty_slots = asyncio.Semaphore(DUTIES_AT_ONCE)

@@ -126,5 +126,20 @@ def test_one_that_nobody_ends_comes_back(client: Client, topic: str, broker: Bro
     assert [message.data() for message in receive(consumer, 1)] == [b"1"]
 
 
+def test_open_producers_and_consumers_cost_no_process(client: Client, topic: str, broker: Broker) -> None:
+    consumer = client.subscribe(topic, "s", ConsumerType.Exclusive)
+    producer = client.create_producer(topic)
+    wait_asleep(topic)
+    assert consumer.is_connected()
+    broker.client().create_producer(topic).send(b"0")
+    (message,) = receive(consumer, 1)
+    assert message.data() == b"0"
+    consumer.acknowledge(message)
+    wait_asleep(topic)
+    producer.send(b"1")
+    (message,) = receive(consumer, 1)
+    assert (message.data(), message.redelivery_count()) == (b"1", 0)
+
+
 def _retires(handle: Any) -> bool:
     return ray.get(handle.retire.remote(0, True)) is not None

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-SIGNAL_MS = 30_000
-"""Time in which parked clients attach after a signal; those that do not are gone."""
+SIGNAL_MS = 60_000
+"""Time in which parked clients attach after a signal.
+
+Those that are out of touch with the controller for so long attach by themselves.
+"""
 
 
 class ParkedDispatchers:
     """Keeps a partition awake until the clients that were signalled for it are back.
 
     Otherwise it could leave again with messages that their dispatchers have never seen, and nobody would
-    signal them any more.
+    signal them any more. Before `unsure_until_ms` every partition stays: a controller that died may have
+    signalled clients, which nobody knows any more.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, unsure_until_ms: int | None = None) -> None:
+        self._unsure_until_ms = unsure_until_ms
         self._parked: dict[str, set[str]] = {}
         self._signalled_ms: dict[str, int] = {}
 
@@ -36,6 +41,8 @@ class ParkedDispatchers:
 
     def are_awaited(self, partition: str, running: Container[str], now_ms: int) -> bool:
         """Whether a dispatcher is still to be started again for clients that were signalled."""
+        if self._unsure_until_ms is not None and now_ms < self._unsure_until_ms:
+            return True
         signalled_ms = self._signalled_ms.get(partition)
         if signalled_ms is None:
             return False

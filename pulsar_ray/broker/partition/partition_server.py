@@ -64,7 +64,7 @@ from pulsar_ray.session.session_table import Session
 
 LOW_DISK_TRIM_S = 10.0
 NO_USE = ("last_message", "report_consumers")
-"""Calls of dispatchers, for stats or of their own accord, that keep no partition awake."""
+"""Calls of dispatchers that keep no partition awake: they are not made for clients."""
 STATS_SLICE = 100
 """Subscriptions described in one go: well below a millisecond."""
 

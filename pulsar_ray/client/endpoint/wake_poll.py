@@ -20,6 +20,11 @@ ANSWER_S = 15.0
 """How long the answer may take beyond that."""
 GATHER_S = 0.1
 """How long links that are parked one after the other gather for one call."""
+OUT_OF_TOUCH_S = 50.0
+"""After so long without an answer all links attach.
+
+Less than the controller keeps a topic awake whose parked clients it has signalled.
+"""
 PAUSE_S = 1.0
 """How long to wait before the next call after one that failed."""
 
@@ -65,7 +70,9 @@ class WakePoll:
         threading.Thread(target=self._run, args=(number,), name="pulsar-ray-wake", daemon=True).start()
 
     def _run(self, number: int) -> None:
+        in_touch_s = time.monotonic()
         while parked := self._still_parked(number):
+            woken: list[str] | None = None
             try:
                 woken = self._cluster().controller(
                     "await_wake", self._client_id, list(parked), POLL_S, timeout_s=POLL_S + ANSWER_S
@@ -75,8 +82,13 @@ class WakePoll:
             except PulsarException as error:
                 logger.debug("waiting for sleeping topics failed: %s", error)
                 time.sleep(PAUSE_S)
-                continue
-            for address in woken:
+            now_s = time.monotonic()
+            if now_s - in_touch_s > OUT_OF_TOUCH_S:
+                # This process or the controller stood still: topics may have woken and gone to sleep again.
+                woken = list(parked)
+            if woken is not None:
+                in_touch_s = now_s
+            for address in woken or ():
                 parked[address].wake()
 
     def _still_parked(self, number: int) -> dict[str, ActorLink]:

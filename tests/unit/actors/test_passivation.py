@@ -128,6 +128,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
     monkeypatch.setattr(passivation, "running_names", lambda: list(made.handles))
     monkeypatch.setattr(passivation, "LOOK_AGAIN_S", 0.001)
+    monkeypatch.setattr(passivation, "was_restarted", lambda: False)
     return made
 
 
@@ -282,7 +283,7 @@ def test_what_is_due_is_started_for_its_duty_and_sleeps_again(world: World) -> N
         world.store.due_numbers = [1, 99]
         await part.wake_due()
         await quiet(part)
-        assert world.log[:2] == [f"trim {T}", f"retire {T} 0"]
+        assert world.log[0] == f"trim {T}"
         assert not world.handles
 
     asyncio.run(run())
@@ -362,5 +363,39 @@ def test_a_client_of_a_deleted_topic_is_not_kept_waiting(world: World) -> None:
         part = controller_part(world)
         del world.rows[T]
         assert await part.await_wake("c", [f"{T} -> s"], 60) == [f"{T} -> s"]
+
+    asyncio.run(run())
+
+
+def test_a_woken_partition_waits_for_its_parked_consumers(world: World) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        world.run(T, "s")
+        for actor in world.handles.values():
+            actor.idle_answer = Idle(60_000, 1, can_park=True)
+            actor.answer = Retired(clients=1)
+        await idle_actors(part, world)
+        assert not world.handles
+        # Somebody publishes, and the consumer's process does not come.
+        await part.start([T], lambda: world.partition(world.rows[T]))
+        await idle_actors(part, world)
+        assert list(world.handles) == [T]
+        # It has come, and all are idle again.
+        world.run(T, "s")
+        await idle_actors(part, world)
+        assert not world.handles
+
+    asyncio.run(run())
+
+
+def test_a_restarted_controller_lets_no_partition_leave_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        monkeypatch.setattr(passivation, "was_restarted", lambda: True)
+        part = controller_part(world)
+        world.run(T, "s")
+        await idle_actors(part, world)
+        assert list(world.handles) == [T]
 
     asyncio.run(run())
