@@ -26,6 +26,7 @@ GROUPS = (
     "many_consumers",
     "dispatcher_state",
     "idle_subscriptions",
+    "idle_topics",
     "policies",
     "non_persistent",
     "ray_carrier",

@@ -141,5 +141,34 @@ def test_open_producers_and_consumers_cost_no_process(client: Client, topic: str
     assert (message.data(), message.redelivery_count()) == (b"1", 0)
 
 
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_ten_thousand_topics_cost_what_those_in_use_do(client: Client, topic: str, broker: Broker) -> None:
+    names = [f"{topic}-{number}" for number in range(10_000)]
+    used = names[::1000]
+    with Admin(broker.address) as admin:
+        for name in names:
+            admin.topics.create_topic(name)
+        assert len([name for name in admin.topics.list() if name.startswith(topic)]) == 10_000
+        assert not actors_of(topic)
+        consumers = {name: client.subscribe(name, "s", ConsumerType.Exclusive) for name in used}
+        for name in used:
+            with client.create_producer(name) as producer:
+                producer.send(name.encode())
+        for name, consumer in consumers.items():
+            (message,) = receive(consumer, 1)
+            assert message.data() == name.encode()
+            consumer.acknowledge(message)
+        wait_asleep(topic)
+        assert all(consumer.is_connected() for consumer in consumers.values())
+        assert all(admin.topics.stats(name)["storageSize"] == 0 for name in names[:100])
+        assert not actors_of(topic)
+        with broker.client().create_producer(used[5]) as producer:
+            producer.send(b"again")
+        (message,) = receive(consumers[used[5]], 1)
+        assert message.data() == b"again"
+        assert {name for name in used if actors_of(f"{name} ")} == {used[5]}
+
+
 def _retires(handle: Any) -> bool:
     return ray.get(handle.retire.remote(0, True)) is not None
