@@ -48,3 +48,9 @@ def test_partitions_are_apart_and_those_that_are_no_more_are_forgotten() -> None
     dispatchers.signalled(P, 0)
     dispatchers.forget(P)
     assert not dispatchers.are_awaited(P, [], 0)
+
+
+def test_a_new_controller_does_not_know_whom_its_predecessor_signalled() -> None:
+    parked = ParkedDispatchers(unsure_until_ms=1000)
+    assert parked.are_awaited("p", (), 999)
+    assert not parked.are_awaited("p", (), 1000)

@@ -141,3 +141,13 @@ def test_a_forked_child_waits_for_its_own_links_only(controller: Controller, pol
     controller.answer("its own")
     wait_until(lambda: not link.is_parked)
     assert controller.calls == [["the parent's"], ["its own"]]
+
+
+def test_all_attach_after_a_long_time_without_an_answer(
+    controller: Controller, poll: WakePoll, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake_poll, "OUT_OF_TOUCH_S", 0.0)
+    controller.errors = [NotConnected("the controller is away")]
+    links = add(poll, "a", "b")
+    wait_until(lambda: not any(link.is_parked for link in links))
+    assert controller.calls == [["a", "b"]]
