@@ -13,6 +13,7 @@ from pulsar_ray.admin import Admin
 from pulsar_ray.client.client import Client
 from pulsar_ray.errors import NotAllowedError, TopicNotFound
 from pulsar_ray.model.enums import InitialPosition
+from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.system_topics import change_log, change_log_partition, system_change_log
 from pulsar_ray.model.topic_name import TopicName
 from tests.conformance.broker import Broker, numbers
@@ -123,3 +124,19 @@ def test_the_broker_appends_to_its_own_topics_alone(client: Client, broker: Brok
     arguments = {"key": "k", "value": "v"}
     with pytest.raises(NotAllowedError, match="no system topic"):
         broker.cluster.call(address, "call", "append_message", arguments, timeout_s=TIMEOUT_S)
+
+
+def test_limits_of_the_broker_do_not_hold_for_its_own_topics(make_broker: MakeBroker) -> None:
+    broker = make_broker(
+        subscription_types_enabled="Shared",
+        dispatch_throttling_rate_per_subscription_in_byte=1,
+        max_unacked_messages_per_consumer=1,
+        max_unacked_messages_per_subscription=1,
+    )
+    admin = broker.admin()
+    (health,) = admin.brokers.healthcheck()
+    assert health.problem == ""
+    for tenant in ("a", "b", "c"):
+        admin.tenants.create(tenant)
+    reader = broker.client().create_reader(system_change_log().full, MessageId.earliest)
+    assert [reader.read_next(10_000).partition_key() for _ in range(3)] == ["a", "b", "c"]

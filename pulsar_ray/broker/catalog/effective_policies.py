@@ -6,7 +6,7 @@ import logging
 from functools import lru_cache
 
 from pulsar_ray.broker.catalog.catalog import Catalog
-from pulsar_ray.config import Settings
+from pulsar_ray.config import SUBSCRIPTION_TYPES, Settings
 from pulsar_ray.model.policies import AppliedPolicy, Overrides, PolicyUpdate, applied, sound_overrides
 from pulsar_ray.model.system_topics import (
     change_log_partition,
@@ -26,6 +26,11 @@ _SYSTEM_TOPIC: dict[str, SettingValue] = {
     "max_consumers_per_topic": 0,
     "max_subscriptions_per_topic": 0,
     "max_consumers_per_subscription": 0,
+    "max_unacked_messages_per_consumer": 0,
+    "max_unacked_messages_per_subscription": 0,
+    "subscription_types_enabled": ",".join(SUBSCRIPTION_TYPES),
+    "dispatch_throttling_rate_per_subscription_in_msg": 0,
+    "dispatch_throttling_rate_per_subscription_in_byte": 0,
     "max_publish_rate_per_topic_in_messages": 0,
     "max_publish_rate_per_topic_in_bytes": 0,
     "ttl_duration_default_in_seconds": 0,
