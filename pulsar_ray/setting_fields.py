@@ -14,6 +14,8 @@ from pulsar_ray.errors import InvalidConfiguration
 SettingValue = bool | int | float | str
 V = TypeVar("V", bool, int, float, str)
 
+INTEGER_BITS = 64
+"""With sign: what files, packets and float arithmetic bear."""
 _TRUE = ("true", "1", "yes", "on")
 _FALSE = ("false", "0", "no", "off")
 
@@ -59,6 +61,12 @@ def checked(field: dataclasses.Field[Any], value: object, source: str = "") -> S
     """`value` as the setting's type. Raises InvalidConfiguration with value, place and remedy."""
     kind = type(default_of(field))
     where = f"{field.name}{source}"
+    if type(value) is int and value.bit_length() >= INTEGER_BITS:
+        # Without the value: Python refuses to write one of some thousand digits.
+        raise InvalidConfiguration(
+            f"{where} is a number of {value.bit_length()} bits: give {_expected(field)}, "
+            f"below 2 to the power of {INTEGER_BITS - 1}"
+        )
     if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind:

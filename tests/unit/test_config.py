@@ -198,6 +198,13 @@ def test_a_bad_value_names_setting_value_and_remedy(name: str, value: Any, remed
     assert remedy in str(raised.value)
 
 
+@pytest.mark.parametrize("name", ["max_producers_per_topic", "session_lease_seconds"])
+@pytest.mark.parametrize("bits", [63, 1500, 20_000])
+def test_a_number_that_no_arithmetic_bears_is_refused(name: str, bits: int) -> None:
+    with pytest.raises(InvalidConfiguration, match=f"{name} is a number of .* bits: give .* below 2"):
+        Settings.load(None, {}, **{name: 2**bits})
+
+
 @pytest.mark.parametrize("text", ["x", "", "1.5", "2147483648x"])
 def test_a_bad_variable_names_itself(text: str) -> None:
     with pytest.raises(InvalidConfiguration, match="PULSAR_RAY_MAX_BLOCK_ROWS") as raised:
