@@ -164,7 +164,7 @@ class Passivation:
                     ended += 1
             if departure.actor is not None and ended == len(departure.dispatchers):
                 # Messages published since a dispatcher left are for clients that are parked by now.
-                unused_ms = self._clock.monotonic_ms() - began_ms + 1
+                unused_ms = self._clock.monotonic_ms() - began_ms + 1 if ended else 0
                 retired = await self._retired(departure.actor, departure, max(least_idle_ms, unused_ms))
                 if retired is not None:
                     await self._note(departure.partition, retired)
@@ -312,6 +312,10 @@ class Passivation:
             self._wake_parked(partition)
 
     # --- parked clients ---------------------------------------------------------------------------
+
+    def parked(self, partition: str) -> int:
+        """Count the clients that wait with consumers for a partition that sleeps."""
+        return sum(not waiter.done() for waiter in self._parked.get(partition, ()))
 
     async def await_wake(self, client_id: str, addresses: Sequence[str], timeout_s: float) -> list[str]:
         """Return those actors whose partitions are awake, or are gone; waits until there is one.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pulsar_ray.actors.topic_actors import TopicActors
 from pulsar_ray.broker.catalog.catalog import PartitionRow
 from pulsar_ray.broker.catalog.change_logs import ChangeLogs
@@ -10,11 +12,12 @@ from pulsar_ray.model.topic_name import TopicName
 
 
 class TopicEnding:
-    """Belongs to the controller."""
+    """Belongs to the controller. `parked` counts clients whose consumers wait for a sleeping partition."""
 
-    def __init__(self, served: TopicActors, logs: ChangeLogs) -> None:
+    def __init__(self, served: TopicActors, logs: ChangeLogs, parked: Callable[[str], int]) -> None:
         self._served = served
         self._logs = logs
+        self._parked = parked
 
     async def delete_topic(self, topic: str, force: bool) -> None:
         """See Controller.delete_topic."""
@@ -23,6 +26,7 @@ class TopicEnding:
         rows = topics.rows_of(name)
         if not force:
             connected = sum([await served.connected(row) for row in rows])
+            connected += sum(self._parked(row.name) for row in rows)
             if connected:
                 raise NotAllowedError(
                     f"Topic has {connected} connected producers/consumers: close them, or force"

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import ray
 
 from pulsar_ray.actors import passivation
 from pulsar_ray.actors.passivation import Passivation
+from pulsar_ray.actors.topic_actors import TopicActors
+from pulsar_ray.actors.topic_ending import TopicEnding
 from pulsar_ray.broker.catalog.catalog import PartitionRow
+from pulsar_ray.broker.catalog.change_logs import ChangeLogs
 from pulsar_ray.broker.serving.sleeper import Idle, Retired
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import TooManyActiveActors
+from pulsar_ray.errors import NotAllowedError, TooManyActiveActors
+from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.testing.manual_clock import ManualClock
 
 T = "persistent://public/default/t"
@@ -110,6 +114,12 @@ class World:
             self.handles[row.name] = FakeActor(self, row.name)
             self.when_started(row.name)
         return self.handles[row.name]
+
+    def rows_of(self, name: TopicName) -> list[PartitionRow]:
+        return [self.rows[name.full]]
+
+    async def connected(self, row: PartitionRow) -> int:
+        return 0
 
     def numbered(self, number: int) -> PartitionRow | None:
         return next((row for row in self.rows.values() if row.number == number), None)
@@ -328,6 +338,21 @@ def test_parked_clients_are_told_of_what_wakes(world: World) -> None:
         assert await part.await_wake("c", addresses, 60) == [f"{U} -> s"]
         assert await part.await_wake("c", [f"{T} -> s"], 0.001) == []
         assert not part._parked
+
+    asyncio.run(run())
+
+
+def test_a_topic_that_sleeps_is_not_deleted_while_its_consumers_wait(world: World) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        ending = TopicEnding(cast(TopicActors, world), cast(ChangeLogs, None), part.parked)
+        waiting = asyncio.ensure_future(part.await_wake("c", [f"{T} -> s", f"{T} -> r"], 60))
+        await asyncio.sleep(0)
+        with pytest.raises(NotAllowedError, match="1 connected"):
+            await ending.delete_topic(T, False)
+        world.run(T)
+        await waiting
+        assert part.parked(T) == 0
 
     asyncio.run(run())
 
