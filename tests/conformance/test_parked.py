@@ -365,7 +365,7 @@ def test_messages_go_to_parked_partitions_in_turn(broker: Broker, client: Client
 def test_closing_while_parked_wakes_nobody(broker: Broker, client: Client) -> None:
     topic = broker.topic()
     handles: list[Any] = [
-        client.create_producer(topic, producer_name="p"),
+        client.create_producer(topic),
         client.subscribe(topic, "s"),
         client.create_reader(topic, MessageId.earliest),
     ]
@@ -376,7 +376,7 @@ def test_closing_while_parked_wakes_nobody(broker: Broker, client: Client) -> No
     assert runs_of(broker, topic) == 0
     other = broker.client()
     consumer = other.subscribe(topic, "s")
-    other.create_producer(topic, producer_name="p").send(b"x")
+    other.create_producer(topic).send(b"x")
     assert values(consumer, 1) == [b"x"]
 
 
@@ -435,8 +435,7 @@ def test_one_call_waits_for_all_parked_consumers(
             waiting.remove(arguments[1])
 
     monkeypatch.setattr(broker.cluster, "controller", noted)
-    for topic, consumer in zip(topics, consumers, strict=True):
-        park(broker, topic, consumer)
+    park(broker, topics, *consumers)
     wait_until(lambda: [len(addresses) for addresses in waiting] == [5], what="one call for five")
     publisher = broker.client()
     for topic, consumer in zip(topics, consumers, strict=True):

@@ -55,6 +55,17 @@ class ConnectedProducers:
         """Rises with each block that a connected producer sends, whatever becomes of it."""
         return sum(producer.next_seq for producer in self.by_name.values())
 
+    @property
+    def hold_places(self) -> bool:
+        """Whether a producer has what another one could take while the partition sleeps.
+
+        That is a name that its user has chosen, or a place where their number is limited.
+        """
+        if not self.by_name:
+            return False
+        is_limited = self._policies.max_producers_per_topic > 0
+        return is_limited or any(producer.is_user_named for producer in self.by_name.values())
+
     def holder_beside(self, session: Session, name: str | None) -> Session | None:
         """Return the other session that holds a producer's name, if one does."""
         held = self.by_name.get(name) if name else None
@@ -88,6 +99,7 @@ class ConnectedProducers:
             session, request.producer_id, name, request.incarnation, next_seq, traffic, connected_ms
         )
         endpoint.metadata = request.properties or {}
+        endpoint.is_user_named = request.user_named
         self.by_name[name] = endpoint
         session.endpoints[request.producer_id] = endpoint
         policies = self._policies

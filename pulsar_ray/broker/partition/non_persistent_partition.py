@@ -238,7 +238,7 @@ class NonPersistentPartitionServer:
 
     def activity(self) -> Hashable | None:
         """See `SleepingServer.activity`."""
-        if self._host.is_working:
+        if self._host.is_working or self.producers.hold_places:
             return None
         return self._uses, len(self.producers.by_name), self.producers.admitted
 

@@ -319,6 +319,8 @@ class PartitionServer:
         """See `SleepingServer.activity`; dispatchers that follow do not count."""
         if self._host.is_working or self._calls_under_way or not self.intake.is_idle:
             return None
+        if self.producers.hold_places:
+            return None
         if self._throttle.is_slowing or not self._in_force.may_delete:
             # A partition that does not know yet what it may delete cannot say when to be woken for it.
             return None

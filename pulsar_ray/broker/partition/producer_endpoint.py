@@ -14,6 +14,7 @@ class ProducerEndpoint:
     __slots__ = (
         "connected_ms",
         "incarnation",
+        "is_user_named",
         "metadata",
         "name",
         "next_seq",
@@ -40,3 +41,4 @@ class ProducerEndpoint:
         self.traffic = traffic
         self.connected_ms = connected_ms
         self.metadata: Mapping[str, str] = {}
+        self.is_user_named = False

@@ -268,9 +268,15 @@ class ServedSubscription:
 
     @property
     def is_busy(self) -> bool:
-        """Whether consumers are awaited, or connected ones have something to get or hold."""
+        """Whether consumers are awaited, or connected ones have something to get or hold.
+
+        Where the number of consumers is limited each holds its place, which others could take meanwhile.
+        """
         core = self.core
         if core.next_deadline() is not None:
+            return True
+        settings = core.settings
+        if self.consumers and (settings.max_consumers_per_subscription or settings.max_consumers_per_topic):
             return True
         return bool(self.consumers) and (core.blocks.unacked_messages > 0 or bool(self.turn.has_work))
 
