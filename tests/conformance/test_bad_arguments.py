@@ -183,7 +183,7 @@ ON_SUBSCRIPTIONS: dict[str, tuple[Any, ...]] = {
     "why_blocked": (),
     "key_owner": ("k",),
 }
-MISSING = ("missing", "public/nope/x", "nope/ns/x", "missing-partition-0", "__change_events", "a\nb")
+MISSING = ("missing", "public/nope/x", "nope/ns/x", "missing-partition-0", "__change_event", "a\nb")
 MALFORMED = ("", "a/b", "http://public/default/x", "a\ud800")
 
 

@@ -83,7 +83,9 @@ class Tenants:
                 raise TopicNotFound(f"namespace {name!r} is being deleted: create it again afterwards")
             return
         tenant = name.partition("/")[0]
-        self.info(tenant)
+        if self.find(tenant) is None:
+            near = did_you_mean(tenant, self.names())
+            raise TopicNotFound(f"Tenant does not exist: {tenant!r:.200} of namespace {name!r:.200}{near}")
         near = did_you_mean(name, self.all_namespaces())
         raise TopicNotFound(f"Namespace not found: {name!r:.200} does not exist{near}")
 

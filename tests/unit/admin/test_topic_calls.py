@@ -37,6 +37,10 @@ class StubBroker:
         self.asked: list[tuple[Any, ...]] = []
         self.cluster = cast(Cluster, self)
 
+    def partitions(self, _topic: str, timeout_s: float) -> list[PartitionRoute]:
+        assert timeout_s > 0
+        return self._routes
+
     def resolve(self, _topic: str, *, create: bool, timeout_s: float) -> list[PartitionRoute]:
         assert not create
         assert timeout_s > 0
