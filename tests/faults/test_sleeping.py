@@ -27,6 +27,7 @@ from tests.running_broker import Broker, dispatcher_actor, partition_actor
 SECONDS = float(os.environ.get("FAULTS_SECONDS", "40"))
 DEADLINE_S = 90.0
 IDLE_S = 0.3
+LONGEST_PAUSE_S = 20.0
 CARRIERS = ("auto", "ray")
 
 
@@ -149,8 +150,17 @@ class Publishing(threading.Thread):
                 self._stop_event.wait(self._rng.choice([0.0, 0.0, 0.01, 2 * IDLE_S]))
             if self._rng.random() < 0.5:
                 producer.close()
-            self._stop_event.wait(self._rng.uniform(0, 8 * IDLE_S))
-            self.sleeps += not actors_of(self._topic)
+            self._stop_event.wait(self._rng.uniform(0, 3 * IDLE_S))
+            if self._rng.random() < 0.5:
+                self._wait_asleep()
+
+    def _wait_asleep(self) -> None:
+        """Wait until the topic's actors sleep, unless they are struck for too long."""
+        end = time.monotonic() + LONGEST_PAUSE_S
+        while time.monotonic() < end and not self._stop_event.wait(0.1):
+            if not actors_of(self._topic):
+                self.sleeps += 1
+                return
 
 
 class Consuming(threading.Thread):
@@ -212,6 +222,7 @@ def test_nothing_is_lost_or_doubled_while_actors_come_and_go(
     # Not the controller: a new one lets no partition leave for a minute.
     chaos = Chaos(broker, seed, [partition_actor(topic), dispatcher_actor(topic, "sub")], [])
     chaos.run(SECONDS)
+    wait_until(lambda: publishing.sleeps, DEADLINE_S, "a sleep of the topic")
     stop.set()
     for thread in (publishing, consuming):
         thread.join(3 * DEADLINE_S)
@@ -221,7 +232,6 @@ def test_nothing_is_lost_or_doubled_while_actors_come_and_go(
     assert list(stored) == numbered(len(stored))
     assert stored == publishing.confirmed
     assert consuming.received == numbered(len(stored))
-    assert publishing.sleeps > 0
     for client in clients:
         client.close()
     wait_asleep(topic)
