@@ -301,7 +301,6 @@ def test_the_broker_of_a_ray_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert "runs already" in run("start")
         assert "controller process" in run("status")
         # A partition and a subscription are all that this broker may have: the first ones make room.
-        run("produce", "first", "-m", "1")
         run("consume", "first", "-s", "s", "--no-follow")
         run("consume", "second", "-s", "s", "--no-follow")
         run("topics", "delete", "first")
