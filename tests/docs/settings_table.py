@@ -9,7 +9,7 @@ import pulsar_ray
 from pulsar_ray.config import describe_settings
 
 # These name settings without heeding them.
-_DECLARING = ("config.py", "policies.py")
+_DECLARING = ("config.py", "policies.py", "effective_policies.py")
 # Read through a method of Settings.
 _READ_BY = {
     "disk_low_water_mark_bytes": "low_water_mark_bytes",
