@@ -16,7 +16,6 @@ RATE = 2_000
 RATE_RUN_S = 4
 LEAST_OF_RATE, MOST_OF_RATE = 0.95, 1.05
 MESSAGE = b"x" * 100
-LARGE = b"x" * 2_000
 
 
 def run(env: Environment) -> list[Row]:
@@ -29,15 +28,15 @@ def run(env: Environment) -> list[Row]:
 def _changes(broker: Broker, admin: pulsar_ray.Admin, changes: int) -> list[Row]:
     name = broker.topic()
     producer = broker.client.create_producer(name)
-    producer.send(LARGE)
+    producer.send(MESSAGE)
     floor = _Floor.remote()  # type: ignore[attr-defined]
     ray.get(floor.nothing.remote())
-    first = timed(lambda: admin.topics.policies.set(name, "max_producers", 5))
+    first = timed(lambda: admin.topics.policies.set(name, "max_consumers", 5))
     calls, reaches, floors = [], [], []
     for turn in range(changes):
-        size = 1_000 if turn % 2 == 0 else 1_000_000
-        calls.append(timed(lambda size=size: admin.topics.policies.set(name, "max_message_size", size)))  # type: ignore[misc]
-        reaches.append(timed(lambda size=size: _wait_until_heeded(producer, size)))  # type: ignore[misc]
+        limit = 1 - turn % 2
+        calls.append(timed(lambda limit=limit: admin.topics.policies.set(name, "max_producers", limit)))  # type: ignore[misc]
+        reaches.append(timed(lambda limit=limit: _wait_until_heeded(broker, name, limit)))  # type: ignore[misc]
         floors.append(timed(lambda: ray.get(floor.nothing.remote())))
     producer.close()
     changed = [call + reach for call, reach in zip(calls, reaches, strict=True)]
@@ -66,15 +65,15 @@ def _changes(broker: Broker, admin: pulsar_ray.Admin, changes: int) -> list[Row]
     ]
 
 
-def _wait_until_heeded(producer: pulsar_ray.Producer, size: int) -> None:
+def _wait_until_heeded(broker: Broker, name: str, limit: int) -> None:
     while True:
         try:
-            producer.send(LARGE)
-        except pulsar_ray.MessageTooBig:
+            broker.client.create_producer(name).close()
+        except pulsar_ray.ProducerBusy:
             is_taken = False
         else:
             is_taken = True
-        if is_taken == (size >= len(LARGE)):
+        if is_taken == (limit == 0):
             return
 
 
@@ -87,7 +86,7 @@ def _publish(producer: pulsar_ray.Producer, messages: int) -> None:
 def _rates(broker: Broker, admin: pulsar_ray.Admin, seconds: int) -> list[Row]:
     name = broker.topic()
     producer = broker.client.create_producer(name, block_if_queue_full=True, max_pending_messages=100)
-    consumer = broker.client.subscribe(name, "bench", initial_position=pulsar_ray.InitialPosition.Earliest)
+    broker.client.subscribe(name, "bench").close()
     producer.send(b"")
     admin.topics.policies.set(name, "publish_rate", publish_throttling_rate_in_msg=RATE)
     messages = RATE * (seconds + 1)
@@ -96,6 +95,7 @@ def _rates(broker: Broker, admin: pulsar_ray.Admin, seconds: int) -> list[Row]:
     published = (messages - RATE) / took / RATE
     admin.topics.policies.remove(name, "publish_rate")
     admin.topics.policies.set(name, "subscription_dispatch_rate", dispatch_throttling_rate_in_msg=RATE)
+    consumer = broker.client.subscribe(name, "bench")
     start = time.perf_counter()
     received = 0
     while received < messages:
