@@ -213,3 +213,10 @@ def test_a_check_says_why_a_store_fails(admin: Admin, broker: Broker) -> None:
     broker.cluster.disk.fail("writev", *[errno.EIO] * 20)
     (health,) = admin.brokers.healthcheck()
     assert "could not store" in health.problem
+
+
+def test_a_partition_that_the_usage_topic_does_not_have_is_refused(client: Client) -> None:
+    topic = "non-persistent://pulsar/system/resource-usage"
+    with pytest.raises(NotAllowedError, match="which has 4"):
+        client.subscribe(f"{topic}-partition-7", "s")
+    assert len(client.get_topic_partitions(topic)) == 4

@@ -67,8 +67,8 @@ class TopicRegistry:
             )
         if name.partitioned_full == RESOURCE_USAGE.full and create:
             # Its first reader makes it; the broker publishes to it from then on.
-            self.catalog.create(RESOURCE_USAGE, RESOURCE_USAGE_PARTITIONS, self._emptiest_first(stores()))
-            return [row] if (row := self.catalog.partition(name.full)) else self.catalog.partitions(name.full)
+            self.catalog.create(RESOURCE_USAGE, self.auto_partitions(name), self._emptiest_first(stores()))
+            return self.resolve(name, create=False, stores=stores)
         if is_system_topic(name):
             raise TopicNotFound(
                 f"the system topic {name.full} does not exist: the broker had no use for it yet"
@@ -81,6 +81,8 @@ class TopicRegistry:
 
     def auto_partitions(self, name: TopicName) -> int:
         """Return the number of partitions of a topic that its first use creates."""
+        if name.partitioned_full == RESOURCE_USAGE.full:
+            return RESOURCE_USAGE_PARTITIONS
         settings = self.policies.settings_of(name.namespace_name)
         is_partitioned = settings.allow_auto_topic_creation_type == "partitioned" and not name.is_partition
         return settings.default_num_partitions if is_partitioned else 0
