@@ -6,7 +6,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-EXTRAS ?= spark,dev
+EXTRAS ?= spark,serve,tune,notebook,dev
 # A file of versions to install, as pip's --constraint takes it; without, the newest that pyproject.toml allows.
 VERSIONS ?=
 STAMP := $(VENV)/.installed
@@ -38,15 +38,18 @@ test: setup
 test-all: test
 	$(MAKE) --no-print-directory test-long
 
+# A test that passed in its second try is named at the end, with the failure of its first.
+PYTEST := $(BIN)/python -m pytest --rerun-show-tracebacks
+
 test-without-ray: setup
-	$(BIN)/python -m pytest -m 'not long' --numprocesses 5 tests/unit tests/conformance
+	$(PYTEST) -m 'not long' --numprocesses 6 tests/unit tests/conformance
 
 test-with-ray: setup
-	$(BIN)/python -m pytest -m 'not long' --numprocesses 3 --dist loadgroup --no-loadscope-reorder tests/actors tests/docs tests/faults $(if $(findstring spark,$(EXTRAS)),tests/spark)
+	$(PYTEST) -m 'not long' --numprocesses 3 --dist loadgroup --no-loadscope-reorder tests/actors tests/docs tests/faults $(if $(findstring spark,$(EXTRAS)),tests/spark)
 
 # One at a time: each brings up several Rays.
 test-long: setup
-	$(BIN)/python -m pytest -m long tests
+	$(PYTEST) -m long tests
 
 # The ends of what pyproject.toml allows: Ray, pyarrow and the rest in tests/versions/NAME.txt, the Python, the extras.
 ENDS := lowest:python3.10:dev lowest-spark:python3.10:spark,dev \

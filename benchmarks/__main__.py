@@ -10,16 +10,18 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import machine
-from benchmarks.environment import Environment, Skipped
-from benchmarks.results import Report
+from benchmarks.measuring import machine
+from benchmarks.measuring.environment import Environment, Skipped
+from benchmarks.measuring.results import Report
 
 GROUPS = (
     "latency",
     "async_publish",
+    "deduplication",
     "asyncio",
     "consume",
     "arrow",
+    "chunks",
     "concurrency",
     "fan_out",
     "key_shared",
@@ -28,12 +30,16 @@ GROUPS = (
     "idle_subscriptions",
     "idle_topics",
     "policies",
+    "dead_letters",
+    "delayed",
     "non_persistent",
     "ray_carrier",
     "memory",
     "recovery",
     "startup",
-    "spark",
+    "spark_read",
+    "spark_stream",
+    "spark_write",
     "peers",
 )
 

@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import ray
 
-from benchmarks.environment import Broker, Environment, run_inside
-from benchmarks.floors import DurableFile, SocketSink, empty_actor
-from benchmarks.inside import write_into_used_pages
-from benchmarks.measure import Slices
-from benchmarks.results import Row
+from benchmarks.measuring.environment import Broker, Environment, run_inside
+from benchmarks.measuring.floors import DurableFile, SocketSink, empty_actor
+from benchmarks.measuring.inside import write_into_used_pages
+from benchmarks.measuring.measure import Slices
+from benchmarks.measuring.results import Row
 
 BATCH_BYTES = 1 << 20
 ROW_BYTES = 1024

@@ -6,9 +6,9 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.environment import Broker, Environment
-from benchmarks.measure import CpuMeter, p50, rate, timed
-from benchmarks.results import Row
+from benchmarks.measuring.environment import Broker, Environment
+from benchmarks.measuring.measure import CpuMeter, p50, rate, timed
+from benchmarks.measuring.results import Row
 
 MESSAGE = b"x" * 100
 ROUNDS = 5

@@ -13,9 +13,9 @@ from contextlib import closing
 from typing import Any
 
 import pulsar_ray.asyncio
-from benchmarks.environment import Broker, Environment
-from benchmarks.measure import CpuMeter, p50, rate, timed
-from benchmarks.results import Row
+from benchmarks.measuring.environment import Broker, Environment
+from benchmarks.measuring.measure import CpuMeter, p50, rate, timed
+from benchmarks.measuring.results import Row
 
 MESSAGE = b"x" * 100
 TASKS = 256

@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.environment import Broker, Environment, run_inside
-from benchmarks.inside import slow_down
-from benchmarks.measure import CpuMeter, p50, timed
-from benchmarks.results import Row
+from benchmarks.measuring.environment import Broker, Environment, run_inside
+from benchmarks.measuring.inside import slow_down
+from benchmarks.measuring.measure import CpuMeter, p50, timed
+from benchmarks.measuring.results import Row
 
 MESSAGE = b"x" * 100
 ROUNDS = 5

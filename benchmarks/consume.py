@@ -15,9 +15,9 @@ import pyarrow as pa
 import ray
 
 import pulsar_ray
-from benchmarks.environment import Broker, Environment
-from benchmarks.measure import CpuMeter, p50, rate, timed
-from benchmarks.results import Row
+from benchmarks.measuring.environment import Broker, Environment
+from benchmarks.measuring.measure import CpuMeter, p50, rate, timed
+from benchmarks.measuring.results import Row
 from pulsar_ray.format.checksum import checksum
 
 MESSAGE = b"x" * 100

@@ -14,9 +14,9 @@ from typing import TypeVar
 
 import psutil
 
-from benchmarks.environment import Environment
-from benchmarks.measure import p50
-from benchmarks.results import Row
+from benchmarks.measuring.environment import Environment
+from benchmarks.measuring.measure import p50
+from benchmarks.measuring.results import Row
 from pulsar_ray.broker.serving.owner_loop import GC_THRESHOLDS
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks

@@ -11,9 +11,9 @@ import ray
 
 import pulsar_ray
 from benchmarks.arrow import ROW_BYTES, Publisher, batch_of_rows
-from benchmarks.environment import Broker, Environment
-from benchmarks.measure import Slices, p50, timed, us
-from benchmarks.results import Row
+from benchmarks.measuring.environment import Broker, Environment
+from benchmarks.measuring.measure import Slices, p50, timed, us
+from benchmarks.measuring.results import Row
 
 SUBSCRIPTIONS = 8
 MESSAGE = b"x" * 1024

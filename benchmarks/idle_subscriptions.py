@@ -7,9 +7,9 @@ from typing import Any
 
 import psutil
 
-from benchmarks.environment import Broker, Environment
-from benchmarks.measure import CpuMeter, p50, timed
-from benchmarks.results import Row
+from benchmarks.measuring.environment import Broker, Environment
+from benchmarks.measuring.measure import CpuMeter, p50, timed
+from benchmarks.measuring.results import Row
 
 MESSAGE = b"x" * 100
 KINDS = {"absent": "a subscription without consumers", "full": "a consumer whose queue is full"}

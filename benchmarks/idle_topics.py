@@ -11,9 +11,9 @@ import psutil
 import ray
 
 import pulsar_ray
-from benchmarks.environment import Broker, Environment
-from benchmarks.measure import p50, timed
-from benchmarks.results import Row
+from benchmarks.measuring.environment import Broker, Environment
+from benchmarks.measuring.measure import p50, timed
+from benchmarks.measuring.results import Row
 from pulsar_ray.transport.actor_names import NAMESPACE
 from pulsar_ray.transport.this_ray import running_names
 
@@ -149,10 +149,7 @@ def _parked_consumers(broker: Broker, count: int) -> list[Row]:
     kept: list[tuple[Any, int]] = []
     for topic, consumer in list(consumers.items())[:: max(1, count // WAKES)]:
         floor.append(timed(lambda: kept.extend((_bare_actor(), _bare_actor()))))
-        producer = publisher.create_producer(topic)
-        producer.send(b"x")
-        wakes.append(timed(consumer.receive))
-        producer.close()
+        wakes.append(timed(_waking(publisher, topic, consumer)))
     publisher.close()
     for actor, _ in kept:
         ray.kill(actor)
@@ -160,12 +157,22 @@ def _parked_consumers(broker: Broker, count: int) -> list[Row]:
         *rows,
         Row(f"{what}: private memory of that process", f"{used / count / 1024:.0f} KiB each"),
         Row(
-            "a receipt to the message at a consumer that slept",
+            "opening a producer, its first message at a consumer that slept",
             f"{p50(wakes):.2f} s",
             f"two bare actors, one after the other {p50(floor):.2f} s",
             p50([one / other for one, other in zip(wakes, floor, strict=True)]),
         ),
     ]
+
+
+def _waking(publisher: pulsar_ray.Client, topic: str, consumer: pulsar_ray.Consumer) -> Callable[[], Any]:
+    def wake() -> None:
+        producer = publisher.create_producer(topic)
+        producer.send(b"x")
+        consumer.receive()
+        producer.close()
+
+    return wake
 
 
 def _private_bytes(pid: int) -> int:

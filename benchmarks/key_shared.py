@@ -8,9 +8,9 @@ from typing import Any
 import ray
 
 import pulsar_ray
-from benchmarks.environment import Broker, Environment
-from benchmarks.measure import p50
-from benchmarks.results import Row
+from benchmarks.measuring.environment import Broker, Environment
+from benchmarks.measuring.measure import p50
+from benchmarks.measuring.results import Row
 
 MESSAGE = b"x" * 100
 KEYS = [f"key-{number}" for number in range(10_000)]

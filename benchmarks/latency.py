@@ -9,11 +9,11 @@ from typing import Any
 
 import ray
 
-from benchmarks.environment import Broker, Environment, run_inside
-from benchmarks.floors import DurableFile, empty_actor
-from benchmarks.inside import Busy, start_computing, stop_computing
-from benchmarks.measure import CpuMeter, alternate, p50, percentile, us
-from benchmarks.results import Row
+from benchmarks.measuring.environment import Broker, Environment, run_inside
+from benchmarks.measuring.floors import DurableFile, empty_actor
+from benchmarks.measuring.inside import Busy, start_computing, stop_computing
+from benchmarks.measuring.measure import CpuMeter, alternate, p50, percentile, us
+from benchmarks.measuring.results import Row
 
 MESSAGE = b"x" * 1024
 SUBSCRIPTION = "bench"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import psutil
 
 from benchmarks.arrow import BATCH_BYTES, Publisher, batch_of_rows
-from benchmarks.environment import Environment
-from benchmarks.results import Row
+from benchmarks.measuring.environment import Environment
+from benchmarks.measuring.results import Row
 
 BACKLOG_BYTES = 5 * 10**9
 STEPS = 5

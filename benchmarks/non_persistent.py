@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 from typing import Any
 
-from benchmarks.environment import Broker, Environment
-from benchmarks.measure import CpuMeter, alternate, p50, percentile, us
-from benchmarks.results import Row
+from benchmarks.measuring.environment import Broker, Environment
+from benchmarks.measuring.measure import CpuMeter, alternate, p50, percentile, us
+from benchmarks.measuring.results import Row
 
 MESSAGE = b"x" * 1024
 SUBSCRIPTION = "bench"

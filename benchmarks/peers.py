@@ -9,10 +9,10 @@ from typing import Any
 
 from ray.util.queue import Queue
 
-from benchmarks.environment import Broker, Environment
-from benchmarks.measure import alternate, p50, rate, timed, us
-from benchmarks.redis_streams import RedisStream
-from benchmarks.results import Row
+from benchmarks.measuring.environment import Broker, Environment
+from benchmarks.measuring.measure import alternate, p50, rate, timed, us
+from benchmarks.measuring.redis_streams import RedisStream
+from benchmarks.measuring.results import Row
 
 MESSAGE = b"x" * 1024
 BATCH = 100

@@ -7,9 +7,9 @@ import time
 import ray
 
 import pulsar_ray
-from benchmarks.environment import Broker, Environment
-from benchmarks.measure import p50, timed
-from benchmarks.results import Row
+from benchmarks.measuring.environment import Broker, Environment
+from benchmarks.measuring.measure import p50, timed
+from benchmarks.measuring.results import Row
 
 MOST_S = 1.0
 RATE = 2_000

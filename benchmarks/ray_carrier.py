@@ -7,10 +7,10 @@ import gc
 import ray
 
 import pulsar_ray
-from benchmarks.environment import Environment
-from benchmarks.floors import DurableFile, empty_actor, exchanging_actor
-from benchmarks.measure import alternate, p50, us
-from benchmarks.results import Row
+from benchmarks.measuring.environment import Environment
+from benchmarks.measuring.floors import DurableFile, empty_actor, exchanging_actor
+from benchmarks.measuring.measure import alternate, p50, us
+from benchmarks.measuring.results import Row
 
 MESSAGE = b"x" * 1024
 PACKET = b"p" * 1250

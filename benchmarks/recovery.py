@@ -11,10 +11,10 @@ from typing import Any
 import ray
 
 from benchmarks.arrow import BATCH_BYTES, Publisher, batch_of_rows
-from benchmarks.environment import Environment
-from benchmarks.floors import restarting_actor
-from benchmarks.measure import p50
-from benchmarks.results import Row
+from benchmarks.measuring.environment import Environment
+from benchmarks.measuring.floors import restarting_actor
+from benchmarks.measuring.measure import p50
+from benchmarks.measuring.results import Row
 
 LEDGER_BYTES = 10**9
 ROUNDS = 3

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.environment import Environment
-from benchmarks.measure import p50
-from benchmarks.results import Row
+from benchmarks.measuring.environment import Environment
+from benchmarks.measuring.measure import p50
+from benchmarks.measuring.results import Row
 
 ROUNDS = 3
 PARTITIONS = 4

@@ -34,10 +34,18 @@ def trades(rows: int, seed: int) -> pa.Table:
     return pa.table({"key": keys, "value": packed.cast(pa.binary())})
 
 
+def values_of(packed: pa.BinaryArray) -> np.ndarray:
+    """Price and quantity of each row, from the array's own memory."""
+    _, offsets, data = packed.buffers()
+    first = np.frombuffer(offsets, dtype="<i4")[packed.offset]
+    numbers = np.frombuffer(data, dtype="<u4", count=2 * len(packed), offset=first)
+    return numbers.reshape(-1, 2).astype(np.uint64)
+
+
 def turnover(table: pa.Table) -> pa.Table:
     """Turnover per symbol of a received table."""
-    packed = table.column("value").cast(pa.binary(8)).combine_chunks()
-    numbers = np.frombuffer(packed.buffers()[1], dtype="<u4").reshape(-1, 2)[: len(packed)].astype(np.uint64)
+    # Values of fixed width lie one behind the other.
+    numbers = np.concatenate([values_of(chunk) for chunk in table.column("value").chunks])
     amounts = pa.table({"key": table.column("key"), "amount": pa.array(numbers[:, 0] * numbers[:, 1])})
     return amounts.group_by("key").aggregate([("amount", "sum")])
 

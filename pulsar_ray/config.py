@@ -67,7 +67,13 @@ class Settings:
         minimum=1,
         maximum=MAX_FRAME_BYTES,
     )
-    broker_deduplication_enabled: bool = setting(False, "not yet: on is refused")
+    broker_deduplication_enabled: bool = setting(False, "store what a producer sends twice once")
+    broker_deduplication_producer_inactivity_timeout_minutes: int = setting(
+        360, "forget the sequence ids of a producer that has been away so long", minimum=1
+    )
+    broker_deduplication_max_number_of_producers: int = setting(
+        10_000, "producers of a partition whose sequence ids are kept", minimum=1
+    )
     acknowledgment_at_batch_index_level_enabled: bool = setting(
         False, "keep single messages of a batch acked"
     )
@@ -96,10 +102,15 @@ class Settings:
     system_topic_enabled: bool = setting(True, "keep system topics")
     topic_level_policies_enabled: bool = setting(True, "allow policies of single topics")
     delayed_delivery_enabled: bool = setting(True, "honour deliver_at; off: deliver at once")
-    delayed_delivery_tick_time_millis: int = setting(1000, "granularity of delayed delivery", minimum=1)
-    is_delayed_delivery_deliver_at_time_strict: bool = setting(False, "never deliver early, rather late")
+    delayed_delivery_tick_time_millis: int = setting(
+        1000, "delayed messages may come so much early, unless strict", minimum=1
+    )
+    is_delayed_delivery_deliver_at_time_strict: bool = setting(False, "deliver no delayed message early")
+    delayed_delivery_max_delay_in_millis: int = setting(
+        0, "refuse messages that are to be delivered later than that; 0: no limit", minimum=0
+    )
     max_num_delayed_delivery_tracker_memory_entries: int = setting(
-        100_000, "delayed messages indexed in memory; more are indexed on disk", minimum=1
+        100_000, "delayed messages a tracker keeps in memory; the rest is on disk", minimum=1
     )
     max_unacked_messages_per_consumer: int = setting(
         50_000, "stop dispatch to a consumer there; 0: no limit", minimum=0
@@ -226,11 +237,6 @@ class Settings:
 
         Its user must not believe in it.
         """
-        if self.broker_deduplication_enabled:
-            raise InvalidConfiguration(
-                "broker_deduplication_enabled is True, but deduplication by producer name and sequence id is "
-                "not there yet: leave it off, and tell repeats apart when consuming"
-            )
         for name in NOT_IN_FORCE_YET:
             value, default = getattr(self, name), default_of(_FIELDS[name])
             if value != default:
@@ -324,7 +330,6 @@ class Settings:
 
 
 NOT_IN_FORCE_YET = (
-    "ttl_duration_default_in_seconds",
     "backlog_quota_default_limit_bytes",
     "backlog_quota_default_limit_second",
     "broker_service_compaction_threshold_in_bytes",

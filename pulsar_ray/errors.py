@@ -435,6 +435,13 @@ class CorruptData(ChecksumError):
         self.offset = offset
 
 
+class DataLost(ReadError):
+    """Messages that were asked for are trimmed.
+
+    The text names the topics and the positions from and to which they are gone.
+    """
+
+
 class UnsupportedFormatVersion(UnsupportedVersionError):
     """This code cannot read the format of a file.
 
@@ -452,6 +459,10 @@ class Moved(ServiceUnitNotReady):
 
 class Fenced(ServiceUnitNotReady):
     """A newer owner has taken over the directory; this one may promise nothing any more."""
+
+
+class IncarnationForgotten(ProducerFenced):
+    """The partition does not remember this producer's blocks any more: it begins anew by itself."""
 
 
 class SessionLost(NotConnected):

@@ -57,10 +57,15 @@ def default_of(field: dataclasses.Field[Any]) -> SettingValue:
     return value
 
 
-def checked(field: dataclasses.Field[Any], value: object, source: str = "") -> SettingValue:
-    """`value` as the setting's type. Raises InvalidConfiguration with value, place and remedy."""
+def checked(
+    field: dataclasses.Field[Any], value: object, source: str = "", *, name: str = ""
+) -> SettingValue:
+    """`value` as the setting's type. Raises InvalidConfiguration with value, place and remedy.
+
+    `name` is the one under which the value was given, if that is not the setting's.
+    """
     kind = type(default_of(field))
-    where = f"{field.name}{source}"
+    where = f"{name or field.name}{source}"
     if type(value) is int and value.bit_length() >= INTEGER_BITS:
         # Without the value: Python refuses to write one of some thousand digits.
         raise InvalidConfiguration(

@@ -21,8 +21,25 @@ _SECOND_TRY = {"actors", "conformance", "docs", "faults", "nodes", "spark"}
 _LONG = {"nodes"}
 # What shares one Ray runs in one process, where tests are divided among several (`--dist loadgroup`).
 _SHARE_RAY = {
-    "spark": {"test_handover", "test_read", "test_session"},
-    "actors": {"test_broker", "test_several_topics"},
+    "spark": {
+        "test_handover",
+        "test_landing_stream",
+        "test_pipelines",
+        "test_read",
+        "test_session",
+        "test_stream",
+        "test_write",
+        "test_value_form",
+        "test_repeated_reads",
+    },
+    "actors": {
+        "test_administration",
+        "test_broker",
+        "test_delayed_delivery",
+        "test_queue",
+        "test_ray_data",
+        "test_several_topics",
+    },
 }
 # Where groups are divided among processes, the long ones begin; three processes then end at about one time.
 # A process is given its next group when two tests of the former are left, however long they are.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 import ray
@@ -19,6 +20,7 @@ from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.actor_names import CONTROLLER, NAMESPACE, dispatcher_name, partition_name
 from pulsar_ray.transport.ray_calls import RAY_CALLS
+from tests.ending_processes import is_gone
 
 RESTART_DEADLINE_S = 60.0
 CALL_DEADLINE_S = 20.0
@@ -35,9 +37,16 @@ def dispatcher_actor(topic: str, subscription: str) -> str:
 
 
 class Broker:
-    """Started by the first client; `close` stops it and its Ray."""
+    """Started by the first client; `close` stops it and its Ray.
+
+    A process is on one Ray at a time: starting a broker closes the one that ran.
+    """
+
+    _running: ClassVar[Broker | None] = None
 
     def __init__(self, data_dir: Path, **settings: Any) -> None:
+        if Broker._running is not None:
+            Broker._running.close()
         self.data_dir = data_dir
         self._settings = settings
         try:
@@ -49,6 +58,7 @@ class Broker:
             _start_ray()
         self.address: str = ray.get_runtime_context().gcs_address
         self._clients: list[pulsar_ray.Client] = []
+        Broker._running = self
         self.client().get_topic_partitions("warm-up")
 
     def client(self, **arguments: Any) -> pulsar_ray.Client:
@@ -75,9 +85,11 @@ class Broker:
     def kill(self, name: str) -> int:
         """SIGKILL the actor's process and wait until it is gone; its process id."""
         pid = self.pid(name)
-        process = psutil.Process(pid)
-        os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: _is_gone(process), what=f"the end of {name}")
+        # It may have ended by itself since it answered.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            process.kill()
+            wait_until(lambda: is_gone(process), what=f"the end of {name}")
         return pid
 
     def freeze(self, name: str) -> int:
@@ -88,7 +100,7 @@ class Broker:
 
     def thaw(self, pid: int) -> None:
         """SIGCONT, if the process is still there."""
-        if psutil.pid_exists(pid):
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
 
     def run_in(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
@@ -128,8 +140,16 @@ class Broker:
         for client in clients:
             client.shutdown()
 
+    @property
+    def is_running(self) -> bool:
+        """Whether neither `close` nor the start of another broker has stopped this one."""
+        return Broker._running is self
+
     def close(self) -> None:
-        """Stop everything."""
+        """Stop everything, once."""
+        if not self.is_running:
+            return
+        Broker._running = None
         self._shut_down_clients()
         try:
             stop_broker()
@@ -148,10 +168,3 @@ def _start_ray() -> None:
         logging_level=logging.ERROR,
         namespace="faults",
     )
-
-
-def _is_gone(process: psutil.Process) -> bool:
-    try:
-        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True

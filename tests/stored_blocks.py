@@ -9,6 +9,7 @@ from typing import Any
 from pulsar_ray.config import Settings
 from pulsar_ray.format.block import ROW_IS_ENTRY, BlockHeader, encode_block, parse_block_header
 from pulsar_ray.format.checksum import Buffer
+from pulsar_ray.format.metadata import BlockMetadata, ChunkInfo
 from pulsar_ray.managed_ledger.log.commit import AppendResult
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.partition_directories import TopicIdentity
@@ -18,18 +19,29 @@ MIB = 1024 * 1024
 
 
 def block(
-    seq: int, *, incarnation: int = 5, rows: int = 1, size: int = 40, publish_ms: int = 0
+    seq: int,
+    *,
+    incarnation: int = 5,
+    rows: int = 1,
+    size: int = 40,
+    publish_ms: int = 0,
+    metadata: BlockMetadata | None = None,
+    first_id: int | None = None,
+    producer: str | None = None,
+    chunk: ChunkInfo | None = None,
 ) -> tuple[BlockHeader, list[Buffer]]:
-    """One block; with several rows each of them is an entry."""
+    """One block; with several rows each of them is an entry, and sequence ids rise from `first_id`."""
+    first_id = seq if first_id is None else first_id
     buffers = encode_block(
         (f"{incarnation}/{seq} ".encode() * size)[:size],
         incarnation=incarnation,
         entry_seq=seq,
-        first_sequence_id=seq,
-        last_sequence_id=seq + rows - 1,
+        first_sequence_id=first_id,
+        last_sequence_id=first_id + rows - 1,
         publish_time_ms=publish_ms,
         message_count=rows,
         flags=ROW_IS_ENTRY if rows > 1 else 0,
+        metadata=metadata or BlockMetadata(producer_name=producer, chunk=chunk),
     )
     return parse_block_header(b"".join(bytes(buffer) for buffer in buffers)), buffers
 

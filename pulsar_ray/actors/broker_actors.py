@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 PROBE_DEADLINE_S = 2.0
 SERVES_DEADLINE_S = 10.0
+END_DEADLINE_S = 8.0
+"""Ray has ended a killed process by then; before 2.53 not one that is stopped."""
 
 
 class BrokerActors:
@@ -29,6 +31,8 @@ class BrokerActors:
         self._settings = settings
         self.handles: dict[str, Any] = {}
         self._store_ids: dict[str, str] = {}
+        self._killed_at_s: dict[str, float] = {}
+        """When Ray was told to end and restart an actor that has not answered since."""
 
     def found(self, name: str, store_id: str) -> None:
         """One that ran before its controller was restarted."""
@@ -72,6 +76,7 @@ class BrokerActors:
     def forget(self, name: str) -> Any:
         """One that is not there any more; its handle."""
         self._store_ids.pop(name, None)
+        self._killed_at_s.pop(name, None)
         return self.handles.pop(name, None)
 
     def forget_dead(self) -> list[str]:
@@ -102,7 +107,8 @@ class BrokerActors:
     async def restart_if_silent(self, name: str) -> bool:
         """Look after an actor that does not answer its clients.
 
-        True if it had to be killed (Ray restarts it).
+        True if it had to be killed (Ray restarts it). One that Ray cannot end is given up, and its successor
+        kills it as the owner of its directory.
         """
         handle = self.handles.get(name)
         if handle is None:
@@ -116,9 +122,13 @@ class BrokerActors:
         try:
             await within(handle.probe.remote(), PROBE_DEADLINE_S)
         except asyncio.TimeoutError:
-            logger.warning("%s does not answer: killing it", name)
-            await asyncio.to_thread(ray.kill, handle, no_restart=False)
+            now_s = asyncio.get_running_loop().time()
+            may_restart = now_s - self._killed_at_s.setdefault(name, now_s) < END_DEADLINE_S
+            logger.warning("%s does not answer: killing it%s", name, "" if may_restart else " for good")
+            # Ray frees the name of one that is killed for good at once, and the next watch creates it anew.
+            await asyncio.to_thread(ray.kill, handle, no_restart=not may_restart)
             return True
         except ray.exceptions.RayError:
             pass
+        self._killed_at_s.pop(name, None)
         return False

@@ -25,12 +25,12 @@ from pulsar_ray.actors.policy_delivery import PolicyDelivery
 from pulsar_ray.actors.resource_usage import ResourceUsage
 from pulsar_ray.actors.stores import Stores
 from pulsar_ray.actors.topic_actors import TopicActors
-from pulsar_ray.actors.topic_ending import TopicEnding
 from pulsar_ray.broker.catalog.administration import Administration
 from pulsar_ray.broker.catalog.catalog import PartitionRow
 from pulsar_ray.broker.catalog.change_logs import ChangeLogs
 from pulsar_ray.broker.catalog.founding import CatalogOrder
 from pulsar_ray.broker.catalog.membership import Membership
+from pulsar_ray.broker.catalog.topic_ending import TopicEnding
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
 from pulsar_ray.broker.serving.owner_loop import prepare_broker_process
 from pulsar_ray.broker.serving.sleeper import Idle
@@ -42,7 +42,7 @@ from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.model.system_topics import system_change_log
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import SubscriptionRequest
-from pulsar_ray.transport.this_ray import running_names
+from pulsar_ray.transport.this_ray import running_names, was_restarted
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +77,11 @@ class Controller:
         self._probing: dict[str, asyncio.Task[bool]] = {}
         self._start: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
+        if was_restarted():
+            # Somebody has to look for what is due, although nobody may ask for anything for long. The handle
+            # has a name: with old versions of Ray its methods do not keep it alive.
+            this = ray.get_runtime_context().current_actor
+            this.ready.remote()
 
     def __repr__(self) -> str:
         return "Controller"
@@ -128,7 +133,7 @@ class Controller:
         self._loop = asyncio.get_running_loop()
         partitions = ChangeLogPartitions(served, self._stores, self._actors, self._passivation)
         logs = ChangeLogs(catalog, partitions, SystemClock().now_ms)
-        ending = TopicEnding(served, logs, self._passivation.parked)
+        ending = TopicEnding(served, logs, self._passivation.parked_clients.count)
         self._logs, self._policies, self._ending = logs, policies, ending
         self._administration = Administration(topics, logs, ending, self._settings, self._policy_changed)
         self._usage = ResourceUsage(self._stores, self._actors)
@@ -323,6 +328,11 @@ class Controller:
         start = partial(served.dispatcher_started, row, request)
         return await self._passivation.start([row.name], start)
 
+    async def handle(self, name: str) -> Any:
+        """Return a running actor's handle, None if none of this name runs; starts nobody."""
+        await self._serving()
+        return self._actors.handles.get(name)
+
     async def dispatcher_gone(self, name: str) -> None:
         """End a dispatcher whose subscription was removed; its name is free when this returns.
 
@@ -331,11 +341,28 @@ class Controller:
         if await self._actors.serves(name):
             return
         if self._served is not None:
-            self._served.dispatchers.pop(name, None)
+            self._served.dispatcher_left(name)
         self._actors.kill(name)
+        await self._name_is_free(name)
+
+    async def _name_is_free(self, name: str) -> None:
         deadline = asyncio.get_running_loop().time() + CALL_DEADLINE_S
         while name in running_names() and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(NAME_POLL_S)
+
+    async def delayed_tracker(self, topic: str, subscription: str) -> str:
+        """The actor name of the tracker of a subscription's delayed messages, started if none runs.
+
+        `topic` is a partition's own name.
+        """
+        served = await self._serving()
+        row = row_of(served, topic)
+        return await self._passivation.start([row.name], partial(served.tracker_started, row, subscription))
+
+    async def end_tracker(self, name: str) -> None:
+        """End a tracker that has nothing to do; its name is free when this returns."""
+        (await self._serving()).end_tracker(name)
+        await self._name_is_free(name)
 
     # --- sleeping actors --------------------------------------------------------------------------
 
@@ -352,8 +379,10 @@ class Controller:
         served = await self._serving()
         return await self._passivation.describe_sleeping(row_of(served, topic))
 
-    async def await_wake(self, client_id: str, addresses: list[str], timeout_s: float) -> list[str]:
-        """See Passivation.await_wake.
+    async def await_wake(
+        self, client_id: str, number: int, parked: dict[str, list[tuple[int, bool]]], timeout_s: float
+    ) -> list[str]:
+        """See ParkedClients.await_wake.
 
         A call of every client process with parked consumers stays here, beside all others.
         """
@@ -361,8 +390,33 @@ class Controller:
         if loop is None:
             # This is a new process that nobody has asked for anything yet.
             raise ServiceUnitNotReady("the controller is starting")
-        waiting = self._passivation.await_wake(client_id, addresses, timeout_s)
+        waiting = self._passivation.parked_clients.await_wake(client_id, number, parked, timeout_s)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(waiting, loop))
+
+    async def watch_client(self, client_id: str, number: int, life: list[Any]) -> None:
+        """Let the consumers of a process leave once it dies.
+
+        It owns `life`, its call of `await_wake`.
+        """
+        try:
+            await life[0]
+        except ray.exceptions.OwnerDiedError:
+            if self._loop is not None:
+                died = self._passivation.client_died(client_id, number)
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(died, self._loop))
+        except ray.exceptions.RayError:
+            return
+        else:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._passivation.parked_clients.answered, client_id, number)
+
+    async def consumer_left(self, dispatcher: str, incarnation: int, calls_election: bool) -> None:
+        """Let nobody wait for a consumer that was closed while parked.
+
+        May be repeated.
+        """
+        await self._serving()
+        await self._passivation.consumer_left(dispatcher, incarnation, calls_election)
 
     # --- silent and dead actors -------------------------------------------------------------------
 

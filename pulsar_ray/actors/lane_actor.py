@@ -165,9 +165,14 @@ class LaneActor:
     async def _guarded(self, work: Callable[[], Awaitable[Any]]) -> Any:
         if self._refusal is not None:
             raise self._refusal.again()
-        if self._sleeper is not None and self._sleeper.has_left:
-            raise Moved(f"{self._label} has gone to sleep: resolve its topic again")
-        return await self._owner.run(work)
+
+        async def run() -> Any:
+            # Looked at on the loop on which it leaves, in the turn in which the work begins.
+            if self._sleeper is not None and self._sleeper.has_left:
+                raise Moved(f"{self._label} has gone to sleep: resolve its topic again")
+            return await work()
+
+        return await self._owner.run(run)
 
     async def attach(
         self, client_id: str, protocol_version: int, want_tcp: bool, attempt: int

@@ -21,7 +21,7 @@ CTL_GROUP = 16
 _CTL_METHODS = (
     "probe", "stats", "call", "apply_policies", "idle", "retire", "trim_now", "shutdown",
 )  # fmt: skip
-_DATA_METHODS = ("attach", "exchange", "stay", "watch", "await_wake")
+_DATA_METHODS = ("attach", "exchange", "stay", "watch", "await_wake", "watch_client")
 
 
 def _remote(cls: type[Any]) -> Any:

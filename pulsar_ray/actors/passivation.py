@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import ray
 
 from pulsar_ray.actors.broker_actors import BrokerActors
+from pulsar_ray.actors.parked_clients import ParkedClients
 from pulsar_ray.actors.stores import Stores
 from pulsar_ray.actors.topic_actors import TopicActors
 from pulsar_ray.broker.catalog.catalog import PartitionRow
@@ -26,7 +27,8 @@ from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException, TooManyActiveActors
 from pulsar_ray.lane.await_within import within
 from pulsar_ray.model.topic_name import TopicName
-from pulsar_ray.transport.actor_names import partition_name, topic_of_actor
+from pulsar_ray.transport.actor_names import parse_dispatcher_name, partition_name, topic_of_actor
+from pulsar_ray.transport.cluster import SubscriptionRequest
 from pulsar_ray.transport.this_ray import running_names, was_restarted
 
 logger = logging.getLogger(__name__)
@@ -39,6 +41,7 @@ DUE_AT_ONCE = 20
 RETIRE_DEADLINE_S = 10.0
 IDLE_DEADLINE_S = 2.0
 DUTY_DEADLINE_S = 60.0
+LEFT_DEADLINE_S = 60.0
 STORE_DEADLINE_S = 5.0
 NAME_DEADLINE_S = 30.0
 NAME_POLL_S = 0.02
@@ -74,8 +77,9 @@ class Passivation:
         self._making_room = asyncio.Lock()
         self._on_duty: set[str] = set()
         self._duties: set[asyncio.Task[None]] = set()
-        self._parked: dict[str, set[asyncio.Future[None]]] = {}
-        self._polls: dict[str, asyncio.Future[None]] = {}
+        self._elections: set[asyncio.Task[None]] = set()
+        self.parked_clients = ParkedClients(self._is_awake, self._elect)
+        served.left_consumers = self.parked_clients.consumers.take_left
         self._told_stores: set[Any] = set()
         served.when_started = self._started
 
@@ -158,7 +162,7 @@ class Passivation:
             for name in departure.dispatchers:
                 retired = await self._retired(name, departure, least_idle_ms)
                 if retired is not None:
-                    self._served.dispatchers.pop(name, None)
+                    self._served.dispatcher_left(name)
                     if retired.clients:
                         self._parked_dispatchers.left(departure.partition, name)
                     ended += 1
@@ -313,48 +317,6 @@ class Passivation:
 
     # --- parked clients ---------------------------------------------------------------------------
 
-    def parked(self, partition: str) -> int:
-        """Count the clients that wait with consumers for a partition that sleeps."""
-        return sum(not waiter.done() for waiter in self._parked.get(partition, ()))
-
-    async def await_wake(self, client_id: str, addresses: Sequence[str], timeout_s: float) -> list[str]:
-        """Return those actors whose partitions are awake, or are gone; waits until there is one.
-
-        Empty after the timeout, and once the same client asks anew. Asking again does no harm, and misses
-        nothing.
-        """
-        self._end_poll(client_id)
-        partitions = {address: topic_of_actor(address) for address in addresses}
-        if not (awake := self._awake(partitions)):
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._polls[client_id] = waiter
-            for partition in partitions.values():
-                self._parked.setdefault(partition, set()).add(waiter)
-            try:
-                await asyncio.wait((waiter,), timeout=timeout_s)
-            finally:
-                self._forget_waiter(client_id, waiter, partitions.values())
-            awake = self._awake(partitions)
-        return awake
-
-    def _end_poll(self, client_id: str) -> None:
-        former = self._polls.pop(client_id, None)
-        if former is not None and not former.done():
-            former.set_result(None)
-
-    def _forget_waiter(self, client_id: str, waiter: asyncio.Future[None], partitions: Iterable[str]) -> None:
-        if self._polls.get(client_id) is waiter:
-            del self._polls[client_id]
-        for partition in partitions:
-            waiting = self._parked.get(partition)
-            if waiting is not None:
-                waiting.discard(waiter)
-                if not waiting:
-                    del self._parked[partition]
-
-    def _awake(self, partitions: dict[str, str]) -> list[str]:
-        return [address for address, partition in partitions.items() if self._is_awake(partition)]
-
     def _is_awake(self, partition: str) -> bool:
         if partition in self._leaving or partition in self._on_duty:
             return False
@@ -367,9 +329,58 @@ class Passivation:
 
     def _wake_parked(self, partition: str) -> None:
         self._parked_dispatchers.signalled(partition, self._clock.monotonic_ms())
-        for waiter in self._parked.get(partition, ()):
-            if not waiter.done():
-                waiter.set_result(None)
+        self.parked_clients.wake(partition)
+
+    async def consumer_left(self, dispatcher: str, incarnation: int, calls_election: bool) -> None:
+        """Let nobody wait for a consumer that was closed while parked.
+
+        A dispatcher that cannot start just now, or falls asleep, is asked again: others wait for the word.
+        """
+        deadline = asyncio.get_running_loop().time() + LEFT_DEADLINE_S
+        while asyncio.get_running_loop().time() < deadline:
+            await self._settled([topic_of_actor(dispatcher)])
+            handle = self._actors.handles.get(dispatcher)
+            if handle is None:
+                self.parked_clients.consumer_left(dispatcher, incarnation, calls_election=calls_election)
+                return
+            if await _has_taken(handle.call.remote("consumer_left", {"incarnation": incarnation})):
+                return
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+    async def client_died(self, client_id: str, number: int) -> None:
+        """Let nobody wait for the consumers of a process that has died."""
+        for consumer in self.parked_clients.died(client_id, number):
+            await self.consumer_left(*consumer)
+
+    def _elect(self, dispatchers: list[str]) -> None:
+        for dispatcher in dispatchers:
+            election = asyncio.get_running_loop().create_task(self._start_to_elect(dispatcher))
+            self._elections.add(election)
+            election.add_done_callback(self._elections.discard)
+
+    async def _start_to_elect(self, dispatcher: str) -> None:
+        """Start a dispatcher that is to elect an active consumer."""
+        found = parse_dispatcher_name(dispatcher)
+        row = self._served.topics.partition(TopicName.parse(found[0])) if found is not None else None
+        if found is None or row is None:
+            return
+        request = SubscriptionRequest(row.name, found[1], found[2], "latest", create=False)
+        try:
+            await self.start([row.name], partial(self._served.dispatcher_started, row, request))
+        except PulsarException as error:
+            # The clients that wait ask again, and it is tried again.
+            logger.warning("%s was not woken to elect its active consumer: %s", dispatcher, error)
+
+
+async def _has_taken(call: Awaitable[Any]) -> bool:
+    """Whether an actor has carried out a call, or never will."""
+    try:
+        await within(call, STORE_DEADLINE_S)
+    except PulsarException as error:
+        return not error.retriable
+    except (asyncio.TimeoutError, ray.exceptions.RayError):
+        return False
+    return True
 
 
 async def _asked(call: Awaitable[T], deadline_s: float = STORE_DEADLINE_S) -> T | None:

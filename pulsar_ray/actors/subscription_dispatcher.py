@@ -49,6 +49,7 @@ class SubscriptionDispatcher(LaneActor):
                 {},
                 # One of a non-persistent topic is as long as its actor, restarts included.
                 create=not (request.durable and TopicName.parse(request.topic).is_persistent),
+                left=request.left,
             )
         try:
             self._hold_cluster(settings.data_dir)

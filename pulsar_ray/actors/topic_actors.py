@@ -12,6 +12,7 @@ from typing import Any
 import ray
 
 from pulsar_ray.actors.broker_actors import BrokerActors
+from pulsar_ray.actors.delayed_delivery_tracker import DelayedDeliveryTracker
 from pulsar_ray.actors.policy_delivery import PolicyDelivery
 from pulsar_ray.actors.stores import Stores
 from pulsar_ray.actors.subscription_dispatcher import SubscriptionDispatcher
@@ -27,7 +28,10 @@ from pulsar_ray.transport.actor_names import (
     dispatcher_name,
     parse_dispatcher_name,
     parse_partition_name,
+    parse_tracker_name,
     partition_name,
+    topic_of_actor,
+    tracker_name,
 )
 from pulsar_ray.transport.cluster import SubscriptionRequest
 from pulsar_ray.transport.ray_errors import translated
@@ -55,20 +59,28 @@ class TopicActors:
         self._actors = actors
         self._settings = settings
         self.dispatchers: dict[str, tuple[str, str, bool]] = {}
+        self.trackers: dict[str, tuple[str, str]] = {}
+        """(partition, subscription) of the trackers that run, by actor name."""
         self.when_started: Callable[[str], None] = lambda _: None
         """Called with the name of each partition whose actor is created."""
+        self.left_consumers: Callable[[str], tuple[int, ...]] = lambda _: ()
+        """Gives the consumers that a dispatcher of this name need not wait for."""
 
     def find_running(self) -> None:
         """After a restart of this actor: the partitions and dispatchers that run already."""
         for name in running_names():
             found = parse_dispatcher_name(name)
+            tracked = parse_tracker_name(name)
             if found is not None:
                 self.dispatchers[name] = found
+            elif tracked is not None:
+                self.trackers[name] = tracked
             elif "://" not in name:
                 continue
-            topic = TopicName.parse(found[0] if found else parse_partition_name(name))
+            topic = TopicName.parse(topic_of_actor(name))
             if (
                 found is None
+                and tracked is None
                 and not topic.is_persistent
                 and self.topics.catalog.partition(topic.full) is None
             ):
@@ -182,6 +194,9 @@ class TopicActors:
             if partition == row.name:
                 self._actors.kill(address)
                 del self.dispatchers[address]
+        for address, (partition, _) in list(self.trackers.items()):
+            if partition == row.name:
+                self.end_tracker(address)
         self._actors.kill(partition_name(row.name))
 
     async def connected(self, row: PartitionRow) -> int:
@@ -206,13 +221,37 @@ class TopicActors:
         if name not in self._actors.handles:
             allowed = self.topics.policies.settings_of(row.topic).allow_auto_subscription_creation
             may_create = allowed or not TopicName.parse(row.name).is_persistent
-            request = dataclasses.replace(request, create=request.create and may_create)
             store = self._store_to_start_beside(row)
+            self._actors.check_room(store, 1)
+            request = dataclasses.replace(
+                request, create=request.create and may_create, left=self.left_consumers(name)
+            )
             update = self._policies.update_for(row.topic)
             self._actors.create(SubscriptionDispatcher, name, store, request, self._settings, update)
             self._policies.created(name, update)
             self.dispatchers[name] = (row.name, request.subscription, request.durable)
         return name
+
+    def tracker_started(self, row: PartitionRow, subscription: str) -> str:
+        """Return the actor name of a subscription's tracker of delayed messages, started if none runs."""
+        name = tracker_name(row.name, subscription)
+        if name not in self._actors.handles:
+            store = self._store_to_start_beside(row)
+            label = f"{row.name} ~> {subscription}"
+            self._actors.create(DelayedDeliveryTracker, name, store, label, self._settings.data_dir)
+            self.trackers[name] = (row.name, subscription)
+        return name
+
+    def end_tracker(self, name: str) -> None:
+        """End a tracker for good: whoever needs it starts another one on its files."""
+        self.trackers.pop(name, None)
+        self._actors.kill(name)
+
+    def dispatcher_left(self, name: str) -> None:
+        """Forget a dispatcher that has ended, and end its tracker."""
+        found = self.dispatchers.pop(name, None)
+        if found is not None and found[2]:
+            self.end_tracker(tracker_name(found[0], found[1]))
 
     def replace_dead(self) -> None:
         """Create actors anew, beside their data, that Ray will not restart.
@@ -221,6 +260,8 @@ class TopicActors:
         """
         self._stores.look_for_draining()
         for name in self._actors.forget_dead():
+            if self.trackers.pop(name, None) is not None:
+                continue  # its dispatcher asks for another one
             logger.warning("%s is dead for good: creating it anew", name)
             try:
                 self._start_anew(name)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pulsar_ray.actors.lane_actor import LaneActor
-from pulsar_ray.broker.partition.non_persistent_partition import NonPersistentPartitionServer
+from pulsar_ray.broker.partition.non_persistent.non_persistent_partition import NonPersistentPartitionServer
 from pulsar_ray.broker.partition.partition_server import PartitionServer
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost

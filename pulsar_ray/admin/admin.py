@@ -48,7 +48,7 @@ class Admin:
         self._pid = os.getpid()
         self._connected: Connected | None = None
         self._ending = Ending("admin")
-        self.topics = Topics(self)
+        self.topics = Topics(self, self._new_client)
         self.namespaces = Namespaces(self)
         self.tenants = Tenants(self)
         self.brokers = Brokers(self, self._new_client)
@@ -59,6 +59,7 @@ class Admin:
         admin = cls(**arguments)
         admin._connected = Connected(cluster, "auto")
         admin.brokers = Brokers(admin, lambda: Client._on(cluster))  # noqa: SLF001 - as `_on`
+        admin.topics = Topics(admin, lambda: Client._on(cluster))  # noqa: SLF001 - as `_on`
         return admin
 
     def _new_client(self) -> Client:

@@ -19,7 +19,7 @@ class Policies:
     A topic's policy goes before its namespace's, and that before the broker's setting, each value for itself.
     A change is durable when the call returns, reaches what runs within a second, and may be repeated. A
     topic's policies are those of all its partitions. All methods raise TopicNotFound for a namespace or topic
-    that does not exist, and InvalidConfiguration for an unknown policy, with the nearest name.
+    that does not exist, and InvalidConfiguration for an unknown policy, with the nearest names.
     """
 
     def __init__(self, broker: Broker, level: str) -> None:
@@ -50,7 +50,11 @@ class Policies:
                 raise InvalidConfiguration(
                     f"the policy {name} has several values: give {', '.join(policy.settings)} by name"
                 )
-            values = {**dict.fromkeys(policy.settings, value), **values}
+            if values:
+                raise InvalidConfiguration(
+                    f"the policy {name} is given twice: as {value!r} and {values}; give one of them"
+                )
+            values = dict.fromkeys(policy.settings, value)
         self._ask("set_policy", subject, name, checked_value(name, self._level, values))
 
     def remove(self, subject: str, name: str) -> None:
@@ -64,7 +68,7 @@ class Policies:
     def _ask(self, method: str, subject: str, *arguments: Any) -> Any:
         check_text(self._level, subject)
         if self._level == TOPIC:
-            subject = TopicName.parse(subject).partitioned_full
+            subject = TopicName.parse(subject).full
         elif not is_namespace(subject):
             raise InvalidTopicName(f"{subject!r} is not a namespace: use 'tenant/namespace'")
         return self._broker.ask(method, subject, *arguments)

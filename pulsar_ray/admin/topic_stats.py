@@ -13,13 +13,16 @@ from pulsar_ray.model.position import Position
 
 _RATES_OUT = ("msgRateOut", "msgThroughputOut")
 _COUNTERS_OUT = ("msgOutCounter", "bytesOutCounter")
+_CHUNKS = ("chunkedMessageRate", "incompleteChunkedMessages", "droppedChunkedMessages")
 _RATES_IN = ("msgRateIn", "msgThroughputIn")
 _TOPIC_SUMS = (
     *_RATES_IN, *_RATES_OUT, "msgInCounter", "bytesInCounter", *_COUNTERS_OUT, "storageSize", "backlogSize",
+    "chunkedMessageRate",
 )  # fmt: skip
 _SUBSCRIPTION_SUMS = (
     *_RATES_OUT, *_COUNTERS_OUT, "msgRateRedeliver", "messageAckRate", "msgRateExpired", "totalMsgExpired",
-    "msgBacklog", "backlogSize", "unackedMessages", "nonContiguousDeletedMessagesRanges",
+    "msgBacklog", "msgDelayed", "msgBacklogNoDelayed", "backlogSize", "unackedMessages",
+    "nonContiguousDeletedMessagesRanges", "deadLetteredMessages", *_CHUNKS,
 )  # fmt: skip
 _SUBSCRIPTION_TIMES = (
     "lastAckedTimestamp", "lastConsumedTimestamp", "lastConsumedFlowTimestamp", "lastExpireTimestamp",
@@ -29,7 +32,8 @@ _KEY_SHARED_SUMS = (
     "drainingHashesCount", "drainingHashesClearedTotal", "drainingHashesUnackedMessages", "msgInReplay",
 )  # fmt: skip
 _KEY_SHARED_FIELDS = ("keySharedMode", "allowOutOfOrderDelivery", *_KEY_SHARED_SUMS)
-_PUBLISHER_SUMS = (*_RATES_IN, "msgInCounter", "bytesInCounter")
+_PUBLISHER_SUMS = (*_RATES_IN, "msgInCounter", "bytesInCounter", "chunkedMessageRate")
+_PUBLISHING = ("deduplicationStatus", "topicEpoch", "waitingPublishers")
 _DROPS = ("msgDropRate", "msgDropCounter")
 """Only non-persistent topics have them."""
 
@@ -46,7 +50,7 @@ def partition_stats(
     """
     if "refused" in partition:
         zeros = dict.fromkeys((*_TOPIC_SUMS, "averageMsgSize"), 0)
-        return {**zeros, "publishers": [], "subscriptions": {}, **partition}
+        return {**zeros, "msgChunkPublished": False, "publishers": [], "subscriptions": {}, **partition}
     log = LogSizes(partition["ledgers"])
     subscriptions = {
         known["name"]: _subscription(durable.get(known["name"]) or _asleep(known, log), log, is_durable=True)
@@ -61,7 +65,8 @@ def partition_stats(
     sums = {field: sum(s[field] for s in subscriptions.values()) for field in (*_RATES_OUT, *_COUNTERS_OUT)}
     copied = (
         *_RATES_IN, "averageMsgSize", "msgInCounter", "bytesInCounter", "storageSize", "publishers",
-        "lastPosition", "epoch", "corruptions", "diskLow", "pid",
+        "lastPosition", "epoch", "corruptions", "diskLow", "pid", "chunkedMessageRate", "msgChunkPublished",
+        *_PUBLISHING,
     )  # fmt: skip
     return {
         **{field: partition[field] for field in copied},
@@ -81,6 +86,7 @@ def _asleep(known: Mapping[str, Any], log: LogSizes) -> dict[str, Any]:
         **dict.fromkeys(_SUBSCRIPTION_TIMES, 0),
         "type": "",
         "activeConsumerName": "",
+        "deadLetterError": "",
         "blockedSubscriptionOnUnackedMsgs": False,
         **known,
         "msgBacklog": entries,
@@ -96,7 +102,7 @@ def _subscription(stats: Mapping[str, Any], log: LogSizes, *, is_durable: bool) 
         *_RATES_OUT, *_COUNTERS_OUT, "msgRateRedeliver", "messageAckRate", "msgRateExpired",
         "totalMsgExpired", "msgBacklog", "unackedMessages", "blockedSubscriptionOnUnackedMsgs", "type",
         "activeConsumerName", *_SUBSCRIPTION_TIMES, "subscriptionProperties", "markDeletePosition",
-        "readPosition", "problem",
+        "readPosition", "problem", "deadLetteredMessages", "deadLetterError",
     )  # fmt: skip
     return {
         **{field: stats[field] for field in copied},
@@ -104,6 +110,9 @@ def _subscription(stats: Mapping[str, Any], log: LogSizes, *, is_durable: bool) 
         "stuckForMs": stats.get("stuckForMs", 0),
         "stuckReason": stats.get("stuckReason", ""),
         **{field: stats[field] for field in _DROPS if field in stats},
+        **{field: stats.get(field, 0) for field in _CHUNKS},
+        "msgDelayed": (delayed := stats.get("msgDelayed", 0)),
+        "msgBacklogNoDelayed": stats["msgBacklog"] - delayed,
         "backlogSize": size,
         "durable": stats.get("isDurable", is_durable),
         "isDurable": stats.get("isDurable", is_durable),
@@ -126,10 +135,27 @@ def sum_of_partitions(partitions: Sequence[Mapping[str, Any]]) -> dict[str, Any]
     return {
         **totals,
         "averageMsgSize": totals["msgThroughputIn"] / rate if rate else 0.0,
+        "msgChunkPublished": any(partition["msgChunkPublished"] for partition in partitions),
         "publishers": _publishers(p for partition in partitions for p in partition["publishers"]),
         **_drops(subscriptions.values()),
         "subscriptions": subscriptions,
+        **_publishing([partition for partition in partitions if "refused" not in partition]),
         "metadata": {"partitions": len(partitions)},
+    }
+
+
+def _publishing(partitions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Sum up how producers publish to the partitions that serve.
+
+    A producer takes the topic's partitions one after the other, and waits for one at a time.
+    """
+    if not partitions:
+        return {}
+    statuses = {partition["deduplicationStatus"] for partition in partitions}
+    return {
+        "deduplicationStatus": statuses.pop() if len(statuses) == 1 else "Mixed",
+        "topicEpoch": max(partition["topicEpoch"] for partition in partitions),
+        "waitingPublishers": sum(partition["waitingPublishers"] for partition in partitions),
     }
 
 
@@ -151,7 +177,7 @@ def _add_subscription(total: dict[str, Any], stats: Mapping[str, Any]) -> None:
     total.update(_drops((total, stats)))
     for field in _SUBSCRIPTION_TIMES:
         total[field] = max(total[field], stats[field])
-    for field in ("type", "problem", "blockedSubscriptionOnUnackedMsgs"):
+    for field in ("type", "problem", "deadLetterError", "blockedSubscriptionOnUnackedMsgs"):
         total[field] = total[field] or stats[field]
     total["stuckForMs"] = max(total["stuckForMs"], stats["stuckForMs"])
     total["stuckReason"] = total["stuckReason"] or stats["stuckReason"]
@@ -171,6 +197,7 @@ def _publishers(publishers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]
             found[publisher["producerName"]] = dict(publisher)
             continue
         total.update({field: total[field] + publisher[field] for field in _PUBLISHER_SUMS})
+        total["msgChunkPublished"] = total["msgChunkPublished"] or publisher["msgChunkPublished"]
         total.update(_drops((total, publisher)))
     for total in found.values():
         rate = total["msgRateIn"]

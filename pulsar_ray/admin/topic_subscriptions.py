@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pulsar_ray.admin.topic_calls import TopicCalls
 from pulsar_ray.client.options.checks import check_flag, check_properties, check_text
+from pulsar_ray.client.received.block_rows import BlockRows
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.errors import (
@@ -18,10 +19,13 @@ from pulsar_ray.errors import (
 )
 from pulsar_ray.format.payload import decode_block
 from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.model.subscription_properties import check_subscription_properties
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import PartitionRoute
 
 MAX_PEEKED_MESSAGES = 100_000
+_PAGE_MESSAGES = 10_000
+_ALL = 1 << 62
 
 
 class TopicSubscriptions:
@@ -41,6 +45,7 @@ class TopicSubscriptions:
         """Register a new subscription on every partition, whose dispatchers are not started."""
         check_text("subscription", subscription)
         check_properties("properties", properties)
+        check_subscription_properties(properties or {})
         if not subscription:
             raise InvalidConfiguration("the subscription's name is empty: give one")
         initial = _target(position)
@@ -62,6 +67,24 @@ class TopicSubscriptions:
                 properties=dict(properties or {}),
                 create=True,
             )
+
+    def set_properties(
+        self, topic: str, subscription: str, properties: Mapping[str, str], *, replace: bool
+    ) -> None:
+        """Change properties at the partitions, and have the dispatchers heed them."""
+        check_properties("properties", properties)
+        routes = self._routes_with(topic, subscription)
+        for route in routes:
+            self._calls.ask_partition(
+                route,
+                "set_subscription_properties",
+                name=subscription,
+                properties=dict(properties),
+                replace=replace,
+            )
+        self._wake(routes, subscription)
+        for route in routes:
+            self._calls.ask_dispatcher(route, subscription, "refresh_properties")
 
     def delete(self, topic: str, subscription: str, force: bool = False) -> None:
         """Have the dispatchers delete a subscription, and end."""
@@ -149,15 +172,25 @@ class TopicSubscriptions:
         if count > MAX_PEEKED_MESSAGES:
             raise ValueError(f"count={count}: at most {MAX_PEEKED_MESSAGES} messages; subscribe to get more")
         messages: list[Message] = []
+        for block, rows in self.waiting(topic, subscription, count):
+            messages += [Message(block, row) for row in rows]
+        return messages
+
+    def waiting(self, topic: str, subscription: str, count: int | None = None) -> Iterator[BlockRows]:
+        """Read unacknowledged messages piece by piece, partition by partition; all without a `count`."""
+        left = _ALL if count is None else count
         for route in self._routes_with(topic, subscription):
             behind: list[int] | None = [-1, -1]
-            while behind is not None and len(messages) < count:
-                left = count - len(messages)
-                answer = self._calls.ask_dispatcher(route, subscription, "peek", messages=left, behind=behind)
-                for block in answer["blocks"]:
-                    messages += _decoded(route, *block)
+            while behind is not None and left > 0:
+                asked = min(left, _PAGE_MESSAGES)
+                answer = self._calls.ask_dispatcher(
+                    route, subscription, "peek", messages=asked, behind=behind
+                )
+                for described in answer["blocks"]:
+                    for part in _decoded(route, *described):
+                        left -= len(part.rows)
+                        yield part
                 behind = answer["end"]
-        return messages
 
     # --- partitions -------------------------------------------------------------------------------
 
@@ -237,7 +270,7 @@ def _before_ms(older_than_seconds: Any) -> int:
 
 def _decoded(
     route: PartitionRoute, ledger_id: int, first_entry_id: int, rows: Any, count: int, data: bytes
-) -> list[Message]:
+) -> list[BlockRows]:
     block = ReceivedBlock(
         decode_block(data, 0, route.topic),
         topic_name=route.topic,
@@ -246,4 +279,4 @@ def _decoded(
         first_entry_id=first_entry_id,
         redelivery_count=count,
     )
-    return [Message(block, row) for start, end in rows for row in range(start, end)]
+    return [BlockRows(block, range(start, end)) for start, end in rows]

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pulsar_ray.admin.policies import Policies
+from pulsar_ray.admin.redrive import Redrive
 from pulsar_ray.admin.topic_calls import Broker, TopicCalls
 from pulsar_ray.admin.topic_growth import TopicGrowth, check_partitions
 from pulsar_ray.admin.topic_inspection import TopicInspection
 from pulsar_ray.admin.topic_subscriptions import TopicSubscriptions
+from pulsar_ray.client.client import Client
 from pulsar_ray.client.options.checks import check_flag, check_text
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.errors import InvalidTopicName, NotAllowedError, PulsarException, TopicNotFound
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.policies import TOPIC
-from pulsar_ray.model.topic_name import TopicName, is_namespace
+from pulsar_ray.model.subscription_properties import STRICT_PROPERTY
+from pulsar_ray.model.topic_name import TopicName, is_namespace, nearest_topic
 
 
 class Topics:
@@ -29,11 +32,12 @@ class Topics:
     nothing.
     """
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, new_client: Callable[[], Client]) -> None:
         self._calls = TopicCalls(broker)
         self._growth = TopicGrowth(self._calls)
         self._inspection = TopicInspection(self._calls)
         self._subscriptions = TopicSubscriptions(self._calls)
+        self._redrive = Redrive(self._calls, self._inspection, self._subscriptions, new_client)
         self.policies = Policies(broker, TOPIC)
         """They override the namespace's policies and the broker's settings for one topic."""
 
@@ -108,9 +112,12 @@ class Topics:
     def get_partitions(self, topic: str) -> int:
         """The number of partitions; 0 for a topic that is not partitioned. Raises TopicNotFound."""
         name = TopicName.parse(topic)
-        count = self.partitions(f"{name.tenant}/{name.namespace}").get(name.full)
+        topics = self.partitions(name.namespace_name)
+        count = topics.get(name.full)
         if count is None:
-            raise TopicNotFound(f"the topic {name.full} does not exist")
+            near = nearest_topic(name, sorted(topics))
+            hint = f"; did you mean {near}?" if near else ""
+            raise TopicNotFound(f"the topic {name.full} does not exist{hint}")
         return count
 
     # ---- looking at topics, which starts no dispatcher and changes nothing
@@ -157,6 +164,33 @@ class Topics:
         """
         return self._inspection.last_message_id(topic)
 
+    def forget_producers(self, topic: str, prefix: str) -> builtins.list[str]:
+        """Make deduplication forget the producers whose names begin with `prefix`.
+
+        Returns their names. Their messages are stored again if they are sent again. Raises TopicNotFound,
+        WrongNode if a partition is away, ValueError for an empty prefix.
+        """
+        check_text("prefix", prefix)
+        if not prefix:
+            raise ValueError("prefix is empty: give the beginning of the names to forget")
+        names: set[str] = set()
+        for route in self._calls.all_routes(topic):
+            names.update(self._calls.ask_partition(route, "forget_producers", prefix=prefix))
+        return sorted(names)
+
+    def producer_sequence_ids(self, topic: str, prefix: str = "") -> dict[str, dict[str, int]]:
+        """Return the highest sequence id that deduplication knows of each producer, for each partition.
+
+        The outer names are those of the partitions (the topic's own if it has none), the inner ones those of
+        the producers that begin with `prefix`. An id is durable, and -1 before the first one. Empty where
+        deduplication is off. Raises TopicNotFound, WrongNode if a partition is away.
+        """
+        check_text("prefix", prefix)
+        return {
+            route.topic: self._calls.ask_partition(route, "producer_sequence_ids", prefix=prefix)
+            for route in self._calls.all_routes(topic)
+        }
+
     # ---- durable subscriptions
 
     def create_subscription(
@@ -177,6 +211,27 @@ class Topics:
         empty name and for an id of another topic.
         """
         self._subscriptions.create(topic, subscription, position, properties=properties)
+
+    def update_subscription_properties(
+        self, topic: str, subscription: str, properties: Mapping[str, str]
+    ) -> None:
+        """Replace the properties of a durable subscription, on every partition that has it.
+
+        They are in `stats` as `subscriptionProperties`. Raises InvalidConfiguration for a value that the
+        broker cannot heed.
+        """
+        self._subscriptions.set_properties(topic, subscription, properties, replace=True)
+
+    def set_delayed_delivery_strict(self, topic: str, subscription: str, strict: bool | None) -> None:
+        """Say whether delayed messages of one subscription may come up to a tick early.
+
+        True: never; False: they may; None: as the topic's policy `delayed_delivery` says. It holds at once,
+        also for messages that wait already. Kept as the subscription's property `delayed-delivery-strict`.
+        """
+        if strict is not None:
+            check_flag("strict", strict)
+        text = "" if strict is None else str(strict).lower()
+        self._subscriptions.set_properties(topic, subscription, {STRICT_PROPERTY: text}, replace=False)
 
     def unsubscribe(self, topic: str, subscription: str, force: bool = False) -> None:
         """Delete a subscription with its backlog.
@@ -237,6 +292,33 @@ class Topics:
         """
         return self._subscriptions.peek(topic, subscription, count)
 
+    def redrive(
+        self,
+        topic: str,
+        to: str | None = None,
+        *,
+        subscription: str | None = None,
+        limit: int | None = None,
+        dry_run: bool = False,
+    ) -> dict[str, int]:
+        """Send messages of a dead letter topic back; returns how many went to each topic.
+
+        Each goes to the topic in its property REAL_TOPIC, or all go `to` one. Those whose property is
+        missing, no topic's name, or `topic` itself stay and are counted under "". A message is
+        acknowledged for `subscription` (by default the only one) when its copy is durable, and the copy is as
+        the message was before it became a letter. Only messages that are stored by now, of those
+        that have a target at most `limit`. With `dry_run` they are counted, and nothing moves; no target is
+        asked whether it takes them. Messages that wait for their time or are held by consumers are counted by
+        a dry run, and do not move.
+
+        Raises SubscriptionNotFound; InvalidConfiguration if there are several subscriptions, or messages
+        would go to where they are; TopicNotFound for a target that does not exist, and NotAllowedError for
+        one that would keep nothing; ConsumerBusy if another consumer is connected that is not Shared. The
+        error of a target comes when messages for all others went, and tells how many. Copies that were sent
+        stay sent.
+        """
+        return self._redrive.run(topic, to, subscription, limit, dry_run=dry_run)
+
     # ---- questions to dispatchers
 
     def why_blocked(self, topic: str, subscription: str) -> dict[str, Any]:
@@ -245,7 +327,8 @@ class Topics:
         `reason` is a sentence. `hashes` are those of a Key_Shared subscription whose messages wait: `hash`,
         its `owner`, `heldBy` (the consumers that still have unacknowledged messages of it: `consumerName`,
         `unackMsgs`, `messageIds` as [ledger, entry, batch index or -1]), `waitingMessages`, `firstWaiting`,
-        `blockedMs`. `consumers` are those that take nothing, with a `reason` each. At most 100 hashes, and
+        `blockedMs`. `consumers` are those that take nothing, with a `reason` each. `delayedMessages` wait for
+        their time; the next is due in `delayedDueInMs`. At most 100 hashes, and
         100 ids of each consumer, are listed. (PIP-379 leaves such a call to a later one.)
         """
         return self._of_partitions(topic, subscription, "why_blocked")

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from pulsar_ray.client.producer.send_callbacks import ErrorCallback
-from pulsar_ray.client.producer.send_queue import SendQueue
+from pulsar_ray.client.producer.blocks.send_callbacks import ErrorCallback
+from pulsar_ray.client.producer.queue.send_queue import SendQueue
 from pulsar_ray.errors import PulsarException, Timeout
 from pulsar_ray.lane.timers import LoopTimers
 from pulsar_ray.model.message_id import MessageId
@@ -38,7 +38,7 @@ class _Waiting:
     number: int
     sent: SendFuture
     value: bytes | None
-    fields: tuple[Any, ...] | None
+    fields: tuple[Any, ...] | int | None
     is_in_turn: bool
     expiry: asyncio.TimerHandle | None = None
     is_waiting: bool = field(default=True)
@@ -69,7 +69,7 @@ class BlockedSends:
         self,
         sent: SendFuture,
         value: bytes | None,
-        fields: tuple[Any, ...] | None,
+        fields: tuple[Any, ...] | int | None,
         queue: SendQueue | None,
     ) -> None:
         """Enqueue a message now, or once there is room.

@@ -272,7 +272,10 @@ class Client:
         await in_thread(self._inner.close)
 
     def shutdown(self) -> None:
-        """End at once: pending messages fail with AlreadyClosed, nothing is waited for."""
+        """End at once: pending messages fail with AlreadyClosed, nothing is waited for.
+
+        To the broker it is a crash: messages in hand come again, those acknowledged negatively too.
+        """
         self._inner.shutdown()
 
     async def __aenter__(self) -> Client:

@@ -14,13 +14,13 @@ import pyarrow as pa
 from pulsar_ray.asyncio.activity_notifier import ActivityNotifier
 from pulsar_ray.asyncio.blocking_calls import in_thread
 from pulsar_ray.asyncio.lazy_handle import LazyHandle, OpeningClient
-from pulsar_ray.asyncio.loop_handles import LoopConsumer
+from pulsar_ray.asyncio.loop_handles import LoopConsumer, LoopProducer
+from pulsar_ray.asyncio.producer import Producer
 from pulsar_ray.asyncio.receiving import has_message_available, receive_into, receive_one
 from pulsar_ray.asyncio.requests import all_answered
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.options.checks import check_number
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
-from pulsar_ray.client.options.not_yet import reconsume_later_not_yet
 from pulsar_ray.client.received.batch_collector import (
     FOREVER_S,
     BatchCollector,
@@ -90,6 +90,7 @@ class Consumer(LazyHandle[LoopConsumer]):
         inner = await self._open_first()
         taken, timeout_s = batch_limits(self._options.batch_receive_policy)
         await receive_into(inner.core, taken, timeout_s)
+        inner.core.handed_over(taken)
         return MessageBatchView(taken.parts)
 
     async def receive_arrow(self, max_messages: int = 100_000, timeout_millis: int | None = None) -> pa.Table:
@@ -107,6 +108,7 @@ class Consumer(LazyHandle[LoopConsumer]):
         await receive_into(inner.core, taken, timeout_s)
         if not taken.parts:
             raise Timeout(f"no message arrived in {timeout_millis} ms")
+        inner.core.handed_over(taken)
         return inner.table_of(taken.parts)
 
     async def has_message_available(self) -> bool:
@@ -176,8 +178,20 @@ class Consumer(LazyHandle[LoopConsumer]):
     async def reconsume_later(
         self, message: Message | MessageId, delay: timedelta, properties: dict[str, str] | None = None
     ) -> None:
-        """Not there before retry letter topics are: raises OperationNotSupported."""
-        raise reconsume_later_not_yet()
+        """Send a message to the retry letter topic, to come again after a delay.
+
+        It is copied. Returns when the copy is durable and the message acknowledged, durably; errors as of the
+        synchronous client.
+        """
+        inner = await self._open_first()
+        letters = inner.letters
+        letter = letters.retried_later(message, delay, properties)
+        producer = letters.open_producer(letter) or await in_thread(letters.producer, letter)
+        assert isinstance(producer, LoopProducer)
+        assert isinstance(message, Message)
+        await Producer(self._client, producer.options, producer).send(**letter.arguments)
+        inner.acknowledge(message)
+        await asyncio.shield(self._confirm(inner.partition_of(message)))
 
     def redeliver_unacknowledged_messages(self) -> None:
         """Have everything this consumer was given and did not acknowledge delivered again."""
@@ -233,7 +247,8 @@ class Consumer(LazyHandle[LoopConsumer]):
     async def close(self) -> None:
         """Make acknowledgments durable and leave.
 
-        A second call raises AlreadyClosed, one after `unsubscribe` or `Client.shutdown` does not.
+        Messages that were acknowledged negatively come again now, before their delay is over, and count as
+        failed. A second call raises AlreadyClosed, one after `unsubscribe` or `Client.shutdown` does not.
         """
         await super().close()
 

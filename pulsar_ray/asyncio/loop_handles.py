@@ -20,8 +20,9 @@ from pulsar_ray.client.consumer.reader import Reader
 from pulsar_ray.client.options.client_options import ClientOptions
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.options.policies import ConsumerEventListener
+from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.client.producer.producer import Producer
-from pulsar_ray.client.producer.send_queue import SendQueue
+from pulsar_ray.client.producer.queue.send_queue import SendQueue
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.transport.cluster import Cluster
 
@@ -52,6 +53,10 @@ class LoopClient(Client):
         """The address that finds the same cluster from another process."""
         return self._connection.address
 
+    def producer_from(self, options: ProducerOptions, producer: Producer | None = None) -> Producer:
+        """See Client; in a thread."""
+        return super().producer_from(options, producer or LoopProducer.__new__(LoopProducer))
+
     def consumer_from(self, options: ConsumerOptions, consumer: Consumer | None = None) -> Consumer:
         """See Client; in a thread."""
         _load_conversion()
@@ -75,6 +80,11 @@ class LoopProducer(Producer):
     """`Producer` without what blocks."""
 
     @property
+    def options(self) -> ProducerOptions:
+        """The options it was opened with."""
+        return self._options
+
+    @property
     def queues(self) -> list[SendQueue]:
         """The queues of the partitions that it has now."""
         return self._queues()
@@ -91,7 +101,7 @@ class LoopProducer(Producer):
         event_timestamp: Any,
         deliver_at: Any,
         deliver_after: Any,
-    ) -> tuple[SendQueue | None, bytes | None, tuple[Any, ...] | None]:
+    ) -> tuple[SendQueue | None, bytes | None, tuple[Any, ...] | int | None]:
         """The arguments of `SendQueue.enqueue`, and the queue.
 
         None for the queue of the partition whose turn it is.

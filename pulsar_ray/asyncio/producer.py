@@ -110,6 +110,7 @@ class Producer(LazyHandle[LoopProducer]):
         ordering_keys: Iterable[str | None] | None = None,
         properties: Iterable[dict[str, str] | None] | None = None,
         event_timestamps: Iterable[int | None] | None = None,
+        deliver_at: int | Iterable[int | None] | None = None,
     ) -> list[MessageId]:
         """Publish a list and wait until all of it is durable.
 
@@ -127,6 +128,7 @@ class Producer(LazyHandle[LoopProducer]):
                 ordering_keys=ordering_keys,
                 properties=properties,
                 event_timestamps=event_timestamps,
+                deliver_at=deliver_at,
             )
         )
 
@@ -178,6 +180,10 @@ class Producer(LazyHandle[LoopProducer]):
     def last_sequence_id(self) -> int:
         """The highest sequence id stored so far, -1 before any."""
         return self._open_already().last_sequence_id()
+
+    def pending_bytes(self) -> int:
+        """The bytes, as stored, of what is sealed and not confirmed yet."""
+        return self._open_already().pending_bytes()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(Producer, self._client, self._options), ()

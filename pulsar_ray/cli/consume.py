@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +14,7 @@ from pulsar_ray.cli.console import interrupted, say
 from pulsar_ray.cli.interrupt import Interrupt
 from pulsar_ray.cli.message_json import message_json
 from pulsar_ray.cli.target import Target, pass_target
+from pulsar_ray.cli.whole_files import write_whole
 from pulsar_ray.model.enums import ConsumerType, InitialPosition
 
 if TYPE_CHECKING:
@@ -52,6 +54,12 @@ POSITIONS = {"earliest": InitialPosition.Earliest, "latest": InitialPosition.Lat
     help="How the subscription divides messages among its consumers.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per message, with all its fields.")
+@click.option(
+    "--into",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    help="Write one message into a new FILE as it is, and stop.",
+)
 @click.option("--key-separator", metavar="TEXT", help="Print each key and this before the value.")
 @pass_target
 def consume(
@@ -63,6 +71,7 @@ def consume(
     follow: bool,
     kind: str,
     as_json: bool,
+    into: str | None,
     key_separator: str | None,
 ) -> None:
     """Print the messages of a subscription, and acknowledge them once they are printed.
@@ -73,26 +82,51 @@ def consume(
       pulsar-ray consume orders -s audit --no-follow --json | jq .value
       pulsar-ray consume orders -s workers --type shared -n 10
       pulsar-ray consume orders -s keyed --type key_shared
+      pulsar-ray consume scans -s archive --into image.tiff
     """
     if as_json and key_separator is not None:
         raise click.UsageError("--json shows keys already: leave --key-separator out")
+    if into is not None:
+        _check_into(into, count, as_json=as_json, key_separator=key_separator)
+        count = 1
     text = message_json if as_json else _plain(key_separator)
     done = 0
     with ExitStack() as stack:
         client = stack.enter_context(target.client())
         try:
-            consumer = client.subscribe(topic, subscription, TYPES[kind], initial_position=POSITIONS[start])
+            consumer = client.subscribe(
+                topic,
+                subscription,
+                TYPES[kind],
+                initial_position=POSITIONS[start],
+                # One for a file may be large, and so may those behind it.
+                receiver_queue_size=1000 if into is None else 1,
+            )
             with Interrupt() as interrupt:
                 for messages in _batches(consumer, count, follow, interrupt):
-                    _write(messages, text)
+                    if into is None:
+                        _write(messages, text)
+                    else:
+                        write_whole(messages[0].data(), into)
                     consumer.acknowledge(messages)
                     done += len(messages)
         except KeyboardInterrupt:
             # Closing makes the acknowledgments durable.
             stack.close()
             interrupted(f"{done:,} messages acknowledged")
+    if into is not None and not done:
+        raise click.ClickException(f"no message is waiting in {topic}: {into} was not written")
     if sys.stderr.isatty():
         say(f"{done:,} messages acknowledged")
+
+
+def _check_into(into: str, count: int | None, *, as_json: bool, key_separator: str | None) -> None:
+    if as_json or key_separator is not None:
+        raise click.UsageError("--into writes a message as it is: leave --json and --key-separator out")
+    if count not in (None, 1):
+        raise click.UsageError("--into writes one message: leave --count out")
+    if into != "-" and Path(into).exists():
+        raise click.UsageError(f"{into} exists: name a new file")
 
 
 def _batches(

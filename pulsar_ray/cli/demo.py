@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
-from typing import Any
 
 import click
 
 from pulsar_ray.cli.console import out
+from pulsar_ray.cli.spark_package import spark_module
 from pulsar_ray.cli.target import Target, pass_target
 
 
@@ -35,20 +34,16 @@ def demo(
 
     All lines of the Python standard library's source files (or of --input FILE...), keyed by module, go into
     a new topic of 4 partitions. Consumers in Ray actors count them and check their order per key, while one
-    partition's process is killed half way. Then Spark reads the whole topic through RayDP. Both counts are
-    compared with the files; any difference is exit code 1. Everything that was started is ended.
+    partition's process is killed half way. Then Spark reads the whole topic through RayDP, streams
+    it once more, and writes its counts back to a topic. All counts are compared with the files; any
+    difference is exit code 1. Everything that was started is ended.
 
     \b
     Examples:
       pulsar-ray demo
       pulsar-ray demo --input access.log error.log
     """
-    try:
-        job: Any = importlib.import_module("pulsar_ray_spark.demo")
-    except ModuleNotFoundError as error:
-        raise click.ClickException(
-            f"the demo needs Spark ({error.name} is missing): pip install 'pulsar-ray[spark]'"
-        ) from None
+    job = spark_module("demo")
     paths = [*inputs, *more]
     if more and not inputs:
         raise click.UsageError("give files with --input")

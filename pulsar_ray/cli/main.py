@@ -26,7 +26,7 @@ they start an embedded broker in the background, which ends a minute after the l
 stays in --data-dir (PULSAR_RAY_DATA_DIR, ~/.pulsar-ray).
 
 Exit codes: 0 done, 1 failed (one line says why and what to do), 2 wrong usage, 3 the broker runs and not all
-of its stores work (start, status), 130 stopped by Ctrl-C.
+of its stores work (start, status), 4 something is damaged (verify), 130 stopped by Ctrl-C.
 """
 
 
@@ -36,6 +36,7 @@ _COMMANDS = {
     "init-store": ("broker", "Make a directory of this node a store of the broker."),
     "status": ("broker", "Say whether a broker runs, and where it stores."),
     "stop": ("broker", "End the broker; what it stores stays."),
+    "verify": ("verify", "Check every checksum of a data directory, running or not."),
     "produce": ("produce", "Send lines to a topic."),
     "consume": ("consume", "Show the messages of a subscription."),
     "perf": ("perf", "Measure rates and latencies."),
@@ -50,6 +51,7 @@ _COMMANDS = {
     "tenants": ("administration.tenants", "Create, list and delete tenants, which namespaces belong to."),
     "brokers": ("administration.brokers", "List the nodes that store, and check that they work."),
     "stats": ("administration.stats", "Show counters of a topic, or of the broker."),
+    "spark": ("spark", "Open a Python shell on Spark, or run a program there."),
     "demo": ("demo", "Send real text through everything, to Spark, and check every line."),
 }
 """Module and one line of help of each command, in the order of `--help`."""

@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
+from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any
 
 import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from pulsar_ray.cli.console import err, interrupted, rate, say, warn
+from pulsar_ray.cli.console import err, interrupted, rate, say, size, warn
 from pulsar_ray.cli.interrupt import Interrupt
 from pulsar_ray.cli.lines import key_rule, without_newline
 from pulsar_ray.cli.target import Target, pass_target
-from pulsar_ray.client.producer.send_callbacks import ErrorCallback
+from pulsar_ray.cli.times import duration, time_ms
+from pulsar_ray.cli.whole_files import WholeFiles
+from pulsar_ray.client.producer.blocks.send_callbacks import ErrorCallback
 from pulsar_ray.errors import PulsarException, Result, error_from
 from pulsar_ray.model.enums import CompressionType
 from pulsar_ray.model.message_id import MessageId
@@ -44,6 +48,23 @@ compression_option = click.option(
 @compression_option
 @click.option("--batching/--no-batching", default=True, show_default=True, help="Store lines in batches.")
 @click.option("--name", help="The producer's name.  [default: made up]")
+@click.option(
+    "--whole-file",
+    is_flag=True,
+    help="Send each of FILES as one message, in chunks if it is large: up to 2 GB.",
+)
+@click.option(
+    "--deliver-after",
+    callback=duration,
+    metavar="TIME",
+    help="Deliver each line so much later: 30s, 90m, 2d.",
+)
+@click.option(
+    "--deliver-at",
+    callback=time_ms,
+    metavar="TIME",
+    help="Deliver at 2030-01-31T08:00:00 (local, or with a zone), or at so many ms since 1970.",
+)
 @pass_target
 def produce(
     target: Target,
@@ -54,18 +75,32 @@ def produce(
     compression: str,
     batching: bool,
     name: str | None,
+    whole_file: bool,
+    deliver_after: timedelta | None,
+    deliver_at: int | None,
 ) -> None:
     """Send every line of FILES, or of standard input, to TOPIC.
 
     A line is confirmed once it is stored durably; the count of those is printed at the end, also after Ctrl-C
-    and after an error.
+    and after an error. Shared and Key_Shared subscriptions deliver delayed lines when they are due, others at
+    once.
 
     \b
     Examples:
       pulsar-ray produce orders < orders.txt
       tail -f app.log | pulsar-ray produce logs --key-regex '"user": "(\\w+)"'
       pulsar-ray produce orders a.csv b.csv --key-separator , --compression zstd
+      echo wake up | pulsar-ray produce reminders --deliver-after 90m
+      pulsar-ray produce scans --whole-file image.tiff
     """
+    if deliver_after is not None and deliver_at is not None:
+        raise click.UsageError("give --deliver-after or --deliver-at, not both")
+    if whole_file:
+        if key_separator is not None or key_regex is not None:
+            raise click.UsageError("--whole-file sends no lines: leave --key-separator and --key-regex out")
+        times = {"deliver_at": deliver_at, "deliver_after": deliver_after}
+        _produce_whole(target, topic, files or ("-",), name, COMPRESSIONS[compression], times)
+        return
     key_of = key_rule(key_regex, key_separator)
     receipts = Receipts()
     source = _Source(files or ("-",))
@@ -78,13 +113,15 @@ def produce(
             block_if_queue_full=True,
             max_pending_messages=10_000,
         )
-        _warn_if_nothing_keeps(target, producer.topic())
+        _warn_if_nothing_keeps(target, producer.topic(), "these lines")
         try:
             with Interrupt() as interrupt, source.progress(receipts):
                 for line in source.lines(interrupt):
                     key, value = key_of(without_newline(line))
                     receipts.sent += 1
-                    producer.send_async(value, receipts, partition_key=key)
+                    producer.send_async(
+                        value, receipts, partition_key=key, deliver_at=deliver_at, deliver_after=deliver_after
+                    )
                     if receipts.error is not None:
                         break
             producer.flush()
@@ -100,13 +137,42 @@ def produce(
     say(f"{_summary(receipts)} ({rate(receipts.confirmed, receipts.seconds)})")
 
 
+def _produce_whole(
+    target: Target,
+    topic: str,
+    files: tuple[str, ...],
+    name: str | None,
+    compression: CompressionType,
+    times: dict[str, Any],
+) -> None:
+    with target.client() as client:
+        producer = client.create_producer(
+            topic,
+            producer_name=name,
+            compression_type=compression,
+            batching_enabled=False,
+            chunking_enabled=True,
+            block_if_queue_full=True,
+        )
+        _warn_if_nothing_keeps(target, producer.topic(), "these files")
+        whole = WholeFiles(producer, files, **times)
+        try:
+            with Interrupt() as interrupt:
+                whole.send(interrupt)
+        except KeyboardInterrupt:
+            interrupted(f"stopped: {len(whole.sent)} of {len(files)} files are stored")
+        finally:
+            for file, length, message_id in whole.sent:
+                say(f"{file}: {size(length)} stored as {message_id}")
+
+
 def _summary(receipts: Receipts) -> str:
     if receipts.confirmed == receipts.sent:
         return f"{receipts.confirmed:,} lines sent, all confirmed"
     return f"{receipts.confirmed:,} of {receipts.sent:,} lines sent were confirmed"
 
 
-def _warn_if_nothing_keeps(target: Target, topic: str) -> None:
+def _warn_if_nothing_keeps(target: Target, topic: str, what: str) -> None:
     with target.admin() as admin:
         retention = admin.topics.policies.get(topic, "retention").value
         if retention["retention_time_in_minutes"] and retention["retention_size_in_mb"]:
@@ -114,7 +180,7 @@ def _warn_if_nothing_keeps(target: Target, topic: str) -> None:
         subscriptions = admin.topics.stats(topic)["subscriptions"].values()
     if not any(subscription["isDurable"] for subscription in subscriptions):
         warn(
-            f"{topic} has no subscription and no retention, so nothing keeps these lines. "
+            f"{topic} has no subscription and no retention, so nothing keeps {what}. "
             f"Create one first: pulsar-ray consume {topic} -s NAME --no-follow"
         )
 
@@ -157,13 +223,18 @@ class _Source:
         return line
 
     def progress(self, receipts: Receipts) -> Any:
-        """A bar on a terminal, over bytes if they can be known, else counting lines."""
+        """A bar on a terminal, over bytes if they can be known, else counting lines.
+
+        Elsewhere there is none.
+        """
+        if not err().is_terminal:
+            return nullcontext()  # a bar that is off prints an empty line with some versions of rich
         known = all(name != "-" and Path(name).is_file() for name in self._files)
         total = sum(os.stat(name).st_size for name in self._files) if known else None
         columns = [TextColumn("{task.fields[confirmed]:,} confirmed"), BarColumn(), DownloadColumn()]
         if known:
             columns.append(TimeRemainingColumn())
-        bar = Progress(*columns, console=err(), transient=True, disable=not err().is_terminal)
+        bar = Progress(*columns, console=err(), transient=True)
         task = bar.add_task("", total=total, confirmed=0)
         self._bar = lambda: bar.update(task, completed=self._bytes, confirmed=receipts.confirmed)
         return bar

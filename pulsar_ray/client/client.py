@@ -350,6 +350,13 @@ class Client:
         name = TopicName.parse(topic)
         return [route.topic for route in self._links.all_routes(name, self._links.deadline())]
 
+    def keeps_nothing(self, topic: str) -> bool:
+        """Whether a topic has neither a durable subscription nor retention.
+
+        Not part of the official client.
+        """
+        return self._links.keeps_nothing(TopicName.parse(topic), self._links.deadline())
+
     def forget_dispatchers(self, links: list[ActorLink]) -> None:
         """Drop a deleted subscription's dispatchers; their names are free when this returns."""
         self._links.forget_dispatchers(links)
@@ -380,7 +387,10 @@ class Client:
             raise first_error
 
     def shutdown(self) -> None:
-        """End at once: pending messages fail, nothing is waited for."""
+        """End at once: pending messages fail with AlreadyClosed, nothing is waited for.
+
+        To the broker it is a crash: messages in hand come again, those acknowledged negatively too.
+        """
         self._ending.leave()
         self._handles.shut_down_all()
         self._end()

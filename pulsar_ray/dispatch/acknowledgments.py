@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
@@ -49,6 +49,7 @@ class Acknowledgments:
             within |= row_sets.span(first - origin, last - origin + 1)
         if block is not None:
             self._acknowledge_rows(block, within)
+        self.acknowledge_chunks()
 
     def acknowledge_bits(self, bits: EntryBits) -> None:
         """Scattered entries. Costs per block that has some of them."""
@@ -56,6 +57,9 @@ class Acknowledgments:
         entries = int.from_bytes(data, "little")
         if not self._cursor.acknowledge_bits(ledger_id, origin, entries):
             return
+        if self._blocks.chunks:
+            for first, end in row_sets.ranges_of(entries):
+                self._blocks.chunks.acknowledged_within(ledger_id, origin + first, origin + end - 1)
         for block in self._blocks.index.overlapping(ledger_id, origin, origin + entries.bit_length() - 1):
             ref = block.ref
             offset = ref.first_entry_id - origin
@@ -64,6 +68,15 @@ class Acknowledgments:
                 self._blocks.drop_rows(block, rows)
             elif rows:
                 self._blocks.drop(block)
+        self.acknowledge_chunks()
+
+    def acknowledge_chunks(self) -> None:
+        """Acknowledge chunks that are done: with their message, or because it will never be whole."""
+        done = self._blocks.chunks.done
+        if done:
+            for ref in done:
+                self._cursor.acknowledge(ref.ledger_id, ref.first_entry_id, ref.last_entry_id)
+            done.clear()
 
     def _acknowledge_rows(self, block: DispatchBlock, rows: RowSet) -> None:
         """Rows that are entries."""
@@ -80,6 +93,8 @@ class Acknowledgments:
         """Entries that are not part of one block; `at` holds the first of them."""
         if not self._cursor.acknowledge(ledger_id, first, last):
             return
+        if self._blocks.chunks:
+            self._blocks.chunks.acknowledged_within(ledger_id, first, last)
         if at is not None and at.key == (ledger_id, first) and at.ref.entries == last - first + 1:
             self._blocks.drop(at)
             return
@@ -126,27 +141,60 @@ class Acknowledgments:
         if row >= 0 and (block is None or block.ref.is_batch):
             self._acknowledge_below(position)
             self.acknowledge_batch(*position, ((0, row + 1),), is_durable)
-        elif self._cursor.acknowledge_up_to(position):
-            self._drop_up_to(position)
+        else:
+            self._acknowledge_entries(position)
 
-    def acknowledge_through(self, position: Position) -> int:
+    def _acknowledge_entries(self, last: Position, kept: Collection[Position] = ()) -> None:
+        if self._acknowledge_all(last, kept):
+            self._drop_up_to(last)
+            self._blocks.chunks.acknowledged_up_to(last)
+            self.acknowledge_chunks()
+
+    def _acknowledge_all(self, last: Position, known: Collection[Position] = ()) -> bool:
+        """Acknowledge entries up to one, without chunks of messages that stand behind it.
+
+        Those that were read here are known, and those that are given.
+        """
+        cursor = self._cursor
+        kept = sorted({*known, *self._blocks.chunks.kept(last)}) if known or self._blocks.chunks else []
+        if not kept:
+            return cursor.acknowledge_up_to(last)
+        version = cursor.version
+        cursor.acknowledge_below(kept[0])
+        for place, following in zip(kept, [*kept[1:], last.next()], strict=True):
+            entry = cursor.ledgers.after(place)
+            while entry is not None and entry < following:
+                end = cursor.ledgers.last_entry_of(entry.ledger_id)
+                if following.ledger_id == entry.ledger_id:
+                    end = min(end, following.entry_id - 1)
+                cursor.acknowledge(entry.ledger_id, entry.entry_id, end)
+                entry = cursor.ledgers.after(Position(entry.ledger_id, end))
+        return cursor.version != version
+
+    def acknowledge_through(self, position: Position, kept: Collection[Position] = ()) -> int:
         """Acknowledge all entries at or below a position, for an administrator.
 
         Returns how many were not acknowledged.
 
-        Consumers keep the messages of it that they hold; acknowledging these has no further effect.
+        Consumers keep the messages of it that they hold; acknowledging these has no further effect. The
+        places in `kept` are chunks of messages that stand behind the position: these are left.
         """
         cursor = self._cursor
         last = cursor.ledgers.position_of(cursor.ledgers.count_up_to(position) - 1)
         if last is None:
             return 0
         before = cursor.backlog()
-        self.acknowledge_up_to(last, -1, is_durable=False)
+        self._acknowledge_entries(last, kept)
         return before - cursor.backlog()
 
     def _acknowledge_below(self, position: Position) -> None:
-        if self._cursor.acknowledge_below(position):
+        ledgers = self._cursor.ledgers
+        if position.entry_id > ledgers.last_entry_of(position.ledger_id):
+            return
+        before = ledgers.position_of(ledgers.count_up_to(position) - 2)
+        if before is not None and self._acknowledge_all(before):
             self._drop_up_to(Position(position.ledger_id, position.entry_id - 1))
+            self.acknowledge_chunks()
 
     def _drop_up_to(self, position: Position) -> None:
         for block in self._blocks.index.up_to(position):

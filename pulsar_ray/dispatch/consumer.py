@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from sortedcontainers import SortedDict
+
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
+from pulsar_ray.dispatch.blocks.chunk_limits import DEFAULT_LIMITS, ChunkLimits
 from pulsar_ray.dispatch.blocks.counted_rows import CountedRows
 from pulsar_ray.dispatch.key_shared.hash_regions import DEFAULT_KEY_SHARED, KeySharedSpec
 from pulsar_ray.dispatch.key_shared.sticky_key import Slots
 from pulsar_ray.model import row_sets
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.row_sets import RowSet
+
+Key = tuple[int, int]
+"""(ledger id, first entry id) of a block."""
+Members = Mapping[Key, RowSet]
 
 
 @dataclass(frozen=True)
@@ -21,7 +29,8 @@ class ConsumerSpec:
 
     `batch_index_ack` is the consumer's switch; it works only together with the broker's. `joined` rises with
     each consumer that subscribes, also over restarts of the dispatcher. `is_multi_topic`: it is one part of a
-    consumer of several topics. `key_shared` is its wish for a Key_Shared subscription.
+    consumer of several topics. `key_shared` is its wish for a Key_Shared subscription, `chunk_limits` for
+    messages that are not complete.
     """
 
     consumer_id: int
@@ -32,6 +41,7 @@ class ConsumerSpec:
     joined: int = 0
     is_multi_topic: bool = False
     key_shared: KeySharedSpec = DEFAULT_KEY_SHARED
+    chunk_limits: ChunkLimits = DEFAULT_LIMITS
 
 
 class Consumer:
@@ -49,11 +59,14 @@ class Consumer:
         "deliveries",
         "granted",
         "handed_over",
+        "has_flowed",
         "is_blocked",
+        "is_trial_over",
         "next_number",
         "received",
         "spec",
-        "suspect",
+        "trial",
+        "trial_since_ms",
         "unacked",
         "unconfirmed",
         "window",
@@ -78,7 +91,17 @@ class Consumer:
         self.received = 0
         self.deliveries: dict[Delivery, None] = {}
         self.unconfirmed: deque[Delivery] = deque()
-        self.suspect: Delivery | None = None
+        self.trial: SuspectGroup | None = None
+        """Suspects that it has: it gets nothing else until they are settled.
+
+        Of several groups the last.
+        """
+        self.is_trial_over = False
+        """It has had its suspects for so long that it gets others, too."""
+        self.trial_since_ms: int | None = None
+        """Since when it has had them, or has been kept from everything else for them."""
+        self.has_flowed = False
+        """Whether it was given messages that are not suspect since it had suspects last."""
 
     @property
     def permits(self) -> int:
@@ -104,8 +127,12 @@ class Consumer:
 
         `max_unacked` 0 means no limit.
         """
-        if self.suspect is not None:
+        if self.trial is not None and not self.is_trial_over:
             return 0
+        return self.room_on_trial(max_unacked)
+
+    def room_on_trial(self, max_unacked: int) -> int:
+        """Return how many suspects it may get now."""
         permits = self.credit - self.granted
         if not max_unacked:
             return permits
@@ -115,6 +142,11 @@ class Consumer:
             self.is_blocked = False
         left = max_unacked - self.unacked
         return permits if permits < left else left
+
+    def end_trial(self) -> None:
+        """Go on as usual: it has no suspects any more."""
+        self.trial = self.trial_since_ms = None
+        self.has_flowed = self.is_trial_over = False
 
     def charge(self, delivery: Delivery) -> None:
         """Number a delivery and charge its permits; keep it until it was received."""
@@ -175,21 +207,27 @@ class Delivery:
         "count",
         "granted_before",
         "granted_rows",
+        "group",
         "is_from_before",
-        "is_suspect",
         "number",
         "rows",
     )
 
     def __init__(
-        self, consumer: Consumer, block: DispatchBlock, rows: RowSet, count: int, is_suspect: bool = False
+        self,
+        consumer: Consumer,
+        block: DispatchBlock,
+        rows: RowSet,
+        count: int,
+        group: SuspectGroup | None = None,
     ) -> None:
         self.consumer = consumer
         self.block = block
         self.rows = rows
         self.granted_rows = rows
         self.count = count
-        self.is_suspect = is_suspect
+        self.group = group
+        """The group of suspects that the rows belong to, if they are suspect."""
         self.is_from_before = False
         self.number = consumer.next_number
         self.granted_before = consumer.granted
@@ -209,9 +247,35 @@ class Delivery:
         self.granted_rows = self.rows
         self.granted_before = granted_before
 
-    def handed_over_rows(self) -> RowSet:
-        """The pending rows that the client has reported as handed to the application."""
+    def handed_over_rows(self, handed_over: int | None = None) -> RowSet:
+        """The pending rows that the application has got.
+
+        By this count of the client's, or else its last report.
+        """
         if self.is_from_before:
             return self.rows
-        handed = self.consumer.handed_over - self.granted_before
+        if handed_over is None:
+            handed_over = self.consumer.handed_over
+        handed = handed_over - self.granted_before
         return self.rows & row_sets.lowest(self.granted_rows, handed)
+
+
+class SuspectGroup:
+    """Rows of which one may have ended a consumer.
+
+    Groups of one `origin` were made by the same crash: once one of them has explained the next, the others
+    are suspect no more. `members` are all its rows when it was made, `waiting` those that wait, `deliveries`
+    what consumers have of it.
+    """
+
+    __slots__ = ("deliveries", "last", "members", "number", "origin", "unexplained", "waiting")
+
+    def __init__(self, number: int, origin: int, members: Members) -> None:
+        self.number = number
+        self.origin = origin
+        self.members = members
+        self.last = max(members)
+        self.waiting: SortedDict = SortedDict()
+        self.deliveries: dict[Delivery, None] = {}
+        self.unexplained = 0
+        """Crashes of consumers that had it and reported nothing of it."""

@@ -15,13 +15,14 @@ from collections.abc import Iterable, Sequence
 from pulsar_ray.dispatch.acknowledgments import Acknowledgments
 from pulsar_ray.dispatch.attachment import Attachment, Departure
 from pulsar_ray.dispatch.blocks.block_intake import BlockIntake
+from pulsar_ray.dispatch.blocks.block_ref import BlockRef
+from pulsar_ray.dispatch.blocks.chunk_limits import mildest
 from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
 from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec
+from pulsar_ray.dispatch.delayed_blocks import DelayedBlocks
 from pulsar_ray.dispatch.grant import DropQueue, Grant
 from pulsar_ray.dispatch.grant_maker import GrantMaker
-from pulsar_ray.dispatch.key_shared.policy import KeySharedPolicy
-from pulsar_ray.dispatch.key_shared.sticky_key import Slotting
 from pulsar_ray.dispatch.policies.policy import GrantSource
 from pulsar_ray.dispatch.policies.subscription_type import SubscriptionType
 from pulsar_ray.dispatch.rated_grants import RatedGrants
@@ -30,15 +31,17 @@ from pulsar_ray.dispatch.redelivery import EMPTY_QUEUE, ConsumerQueue, NackItem,
 from pulsar_ray.dispatch.redelivery_requests import RedeliveryRequests
 from pulsar_ray.dispatch.returning_consumers import ReportedRows, ReturningConsumers
 from pulsar_ray.dispatch.settings import DispatchSettings
+from pulsar_ray.dispatch.suspects.blame import Blame
 from pulsar_ray.dispatch.unacked_limits import UnackedLimits
 from pulsar_ray.errors import ConsumerBusy, CumulativeAcknowledgementNotAllowedError
 from pulsar_ray.managed_ledger.cursor.managed_cursor import KnownConsumer, ManagedCursor
+from pulsar_ray.managed_ledger.delayed.delayed_rows import RowKey
 from pulsar_ray.model.entry_sets import EntryBits
-from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.generation import after_seeks, seeks_of
 from pulsar_ray.model.position import EARLIEST, Position
-from pulsar_ray.model.rate_limit import RateLimit
 from pulsar_ray.model.row_ranges import RowRanges
+from pulsar_ray.model.row_sets import RowSet
+from pulsar_ray.model.subscription_properties import STRICT_PROPERTY
 
 
 class Dispatcher:
@@ -62,53 +65,35 @@ class Dispatcher:
         self.seek_generation = cursor.generation
         """Rises with every seek, and where reading starts over; an offer read before is ignored."""
         self.consumers: dict[int, Consumer] = {}
-        self.blocks = DispatchBlocks()
+        self.blocks = DispatchBlocks(cursor.remember_suspects)
         self._returning = ReturningConsumers(cursor.consumers.values(), now_ms + settings.reattach_grace_ms)
-        self._intake = BlockIntake(cursor, self.blocks, self._returning, self.consumers)
+        subscription = cursor.subscription
+        self.delayed = DelayedBlocks(
+            settings,
+            can_wait=subscription.is_durable,
+            strict=subscription.properties.get(STRICT_PROPERTY, ""),
+        )
         self._acknowledgments = Acknowledgments(cursor, self.blocks)
+        self._intake = BlockIntake(
+            cursor, self.blocks, self._returning, self.consumers, self.delayed, self._acknowledgments
+        )
         self._redelivery = Redelivery(cursor, self.blocks)
+        self._blame = Blame(self.blocks, self._redelivery)
         self._limits = UnackedLimits(settings, self.blocks)
-        self._type = SubscriptionType(settings, self.blocks)
-        self._read_ahead = ReadAhead(settings, self.blocks, self._returning, self.consumers, self._type)
-        self._requests = RedeliveryRequests(self._redelivery, self._returning, self.consumers, self._type)
-        self._granting = GrantMaker(cursor, self.blocks, self._limits, self._type, self.room)
-        self._rated: RatedGrants | None = None
-        self.has_rate = False
-        """Whether no more than so much is delivered a second."""
-        self._take_rate()
+        self.type = SubscriptionType(settings, self.blocks)
+        """The type of its consumers, with its policy and its slots of keys."""
+        self._read_ahead = ReadAhead(settings, self.blocks, self._returning, self.consumers, self.type)
+        self._requests = RedeliveryRequests(self._redelivery, self._returning, self.consumers, self.type)
+        self._granting = GrantMaker(cursor.counts, self.blocks, self.type, self.room, self._limits)
+        self._rated = RatedGrants.of(settings, self._granting, None)
         self.now_ms = now_ms
 
     # ---- consumers
 
     @property
-    def consumer_type(self) -> ConsumerType | None:
-        """The type its consumers have, or had last; None before the first."""
-        return self._type.kind
-
-    @property
-    def keyed(self) -> KeySharedPolicy | None:
-        """The policy, if the consumers are Key_Shared."""
-        return self._type.keyed
-
-    @property
-    def slotting(self) -> Slotting | None:
-        """The slots that offered blocks must come with."""
-        return self._type.slotting
-
-    @property
-    def active(self) -> Consumer | None:
-        """The consumer that alone gets messages, of a subscription type that has one."""
-        return self._type.active
-
-    @property
     def must_elect(self) -> bool:
         """Whether `hand_over` is due: on Failover, if consumers came or went."""
-        return self._type.policy.must_elect
-
-    @property
-    def active_consumer_name(self) -> str:
-        """The name of the consumer that alone gets messages; "" if nobody or several do."""
-        return "" if self.active is None else self.active.spec.name
+        return self.type.policy.must_elect
 
     @property
     def is_blocked_on_unacked(self) -> bool:
@@ -164,7 +149,8 @@ class Dispatcher:
         self._admit(spec)
         consumer = self.consumers[spec.consumer_id] = Consumer(spec)
         consumer.granted = received_messages
-        self._type.policy.join(consumer)
+        self._limit_chunks()
+        self.type.policy.join(consumer)
         self.cursor.remember_consumer(KnownConsumer(spec.consumer_id, spec.name, int(spec.consumer_type)))
         self._returning.came_back(spec.consumer_id)
         self._intake.restore(consumer, () if self._precedes_seek(generation) else held)
@@ -178,28 +164,47 @@ class Dispatcher:
                 f"a consumer from before the restart may still come back and excludes {spec.name!r}"
             )
         if self.consumers:
-            self._type.check(spec)
-        elif self._type.become(spec):
-            self.blocks.clear()
-            self._intake.seek(self.cursor.mark_delete.next())
-            self.seek_generation += 1
-        self._type.policy.admit(spec, self.consumers.values())
+            self.type.check(spec)
+        else:
+            must_read_again = self.type.become(spec)
+            if self.delayed.become(heeds_delays=self.type.heeds_delays) or must_read_again:
+                known = self.cursor.suspects
+                self.blocks.clear()
+                self._intake.seek(self.cursor.mark_delete.next())
+                self._intake.suspect(known)
+                self.seek_generation += 1
+                self.delayed.begin_again()
+        self.type.policy.admit(spec, self.consumers.values())
 
-    def remove_consumer(self, consumer_id: int, how: Departure) -> None:
-        """Remove a consumer for good; what it holds waits again (after a crash as suspects)."""
+    def remove_consumer(self, consumer_id: int, how: Departure, *, handed_over: int | None = None) -> None:
+        """Remove a consumer for good; what it holds waits again.
+
+        After a crash messages that the application had been given are suspect. `handed_over` says how many
+        messages had left the consumer's queue in the end, if that is known; then reports do not count.
+        """
         consumer = self.consumers.pop(consumer_id, None)
         if consumer is None:
             return
-        self._type.policy.leave(consumer)
-        self._redelivery.give_up(
-            consumer, is_crash=how is Departure.CRASHED and self.settings.isolates_suspects
-        )
+        self.type.policy.leave(consumer)
+        self._limit_chunks()
+        if how is Departure.CRASHED and self.cursor.subscription.is_durable:
+            self._blame.crashed(consumer, handed_over)
+        else:
+            self._redelivery.give_up(consumer)
         self._returning.forget(consumer_id)
         self.cursor.forget_consumer(consumer_id)
+
+    def _limit_chunks(self) -> None:
+        self.blocks.chunks.limits = mildest(c.spec.chunk_limits for c in self.consumers.values())
 
     def expire(self, now_ms: int) -> None:
         """Wait no longer for consumers known from before a restart, once their grace is over."""
         for consumer_id in self._returning.stop_waiting(now_ms):
+            self.cursor.forget_consumer(consumer_id)
+
+    def await_no_more(self, consumer_id: int) -> None:
+        """Wait no longer for a consumer known from before a restart, for it was closed."""
+        if self._returning.came_back(consumer_id):
             self.cursor.forget_consumer(consumer_id)
 
     def next_deadline(self) -> int | None:
@@ -224,10 +229,28 @@ class Dispatcher:
         """
         if seek_generation != self.seek_generation:
             return []
-        self._intake.take_in(read)
+        self._intake.take_in(read, self.now_ms)
         if not self._requests.deferred:
             return []
         return [self._rewound(consumer_id) for consumer_id in self._requests.retry()]
+
+    def due_wanted(self) -> int:
+        """How many delayed messages to take in that are due."""
+        return self._read_ahead.due_wanted()
+
+    def has_unacknowledged(self, ref: BlockRef) -> bool:
+        """Whether anything of a block is not acknowledged."""
+        return self._intake.has_unacknowledged(ref)
+
+    def take_due(self, read: ReadBlocks, rows: Sequence[RowSet], last: RowKey, seek_generation: int) -> None:
+        """Take in rows that the tracker hands over, everything up to the key `last`.
+
+        Repeats are harmless. They come with their slots if there is a `slotting`.
+        """
+        lacks_slots = self.type.slotting is not None and read.slots is None and bool(read.refs)
+        if seek_generation == self.seek_generation and not lacks_slots:
+            self._intake.take_due(read, rows)
+            self.delayed.taken = max(self.delayed.taken, last)
 
     def set_credit(self, consumer_id: int, credit: int, received: int, handed_over: int) -> None:
         """A consumer's report: absolute credit, last number received, messages that have left its queue."""
@@ -235,13 +258,22 @@ class Dispatcher:
         if consumer is not None:
             consumer.set_credit(credit, received, handed_over)
 
+    def on_trial(self) -> list[int]:
+        """The ids of consumers that have suspects."""
+        return [i for i, consumer in self.consumers.items() if consumer.trial is not None]
+
+    def has_handed_over(self, consumer_id: int, messages: int) -> None:
+        """So many messages have left a consumer's queue, as was seen between two reports."""
+        consumer = self.consumers[consumer_id]
+        consumer.handed_over = max(consumer.handed_over, messages)
+
     def hand_over(self, now_ms: int) -> list[DropQueue]:
         """On Failover: elect the active consumer if others came or went; call before `dispatch`.
 
         If it is another one than before, everything unacknowledged comes to it in order. If it is not, what
         the others say to hold from before a restart or a long silence comes to it as well.
         """
-        policy = self._type.electing
+        policy = self.type.electing
         if policy is None:
             return []
         if self._returning.is_waiting(now_ms):
@@ -252,7 +284,7 @@ class Dispatcher:
         if (former is active or is_first) and all(consumer is active for consumer in holding):
             return []
         for consumer in holding:
-            self._redelivery.give_up(consumer, is_crash=False)
+            self._redelivery.give_up(consumer)
             self._returning.forget(consumer.spec.consumer_id)
         self.generation += 1
         return [self._drop_queue(consumer) for consumer in self.consumers.values()]
@@ -265,34 +297,39 @@ class Dispatcher:
         self.now_ms = now_ms
         if self._returning.awaited and self._returning.is_waiting(now_ms):
             return []
-        if self._type.keyed is not None and self._returning.claims and self.blocks_wanted() > 0:
+        if self.type.keyed is not None and self._returning.claims and self.blocks_wanted() > 0:
             # A consumer that reports a message keeps its key: first find out which one that is.
             return []
+        if len(self.blocks.suspects):
+            self.blocks.suspects.sweep()
         source: GrantSource = self._granting
         if self._rated is not None:
             source = self._rated
         source.now_ms = now_ms
-        return self._type.policy.dispatch(source)
+        return self.type.policy.dispatch(source)
 
     def room(self, consumer: Consumer) -> int:
         """How many messages a consumer may get now; 0 or less: none."""
-        if not self._type.policy.limits_unacked or not self.cursor.subscription.is_durable:
+        if not self.type.policy.limits_unacked or not self.cursor.subscription.is_durable:
             return consumer.room(0)
         return self._limits.room(consumer)
 
+    def take_properties(self, properties: dict[str, str]) -> None:
+        """Let other properties of the subscription hold from now on."""
+        self.cursor.take_properties(properties)
+        self.delayed.strict = properties.get(STRICT_PROPERTY, "")
+
     def settings_changed(self) -> None:
         """Hold messages back from now on only where the settings of now do."""
-        if self._type.policy.limits_unacked:
+        if self.type.policy.limits_unacked:
             self._limits.settings_changed(self.consumers.values())
-        self._take_rate()
+        self._rated = RatedGrants.of(self.settings, self._granting, self._rated)
+        self.delayed.settings_changed()
 
-    def _take_rate(self) -> None:
-        """Begin anew if the rate has changed: no former debt is paid."""
-        rates = (self.settings.dispatch_rate_messages, self.settings.dispatch_rate_bytes)
-        if self._rated is None or not self._rated.limit.is_of(*rates):
-            limit = RateLimit.of(*rates)
-            self._rated = None if limit is None else RatedGrants(self._granting, limit)
-            self.has_rate = limit is not None
+    @property
+    def has_rate(self) -> bool:
+        """Whether no more than so much is delivered a second."""
+        return self._rated is not None
 
     def throttled_ms(self, now_ms: int) -> int:
         """How long the dispatch rate lets nothing go; then `dispatch` is due."""
@@ -309,7 +346,7 @@ class Dispatcher:
     def is_full_of_unacked(self) -> bool:
         """Whether the subscription has as many unacknowledged messages as it may."""
         limit = self.settings.max_unacked_messages_per_subscription
-        return self._type.policy.limits_unacked and 0 < limit <= self.blocks.unacked_messages
+        return self.type.policy.limits_unacked and 0 < limit <= self.blocks.unacked_messages
 
     @property
     def has_unread(self) -> bool:
@@ -331,8 +368,8 @@ class Dispatcher:
         """Why a consumer may get nothing now, None if it may."""
         if consumer.permits <= 0:
             return "its receiver queue is full"
-        if consumer.suspect is not None:
-            return "it works on a message that may have ended another consumer"
+        if consumer.trial is not None and not consumer.is_trial_over:
+            return "it works on messages of which one may have ended another consumer"
         if self.room(consumer) <= 0 and not self.is_full_of_unacked:
             return f"max_unacked_messages_per_consumer is reached: it holds {consumer.unacked} messages"
         return None
@@ -357,9 +394,9 @@ class Dispatcher:
         `generation` from before a seek change nothing: the consumer has to see those messages again. Raises
         CumulativeAcknowledgementNotAllowedError for `cumulative` on Shared, with nothing acknowledged.
         """
-        if cumulative is not None and not self._type.policy.is_ordered:
+        if cumulative is not None and not self.type.policy.is_ordered:
             raise CumulativeAcknowledgementNotAllowedError(
-                f"{self._type.kind!s} subscriptions know no cumulative acknowledgment"
+                f"{self.type.kind!s} subscriptions know no cumulative acknowledgment"
             )
         if self._precedes_seek(generation):
             return self.cursor.version
@@ -399,13 +436,17 @@ class Dispatcher:
             consumer.spec.consumer_id, self.generation, consumer.next_number - 1, consumer.granted
         )
 
-    def redeliver_unacknowledged(self, consumer_id: int, through: int) -> list[DropQueue]:
+    def redeliver_unacknowledged(
+        self, consumer_id: int, through: int, generation: int | None = None, handed_over: int | None = None
+    ) -> list[DropQueue]:
         """Let everything come again that the consumer got up to number `through`.
 
-        On an ordered subscription messages on their way come again too. Messages that the application had
-        been given, by the last report, count as failed.
+        On an ordered subscription messages on their way come again too, unless the consumer asked in an
+        earlier `generation` and has nothing from before: then it was done. Messages that the application had
+        been given, by its count `handed_over` or else the last report, count as failed.
         """
-        has_gone_back = self._requests.redeliver(consumer_id, through)
+        is_repeat = generation is not None and generation != self.generation
+        has_gone_back = self._requests.redeliver(consumer_id, through, handed_over, is_repeat=is_repeat)
         return [self._rewound(consumer_id)] if has_gone_back else []
 
     def seek(self, position: Position) -> list[DropQueue]:
@@ -420,6 +461,7 @@ class Dispatcher:
         self.cursor.reset(before)
         self.seek_generation += 1
         self._intake.seek(position)
+        self.delayed.begin_again()
         self.generation = after_seeks(self.cursor.generation)
         start = None if self.cursor.subscription.is_durable else self.cursor.mark_delete
         return [

@@ -7,9 +7,8 @@ from functools import partial
 from typing import NamedTuple
 
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
-from pulsar_ray.managed_ledger.cursor.redelivery_counts import RowFailures
 from pulsar_ray.model.position import Position
-from pulsar_ray.model.row_ranges import RowRanges
+from pulsar_ray.model.row_ranges import RowFailures, RowRanges
 from pulsar_ray.model.row_sets import RowSet, ranges_of
 
 

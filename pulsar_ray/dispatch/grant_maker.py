@@ -5,31 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
-from pulsar_ray.dispatch.consumer import Consumer, Delivery, DispatchBlock
+from pulsar_ray.dispatch.consumer import Consumer, Delivery, DispatchBlock, SuspectGroup
 from pulsar_ray.dispatch.grant import Grant, grant_of
 from pulsar_ray.dispatch.policies.subscription_type import SubscriptionType
 from pulsar_ray.dispatch.unacked_limits import UnackedLimits
-from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor
-from pulsar_ray.managed_ledger.cursor.redelivery_counts import RowFailures
+from pulsar_ray.managed_ledger.cursor.redelivery_counts import RedeliveryCounts
 from pulsar_ray.model.position import Position
+from pulsar_ray.model.row_ranges import RowFailures
 from pulsar_ray.model.row_sets import RowSet
 
 
 class GrantMaker:
     """The `GrantSource` that policies are given.
 
-    `room` returns how many messages a consumer may get now.
+    `counts` says how often messages failed, `room` how many messages a consumer may get now; `limits` notices
+    that a consumer has too many unacknowledged ones (None: nobody counts them).
     """
 
     def __init__(
         self,
-        cursor: ManagedCursor,
+        counts: RedeliveryCounts,
         blocks: DispatchBlocks,
-        limits: UnackedLimits,
         kind: SubscriptionType,
         room: Callable[[Consumer], int],
+        limits: UnackedLimits | None = None,
     ) -> None:
-        self._cursor = cursor
+        self._counts = counts
         self.blocks = blocks
         self._limits = limits
         self._type = kind
@@ -39,29 +40,46 @@ class GrantMaker:
     def grant(self, consumer: Consumer, block: DispatchBlock, limit: int) -> Grant:
         """Grant up to `limit` waiting rows of a block, or a whole batch."""
         rows, count = self.blocks.take(block, block.ref.messages if block.is_batch else limit)
-        return self._deliver(consumer, block, rows, count, is_suspect=False)
+        return self._deliver(consumer, block, rows, count)
 
     def grant_taken(self, consumer: Consumer, block: DispatchBlock, rows: RowSet, count: int) -> Grant:
         """Grant rows that share a redelivery count; the caller takes them off the block."""
-        return self._deliver(consumer, block, rows, count, is_suspect=False)
+        return self._deliver(consumer, block, rows, count)
 
-    def grant_suspect(self, consumer: Consumer, block: DispatchBlock, row: int | None = None) -> Grant:
-        """Grant one suspect message of a block to a consumer that has nothing else.
+    def room_on_trial(self, consumer: Consumer) -> int:
+        """How many suspects a consumer may get now; 0 or less: none."""
+        limits = self._limits if self._type.policy.limits_unacked else None
+        return consumer.room_on_trial(0 if limits is None else limits.of_consumer)
 
-        It is the first one without `row`.
-        """
-        rows, count = self.blocks.suspects.take(block, row)
-        return self._deliver(consumer, block, rows, count, is_suspect=True)
+    def grant_suspects(
+        self, consumer: Consumer, group: SuspectGroup, block: DispatchBlock, rows: RowSet
+    ) -> list[Grant]:
+        """Grant suspect rows of a block that wait in a group."""
+        if consumer.trial is not group:
+            consumer.is_trial_over = False
+        # Patience begins with the last of them: a program may take them one by one.
+        consumer.trial_since_ms = self.now_ms
+        return [
+            self._deliver(consumer, block, part, count, group)
+            for part, count in self.blocks.suspects.take(group, block, rows)
+        ]
 
     def _deliver(
-        self, consumer: Consumer, block: DispatchBlock, rows: RowSet, count: int, is_suspect: bool
+        self,
+        consumer: Consumer,
+        block: DispatchBlock,
+        rows: RowSet,
+        count: int,
+        group: SuspectGroup | None = None,
     ) -> Grant:
+        if group is None:
+            consumer.has_flowed = True
         if block.is_batch:
             # Parts of an entry may have waited at several places; the entry has one count.
-            count = self._cursor.counts.of(*block.key)
-        delivery = self.blocks.deliver(consumer, block, rows, count, is_suspect)
+            count = self._counts.of(*block.key)
+        delivery = self.blocks.deliver(consumer, block, rows, count, group)
         consumer.charge(delivery)
-        if self._type.policy.limits_unacked:
+        if self._limits is not None and self._type.policy.limits_unacked:
             self._limits.granted(consumer)
         return self.grant_of(delivery)
 
@@ -71,7 +89,7 @@ class GrantMaker:
         ref = block.ref
         failures: RowFailures = ()
         if block.is_batch:
-            failures = self._cursor.counts.row_failures(Position(ref.ledger_id, ref.first_entry_id))
+            failures = self._counts.row_failures(Position(ref.ledger_id, ref.first_entry_id))
         consumer_id = delivery.consumer.spec.consumer_id
         number, rows, count = delivery.number, delivery.rows, delivery.count
-        return grant_of((consumer_id, number, ref, rows, count, delivery.is_suspect, failures))
+        return grant_of((consumer_id, number, ref, rows, count, delivery.group is not None, failures))

@@ -11,6 +11,7 @@ from pulsar_ray.dispatch.returning_consumers import ReturningConsumers
 from pulsar_ray.dispatch.settings import DispatchSettings
 
 _MAX_MESSAGES = 65_536
+_MOST_DUE_MESSAGES = 8_192
 
 
 class ReadAhead:
@@ -53,6 +54,22 @@ class ReadAhead:
                     return 0
         wanted = limit - self._blocks.waiting_messages
         return max(wanted, portion) if wanted > 0 else 0
+
+    def due_wanted(self) -> int:
+        """How many delayed messages to take in that are due.
+
+        They are at hand beside what is read ahead, so that neither holds the other up.
+        """
+        if self._returning.claims or self._returning.awaited:
+            return 0
+        room = sum(max(consumer.permits, 0) for consumer in self._consumers.values())
+        if not room:
+            return 0
+        limit = 2 * room
+        if self._type.keyed is not None:
+            limit = max(limit, self._look_ahead())
+        left = 2 * min(limit, _MAX_MESSAGES) - self._blocks.waiting_messages
+        return max(min(room, left, _MOST_DUE_MESSAGES), 0)
 
     def _look_ahead(self) -> int:
         """Return how many messages Key_Shared lets wait, so that other consumers get on.

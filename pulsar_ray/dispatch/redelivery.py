@@ -1,17 +1,17 @@
 """Redelivery: messages that failed, timed out, or were left behind come again.
 
-A failure (negative ack, ack timeout, redeliver_unacknowledged, a crash over a suspect) raises the
+A failure (negative ack, ack timeout, redeliver_unacknowledged, a crash that is its fault) raises the
 redelivery count; going away does not. A batch comes back whole, without what was acknowledged durably;
 which of its messages failed is counted by row, so that its neighbours are never blamed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
-from pulsar_ray.dispatch.consumer import Consumer, Delivery, DispatchBlock
+from pulsar_ray.dispatch.consumer import Consumer, Delivery, DispatchBlock, SuspectGroup
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor
 from pulsar_ray.model import row_ranges, row_sets
 from pulsar_ray.model.position import Position
@@ -115,38 +115,51 @@ class Redelivery:
                     self._blocks.settle(delivery, later)
                     self._blocks.put_back(delivery.block, later, delivery.count)
 
-    def redeliver(self, consumer: Consumer, through: int | None) -> None:
+    def redeliver(self, consumer: Consumer, through: int | None, handed_over: int | None) -> None:
         """Take back deliveries up to number `through` (None: all).
 
         Messages that the application had been given have failed, the rest of the consumer's queue has not.
         """
         for delivery in tuple(consumer.deliveries):
             if through is None or delivery.number <= through:
-                self.give_back(delivery, delivery.handed_over_rows())
+                self.give_back(delivery, delivery.handed_over_rows(handed_over))
 
-    def give_up(self, consumer: Consumer, is_crash: bool) -> None:
-        """Take back everything of a consumer that is gone.
-
-        After a crash all of it is suspect and comes again one message at a time, so that a second crash
-        can be laid to one message: a suspect that the application had been given then has failed.
-        """
+    def give_up(self, consumer: Consumer) -> None:
+        """Take back everything of a consumer that is gone; suspects stay what they are."""
         for delivery in tuple(consumer.deliveries):
-            is_to_blame = is_crash and delivery.is_suspect
-            failed = delivery.handed_over_rows() if is_to_blame else 0
-            self.give_back(delivery, failed, is_suspect=is_crash or delivery.is_suspect)
+            self.give_back(delivery, suspects=delivery.rows, group=delivery.group)
 
-    def give_back(self, delivery: Delivery, failed: RowSet = 0, is_suspect: bool = False) -> None:
-        """End a delivery; all its rows wait again, the failed ones with a higher count."""
+    def give_back(
+        self,
+        delivery: Delivery,
+        failed: RowSet = 0,
+        suspects: RowSet = 0,
+        group: SuspectGroup | None = None,
+    ) -> None:
+        """End a delivery; all its rows wait again, the failed ones with a higher count.
+
+        Of `suspects` those wait with a group that there is one for.
+        """
+        self.give_back_suspects(delivery, failed, () if group is None else ((suspects, group),))
+
+    def give_back_suspects(
+        self, delivery: Delivery, failed: RowSet, suspects: Sequence[tuple[RowSet, SuspectGroup]]
+    ) -> None:
+        """End a delivery; its rows wait again, some of them as suspects of groups."""
         block, count = delivery.block, delivery.count
+        is_part = bool(suspects) or delivery.group is not None or delivery.granted_rows != block.ref.all_rows
         rows = self._blocks.end(delivery)
         if block.ref.is_batch:
-            self._give_back_batch(block, count, failed, is_suspect)
-            return
-        if failed:
+            rows, count = self._given_back_of_batch(block, failed, is_part=is_part)
+        elif failed:
             self._count(block, failed, count + 1)
-            self._blocks.put_back(block, failed, count + 1, is_suspect)
-            rows &= ~failed
-        self._blocks.put_back(block, rows, count, is_suspect)
+        for part, of_group in (*suspects, (rows, None)):
+            part &= rows
+            rows ^= part
+            if failed and not block.ref.is_batch:
+                self._blocks.put_back(block, part & failed, count + 1, of_group)
+                part &= ~failed
+            self._blocks.put_back(block, part, count, of_group)
 
     def _fail(self, delivery: Delivery, failed: RowSet) -> None:
         block = delivery.block
@@ -164,16 +177,20 @@ class Redelivery:
         self._blocks.settle(delivery, rows)
         self._blocks.put_back(delivery.block, rows, delivery.count)
 
-    def _give_back_batch(self, block: DispatchBlock, count: int, failed: RowSet, is_suspect: bool) -> None:
+    def _given_back_of_batch(
+        self, block: DispatchBlock, failed: RowSet, *, is_part: bool
+    ) -> tuple[RowSet, int]:
+        """Return the rows of a batch that are to wait again, and their redelivery count."""
         position = Position(*block.key)
+        count = self._cursor.counts.of(*block.key)
         if failed:
             count += 1
             self._cursor.count_redelivery(*block.key, block.ref.first_entry_id, count)
             self._cursor.count_row_failures(position, row_sets.ranges_of(failed))
-        # Suspects come one by one within this session, so what is known to be acknowledged is left out.
-        known = self._cursor.acknowledged_rows if is_suspect else self._cursor.durable_rows
+        # Suspects come in parts, to several clients, of which none knows the acknowledgments of the others.
+        known = self._cursor.acknowledged_rows if is_part else self._cursor.durable_rows
         rows = block.ref.all_rows & ~row_sets.of_ranges(known(position))
-        self._blocks.put_back(block, self._blocks.nowhere(block, rows), count, is_suspect)
+        return self._blocks.nowhere(block, rows), count
 
     def _count(self, block: DispatchBlock, rows: RowSet, count: int) -> None:
         ref = block.ref

@@ -18,6 +18,8 @@ class _Deferred(NamedTuple):
     items: list[NackItem]
     queue: ConsumerQueue
     through: int | None
+    handed_over: int | None = None
+    is_repeat: bool = False
 
 
 class RedeliveryRequests:
@@ -51,28 +53,35 @@ class RedeliveryRequests:
         self._redelivery.rewind(consumer, *lowest, queue)
         return True
 
-    def redeliver(self, consumer_id: int, through: int) -> bool:
-        """Let everything come again up to number `through`; on an ordered subscription all."""
+    def redeliver(
+        self, consumer_id: int, through: int, handed_over: int | None, *, is_repeat: bool = False
+    ) -> bool:
+        """Let everything come again up to number `through`; on an ordered subscription all.
+
+        A repeat, which was sent before queues were dropped last, may have been carried out.
+        """
         consumer = self._consumers.get(consumer_id)
         active = self._type.active
         if consumer is None or (active is not None and consumer is not active):
             # One that stands by has nothing, and the queue of the active one must stay as it is.
             return False
         if self._returning.has_claims(consumer_id):
-            self.deferred.append(_Deferred(consumer_id, [], EMPTY_QUEUE, through))
+            self.deferred.append(_Deferred(consumer_id, [], EMPTY_QUEUE, through, handed_over, is_repeat))
             return False
         is_ordered = self._type.policy.is_ordered
-        self._redelivery.redeliver(consumer, None if is_ordered else through)
+        if is_ordered and is_repeat and all(delivery.number > through for delivery in consumer.deliveries):
+            return False
+        self._redelivery.redeliver(consumer, None if is_ordered else through, handed_over)
         return is_ordered
 
     def retry(self) -> Iterator[int]:
         """Blocks were read: do what waited for them; yields the consumers whose queues must go."""
         deferred, self.deferred = self.deferred, []
-        for consumer_id, items, queue, through in deferred:
+        for consumer_id, items, queue, through, handed_over, is_repeat in deferred:
             if through is None:
                 has_gone_back = self.negative_acknowledge(consumer_id, items, queue)
             else:
-                has_gone_back = self.redeliver(consumer_id, through)
+                has_gone_back = self.redeliver(consumer_id, through, handed_over, is_repeat=is_repeat)
             if has_gone_back:
                 yield consumer_id
 

@@ -49,8 +49,9 @@ class ReturningConsumers:
             for consumer in self.awaited.values()
         )
 
-    def came_back(self, consumer_id: int) -> None:
-        self.awaited.pop(consumer_id, None)
+    def came_back(self, consumer_id: int) -> bool:
+        """Wait for a consumer no more; returns whether it was awaited."""
+        return self.awaited.pop(consumer_id, None) is not None
 
     def stop_waiting(self, now_ms: int) -> list[int]:
         """Once the grace period is over: the consumers that did not come."""

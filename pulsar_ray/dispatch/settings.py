@@ -25,8 +25,11 @@ class DispatchSettings:
     look_ahead_messages_per_consumer: int = 2_000
     """Key_Shared reads on past messages that cannot go anywhere now until so many wait."""
     look_ahead_messages_per_subscription: int = 20_000
-    isolates_suspects: bool = False
-    """After a crash its consumer's messages come back one at a time (off: ADR 0007)."""
+    delayed_delivery_enabled: bool = True
+    delayed_delivery_tick_ms: int = 1_000
+    """Unless it is strict, a message may be delivered so much before its time."""
+    delayed_delivery_is_strict: bool = False
+    most_delayed_rows_in_memory: int = 100_000
     dispatch_rate_messages: int = 0
     dispatch_rate_bytes: int = 0
     """A second, of each subscription."""
@@ -37,11 +40,18 @@ class DispatchSettings:
     """The types that new consumers may have."""
 
     @classmethod
-    def of(cls, settings: Settings) -> DispatchSettings:
-        """Make them from the settings of the topic."""
+    def of(cls, settings: Settings, *, are_current: bool = True) -> DispatchSettings:
+        """Make them from the settings of the topic.
+
+        While these are not known to be those of now, delayed messages come no earlier than any would have it.
+        """
         return cls(
             max_unacked_messages_per_consumer=settings.max_unacked_messages_per_consumer,
             max_unacked_messages_per_subscription=settings.max_unacked_messages_per_subscription,
+            delayed_delivery_enabled=settings.delayed_delivery_enabled or not are_current,
+            delayed_delivery_tick_ms=settings.delayed_delivery_tick_time_millis,
+            delayed_delivery_is_strict=settings.is_delayed_delivery_deliver_at_time_strict or not are_current,
+            most_delayed_rows_in_memory=settings.max_num_delayed_delivery_tracker_memory_entries,
             dispatch_rate_messages=settings.dispatch_throttling_rate_per_subscription_in_msg,
             dispatch_rate_bytes=settings.dispatch_throttling_rate_per_subscription_in_byte,
             max_consumers_per_topic=settings.max_consumers_per_topic,
@@ -58,8 +68,8 @@ class DispatchSettings:
             look_ahead_messages_per_subscription=settings.key_shared_look_ahead_msg_in_replay_threshold_per_subscription,
         )
 
-    def take(self, settings: Settings) -> None:
+    def take(self, settings: Settings, *, are_current: bool = True) -> None:
         """Let other settings hold from now on."""
-        others = DispatchSettings.of(settings)
+        others = DispatchSettings.of(settings, are_current=are_current)
         for field in fields(self):
             setattr(self, field.name, getattr(others, field.name))

@@ -19,6 +19,11 @@ class UnackedLimits:
         self.is_blocked = False
         """Nothing is dispatched until half of the subscription's limit is acknowledged."""
 
+    @property
+    def of_consumer(self) -> int:
+        """How many a consumer may leave unacknowledged; 0 means no limit."""
+        return self._settings.max_unacked_messages_per_consumer
+
     def room(self, consumer: Consumer) -> int:
         """How many messages a consumer may get now; 0 or less: none."""
         settings = self._settings

@@ -52,6 +52,8 @@ NULL_VALUE = 2
 DELAYED = 4
 CHUNK = 8
 ENCRYPTED = 16
+MARKED = DELAYED | CHUNK
+"""Flags that dispatchers have to know of: frames with such blocks say so."""
 _KNOWN_FLAGS = 31
 
 RAW = 0
@@ -301,7 +303,7 @@ def encode_block(
 
 def _flags_of(metadata: BlockMetadata) -> int:
     """Return the flags that let a dispatcher see without parsing fields what a block needs."""
-    flags = 0 if metadata.deliver_at is None else DELAYED
+    flags = 0 if metadata.deliver_at is None and metadata.delivery_times is None else DELAYED
     if metadata.chunk is not None:
         flags |= CHUNK
     if metadata.encryption is not None:

@@ -21,6 +21,9 @@ SNAPPY = 4
 # A payload of max_message_size may unpack to 25 times as much; more is taken for a bomb.
 MAX_UNCOMPRESSED_LENGTH = 128 * 1024 * 1024
 
+# The most that every codec takes at once; LZ4 takes the least. A message in chunks may be so large.
+MAX_CHUNKED_LENGTH = 0x7E000000
+
 _VARINT_CONTINUES = 0x80
 
 

@@ -5,7 +5,7 @@ A frame is one write of a partition.
     offset  type  field
     0       u32   magic
     4       u8    version
-    5       u8    flags (none yet, must be 0)
+    5       u8    flags: 1 if it holds delayed or chunked blocks (ADR 0035)
     6       u16   reserved, 0
     8       u32   header_length = 72 + 8 * block_count
     12      u32   block_count
@@ -37,6 +37,10 @@ from pulsar_ray.format.checksum import Buffer
 FRAME_MAGIC = 0x4D465250  # "PRFM"
 FRAME_VERSION = 1
 MAX_BLOCKS_PER_FRAME = 1 << 20
+
+HOLDS_MARKED_BLOCKS = 1
+"""Some of its blocks are delayed or chunked: their headers say which."""
+_KNOWN_FLAGS = 1
 
 _PREFIX = struct.Struct("<IBBHII")
 _FIXED = struct.Struct("<IBBHIIqQqqqQ")
@@ -88,6 +92,7 @@ class FrameHeader:
         "entries",
         "epoch",
         "first_entry_id",
+        "flags",
         "header_length",
         "last_entry_id",
         "ledger_id",
@@ -106,6 +111,7 @@ class FrameHeader:
         payload_length: int,
         entries: int,
         blocks: tuple[BlockSpan, ...],
+        flags: int = 0,
     ) -> None:
         self.ledger_id = ledger_id
         self.epoch = epoch
@@ -119,6 +125,12 @@ class FrameHeader:
         self.block_count = len(blocks)
         self.last_entry_id = first_entry_id + entries - 1
         self.total_length = header_length + payload_length
+        self.flags = flags
+
+    @property
+    def holds_marked_blocks(self) -> bool:
+        """Whether the headers of its blocks have to be read: some are delayed or chunked."""
+        return bool(self.flags & HOLDS_MARKED_BLOCKS)
 
     def __repr__(self) -> str:
         return (
@@ -135,6 +147,7 @@ def encode_frame_header(
     durable_entry_id: int,
     broker_time_ms: int,
     blocks: Sequence[tuple[int, int, int]],
+    flags: int = 0,
 ) -> bytes:
     """Encode the header of a frame, behind which the blocks' bytes are written.
 
@@ -149,7 +162,7 @@ def encode_frame_header(
         head = _ONE_UNSEALED.pack(
             FRAME_MAGIC,
             FRAME_VERSION,
-            0,
+            flags,
             0,
             MIN_FRAME_HEADER_SIZE,
             1,
@@ -164,7 +177,7 @@ def encode_frame_header(
             messages,
         )
         return head + _CHECKSUM.pack(xxh3_64_intdigest(head))
-    return _encode_many(ledger_id, epoch, first_entry_id, durable_entry_id, broker_time_ms, blocks)
+    return _encode_many(ledger_id, epoch, first_entry_id, durable_entry_id, broker_time_ms, blocks, flags)
 
 
 def _encode_many(
@@ -174,6 +187,7 @@ def _encode_many(
     durable_entry_id: int,
     broker_time_ms: int,
     blocks: Sequence[tuple[int, int, int]],
+    flags: int,
 ) -> bytes:
     if not 0 < len(blocks) <= MAX_BLOCKS_PER_FRAME:
         raise ValueError(f"a frame holds 1..{MAX_BLOCKS_PER_FRAME} blocks, not {len(blocks)}")
@@ -187,7 +201,7 @@ def _encode_many(
             _FIXED.pack(
                 FRAME_MAGIC,
                 FRAME_VERSION,
-                0,
+                flags,
                 0,
                 72 + 8 * len(blocks),
                 len(blocks),
@@ -239,7 +253,13 @@ def parse_frame_header(buf: Buffer, offset: int = 0) -> FrameHeader:
         raise FrameInvalid("not a frame header")
     if xxh3_64_intdigest(buf[offset : offset + MIN_FRAME_HEADER_SIZE - 8]) != digest:
         raise FrameInvalid("checksum of the frame header does not match")
-    if flags or reserved or length != payload_length or length & 7 or not 0 < entries <= messages:
+    if (
+        flags > _KNOWN_FLAGS
+        or reserved
+        or length != payload_length
+        or length & 7
+        or not 0 < entries <= messages
+    ):
         raise FrameInvalid("frame header contradicts itself")
     return FrameHeader(
         ledger_id,
@@ -251,6 +271,7 @@ def parse_frame_header(buf: Buffer, offset: int = 0) -> FrameHeader:
         payload_length,
         entries,
         (_block_span((length, entries, messages)),),
+        flags,
     )
 
 
@@ -273,7 +294,7 @@ def _parse_many(buf: Buffer, offset: int) -> FrameHeader:
     )[6:]
     blocks = tuple(map(_block_span, _SPAN.iter_unpack(buf[offset + 64 : end])))
     all_entries = all_bytes = 0
-    is_sound = not flags and not reserved
+    is_sound = flags <= _KNOWN_FLAGS and not reserved
     for length, entries, messages in blocks:
         all_bytes += length
         all_entries += entries
@@ -290,4 +311,5 @@ def _parse_many(buf: Buffer, offset: int) -> FrameHeader:
         payload_length,
         all_entries,
         blocks,
+        flags,
     )

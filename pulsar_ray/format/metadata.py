@@ -27,11 +27,16 @@ TAG_SCHEMA_VERSION = 7
 TAG_CHUNK = 8 | REQUIRED
 TAG_TRANSACTION = 9 | REQUIRED
 TAG_ENCRYPTION = 10 | REQUIRED
+TAG_DELIVERY_TIMES = 11
 
 _FIELD = struct.Struct("<HI")
 _I64 = struct.Struct("<q")
 _U64_PAIR = struct.Struct("<QQ")
 PADDING = tuple(bytes(n) for n in range(8))
+
+
+MAX_CHUNKS = 16_384
+"""Dispatchers remember the place of each chunk, so there is a limit."""
 
 
 class ChunkInfo(NamedTuple):
@@ -67,7 +72,8 @@ class BlockMetadata(NamedTuple):
     On a batch without the column of that name a field holds for every row.
 
     `deliver_at` and `event_time` are in ms since 1970, `schema_version` is opaque, `unknown` keeps the
-    optional fields (tag, value) of newer builds.
+    optional fields (tag, value) of newer builds. `delivery_times` has a `deliver_at` of its own for each row
+    (delivery_times.py).
     """
 
     producer_name: str | None = None
@@ -80,6 +86,7 @@ class BlockMetadata(NamedTuple):
     chunk: ChunkInfo | None = None
     transaction: TransactionId | None = None
     encryption: EncryptionInfo | None = None
+    delivery_times: bytes | None = None
     unknown: tuple[tuple[int, bytes], ...] = ()
 
 
@@ -99,7 +106,7 @@ def _read_chunk(value: bytes) -> ChunkInfo:
     chunk = ChunkInfo(*msgpack.unpackb(value))
     if type(chunk.uuid) is not str or not all(type(number) is int for number in chunk[1:]):
         raise ValueError("chunk fields have wrong types")
-    if not 0 <= chunk.chunk_id < chunk.num_chunks or chunk.total_size < 0:
+    if not 0 <= chunk.chunk_id < chunk.num_chunks <= MAX_CHUNKS or chunk.total_size < 0:
         raise ValueError("chunk fields are out of range")
     return chunk
 
@@ -114,6 +121,12 @@ def _read_encryption(value: bytes) -> EncryptionInfo:
             raise ValueError("encryption key has wrong types")
         read.append((name, data_key, _checked_properties(properties)))
     return EncryptionInfo(algorithm, parameter, tuple(read))
+
+
+def _read_times(value: bytes) -> bytes:
+    if not value or len(value) & 7:
+        raise ValueError(f"{len(value)} bytes are no times")
+    return value
 
 
 def _field(tag: int, value: bytes) -> bytes:
@@ -170,6 +183,8 @@ def _rare_fields(metadata: BlockMetadata) -> list[bytes]:
         parts.append(_field(TAG_TRANSACTION, _U64_PAIR.pack(*metadata.transaction)))
     if metadata.encryption is not None:
         parts.append(_field(TAG_ENCRYPTION, msgpack.packb(metadata.encryption)))
+    if metadata.delivery_times is not None:
+        parts.append(_field(TAG_DELIVERY_TIMES, metadata.delivery_times))
     parts += (_field(tag, value) for tag, value in metadata.unknown)
     return parts
 
@@ -186,6 +201,7 @@ _DECODERS: tuple[tuple[int, Callable[[bytes], Any]], ...] = (
     (TAG_CHUNK, _read_chunk),
     (TAG_TRANSACTION, lambda value: TransactionId(*_U64_PAIR.unpack(value))),
     (TAG_ENCRYPTION, _read_encryption),
+    (TAG_DELIVERY_TIMES, _read_times),
 )
 _BY_TAG = {tag: (place, decode) for place, (tag, decode) in enumerate(_DECODERS)}
 

@@ -191,14 +191,20 @@ class DecodedBlock:
         """Whether there is a column for them; without one they are consecutive."""
         return self._has(_SEQUENCE_ID)
 
-    def record_batch(self) -> pa.RecordBatch:
-        """Return the messages with all columns of BLOCK_SCHEMA, also for a single message."""
-        columns = self.columns(tuple(BLOCK_SCHEMA.names))
+    def stored_rows(self) -> pa.RecordBatch:
+        """Return the columns that the block of several messages has."""
+        if self._batch is None:
+            raise ValueError("a message alone has no columns")
+        return self._batch
+
+    def record_batch(self, schema: pa.Schema = BLOCK_SCHEMA) -> pa.RecordBatch:
+        """Return the messages with these columns of BLOCK_SCHEMA, also for a single message."""
+        columns = self.columns(tuple(schema.names))
         arrays = [
             pa.nulls(self.message_count, field.type) if column is None else column
-            for column, field in zip(columns, BLOCK_SCHEMA, strict=True)
+            for column, field in zip(columns, schema, strict=True)
         ]
-        return pa.RecordBatch.from_arrays(arrays, schema=BLOCK_SCHEMA)
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def columns(self, names: tuple[str, ...]) -> list[pa.Array | None]:
         """Return columns of BLOCK_SCHEMA, None for one that no message has anything in."""

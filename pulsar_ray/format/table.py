@@ -21,7 +21,11 @@ _SENT_COLUMNS = {
     "properties": "properties",
     "event_time": "event_time",
     "event_timestamp": "event_time",
+    "deliver_at": "deliver_at",
 }
+DELIVER_AT = pa.field("deliver_at", pa.int64())
+"""The time of each row; it goes into the headers of blocks, not into payloads."""
+_TABLE_SCHEMA = BLOCK_SCHEMA.append(DELIVER_AT)
 # Schemas of tables that need no look at their columns, by column names.
 _AS_STORED = {
     ("value", *others): pa.schema([BLOCK_SCHEMA.field(name) for name in ("value", *others)])
@@ -50,6 +54,7 @@ _REMEDIES = {
     "ordering_key": "cast the column to pa.string()",
     "properties": "build the column with pa.array(..., pa.map_(pa.string(), pa.string()))",
     "event_time": 'give ms since 1970 as pa.int64() or cast the column to pa.timestamp("ms")',
+    "deliver_at": 'give ms since 1970 as pa.int64() or cast the column to pa.timestamp("ms")',
 }
 # An array's offsets are 32 bits wide after the cast.
 _CAST_BELOW_BYTES = 1 << 30
@@ -58,7 +63,7 @@ _CAST_BELOW_BYTES = 1 << 30
 def normalize_table(data: pa.Table | pa.RecordBatch) -> pa.Table:
     """Return the columns that are sent, with their stored names, order and types.
 
-    value becomes binary, key and ordering_key utf8, properties map<utf8, utf8>, event_time int64 ms; types
+    value becomes binary, key and ordering_key utf8, properties map<utf8, utf8>, times int64 ms; types
     that mean the same (strings, large and view types, dictionaries, timestamps, smaller integers) are cast.
     Raises ValueError naming the column, its type and a remedy.
     """
@@ -83,14 +88,14 @@ def normalize_table(data: pa.Table | pa.RecordBatch) -> pa.Table:
             "column 'value' of type binary is missing: rename the column with the payload to value "
             "(all null for tombstones)"
         )
-    names = [name for name in BLOCK_SCHEMA.names if name in columns]
+    names = [name for name in _TABLE_SCHEMA.names if name in columns]
     return pa.table(
-        [columns[name] for name in names], schema=pa.schema([BLOCK_SCHEMA.field(name) for name in names])
+        [columns[name] for name in names], schema=pa.schema([_TABLE_SCHEMA.field(name) for name in names])
     )
 
 
 def _normalized(given: str, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    target = BLOCK_SCHEMA.field(name).type
+    target = _TABLE_SCHEMA.field(name).type
     if not column.type.equals(target) and not _is_castable(column.type, name):
         raise ValueError(f"column {given!r} has type {column.type}, not {target}: {_REMEDIES[name]}")
     try:
@@ -116,7 +121,7 @@ def _is_castable(kind: pa.DataType, name: str) -> bool:
             and _is_bytes_or_text(kind.key_type)
             and (_is_bytes_or_text(kind.item_type) or pa.types.is_null(kind.item_type))
         )
-    if name == "event_time":
+    if name in ("event_time", "deliver_at"):
         return bool(pa.types.is_integer(kind) or pa.types.is_timestamp(kind))
     return _is_bytes_or_text(kind)
 

@@ -280,8 +280,7 @@ class LaneConnection:
                 interest.apply()
         elif mask & _HANGS_UP:
             self._is_quiet = _never  # the caller that reads may leave before the end, or has just left
-            if not interest.caller_reads:
-                interest.apply()
+            self._leave_to_caller()
         elif mask & select.EPOLLIN:
             self._leave_to_caller()
 

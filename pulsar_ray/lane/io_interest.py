@@ -59,16 +59,24 @@ class IoInterest:
 
     def apply(self) -> None:
         """Watch for what is wanted now."""
-        self._tell(_AWAY if self.caller_reads else select.EPOLLIN)
+        # Chosen under the lock: a caller that leaves meanwhile may have set the other one already, and a slow
+        # thread would take that back.
+        with self._lock:
+            self._tell(_AWAY if self.caller_reads else select.EPOLLIN)
 
     def look_away(self) -> None:
-        """Watch for nothing to read until `apply`, whichever thread reads."""
-        self._tell(_AWAY)
+        """Watch for nothing to read until `apply`, whichever thread reads.
+
+        Where the one report of a hang-up has come there is nothing left to look away from.
+        """
+        if self._told:
+            with self._lock:
+                self._tell(_AWAY)
 
     def _tell(self, mask: int) -> None:
-        with self._lock:
-            if self.wants_write:
-                mask |= select.EPOLLOUT
-            if mask != self._told and not self._has_ended:
-                self._told, self.is_armed = mask, bool(mask & select.EPOLLIN)
-                self._io.modify(self._fd, mask)
+        """Set what epoll watches for; called with the lock held."""
+        if self.wants_write:
+            mask |= select.EPOLLOUT
+        if mask != self._told and not self._has_ended:
+            self._told, self.is_armed = mask, bool(mask & select.EPOLLIN)
+            self._io.modify(self._fd, mask)

@@ -84,8 +84,7 @@ class LentMemory:
         self._fd = memfd_create("pulsar-ray-lane", MFD_CLOEXEC | MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self._fd, _MEMORY_BYTES)
-            # A file that cannot shrink cannot end the process that looks at it.
-            fcntl.fcntl(self._fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)
+            seal(self._fd)
             self._map = mmap.mmap(self._fd, _MEMORY_BYTES)
         except BaseException:
             os.close(self._fd)
@@ -281,7 +280,7 @@ class BorrowedMemory:
         if self._view is not None or len(fields) != 2 or type(fields[0]) is not int:
             raise ProtocolError(f"memory cannot be lent with {len(fields)} fields or twice")
         try:
-            mapped = _map_of(self._peer_pid, fields[0], self._uid)
+            mapped = map_of(self._peer_pid, fields[0], self._uid, _MEMORY_BYTES)
         except OSError:  # another mount or process namespace, or no right to look
             return
         view = memoryview(mapped)
@@ -319,19 +318,27 @@ class BorrowedMemory:
         return decode_packet(own)
 
 
-def _map_of(pid: int, descriptor: int, uid: int) -> mmap.mmap:
+def seal(descriptor: int) -> None:
+    """Keep the size of memory.
+
+    A file that cannot shrink cannot end the process that looks at it.
+    """
+    fcntl.fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)
+
+
+def map_of(pid: int, descriptor: int, uid: int, size: int) -> mmap.mmap:
     """The memory behind a descriptor of another process.
 
     Raises OSError if it is not there or not as lent.
     """
     path = f"/proc/{pid}/fd/{descriptor}"
     status = os.stat(path)
-    if not stat.S_ISREG(status.st_mode) or status.st_uid != uid or status.st_size != _MEMORY_BYTES:
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != uid or status.st_size != size:
         raise OSError(f"{path} is not memory that was lent")
     fd = os.open(path, os.O_RDWR)
     try:
         if not fcntl.fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK:
             raise OSError(f"{path} may be cut")
-        return mmap.mmap(fd, _MEMORY_BYTES)
+        return mmap.mmap(fd, size)
     finally:
         os.close(fd)

@@ -89,6 +89,9 @@ class DirectoryOwner:
             fd = disk.open(epoch_path, os.O_RDWR)
             try:
                 epoch, watched_offset = _raise_epoch(path, epoch_path, fd, disk)
+                if os.fstat(fd).st_size < _FILE_SIZE:
+                    # It was cut behind a slot that is intact.
+                    os.ftruncate(fd, _FILE_SIZE)
                 epoch_map = mmap.mmap(fd, _FILE_SIZE, prot=mmap.PROT_READ)
                 epoch_file = os.fstat(fd)
             finally:
@@ -169,6 +172,22 @@ def _decode_slot(slot: bytes) -> int | None:
     return int(epoch) if magic == _SLOT_MAGIC and version == _SLOT_VERSION else None
 
 
+def read_epoch_slots(path: Path) -> list[int | None]:
+    """Read the two slots of an epoch file without owning it.
+
+    None stands for a damaged one. Raises OSError.
+    """
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return _read_slots(fd)
+    finally:
+        os.close(fd)
+
+
+def _read_slots(fd: int) -> list[int | None]:
+    return [_decode_slot(os.pread(fd, _SLOT_SIZE, offset)) for offset in _SLOT_OFFSETS]
+
+
 def _create_epoch_file(path: Path, epoch_path: Path, disk: Disk) -> None:
     """Put epoch 0 into both slots of a new file.
 
@@ -196,7 +215,7 @@ def _raise_epoch(path: Path, epoch_path: Path, fd: int, disk: Disk) -> tuple[int
 
     Returns the epoch and the offset of the other slot.
     """
-    slots = [_decode_slot(os.pread(fd, _SLOT_SIZE, offset)) for offset in _SLOT_OFFSETS]
+    slots = _read_slots(fd)
     if slots[0] is None and slots[1] is None:
         raise CorruptData(str(epoch_path), 0, "neither slot of the epoch file is intact")
     # A bad slot may have held the highest epoch that was in use; the names of the epoch's logs tell.

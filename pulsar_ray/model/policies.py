@@ -8,7 +8,7 @@ precedence).
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -150,7 +150,6 @@ _ALL = (
         "message_ttl",
         "ttl_duration_default_in_seconds",
         "seconds after which messages are acknowledged unseen",
-        is_in_force=False,
     ),
     Policy(
         "backlog_quota",
@@ -166,13 +165,16 @@ _ALL = (
         "deduplication",
         "broker_deduplication_enabled",
         "store what a producer sends twice once",
-        is_in_force=False,
     ),
     Policy(
         "delayed_delivery",
-        "whether deliver_at is heeded, and how exactly",
-        {"active": "delayed_delivery_enabled", "tick_time_millis": "delayed_delivery_tick_time_millis"},
-        is_in_force=False,
+        "whether deliver_at is heeded, how exactly, and how far ahead it may be",
+        {
+            "active": "delayed_delivery_enabled",
+            "tick_time_millis": "delayed_delivery_tick_time_millis",
+            "strict": "is_delayed_delivery_deliver_at_time_strict",
+            "max_delivery_delay_in_millis": "delayed_delivery_max_delay_in_millis",
+        },
     ),
     _single(
         "compaction_threshold",
@@ -237,7 +239,9 @@ def checked_value(name: str, level: str, arguments: Mapping[str, Any]) -> Policy
     if not arguments:
         raise InvalidConfiguration(f"the policy {name} needs a value: give {', '.join(policy.settings)}")
     return {
-        argument: checked(setting_field(policy.settings[argument]), value, f" (from the policy {name})")
+        argument: checked(
+            setting_field(policy.settings[argument]), value, f" (from the policy {name})", name=argument
+        )
         for argument, value in arguments.items()
     }
 
@@ -261,27 +265,56 @@ def sound_overrides(settings: Settings, *levels: Overrides) -> tuple[dict[str, S
 
     These are returned as texts: the settings were changed after the policies had been checked.
     """
-    overridden = overridden_settings(*levels)
-    if _is_sound(settings, overridden):
-        return overridden, []
-    sound: dict[str, SettingValue] = {}
+    sound, refused = sound_levels(settings, *levels)
+    return overridden_settings(*sound), refused
+
+
+def sound_levels(settings: Settings, *levels: Overrides) -> tuple[list[Overrides], list[str]]:
+    """Return the levels without policies that the broker's settings contradict, and the texts of these."""
+
+    def is_sound(levels: Sequence[Overrides]) -> bool:
+        overridden = overridden_settings(*levels)
+        try:
+            settings.replace(**overridden)
+        except InvalidConfiguration:
+            return False
+        return int(overridden.get("max_message_size", 0)) <= settings.max_message_size
+
+    return _without_contradictions(levels, is_sound)
+
+
+def consistent_levels(settings: Settings, *levels: Overrides) -> list[Overrides]:
+    """Return the levels without policies that `check_together` refuses next to those before them.
+
+    There are some where the settings were changed after the policies had been checked.
+    """
+
+    def is_consistent(levels: Sequence[Overrides]) -> bool:
+        try:
+            check_together(settings, *levels)
+        except InvalidConfiguration:
+            return False
+        return True
+
+    return _without_contradictions(levels, is_consistent)[0]
+
+
+def _without_contradictions(
+    levels: Sequence[Overrides], is_sound: Callable[[Sequence[Overrides]], bool]
+) -> tuple[list[Overrides], list[str]]:
+    if is_sound(levels):
+        return list(levels), []
+    kept: list[Overrides] = []
     refused: list[str] = []
     for overrides in levels:
+        own: dict[str, PolicyValue] = {}
         for name, value in overrides.items():
-            more = sound | overridden_settings({name: value})
-            if _is_sound(settings, more):
-                sound = more
+            if is_sound([*kept, {**own, name: value}]):
+                own[name] = value
             else:
                 refused.append(f"{name} {value}")
-    return sound, refused
-
-
-def _is_sound(settings: Settings, overridden: dict[str, SettingValue]) -> bool:
-    try:
-        settings.replace(**overridden)
-    except InvalidConfiguration:
-        return False
-    return int(overridden.get("max_message_size", 0)) <= settings.max_message_size
+        kept.append(own)
+    return kept, refused
 
 
 def check_together(settings: Settings, *levels: Overrides) -> None:

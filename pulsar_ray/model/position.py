@@ -32,3 +32,6 @@ def entry_at(first_entry_id: int, row: int) -> int:
 
 EARLIEST = Position(-1, -1)
 LATEST = Position(2**63 - 1, 2**63 - 1)
+DUPLICATE_LEDGER = -2
+DUPLICATE = Position(DUPLICATE_LEDGER, DUPLICATE_LEDGER)
+"""In receipts: the messages had been stored before, and were left out."""

@@ -9,6 +9,9 @@ from collections.abc import Iterable
 
 RowRanges = tuple[tuple[int, int], ...]
 
+RowFailures = tuple[tuple[int, int, int], ...]
+"""(first row, end row, failures) of a batch: sorted, disjoint, zeros left out."""
+
 NO_ROWS: RowRanges = ()
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
+import difflib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pulsar_ray.errors import InvalidTopicName
@@ -18,6 +21,8 @@ _PARTITION_MARK = "-partition-"
 # As Pulsar reads it: "-partition-01" and "-partition--1" are part of an ordinary name.
 _PARTITION_SUFFIX = re.compile(r"(?s)(?P<base>.*)-partition-(?P<index>0|[1-9][0-9]{0,9})\Z")
 _NAMED_ENTITY = re.compile(r"[-=:.A-Za-z0-9_]+\Z")
+_COMPARED = 500
+"""Names on either side, in sorted order, among which a nearest one is looked for."""
 _REMEDY = "use 'topic', 'tenant/namespace/topic' or '{persistent|non-persistent}://tenant/namespace/topic'"
 
 
@@ -98,6 +103,19 @@ def is_namespace(name: str) -> bool:
     """Whether it is a valid tenant/namespace."""
     tenant, _, namespace = name.partition("/")
     return all(_NAMED_ENTITY.match(part) for part in (tenant, namespace))
+
+
+def nearest_topic(name: TopicName, topics: Sequence[str]) -> str:
+    """Return the existing topic whose name is nearest to a missing one, or "".
+
+    `topics` are the full names of the topics of its namespace, sorted. Of very many only those that begin
+    alike are looked at.
+    """
+    at = bisect.bisect(topics, name.partitioned_full)
+    found = {topic.split("/", 4)[-1]: topic for topic in topics[max(0, at - _COMPARED) : at + _COMPARED]}
+    wanted = name.partitioned_full.split("/", 4)[-1]
+    near = difflib.get_close_matches(wanted, found, n=1, cutoff=0.5)
+    return found[near[0]] if near else ""
 
 
 def _split(name: str) -> tuple[str, str, str, str]:

@@ -19,6 +19,7 @@ class OutgoingTraffic:
         "_meter",
         "acknowledged",
         "bytes",
+        "chunks",
         "last_acked_ms",
         "last_consumed_ms",
         "last_flow_ms",
@@ -30,6 +31,7 @@ class OutgoingTraffic:
     def __init__(self, monotonic_ms: int) -> None:
         self.messages = 0
         self.bytes = 0
+        self.chunks = 0
         self.redelivered = 0
         self.acknowledged = 0
         self.messages_per_entry = 0.0
@@ -38,13 +40,19 @@ class OutgoingTraffic:
         self.last_flow_ms = 0
         self._meter = RateMeter(monotonic_ms, self._totals())
 
-    def _totals(self) -> tuple[int, int, int, int]:
-        return self.messages, self.bytes, self.redelivered, self.acknowledged
+    def _totals(self) -> tuple[int, int, int, int, int]:
+        return self.messages, self.bytes, self.redelivered, self.acknowledged, self.chunks
 
-    def delivered(self, messages: int, entries: int, size: int, redelivered: int, now_ms: int) -> None:
-        """Messages went out, in so many entries; `redelivered` of them not for the first time."""
+    def delivered(
+        self, messages: int, entries: int, size: int, redelivered: int, now_ms: int, chunks: int = 0
+    ) -> None:
+        """Messages went out, in so many entries; `redelivered` of them not for the first time.
+
+        `chunks` are those of messages in several.
+        """
         self.messages += messages
         self.bytes += size
+        self.chunks += chunks
         self.redelivered += redelivered
         self.last_consumed_ms = now_ms
         mean = messages / max(entries, 1)
@@ -64,7 +72,7 @@ class OutgoingTraffic:
 
     def describe(self) -> dict[str, Any]:
         """Counters, rates per second and times."""
-        rate, throughput, redeliver, ack = self._meter.per_second()
+        rate, throughput, redeliver, ack, chunks = self._meter.per_second()
         return {
             "msgRateOut": rate,
             "msgThroughputOut": throughput,
@@ -72,6 +80,7 @@ class OutgoingTraffic:
             "bytesOutCounter": self.bytes,
             "msgRateRedeliver": redeliver,
             "messageAckRate": ack,
+            "chunkedMessageRate": chunks,
             "lastAckedTimestamp": self.last_acked_ms,
             "lastConsumedTimestamp": self.last_consumed_ms,
             "lastConsumedFlowTimestamp": self.last_flow_ms,
@@ -81,27 +90,31 @@ class OutgoingTraffic:
 class IncomingTraffic:
     """Messages stored of one producer, or of all of a partition."""
 
-    __slots__ = ("_meter", "bytes", "messages")
+    __slots__ = ("_meter", "bytes", "chunks", "messages")
 
     def __init__(self, monotonic_ms: int) -> None:
         self.messages = 0
         self.bytes = 0
-        self._meter = RateMeter(monotonic_ms, (0, 0))
+        self.chunks = 0
+        self._meter = RateMeter(monotonic_ms, (0, 0, 0))
 
-    def stored(self, messages: int, size: int) -> None:
-        """Messages became durable."""
+    def stored(self, messages: int, size: int, chunks: int = 0) -> None:
+        """Messages became durable, or so many chunks of messages in several."""
         self.messages += messages
         self.bytes += size
+        self.chunks += chunks
 
     def sample(self, monotonic_ms: int) -> None:
         """Take a sample of the counters; to be called once a second."""
-        self._meter.sample(monotonic_ms, (self.messages, self.bytes))
+        self._meter.sample(monotonic_ms, (self.messages, self.bytes, self.chunks))
 
     def describe(self) -> dict[str, float]:
-        """Rates per second and the mean size of a message meanwhile, in stored bytes."""
-        rate, throughput = self._meter.per_second()
+        """Rates per second, and the mean size of a message meanwhile, in stored bytes."""
+        rate, throughput, chunks = self._meter.per_second()
         return {
             "msgRateIn": rate,
             "msgThroughputIn": throughput,
             "averageMsgSize": throughput / rate if rate else 0.0,
+            "chunkedMessageRate": chunks,
+            "msgChunkPublished": self.chunks > 0,
         }

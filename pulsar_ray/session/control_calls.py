@@ -12,6 +12,7 @@ from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.session.field_checks import (
     Check,
     are_properties,
+    is_entry_seq,
     is_flag,
     is_number,
     is_position,
@@ -51,6 +52,10 @@ def _is_count(value: Any) -> bool:
     return is_number(value) and value > 0
 
 
+def _are_entry_seqs(value: Any) -> bool:
+    return type(value) in (list, tuple) and all(map(is_entry_seq, value))
+
+
 _SEEK: Mapping[str, Check] = {"target": is_seek_target, "inclusive": is_flag}
 
 PARTITION_CALLS: Calls = {
@@ -61,6 +66,7 @@ PARTITION_CALLS: Calls = {
         "properties": are_properties,
         "create": is_flag,
     },
+    "set_subscription_properties": {"name": is_text, "properties": are_properties, "replace": is_flag},
     "remove_subscription": {"number": is_number},
     "hold_for_seek": {"number": is_number, **_SEEK},
     "seek_position": _SEEK,
@@ -70,6 +76,17 @@ PARTITION_CALLS: Calls = {
     "release_lease": {"lease_id": is_number},
     "append_message": {"key": is_text, "value": is_text},
     "read_messages": {"behind": is_position},
+    "forget_producers": {"prefix": is_text},
+    "producer_sequence_ids": {"prefix": is_text},
+    "end_messages": {"sending": _are_entry_seqs, "idle_ms": is_number},
+    "measure_range": {
+        "first": is_position,
+        "batch_index": is_number,
+        "end": is_position,
+        "messages": _is_count,
+        "stored_bytes": _is_count,
+        "takes_one": is_flag,
+    },
     "plan_range": {"start": _is_bound, "end": _is_bound, "slice_bytes": _is_count, "lease_ms": is_number},
 }
 
@@ -94,5 +111,6 @@ CONSUMER_CALLS: Calls = {
     "unsubscribe": {},
     "last_message": {},
     "has_more": {"numbering": is_number, "received": is_number},
+    "report_moves": {"moved": is_number, "error": is_text},
 }
 """Of a dispatcher, for a consumer that is open."""

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Annotated, Any
 
 from pulsar_ray.model.entry_sets import EntryBits, EntryRange
-from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.model.enums import ConsumerType, ProducerAccessMode
 
 Check = Callable[[Any], bool]
 BatchRows = tuple[int, int, tuple[tuple[int, int], ...]]
@@ -20,6 +20,7 @@ BatchRows = tuple[int, int, tuple[tuple[int, int], ...]]
 
 _END = 2**63
 _ROW_END = 2**31
+_ACCESS_MODES = frozenset(map(int, ProducerAccessMode))
 _CONSUMER_TYPES = frozenset(map(int, ConsumerType))
 
 
@@ -66,6 +67,10 @@ def are_rows_of(width: int, values: Any) -> bool:
         return False
     numbers = list(chain.from_iterable(values))
     return set(map(type, numbers)) == {int} and min(numbers) >= -1 and max(numbers) < _END
+
+
+def _is_access_mode(value: Any) -> bool:
+    return type(value) is int and value in _ACCESS_MODES
 
 
 def _is_type_of_consumer(value: Any) -> bool:
@@ -144,6 +149,31 @@ def _is_key_shared(value: Any) -> bool:
     return type(mode) is int and is_flag(allow_out_of_order_delivery) and are_rows_of(2, ranges)
 
 
+def _are_chunk_limits(value: Any) -> bool:
+    """(incomplete messages, whether the oldest is acknowledged, ms)."""
+    if type(value) is not tuple or len(value) != 3:
+        return False
+    max_pending, acks_oldest, expire_ms = value
+    return is_flag(acks_oldest) and all(is_number(limit) and limit >= 0 for limit in (max_pending, expire_ms))
+
+
+def is_entry_seq(value: Any) -> bool:
+    """[incarnation, entry_seq]."""
+    if type(value) not in (tuple, list) or len(value) != 2:
+        return False
+    return is_incarnation(value[0]) and is_incarnation(value[1])
+
+
+def _is_counter(value: Any) -> bool:
+    """(process id, descriptor, offset, bytes)."""
+    return (
+        type(value) is tuple
+        and len(value) == 4
+        and all(type(number) is int and 0 <= number < _ROW_END for number in value[:3])
+        and type(value[3]) is bytes
+    )
+
+
 def _is_named(value: Any) -> bool:
     return type(value) is dict and all(map(is_text, value))
 
@@ -161,14 +191,17 @@ Flag = Annotated[bool, is_flag]
 NumberOrNone = Annotated[int | None, or_none(is_number)]
 TextOrNone = Annotated[str | None, or_none(is_text)]
 PropertiesOrNone = Annotated[Mapping[str, str] | None, or_none(are_properties)]
+AccessModeNumber = Annotated[int, _is_access_mode]
 ConsumerTypeNumber = Annotated[int, _is_type_of_consumer]
 BatchRowsList = Annotated[Sequence[BatchRows], _are_batch_rows]
 CursorStart = Annotated[dict[str, Any] | None, or_none(_is_start)]
 KeySharedFields = Annotated[tuple[int, bool, Sequence[tuple[int, int]]] | None, or_none(_is_key_shared)]
+ChunkLimitFields = Annotated[tuple[int, bool, int] | None, or_none(_are_chunk_limits)]
 EntryRanges = Annotated[Sequence[EntryRange], _are_entry_ranges]
 CumulativePlace = Annotated[tuple[int, int, int] | None, or_none(_is_cumulative)]
 ScatteredEntries = Annotated[Sequence[EntryBits], _are_entry_bits]
 FailedEntries = Annotated[Sequence[tuple[int, int, tuple[tuple[int, int], ...], int]], _are_failures]
 MessagePlace = Annotated[tuple[int, int, int] | None, or_none(_is_message)]
+CounterPlace = Annotated[tuple[int, int, int, bytes] | None, or_none(_is_counter)]
 PositionOrNone = Annotated[tuple[int, int] | None, or_none(is_position)]
 Arguments = Annotated[dict[str, Any], _is_named]

@@ -57,7 +57,8 @@ Shorter ones go through the staging buffer.
 WHOLE_BUFFER_BYTES = 1536 * 1024
 """Make such a buffer whole, uninitialised, up to this size.
 
-The part that has not arrived yet takes no memory. Larger buffers would get huge pages, so they grow.
+The part that has not arrived yet takes no memory. Larger buffers would get huge pages, so they grow, and are
+made whole once a quarter has arrived.
 """
 _GROWTH = 4
 _NO_BODY = memoryview(b"")
@@ -296,7 +297,7 @@ class PacketParser:
 
     def _own_buffer(self, total: int, filled: int) -> memoryview:
         """A buffer for a packet of `total` bytes of which so many have arrived."""
-        if total <= WHOLE_BUFFER_BYTES:
+        if total <= max(WHOLE_BUFFER_BYTES, _GROWTH * filled):
             return self._memory.take(total, 0)
         # Zeroing and then overwriting a bytearray cost three times what receiving did.
         return np.empty(min(total, max(OWN_BUFFER_BYTES, _GROWTH * filled)), dtype=np.uint8).data

@@ -14,9 +14,12 @@ from typing import Any, NamedTuple
 from pulsar_ray.errors import ProtocolError
 from pulsar_ray.model.row_sets import WireRows
 from pulsar_ray.session.field_checks import (
+    AccessModeNumber,
     Arguments,
     BatchRowsList,
+    ChunkLimitFields,
     ConsumerTypeNumber,
+    CounterPlace,
     CumulativePlace,
     CursorStart,
     EntryRanges,
@@ -38,10 +41,14 @@ from pulsar_ray.session.packet import Packet, encode_packet
 PROTOCOL_VERSION = 1
 NO_BLOCK = -1
 """The entry_seq of a PublishFailed that refuses nothing."""
+NO_EPOCH = -1
+"""The topic epoch of a producer that shares its topic."""
 NO_SCHEMA = -1
 """The schema version in a reply where the topic has no schema."""
 
 Grant = tuple[int, int, int, int, int, int, WireRows, int, int]
+WireFailures = Sequence[tuple[int, int, int]]
+"""(first row, end row, failures) of a batch, without rows that never failed."""
 
 
 class OpenProducer(NamedTuple):
@@ -56,11 +63,16 @@ class OpenProducer(NamedTuple):
     incarnation: Incarnation
     replaces_incarnation: Incarnation
     first_pending_seq: Number
-    access_mode: Number
+    access_mode: AccessModeNumber
     user_named: Flag
     properties: PropertiesOrNone = None
     was_open: Flag = False
     """It was open before: a limit that was reached meanwhile does not keep it out."""
+    topic_epoch: Number = NO_EPOCH
+    """The epoch in which it had the topic for itself.
+
+    It is evicted if the topic has a higher one.
+    """
 
 
 class ProducerOpened(NamedTuple):
@@ -76,6 +88,10 @@ class ProducerOpened(NamedTuple):
     max_block_bytes: int = 1024 * 1024
     schema_version: int = NO_SCHEMA
     """The version of the topic's schema that the producer's messages are of."""
+    topic_epoch: int = NO_EPOCH
+    """The topic's epoch, if the producer has the topic for itself."""
+    max_delivery_delay_ms: int = 0
+    """Messages to be delivered later than that are refused; 0: none is."""
 
 
 class CloseEndpoint(NamedTuple):
@@ -113,7 +129,10 @@ class Publish(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """Partition to client: durable blocks as (producer id, entry_seq, entries, ledger id, first entry id)."""
+    """Partition to client: durable blocks as (producer id, entry_seq, entries, ledger id, first entry id).
+
+    The ledger id is -2 for a block that was left out, as its messages had been stored before.
+    """
 
     blocks: Sequence[tuple[int, int, int, int, int]]
 
@@ -121,8 +140,12 @@ class Receipt(NamedTuple):
 class PublishFailed(NamedTuple):
     """Partition to client: the block with this entry_seq was refused and is not stored.
 
-    Later blocks go on. With NO_BLOCK none was refused: `details` have the `max_message_size` that holds from
-    now on.
+    Later blocks go on. With NO_BLOCK none was refused: `details` have the `max_message_size` and the
+    `max_delivery_delay_ms` that hold from now on. With a `stored_sequence_id` in `details` the messages up to
+    this id had been stored before: the block with the others is to come next, then all later ones again. The
+    entries that are left out of it are its first ones. Until it comes nothing else of the producer is stored;
+    a repeat asks for the same. With `is_evicted` in `details` the producer was evicted for good, and nothing
+    more of it is stored.
     """
 
     producer_id: int
@@ -194,6 +217,17 @@ class MoveHold(NamedTuple):
     entry_id: Number
 
 
+class Expired(NamedTuple):
+    """Partition to follower: the broker has acknowledged for the subscription up to here.
+
+    Sent when that moves, and to a follower that is new. The position is absolute and durable, so a lost or
+    repeated packet harms nothing; one that crosses a seek is made good by asking behind that.
+    """
+
+    ledger_id: int
+    entry_id: int
+
+
 class OpenConsumer(NamedTuple):
     """Client to dispatcher.
 
@@ -233,6 +267,15 @@ class OpenConsumer(NamedTuple):
     generation: NumberOrNone = None
     """The generation of `held`: nothing from before a seek is held any more."""
     properties: PropertiesOrNone = None
+    handed_over: CounterPlace = None
+    """Where the client counts messages that have left the consumer's queue (`lane/progress_page.py`)."""
+    chunk_limits: ChunkLimitFields = None
+    """Of incomplete messages: how many, whether the oldest is acknowledged beyond, ms to keep one."""
+    redeliveries: Number = 0
+    """How often it has asked for everything that it holds.
+
+    Of what it held before it did, `held` has nothing.
+    """
 
 
 class ConsumerOpened(NamedTuple):
@@ -250,6 +293,8 @@ class ConsumerOpened(NamedTuple):
     start: list[int] | None = None
     schema_version: int = NO_SCHEMA
     """The version of the topic's schema that the consumer reads with."""
+    sees_handed_over: bool = False
+    """Whether the dispatcher can see the count of messages handed over; else suspects are reported."""
 
 
 class Credit(NamedTuple):
@@ -271,13 +316,33 @@ class Deliver(NamedTuple):
     Each grant is (number, (ledger id, segment index, offset, length, first entry id, entries, rows as
     `row_sets` writes them,
     redelivery count, messages of the whole block)). For consumers that cannot read the files the body holds
-    the granted blocks' bytes in order.
+    the granted blocks' bytes in order. `row_failures` are the failures of single messages, by the number of
+    the grant of their batch, where there were any. `suspects` are numbers of grants, of messages one of
+    which may have ended a consumer (ADR 0033).
     """
 
     consumer_id: int
     epoch: int
     generation: int
     grants: Sequence[tuple[int, Grant]]
+    row_failures: Sequence[tuple[int, WireFailures]] = ()
+    suspects: Sequence[int] = ()
+
+
+class DeliverChunks(NamedTuple):
+    """Dispatcher to client: chunks of the message whose last chunk is delivery `number`, which follows.
+
+    `first_chunk_id` is that of the first one. A repeat begins again with 0, and the deliveries to
+    which chunks that came before belong are dropped with these. Each place is (ledger id, segment index,
+    offset, length, entry id); for consumers that cannot read the files the body holds the blocks in order.
+    """
+
+    consumer_id: int
+    epoch: int
+    generation: int
+    number: int
+    first_chunk_id: int
+    places: Sequence[tuple[int, int, int, int, int]]
 
 
 class Acknowledge(NamedTuple):
@@ -320,13 +385,19 @@ class NegativeAcknowledge(NamedTuple):
 class RedeliverUnacknowledged(NamedTuple):
     """Client to dispatcher: everything this consumer holds is to come again.
 
-    Its own queue is dropped up to `received`, a number of this numbering.
+    Its own queue is dropped up to `received`, a number of this numbering. `generation` is the consumer's when
+    it asked first: where order is kept, a repeat finds a higher one and nothing left up to `received`.
+    `handed_over` is its count of messages that the application had got, which failed; `redeliveries` says how
+    often it had asked, this time included.
     """
 
     consumer_id: int
     numbering: int
     received: int
     request_id: int = 0
+    generation: int = -1
+    handed_over: int = -1
+    redeliveries: int = 1
 
 
 class Reset(NamedTuple):
@@ -397,11 +468,13 @@ Request = (
     | Follow
     | Advanced
     | MoveHold
+    | Expired
     | Pushed
     | OpenConsumer
     | ConsumerOpened
     | Credit
     | Deliver
+    | DeliverChunks
     | Acknowledge
     | NegativeAcknowledge
     | RedeliverUnacknowledged
@@ -425,6 +498,7 @@ PACKET_TYPES: dict[int, type[Any]] = {
     31: Advanced,
     32: MoveHold,
     33: Pushed,
+    34: Expired,
     40: OpenConsumer,
     41: ConsumerOpened,
     42: Credit,
@@ -433,6 +507,7 @@ PACKET_TYPES: dict[int, type[Any]] = {
     45: NegativeAcknowledge,
     46: RedeliverUnacknowledged,
     47: Reset,
+    48: DeliverChunks,
     50: Call,
     51: Ping,
     52: Pong,

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pulsar_ray.broker.partition.non_persistent_partition import NonPersistentPartitionServer
+from pulsar_ray.broker.partition.non_persistent.non_persistent_partition import NonPersistentPartitionServer
 from pulsar_ray.broker.partition.partition_server import PartitionServer
 from pulsar_ray.broker.serving.owner_loop import DiskThread, OwnerLoop
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
@@ -25,9 +25,17 @@ from pulsar_ray.broker.serving.sleeper import Retired, Sleeper, SleepingServer
 from pulsar_ray.broker.subscription.cursor_flusher import CursorFlusher
 from pulsar_ray.broker.subscription.dispatcher_server import DispatcherServer
 from pulsar_ray.broker.subscription.dispatcher_start import start_dispatcher
+from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import NotAllowedError, NotConnected, PulsarException, SubscriptionNotFound, Timeout
+from pulsar_ray.errors import (
+    Moved,
+    NotAllowedError,
+    NotConnected,
+    PulsarException,
+    SubscriptionNotFound,
+    Timeout,
+)
 from pulsar_ray.ledger.disk import Disk
 from pulsar_ray.ledger.owner_lock import HeldLock, take_lock
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
@@ -40,6 +48,7 @@ T = TypeVar("T")
 NODE_ADDRESS = "127.0.0.1"
 _START_TIMEOUT_S = 30.0
 _KILL_PATIENCE_S = 2.0
+_STOP_PATIENCE_S = 10.0
 
 
 class StubActor:
@@ -68,6 +77,7 @@ class StubActor:
         self._on_fatal = on_fatal
         self._calls: set[Future[Any]] = set()
         self._lock = threading.Lock()
+        self._sleeper: Sleeper | None = None
         self._frozen = threading.Event()
         self._ended = threading.Event()
         # As in a broker actor: sessions of a former life must not be mistaken for new ones.
@@ -127,6 +137,12 @@ class StubActor:
         reply: dict[str, Any] = self.result(call, timeout_s)
         return reply
 
+    async def carry_out(self, method: str, *arguments: Any) -> Any:
+        """Call a Ray method of the actor. Raises Moved once it sleeps."""
+        if self._sleeper is not None and self._sleeper.has_left:
+            raise Moved(f"{self.address} has gone to sleep")
+        return await getattr(self, method)(*arguments)
+
     async def call(self, method: str, arguments: dict[str, Any]) -> Any:
         """The actor's Ray method of this name."""
         raise NotImplementedError
@@ -134,6 +150,16 @@ class StubActor:
     async def stats(self) -> dict[str, Any]:
         """The actor's Ray method of this name."""
         raise NotImplementedError
+
+    def connected(self, timeout_s: float) -> int:
+        """Count the connected producers and consumers; 0 once dead, and before it serves."""
+        if self.server is None:
+            return 0
+        try:
+            stats = self.result(self.submit(self.stats), timeout_s)
+        except NotConnected:
+            return 0
+        return len(stats.get("producers", ())) + len(stats.get("consumers", ()))
 
     async def apply_policies(self, update: PolicyUpdate) -> None:
         """The actor's Ray method of this name."""
@@ -158,7 +184,7 @@ class StubActor:
         server = self._sleeping_server()
         if server is None or self.is_dead:
             return None
-        sleeper = Sleeper(server, self.host, self.clock, self.owner.loop, 0, lambda _: None)
+        sleeper = self._sleeper = Sleeper(server, self.host, self.clock, self.owner.loop, 0, lambda _: None)
         try:
             retired: Retired | None = self.result(
                 self.submit(lambda: sleeper.retire(0, with_clients=with_clients)), timeout_s
@@ -225,10 +251,10 @@ class StubActor:
             _forget_jobs(disk)
         for call in list(self._calls):
             call.cancel()
-        current = asyncio.current_task()
-        for task in asyncio.all_tasks():
-            if task is not current:
-                task.cancel()
+        # A connection whose making is cancelled half way is not told of its end: it is made, and then closed.
+        spared = {asyncio.current_task(), *self.host.lanes.welcoming}
+        for task in asyncio.all_tasks() - spared:
+            task.cancel()
         await self.host.lanes.close()
         await self.host.close()
 
@@ -243,15 +269,28 @@ class StubActor:
                 return
             self.is_dead = True
         self.thaw()
-        try:
-            self._starting.result(_START_TIMEOUT_S)
-            self.owner.submit(self._close).result(_START_TIMEOUT_S)
-        except (PulsarException, CancelledError):
+        if not self._is_closed_in_order():
             self.owner.submit(self.host.close).result(_START_TIMEOUT_S)
             self._let_go()
         self._end_disks()
         self.owner.stop()
         self._ended.set()
+
+    def _is_closed_in_order(self) -> bool:
+        """Close what has started; returns False if nothing has."""
+        try:
+            self._starting.result(_STOP_PATIENCE_S)
+        except FutureTimeout:
+            # It may wait for its partition, which has ended before it.
+            self._starting.cancel()
+            return False
+        except (PulsarException, CancelledError):
+            return False
+        try:
+            self.owner.submit(self._close).result(_START_TIMEOUT_S)
+        except (PulsarException, CancelledError):
+            return False
+        return True
 
     async def _close(self) -> None:
         raise NotImplementedError
@@ -338,10 +377,13 @@ class StubDispatcher(StubActor):
         on_fatal: Callable[[StubActor, BaseException], None],
         *,
         is_restarted: bool,
+        answered: PolicyUpdate | None,
     ) -> None:
         self.request = request
         self._cluster = cluster
-        self._policies = policies
+        self.created_with = policies
+        """The policies that each later life begins with."""
+        self._answered = answered
         self.server: DispatcherServer | None = None
         super().__init__(address, settings, policies, lane_directory, on_fatal, is_restarted=is_restarted)
 
@@ -356,7 +398,8 @@ class StubDispatcher(StubActor):
             self._fatal,
         )
         # A restarted actor asks the controller.
-        await self.server.apply_policies(self._policies)
+        if self._answered is not None:
+            await self.server.apply_policies(self._answered)
 
     async def call(self, method: str, arguments: dict[str, Any]) -> Any:
         assert self.server is not None
@@ -398,6 +441,8 @@ class StubDispatcher(StubActor):
         if self.server is None:
             return
         for subscription in self.server.subscriptions.served.values():
+            if not isinstance(subscription, ServedSubscription):
+                continue
             durability = subscription._durability  # noqa: SLF001
             if isinstance(durability, CursorFlusher):
                 durability._store.close()  # noqa: SLF001 - gives the directory up without a flush

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from pulsar_ray.broker.catalog.administration import Administration
 from pulsar_ray.broker.catalog.catalog import PartitionRow
 from pulsar_ray.broker.catalog.change_logs import ChangeLogs
+from pulsar_ray.broker.catalog.topic_ending import TopicEnding
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
@@ -19,7 +20,11 @@ STORE = "stub"
 
 
 class StubAdministration:
-    """`call` makes a control call of a partition, `end` ends deleted ones, `changed` tells actors."""
+    """`call` makes a control call of a partition, `end` ends deleted ones, `changed` tells actors.
+
+    `connected` counts the producers and consumers of a partition, `parked` the clients that wait for one that
+    sleeps, `check_there` raises WrongNode for one that is away.
+    """
 
     def __init__(
         self,
@@ -28,17 +33,23 @@ class StubAdministration:
         call: Callable[[str, str, dict[str, Any]], Any],
         end: Callable[[list[PartitionRow]], None],
         changed: Callable[[str], None],
+        connected: Callable[[str], int],
+        parked: Callable[[str], int],
+        check_there: Callable[[str], None],
     ) -> None:
-        self._topics = topics
+        self.topics = topics
         self._call = call
         self._end = end
         self._tell = changed
+        self._connected = connected
+        self._check_there = check_there
         self.logs = ChangeLogs(topics.catalog, self, SystemClock().now_ms)
-        self.calls = Administration(topics, self.logs, self, settings, self._changed)
+        self.ending = TopicEnding(self, self.logs, parked)
+        self.calls = Administration(topics, self.logs, self.ending, settings, self._changed)
 
     async def prepare(self, log: TopicName, partitions: int) -> None:
         """See LogPartitions."""
-        self._topics.create_change_log(log, partitions, lambda: [STORE])
+        self.topics.create_change_log(log, partitions, lambda: [STORE])
 
     async def expect(self, partitions: list[str]) -> None:
         """See LogPartitions; nothing starts in advance here."""
@@ -52,17 +63,17 @@ class StubAdministration:
         page: list[dict[str, Any]] = self._call(partition, "read_messages", {"behind": list(behind)})
         return page
 
-    async def delete_topic(self, topic: str, force: bool) -> None:
-        """As TopicEnding.delete_topic; nobody is connected, or it does not matter."""
-        name = TopicName.parse(topic)
-        rows = self._topics.rows_of(name)
-        await self.logs.forget_topic(name, force=force)
-        self._topics.forget(name)
-        await self.logs.forget_topic(name, force=True)
-        await self.remove(rows)
+    async def connected(self, row: PartitionRow) -> int:
+        """See ServedTopics."""
+        return self._connected(row.name)
+
+    def store_of(self, row: PartitionRow) -> str:
+        """See ServedTopics."""
+        self._check_there(row.name)
+        return STORE
 
     async def remove(self, rows: list[PartitionRow]) -> None:
-        """As TopicEnding.remove."""
+        """See ServedTopics."""
         self._end(rows)
 
     async def _changed(self, subject: str, _policy: str) -> None:

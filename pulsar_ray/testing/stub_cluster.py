@@ -14,9 +14,8 @@ import pickle
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from pulsar_ray.config import Settings
 from pulsar_ray.errors import (
     BrokerGone,
     Moved,
-    NotAllowedError,
     NotConnected,
     PulsarException,
     ServiceUnitNotReady,
@@ -37,7 +35,6 @@ from pulsar_ray.errors import (
 )
 from pulsar_ray.managed_ledger.log.partition_directories import TopicIdentity
 from pulsar_ray.managed_ledger.store.store_identity import CATALOG_FILE
-from pulsar_ray.model.policies import NO_POLICIES, PolicyUpdate
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.session.requests import PROTOCOL_VERSION
 from pulsar_ray.setting_fields import SettingValue
@@ -47,10 +44,12 @@ from pulsar_ray.testing.stub_actor import StubActor, StubDispatcher, StubNonPers
 from pulsar_ray.testing.stub_administration import STORE, StubAdministration, finished
 from pulsar_ray.testing.stub_controller import StubController
 from pulsar_ray.testing.stub_passivation import StubPassivation
+from pulsar_ray.testing.stub_policies import StubPolicies
 from pulsar_ray.testing.stub_tunnel import StubTunnel, TunnelCall
 from pulsar_ray.transport.actor_names import (
     dispatcher_name,
     parse_dispatcher_name,
+    parse_tracker_name,
     partition_name,
     topic_of_actor,
 )
@@ -83,6 +82,8 @@ class StubCluster:
         self.fatal_errors: list[BaseException] = []
         self.silent: list[str] = []
         self.controller_answers_to_lose = 0
+        self.withholds_policies = False
+        """Whether dispatchers that were restarted learn no policies."""
         self.edit_attach: Callable[[AttachReply], AttachReply] = _unchanged
         self._data_dir = data_dir
         self._reads_files = reads_files
@@ -91,13 +92,24 @@ class StubCluster:
         self._lane_directory = Path(tempfile.mkdtemp(prefix="pr-"))
         data_dir.mkdir(parents=True, exist_ok=True)
         self._topics = TopicRegistry(_catalog(data_dir / CATALOG_FILE), self.settings)
-        self.administration = StubAdministration(
-            self._topics, self.settings, self._call_log, self._end, self._tell_policies
-        )
         self._lock = threading.RLock()
         self._actors: dict[str, StubActor] = {}
+        self._policies = StubPolicies(self._topics, self._actors, self._lock)
         self.passivation = StubPassivation(
-            self._actors, self._lock, lambda name: self._topics.partition(TopicName.parse(name)) is not None
+            self._actors,
+            self._lock,
+            lambda name: self._topics.partition(TopicName.parse(name)) is not None,
+            self._start_to_elect,
+        )
+        self.administration = StubAdministration(
+            self._topics,
+            self.settings,
+            self._call_log,
+            self._end,
+            self._policies.hand_over,
+            self._connected,
+            self.passivation.count,
+            self._check_there,
         )
         self._controller = StubController(
             self._topics,
@@ -107,7 +119,7 @@ class StubCluster:
             self.administration,
             self.passivation,
         )
-        self._policies: dict[str, PolicyUpdate] = {}
+        self.trackers = self._controller.trackers
         self._kept_down: set[str] = set()
         self._away: dict[str, str] = {}
         self._ended = False
@@ -222,12 +234,22 @@ class StubCluster:
         """
         return handle.result(timeout_s)
 
+    def await_wake(
+        self, client_id: str, parked: Mapping[str, Sequence[tuple[int, bool]]], timeout_s: float
+    ) -> list[str]:
+        """As RayCluster.await_wake; no process of a client dies."""
+        awake: list[str] = self.controller("await_wake", client_id, 0, parked, timeout_s, timeout_s=timeout_s)
+        return awake
+
     def call(self, address: str, method: str, *arguments: Any, timeout_s: float) -> Any:
         """Call a Ray method of an actor for an administrator, on copies, as between processes."""
+        arguments = pickle.loads(pickle.dumps(arguments))
+        if parse_tracker_name(address) is not None:
+            self._check_runs()
+            return pickle.loads(pickle.dumps(self.trackers.call(address, method, arguments, timeout_s)))
         actor = self._running(address)
         actor.serving(timeout_s)
-        arguments = pickle.loads(pickle.dumps(arguments))
-        result = actor.result(actor.submit(lambda: getattr(actor, method)(*arguments)), timeout_s)
+        result = actor.result(actor.submit(lambda: actor.carry_out(method, *arguments)), timeout_s)
         return pickle.loads(pickle.dumps(result))
 
     def call_again(self, address: str, method: str, *arguments: Any, timeout_s: float) -> Any:
@@ -279,6 +301,7 @@ class StubCluster:
         It starts again.
         """
         self.silent.append(address)
+        self.trackers.report_silent(address)
         actor = self._actors.get(address)
         if actor is not None:
             actor.kill()
@@ -329,6 +352,7 @@ class StubCluster:
                     {},
                     # One of a non-persistent topic is as long as its actor, restarts included.
                     not (again.durable and _is_persistent(again.topic)),
+                    again.left,
                 )
                 return self._start_dispatcher(address, request, is_restarted=True)
             is_partition = parse_dispatcher_name(address) is None
@@ -348,14 +372,14 @@ class StubCluster:
             actor.wait_ended()
         if not _is_persistent(row.name):
             actor = self._actors[address] = StubNonPersistentPartition(
-                row.name, self.settings, self.policies_for(row.name), self._lane_directory, self._fatal
+                row.name, self.settings, self._policies.of(row.name), self._lane_directory, self._fatal
             )
             return actor
         actor = StubPartition(
             self._data_dir / "p" / str(row.number),
             TopicIdentity(row.number, row.name, row.partition_index),
             self.settings,
-            self.policies_for(row.name),
+            self._policies.of(row.name),
             self._lane_directory,
             self.disk,
             self._fatal,
@@ -373,7 +397,10 @@ class StubCluster:
         if old is not None:
             old.kill()
             old.wait_ended()
-        policies = self.policies_for(request.topic)
+        current = self._policies.of(request.topic)
+        policies = old.created_with if is_restarted and isinstance(old, StubDispatcher) else current
+        if not is_restarted:
+            request = dataclasses.replace(request, left=self.passivation.consumers.take_left(address))
         actor = StubDispatcher(
             address,
             request,
@@ -383,9 +410,21 @@ class StubCluster:
             self._lane_directory,
             self._fatal,
             is_restarted=is_restarted,
+            answered=None if self.withholds_policies else current,
         )
         self._actors[address] = actor
         return actor
+
+    def _start_to_elect(self, address: str) -> None:
+        """As Passivation does for a dispatcher that has lost its active consumer."""
+        topic, subscription, durable = parse_dispatcher_name(address) or ("", "", False)
+        row = self._topics.partition(TopicName.parse(topic))
+        if row is not None and row.name not in self._away:
+            self._partition(row)
+            with suppress(NotConnected):
+                self._start_dispatcher(
+                    address, SubscriptionRequest(topic, subscription, durable, "latest", create=False)
+                )
 
     def _check_runs(self) -> None:
         if self._ended:
@@ -401,33 +440,20 @@ class StubCluster:
         self.fatal_errors.append(error)
         threading.Thread(target=actor.kill, daemon=True).start()
 
-    def policies_for(self, topic: str) -> PolicyUpdate:
-        """As Controller.policies_for, unless a hook overrides settings of the topic."""
-        name = TopicName.parse(topic)
-        overridden = self._policies.get(name.partitioned_full)
-        row = self._topics.partition(name)
-        if overridden is not None or row is None:
-            return overridden or NO_POLICIES
-        return self._topics.policies.update_for(row.topic)
-
-    def _tell_policies(self, subject: str) -> None:
-        """Let running actors of a namespace, or topic, have the policies that hold now."""
-        for address, actor in list(self._actors.items()):
-            topic = TopicName.parse(topic_of_actor(address))
-            if subject in (topic.namespace_name, topic.full, topic.partitioned_full) and not actor.is_dead:
-                self._apply(actor, self.policies_for(topic.full))
-
-    def _apply(self, actor: StubActor, update: PolicyUpdate) -> None:
-        with suppress(NotConnected, NotAllowedError, SubscriptionNotFound):  # those that do not serve
-            actor.serving(ATTACH_TIMEOUT_S)
-            actor.result(actor.submit(partial(actor.apply_policies, update)), ATTACH_TIMEOUT_S)
-
     def _call_log(self, partition: str, method: str, arguments: dict[str, Any]) -> Any:
         """A control call of a change log's partition, by the controller."""
-        if partition in self._away:
-            raise WrongNode(self._away[partition])
+        self._check_there(partition)
         address = partition_name(partition)
         return self.call_again(address, "call", method, arguments, timeout_s=ATTACH_TIMEOUT_S)
+
+    def _check_there(self, partition: str) -> None:
+        if partition in self._away:
+            raise WrongNode(self._away[partition])
+
+    def _connected(self, partition: str) -> int:
+        """As TopicActors.connected."""
+        actors = [actor for address, actor in self._actors.items() if topic_of_actor(address) == partition]
+        return sum(actor.connected(ATTACH_TIMEOUT_S) for actor in actors)
 
     # --- hooks ---------------------------------------------------------------------------------------------
 
@@ -441,17 +467,7 @@ class StubCluster:
 
         They are in force when this returns.
         """
-        name = TopicName.parse(topic).partitioned_full
-        with self._lock:
-            update = PolicyUpdate(self.policies_for(topic).version + 1, settings)
-            self._policies[name] = update
-            actors = [
-                actor
-                for address, actor in self._actors.items()
-                if TopicName.parse(topic_of_actor(address)).partitioned_full == name and not actor.is_dead
-            ]
-        for actor in actors:
-            self._apply(actor, update)
+        self._policies.override(topic, settings)
 
     def delete_topic(self, topic: str) -> None:
         """As Controller.delete_topic, forced."""
@@ -464,6 +480,7 @@ class StubCluster:
         gone = [address for address in self._actors if topic_of_actor(address) in names]
         actors = [self._actors.pop(address) for address in gone]
         self.passivation.deleted()
+        self.trackers.end_of(names)
         for actor in actors:
             actor.kill()
             actor.wait_ended()
@@ -519,6 +536,7 @@ class StubCluster:
     def take_away(self, partition: str) -> None:
         """The node of a partition is gone, with the partition's actor and its dispatchers."""
         with self._lock:
+            self.trackers.end_of({partition})
             self._away[partition] = f"{partition} lives in store s1 of host far, which no running node holds"
             gone = [address for address in self._actors if topic_of_actor(address) == partition]
             actors = [self._actors.pop(address) for address in gone]
@@ -551,6 +569,8 @@ class StubCluster:
             for actor in list(self._actors.values()):
                 if isinstance(actor, kind):
                     actor.kill() if kill else actor.stop()
+        for name in self.trackers.names:
+            self.trackers.end(name)
         self._topics.catalog.close()
         shutil.rmtree(self._lane_directory, ignore_errors=True)
 

@@ -13,6 +13,7 @@ from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.testing.stub_administration import STORE, StubAdministration, finished
 from pulsar_ray.testing.stub_passivation import StubPassivation
+from pulsar_ray.testing.stub_tracker import StubTrackers
 from pulsar_ray.transport.cluster import PartitionRoute
 
 
@@ -38,6 +39,7 @@ class StubController:
         self._administration = administration
         self._calls = administration.calls
         self._passivation = passivation
+        self.trackers = StubTrackers()
 
     def create_topic(self, topic: str, partitions: int) -> None:
         """As Controller.create_topic."""
@@ -60,17 +62,31 @@ class StubController:
             raise TopicNotFound(f"the topic {topic} does not exist")
         return self._describe_sleeping(row)
 
-    def await_wake(self, client_id: str, addresses: list[str], timeout_s: float) -> list[str]:
+    def await_wake(
+        self, client_id: str, number: int, parked: dict[str, list[tuple[int, bool]]], timeout_s: float
+    ) -> list[str]:
         """As Controller.await_wake."""
-        return self._passivation.await_wake(client_id, addresses, timeout_s)
+        return self._passivation.await_wake(client_id, number, parked, timeout_s)
+
+    def consumer_left(self, dispatcher: str, incarnation: int, calls_election: bool) -> None:
+        """As Controller.consumer_left."""
+        self._passivation.consumer_left(dispatcher, incarnation, calls_election)
+
+    def delayed_tracker(self, topic: str, subscription: str) -> str:
+        """As Controller.delayed_tracker."""
+        return self.trackers.start(topic, subscription)
+
+    def end_tracker(self, name: str) -> None:
+        """As Controller.end_tracker."""
+        self.trackers.end(name)
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         """As Controller.add_partitions."""
         self._topics.add_partitions(TopicName.parse(topic), partitions)
 
     def delete_topic(self, topic: str, force: bool) -> None:
-        """As Controller.delete_topic; nobody is connected, or it does not matter."""
-        finished(self._administration.delete_topic(topic, force))
+        """As Controller.delete_topic."""
+        finished(self._administration.ending.delete_topic(topic, force))
 
     def list_topics(self, namespace: str, include_system: bool = False) -> list[tuple[str, int]]:
         """As Controller.list_topics."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, MutableMapping
+from contextlib import suppress
 
+from pulsar_ray.broker.catalog.parked_consumers import ParkedConsumers
+from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.testing.stub_actor import StubActor
 from pulsar_ray.transport.actor_names import parse_dispatcher_name, partition_name, topic_of_actor
 
 RESTLESS_PAUSE_S = 0.01
+TELL_S = 20.0
 SIGNAL_S = 5.0
 """Time in which parked clients attach after a signal."""
 
@@ -18,7 +22,7 @@ SIGNAL_S = 5.0
 class StubPassivation:
     """As the controller's Passivation. `lock` is held around all that starts or ends `actors`.
 
-    `is_topic` tells whether there is a partition of a name.
+    `is_topic` tells whether there is a partition of a name; `start_dispatcher` starts one by its address.
     """
 
     def __init__(
@@ -26,12 +30,16 @@ class StubPassivation:
         actors: MutableMapping[str, StubActor],
         lock: threading.RLock,
         is_topic: Callable[[str], bool],
+        start_dispatcher: Callable[[str], None],
     ) -> None:
         self._actors = actors
         self._lock = lock
         self._is_topic = is_topic
+        self._start_dispatcher = start_dispatcher
+        self.consumers = ParkedConsumers()
         self._changed = threading.Condition(lock)
-        self._calls: dict[str, object] = {}
+        self._calls: dict[str, list[str]] = {}
+        """Partitions that each client waits for, by its id."""
         self._parked: set[str] = set()
         """Dispatchers that left while clients were attached, and have not been started since."""
         self._signalled_s: dict[str, float] = {}
@@ -109,21 +117,51 @@ class StubPassivation:
         with self._lock:
             self._changed.notify_all()
 
-    def await_wake(self, client_id: str, addresses: list[str], timeout_s: float) -> list[str]:
-        """As Controller.await_wake; with the lock held.
+    def await_wake(
+        self, client_id: str, number: int, parked: dict[str, list[tuple[int, bool]]], timeout_s: float
+    ) -> list[str]:
+        """As ParkedClients.await_wake; with the lock held.
 
         A newer call of the same client ends this one.
         """
-        call = self._calls[client_id] = object()
+        call = self._calls[client_id] = [topic_of_actor(address) for address in parked]
         self._changed.notify_all()
         awake: list[str] = []
 
         def has_answer() -> bool:
-            awake[:] = filter(self._is_awake, addresses)
-            return bool(awake) or self._has_ended or self._calls[client_id] is not call
+            awake[:] = filter(self._is_awake, parked)
+            return bool(awake) or self._has_ended or self._calls.get(client_id) is not call
 
+        self.consumers.waits(client_id, number, parked)
+        self._elect(self.consumers.to_elect(parked))
         self._changed.wait_for(has_answer, timeout_s)
+        if self._calls.get(client_id) is call:
+            del self._calls[client_id]
+            self.consumers.waits_no_more(client_id, number)
         return awake
+
+    def count(self, partition: str) -> int:
+        """See ParkedClients.count; with the lock held."""
+        return sum(partition in partitions for partitions in self._calls.values())
+
+    def consumer_left(self, dispatcher: str, incarnation: int, calls_election: bool) -> None:
+        """As Passivation.consumer_left; with the lock held."""
+        running = self._actors.get(dispatcher)
+        if running is None or running.is_dead:
+            self.consumers.left(dispatcher, incarnation, calls_election=calls_election)
+            self._elect(self.consumers.to_elect([dispatcher]))
+        else:
+            threading.Thread(target=self._tell_left, args=(running, incarnation), daemon=True).start()
+
+    def _tell_left(self, dispatcher: StubActor, incarnation: int) -> None:
+        with suppress(PulsarException):
+            dispatcher.serving(TELL_S)
+            word = dispatcher.submit(lambda: dispatcher.call("consumer_left", {"incarnation": incarnation}))
+            dispatcher.result(word, TELL_S)
+
+    def _elect(self, dispatchers: list[str]) -> None:
+        for dispatcher in dispatchers:
+            self._start_dispatcher(dispatcher)
 
     def _is_awake(self, dispatcher: str) -> bool:
         topic = topic_of_actor(dispatcher)

@@ -12,6 +12,7 @@ attach again when an endpoint needs the actor, which starts it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import threading
@@ -33,13 +34,13 @@ from pulsar_ray.errors import (
     WrongNode,
 )
 from pulsar_ray.lane.completion import Completion
-from pulsar_ray.lane.connection import Awaited
 from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.lane.timers import LoopTimers, Timers
 from pulsar_ray.session.packet import Buffer, Packet
 from pulsar_ray.session.publish_packets import RECEIPT, receipts_by_producer
 from pulsar_ray.session.requests import MovedNotice, Pong, Request, decode_request, encode_request
 from pulsar_ray.transport.actor_attacher import ActorAttacher
+from pulsar_ray.transport.carrier_waiters import CarrierWaiters, WakeableEvent
 from pulsar_ray.transport.carriers import Connection, open_connection
 from pulsar_ray.transport.cluster import AttachReply, Cluster
 from pulsar_ray.transport.endpoint import FOLLOWER, Endpoint
@@ -84,6 +85,8 @@ class ActorLink:
         self._keep_alive = KeepAlive(cluster, lambda: self._connection, self._lost, self.close, loop)
         self._state = threading.Condition()
         self._connection: Connection | None = None
+        self._waiters = CarrierWaiters()
+        """The threads in `wait`; woken when a new carrier stands, and at the end."""
         self._is_attaching = False
         self._is_losing = False
         self._left_asleep: Connection | None = None
@@ -174,6 +177,21 @@ class ActorLink:
         """Attach again if the link is parked, for an endpoint that has something to send."""
         if self.is_asleep:
             self.begin_attaching()
+
+    def report_left(self, incarnation: int, calls_election: bool, timeout_s: float) -> None:
+        """Let the actor not wait for a consumer that was closed while parked.
+
+        The word may get lost.
+        """
+        with contextlib.suppress(PulsarException):
+            self._cluster.controller(
+                "consumer_left", self.address, incarnation, calls_election, timeout_s=timeout_s
+            )
+
+    def awaited_consumers(self) -> list[tuple[int, bool]]:
+        """Return what `Endpoint.awaited_consumer` is of each that has one."""
+        found = [endpoint.awaited_consumer for endpoint in list(self._endpoints.values())]
+        return [consumer for consumer in found if consumer is not None]
 
     def add_endpoint(self, endpoint_id: int, endpoint: Endpoint) -> None:
         """Give packets for this id to `endpoint` from now on.
@@ -290,7 +308,7 @@ class ActorLink:
                 raise error.again()
             time.sleep(FIRST_BACKOFF_S)
 
-    def wait(self, event: Awaited, deadline: float) -> bool:
+    def wait(self, event: WakeableEvent, deadline: float) -> bool:
         """Wait for `event`, reading the carrier in this thread where possible.
 
         False at the deadline, and once the link is closed: nothing comes any more.
@@ -302,8 +320,11 @@ class ActorLink:
             remaining = deadline - time.monotonic()
             if remaining <= 0 or self._is_over:
                 return event.is_set()
-            if self._connection is connection:
-                event.wait(min(remaining, 0.02))
+
+            def has_changed(seen: Connection | None = connection) -> bool:
+                return self._connection is not seen or self._is_over
+
+            self._waiters.wait(event, remaining, has_changed)
 
     # --- receiving --------------------------------------------------------------------------------
 
@@ -450,6 +471,7 @@ class ActorLink:
             self.last_error = None
             endpoints = list(self._endpoints.values())
             self._state.notify_all()
+        self._waiters.wake_all()
         self._keep_alive.begin(connection, address)
         for endpoint in endpoints:
             endpoint.reopen(attached)
@@ -469,14 +491,18 @@ class ActorLink:
                 endpoint.on_refused(error)
             self._replies.fail_all(error)
         finally:
-            self._is_over = True
+            self._finish()
 
     def close(self) -> None:
         """Drop the carrier; the actor's session ends with it."""
         try:
             self._drop()
         finally:
-            self._is_over = True
+            self._finish()
+
+    def _finish(self) -> None:
+        self._is_over = True
+        self._waiters.wake_all()
 
     def _drop(self) -> None:
         with self._state:

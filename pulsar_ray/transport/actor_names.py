@@ -10,8 +10,9 @@ NAMESPACE = "pulsar_ray"
 CONTROLLER = "pulsar_ray-controller"
 _DURABLE = " -> "
 _READERS = " => "
+_TRACKER = " ~> "
 _STORE_PREFIX = "pulsar_ray-store-"
-_ESCAPED = (("%", "%25"), ("->", "%2D>"), ("=>", "%3D>"))
+_ESCAPED = (("%", "%25"), ("->", "%2D>"), ("=>", "%3D>"), ("~>", "%7E>"))
 
 
 def store_name(store_id: str) -> str:
@@ -35,23 +36,42 @@ def parse_partition_name(name: str) -> str:
 
 def parse_dispatcher_name(name: str) -> tuple[str, str, bool] | None:
     """(partition topic, subscription, durable) of a dispatcher's name; None for another actor's."""
-    for separator, durable in ((_DURABLE, True), (_READERS, False)):
-        topic, found, subscription = name.partition(separator)
-        if found and "://" in topic:
-            return parse_partition_name(topic), subscription, durable
-    return None
+    parts = _parts(name)
+    if parts is None or parts[1] == _TRACKER:
+        return None
+    return parts[0], parts[2], parts[1] == _DURABLE
+
+
+def parse_tracker_name(name: str) -> tuple[str, str] | None:
+    """(partition topic, subscription) of a tracker's name; None for another actor's."""
+    parts = _parts(name)
+    return (parts[0], parts[2]) if parts is not None and parts[1] == _TRACKER else None
+
+
+def _parts(name: str) -> tuple[str, str, str] | None:
+    """Topic, arrow and subscription of a name; the first arrow counts."""
+    arrows = [(name.find(arrow), arrow) for arrow in (_DURABLE, _READERS, _TRACKER) if arrow in name]
+    if not arrows:
+        return None
+    topic, arrow, subscription = name.partition(min(arrows)[1])
+    return (parse_partition_name(topic), arrow, subscription) if "://" in topic else None
 
 
 def topic_of_actor(name: str) -> str:
-    """The partition that a partition's or dispatcher's actor name belongs to."""
-    dispatcher = parse_dispatcher_name(name)
-    return parse_partition_name(name) if dispatcher is None else dispatcher[0]
+    """The partition that a partition's, dispatcher's or tracker's actor name belongs to."""
+    parts = _parts(name)
+    return parse_partition_name(name) if parts is None else parts[0]
 
 
 def dispatcher_name(topic: str, subscription: str, durable: bool) -> str:
     """A durable subscription has its own dispatcher; a partition's non-durable cursors share one."""
     topic = partition_name(topic)
     return f"{topic}{_DURABLE}{subscription}" if durable else f"{topic}{_READERS}readers"
+
+
+def tracker_name(topic: str, subscription: str) -> str:
+    """The tracker of a durable subscription's delayed messages on one partition."""
+    return f"{partition_name(topic)}{_TRACKER}{subscription}"
 
 
 def is_store_name(name: str) -> bool:

@@ -8,7 +8,7 @@ process without Ray.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -46,6 +46,8 @@ class SubscriptionRequest:
     initial_position: str
     properties: dict[str, str] = field(default_factory=dict)
     create: bool = True
+    left: tuple[int, ...] = ()
+    """The incarnations of consumers that were closed while the dispatcher slept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,16 @@ class Cluster(Protocol):
         was_done: Callable[[PulsarException], bool] = lambda _: False,
     ) -> Any:
         """Call the controller, again while it restarts; `was_done` as for `retry.until`."""
+
+    def await_wake(
+        self, client_id: str, parked: Mapping[str, Sequence[tuple[int, bool]]], timeout_s: float
+    ) -> list[str]:
+        """Wait until partitions of `parked` dispatchers are awake; returns these dispatchers.
+
+        `parked` has of each what `Endpoint.awaited_consumer` is of the client's consumers. If the process
+        dies meanwhile they have left. Empty after `timeout_s`.
+        """
+        ...
 
     def call(self, address: str, method: str, *arguments: Any, timeout_s: float) -> Any:
         """Make one control call to an actor. Raises Moved when no actor has the name."""

@@ -29,6 +29,13 @@ class Endpoint(Protocol):
         For something that comes later the endpoint calls the link's `wake`.
         """
 
+    @property
+    def awaited_consumer(self) -> tuple[int, bool] | None:
+        """A consumer that its dispatcher waits for when it wakes.
+
+        (incarnation, whether its end calls for an election); None of other endpoints.
+        """
+
     def reopen(self, attached: AttachReply) -> None:
         """A new attachment stands: open again and resend what is pending."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -15,9 +16,13 @@ from pulsar_ray.transport.cluster import AttachReply, PartitionRoute, Subscripti
 from pulsar_ray.transport.ray_calls import RAY_CALLS, ClientCalls, RayCall
 from pulsar_ray.transport.ray_errors import translated
 from pulsar_ray.transport.retry import until
+from pulsar_ray.transport.this_ray import actor_id
 
 CALL_TIMEOUT_S = 5.0
 READY_TIMEOUT_S = 60.0
+WAKE_ANSWER_S = 15.0
+"""How long the controller's answer to `await_wake` may take beyond the time it may wait."""
+_POLLS = itertools.count(1)
 
 
 class RayCluster:
@@ -25,6 +30,7 @@ class RayCluster:
 
     def __init__(self) -> None:
         self._handles: dict[str, Any] = {}
+        self._left: dict[str, str] = {}
         self._lives: dict[str, RayCall] = {}
         self._calls = ClientCalls(RAY_CALLS)
         self._told: list[Callable[[PulsarException], None]] = []
@@ -41,12 +47,26 @@ class RayCluster:
         if handle is None:
             with self._calls, translated(name):
                 handle = ray.get_actor(name, namespace=NAMESPACE)
+            if self._left.get(name) != actor_id(handle):
+                self._left.pop(name, None)
+            elif name != CONTROLLER:
+                # Ray's workers remember names. One that looks a name up just as its actor dies may remember
+                # the dead one for ever. The controller, which makes the actors, has their handles.
+                handle = self.controller("handle", name, timeout_s=CALL_TIMEOUT_S)
+                if handle is None:
+                    raise Moved(f"{name}: no such actor; resolve it again")
             self._handles[name] = handle
         return handle
 
     def forget(self, name: str) -> None:
         """Look the name up again next time."""
         self._handles.pop(name, None)
+
+    def _has_left(self, name: str) -> None:
+        """Remember that a handle leads nowhere, by its actor's word or by Ray's."""
+        handle = self._handles.pop(name, None)
+        if handle is not None:
+            self._left[name] = actor_id(handle)
 
     def call(self, name: str, method: str, *args: Any, timeout_s: float = CALL_TIMEOUT_S) -> Any:
         """One control call with a deadline. Raises our errors only; Moved drops the cached handle."""
@@ -55,7 +75,7 @@ class RayCluster:
             with self._calls, translated(f"{name}.{method}"):
                 return self._calls.result(self._calls.made(getattr(handle, method).remote(*args)), timeout_s)
         except Moved:
-            self.forget(name)
+            self._has_left(name)
             raise
 
     def call_again(self, name: str, method: str, *args: Any, timeout_s: float) -> Any:
@@ -83,6 +103,24 @@ class RayCluster:
             again=(Moved, NotConnected),
             was_done=was_done,
         )
+
+    def await_wake(
+        self, client_id: str, parked: Mapping[str, Sequence[tuple[int, bool]]], timeout_s: float
+    ) -> list[str]:
+        """See Cluster.await_wake."""
+        try:
+            handle = self.handle(CONTROLLER)
+            with self._calls, translated("controller.await_wake"):
+                number = next(_POLLS)
+                call = handle.await_wake.remote(client_id, number, parked, timeout_s)
+                # The controller awaits the call's end, too, by which Ray notifies it of our death.
+                self._keep_alive(client_id, (call, handle.watch_client.remote(client_id, number, [call])))
+                answered = self._calls.made(call)
+                awake: list[str] = self._calls.result(answered, timeout_s + WAKE_ANSWER_S)
+        except Moved:
+            self._has_left(CONTROLLER)
+            raise
+        return awake
 
     def resolve(self, topic: str, *, create: bool, timeout_s: float) -> list[PartitionRoute]:
         """The topic's partitions, some of which may be away. Raises TopicNotFound, InvalidTopicName."""
@@ -147,12 +185,18 @@ class RayCluster:
         with self._calls, translated(f"{address}.stay"):
             handle = self.handle(address)
             life = handle.stay.remote(session_id, attachment, token)
-            # Kept, because an owner that forgets a call looks like one that died.
-            kept = self._calls.made((life, handle.watch.remote(session_id, [life])))
-            former = self._lives.pop(address, None)
-            if former is not None:
-                RAY_CALLS.let_go(former)
-            self._lives[address] = kept
+            self._keep_alive(address, (life, handle.watch.remote(session_id, [life])))
+
+    def _keep_alive(self, name: str, references: tuple[Any, ...]) -> None:
+        """Keep calls until others follow under the name.
+
+        An owner that forgets one looks like one that died.
+        """
+        kept = self._calls.made(references)
+        former = self._lives.pop(name, None)
+        if former is not None:
+            RAY_CALLS.let_go(former)
+        self._lives[name] = kept
 
     def dispatcher_gone(self, address: str) -> None:
         """The subscription was deleted: its dispatcher leaves, so that a new one starts afresh."""
@@ -184,6 +228,7 @@ class RayCluster:
         """
         self._calls.fail(error)
         self._handles.clear()
+        self._left.clear()
         for tell in self._told:
             tell(error)
 

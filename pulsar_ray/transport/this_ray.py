@@ -118,7 +118,12 @@ def is_running(handle: Any) -> bool:
     Not one that is being created or restarted, or is dead.
     """
     state: Any = ray._private.state
-    return bool(state.actors(handle._actor_id.hex()).get("State") == "ALIVE")
+    return bool(state.actors(actor_id(handle)).get("State") == "ALIVE")
+
+
+def actor_id(handle: Any) -> str:
+    """The id of a handle's actor, which tells it from others of its name."""
+    return str(handle._actor_id.hex())
 
 
 def was_restarted() -> bool:

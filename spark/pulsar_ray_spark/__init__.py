@@ -2,33 +2,72 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from pulsar_ray_spark.lazy_modules import import_lazily
+
 if TYPE_CHECKING:
+    from pulsar_ray.data.plan import AtSubscription, AtTime
     from pulsar_ray_spark.handover import release, releasing
-    from pulsar_ray_spark.plan import AtSubscription, AtTime
+    from pulsar_ray_spark.landing.cleaning import clean_landing
+    from pulsar_ray_spark.landing.land import drop_landing, land
+    from pulsar_ray_spark.landing.landing import Landing
+    from pulsar_ray_spark.landing.reading import read_landing
     from pulsar_ray_spark.reading import read
     from pulsar_ray_spark.schema import MESSAGE_SCHEMA
     from pulsar_ray_spark.session import start, stop
+    from pulsar_ray_spark.streaming.query import StreamingQuery
+    from pulsar_ray_spark.streaming.query_names import drop_query
+    from pulsar_ray_spark.streaming.stream_reader import read_stream
+    from pulsar_ray_spark.writing import Written, forget_writes, write
 
-__all__ = ["MESSAGE_SCHEMA", "AtSubscription", "AtTime", "read", "release", "releasing", "start", "stop"]
+__all__ = [
+    "MESSAGE_SCHEMA",
+    "AtSubscription",
+    "AtTime",
+    "Landing",
+    "StreamingQuery",
+    "Written",
+    "clean_landing",
+    "drop_landing",
+    "drop_query",
+    "forget_writes",
+    "land",
+    "read",
+    "read_landing",
+    "read_stream",
+    "release",
+    "releasing",
+    "start",
+    "stop",
+    "write",
+]
 
-# Looked up when asked for: the tasks that read blocks import from here too, and pyspark would cost each a
-# second.
+# Looked up when asked for: pyspark costs a second to import.
 _MODULES = {
-    "AtSubscription": "plan",
-    "AtTime": "plan",
-    "MESSAGE_SCHEMA": "schema",
-    "read": "reading",
-    "release": "handover",
-    "releasing": "handover",
-    "start": "session",
-    "stop": "session",
+    "AtSubscription": "pulsar_ray.data.plan",
+    "AtTime": "pulsar_ray.data.plan",
+    "Landing": "pulsar_ray_spark.landing.landing",
+    "MESSAGE_SCHEMA": "pulsar_ray_spark.schema",
+    "StreamingQuery": "pulsar_ray_spark.streaming.query",
+    "Written": "pulsar_ray_spark.writing",
+    "clean_landing": "pulsar_ray_spark.landing.cleaning",
+    "drop_landing": "pulsar_ray_spark.landing.land",
+    "drop_query": "pulsar_ray_spark.streaming.query_names",
+    "forget_writes": "pulsar_ray_spark.writing",
+    "land": "pulsar_ray_spark.landing.land",
+    "read": "pulsar_ray_spark.reading",
+    "read_landing": "pulsar_ray_spark.landing.reading",
+    "read_stream": "pulsar_ray_spark.streaming.stream_reader",
+    "release": "pulsar_ray_spark.handover",
+    "releasing": "pulsar_ray_spark.handover",
+    "start": "pulsar_ray_spark.session",
+    "stop": "pulsar_ray_spark.session",
+    "write": "pulsar_ray_spark.writing",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return getattr(import_lazily(_MODULES[name]), name)

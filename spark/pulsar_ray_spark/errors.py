@@ -9,8 +9,24 @@ class JavaNotFound(InvalidConfiguration):
     """No Java 17 here, or Ray was started where it saw none."""
 
 
+class SparkNotInstalled(InvalidConfiguration):
+    """A package of the extra `[spark]` is missing."""
+
+
+class SparkNotUsable(InvalidConfiguration):
+    """A Spark session that RayDP did not start on the Ray of this process."""
+
+
 class SparkAlreadyRunning(PulsarException):
-    """This process has a Spark session already, and there can be only one."""
+    """This process has another Spark session already, and there can be only one."""
+
+
+class SparkStopped(PulsarException):
+    """The Spark session that was given has been stopped."""
+
+
+class SchemaMismatch(PulsarException):
+    """A value does not fit the schema; the text names topic and message."""
 
 
 class SparkNotStarted(PulsarException):
@@ -20,3 +36,30 @@ class SparkNotStarted(PulsarException):
     """
 
     retriable = True
+
+
+class LandingMismatch(InvalidConfiguration):
+    """A landing, its folder or a checkpoint of it was begun with other arguments."""
+
+
+class LandingInUse(PulsarException):
+    """Another process runs the landing of this name."""
+
+
+class PathNotShared(InvalidConfiguration):
+    """A local path of a landing, on a cluster of several nodes."""
+
+
+class QueryMismatch(InvalidConfiguration):
+    """A query of this name was begun with other topics."""
+
+
+class QueryInUse(PulsarException):
+    """Another process, or another query of this one, runs the query of this name."""
+
+
+class QueryFailed(PulsarException):
+    """A query has stopped at an error, which is the cause.
+
+    The batch runs again at the next start.
+    """

@@ -2,47 +2,112 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
-from pulsar_ray.errors import InvalidConfiguration
-from pulsar_ray_spark.broker_planner import BrokerPlanner
-from pulsar_ray_spark.handover import hand_over
-from pulsar_ray_spark.plan import BoundArgument, RangePlanner, as_bound
-from pulsar_ray_spark.readers import READERS
-from pulsar_ray_spark.rows import BLOCK_BYTES
+from pulsar_ray.data.broker_planner import BrokerPlanner
+from pulsar_ray.data.lost_ranges import check_nothing_lost
+from pulsar_ray.data.message_columns import as_columns, block_columns
+from pulsar_ray.data.plan import BoundArgument, RangePlanner, ReadRange, Topics, as_bound, as_topics
+from pulsar_ray.data.readers import READERS, BlockForm
+from pulsar_ray.data.rows import BLOCK_BYTES
+from pulsar_ray_spark.handover import hand_over, releasing
+from pulsar_ray_spark.running import check_runs, naming_a_stop
 from pulsar_ray_spark.schema import as_messages, block_struct
+from pulsar_ray_spark.value_form import AS_STORED, Bytes, Mode, ValueForm, as_value_form
 
 
 def read(
     spark: SparkSession,
-    topic: str | Sequence[str],
+    topic: str | Topics,
     start: BoundArgument = "earliest",
     end: BoundArgument = "latest",
     *,
+    columns: Sequence[str] | None = None,
+    key_type: Bytes = "string",
+    value_type: Bytes = "binary",
+    schema: StructType | str | None = None,
+    avro_schema: str | None = None,
+    mode: Mode = "permissive",
     planner: RangePlanner | None = None,
     block_bytes: int = BLOCK_BYTES,
+    fail_on_data_loss: bool = True,
 ) -> DataFrame:
     """Read a range of topics or partitions as a DataFrame.
 
-    Its columns are those of MESSAGE_SCHEMA.
+    `topic` is a name, a list of names, or a compiled pattern as `Client.subscribe` takes it. The DataFrame
+    has `columns` of MESSAGE_SCHEMA (None: all); others are neither decoded nor moved.
 
     `start` is inclusive, `end` exclusive; both are fixed in this call, as is the data: what is published
-    later or trimmed changes nothing. Readers beside the data decode and verify it into Ray's object store
-    before this returns (it spills to disk what does not fit); rows keep the order of each partition's log.
-    Without a `planner` the broker of this Ray cluster is asked, as `Client()` finds it.
-    `release` gives the blocks back; else they go with the last DataFrame made from this one.
+    later or trimmed changes nothing. A `timedelta` bounds the range so long before now. Readers beside the
+    data decode and verify it into Ray's object store before this returns (it spills to disk what does not
+    fit); rows keep the order of each partition's log. Without a `planner` the broker of this Ray cluster is
+    asked, as `Client()` finds it. `release` gives the blocks back; else they go with the last DataFrame made
+    from this one.
 
-    Raises InvalidConfiguration for a wrong bound, CorruptData, WrongNode and the client's own errors.
+    Keys and values are binary or text (`key_type`, `value_type`), or values are structs: of JSON by `schema`,
+    a StructType or its columns as text ("id BIGINT, note STRING"), of Avro by `avro_schema`, JSON text;
+    `frame.select("key", "value.*")` makes columns of their fields. A tombstone is null. A value that does not
+    fit is null in `mode` "permissive", its bytes stand in a last column `_corrupt_record`; "drop" leaves its
+    row out; "fail" looks at all values before this returns, and raises SchemaMismatch.
+
+    Raises InvalidConfiguration for a wrong bound, column, type or schema, DataLost if messages from `start`,
+    an id, on are trimmed (with `fail_on_data_loss=False` what is left is read), SparkStopped, CorruptData,
+    WrongNode and the client's own errors.
     """
+    check_runs(spark)
+    topics, wanted = as_topics(topic), as_columns(columns)
+    values = as_value_form(spark, key_type, value_type, schema, avro_schema, mode)
+    read_columns = values.columns_to_read(wanted)
+    now_ms = time.time_ns() // 1_000_000
+    first, last = as_bound(start, now_ms), as_bound(end, now_ms)
     planner = planner or BrokerPlanner()
-    topics = [topic] if isinstance(topic, str) else list(topic)
-    if not topics:
-        raise InvalidConfiguration("no topic to read: give a name or a list of names")
-    with planner.plan(topics, as_bound(start), as_bound(end)) as plan:
-        sources = list(dict.fromkeys((each.topic, each.partition) for each in plan.ranges))
-        blocks = READERS.read(
-            plan.ranges, [sources.index((each.topic, each.partition)) for each in plan.ranges], block_bytes
-        )
-    return as_messages(hand_over(spark, blocks, block_struct()), sources)
+    with planner.plan(topics, first, last) as plan:
+        if fail_on_data_loss:
+            check_nothing_lost(plan.lost)
+        frame = read_ranges(spark, plan.ranges, read_columns, block_bytes, values).frame
+        return values.applied(frame, wanted) if values != AS_STORED else frame
+
+
+class ReadFrame(NamedTuple):
+    """A DataFrame of messages, and how many there are."""
+
+    frame: DataFrame
+    messages: int
+
+
+def read_ranges(
+    spark: SparkSession,
+    ranges: Sequence[ReadRange],
+    columns: Sequence[str],
+    block_bytes: int = BLOCK_BYTES,
+    values: ValueForm = AS_STORED,
+) -> ReadFrame:
+    """Read planned ranges into the object store, as a DataFrame with these columns of MESSAGE_SCHEMA.
+
+    Rows are in the order of the ranges; the types of `values` are still to be applied. The files may go when
+    this returns. Raises SparkStopped.
+    """
+    form = BlockForm(block_bytes, block_columns(columns), values.avro_schema)
+    sources = list(dict.fromkeys((each.topic, each.partition) for each in ranges))
+    numbers = [sources.index((each.topic, each.partition)) for each in ranges]
+    blocks = READERS.read(ranges, numbers, form)
+    with naming_a_stop(spark):
+        handed_over = hand_over(spark, blocks.refs, values.block_struct(form.columns))
+        frame = as_messages(handed_over, sources, values.made_columns(columns))
+        return ReadFrame(frame, blocks.messages)
+
+
+def prepare_reads(spark: SparkSession) -> None:
+    """Start readers, and have Spark load and compile for an empty range.
+
+    No executor is needed, so that this takes place while they start: the first read of a session would wait
+    for it, some seconds where the JVM has everything still to load.
+    """
+    READERS.prepare()
+    with releasing(as_messages(hand_over(spark, (), block_struct()), ())) as frame:
+        frame._jdf.queryExecution().toRdd()  # noqa: SLF001 - plans and compiles, and runs nothing

@@ -18,7 +18,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pulsar_ray_spark.block_schema import BLOCK_SCHEMA
+from pulsar_ray.data.block_schema import BLOCK_COLUMNS
 
 MESSAGE_SCHEMA = StructType(
     [
@@ -44,28 +44,26 @@ MESSAGE_SCHEMA = StructType(
 """Of `read`. value null: tombstone; partition -1: topic not partitioned; batch_index -1: in no batch."""
 
 
-def block_struct() -> StructType:
-    """Spark's schema of a block."""
+def block_struct(columns: Sequence[str] = BLOCK_COLUMNS) -> StructType:
+    """Spark's schema of a block with these columns of BLOCK_SCHEMA."""
     source = StructField("source", IntegerType(), nullable=False)
-    return StructType([source, *(MESSAGE_SCHEMA[name] for name in BLOCK_SCHEMA.names[1:])])
+    return StructType([source if name == "source" else MESSAGE_SCHEMA[name] for name in columns])
 
 
-def as_messages(blocks: DataFrame, sources: Sequence[tuple[str, int]]) -> DataFrame:
-    """Make messages of blocks: the columns of MESSAGE_SCHEMA.
+def as_messages(
+    blocks: DataFrame, sources: Sequence[tuple[str, int]], columns: Sequence[str] = MESSAGE_SCHEMA.names
+) -> DataFrame:
+    """Make messages of blocks, with these columns of MESSAGE_SCHEMA.
 
-    Spark fills in values that are the same for many rows.
-
-    `sources` are the (topic, partition) pairs of the blocks. A range is read past all subscriptions, so the
-    redelivery count is 0.
+    Spark fills in values that are the same for many rows. `sources` are the (topic, partition) pairs of the
+    blocks. A range is read past all subscriptions, so the redelivery count is 0.
     """
     made = {
-        "topic": _of_source([topic for topic, _ in sources], StringType(), ""),
-        "partition": _of_source([partition for _, partition in sources], IntegerType(), -1),
-        "redelivery_count": F.lit(0),
+        "topic": lambda: _of_source([topic for topic, _ in sources], StringType(), ""),
+        "partition": lambda: _of_source([partition for _, partition in sources], IntegerType(), -1),
+        "redelivery_count": lambda: F.lit(0),
     }
-    return blocks.select(
-        [made[name].alias(name) if name in made else F.col(name) for name in MESSAGE_SCHEMA.names]
-    )
+    return blocks.select([made[name]().alias(name) if name in made else F.col(name) for name in columns])
 
 
 def _of_source(values: Sequence[object], kind: DataType, never: object) -> Column:

@@ -7,133 +7,197 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
 
 import psutil
 import ray
 import raydp
 import raydp.spark.ray_cluster as raydp_cluster
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from pulsar_ray.data.publishers import PUBLISHERS
+from pulsar_ray.data.readers import READERS
 from pulsar_ray.errors import InvalidConfiguration
+from pulsar_ray.launch.connect import connect
+from pulsar_ray.transport.this_ray import ray_job
 from pulsar_ray_spark.errors import JavaNotFound, SparkAlreadyRunning, SparkNotStarted
+from pulsar_ray_spark.existing_session import check_session
 from pulsar_ray_spark.handover import release_all
-from pulsar_ray_spark.java import JAVA_OPTIONS, JDK_WHEEL, REQUIRED_JAVA, Java, find_java
+from pulsar_ray_spark.java import JDK_WHEEL, REQUIRED_JAVA, Java, find_java
 from pulsar_ray_spark.java_libraries import remove_java_libraries
-from pulsar_ray_spark.readers import READERS
+from pulsar_ray_spark.reading import prepare_reads
+from pulsar_ray_spark.running import runs
+from pulsar_ray_spark.session_settings import AskedSettings, SessionSettings, path_with
 
 _log = logging.getLogger(__name__)
 
-# Driver, executors, and RayDP's app master.
-_JAVA_OPTION_KEYS = (
-    "spark.driver.extraJavaOptions",
-    "spark.executor.extraJavaOptions",
-    "spark.ray.raydp_app_master.extraJavaOptions",
-)
+
+class _Started(NamedTuple):
+    """The session of this process."""
+
+    spark: SparkSession
+    settings: SessionSettings | None
+    """None: it was given to `start`, and is not ended here."""
+    ray_job: str
+
+
+_started: _Started | None = None
 
 
 def start(
-    app_name: str = "pulsar-ray",
+    app_name: str | None = None,
     *,
-    num_executors: int = 1,
-    executor_cores: int = 1,
-    executor_memory: str | int = "1g",
+    spark: SparkSession | None = None,
+    num_executors: int | None = None,
+    executor_cores: int | None = None,
+    executor_memory: str | int | None = None,
     start_timeout_s: float = 120.0,
     conf: Mapping[str, str] | None = None,
+    service_url: str = "auto",
+    data_dir: str | None = None,
 ) -> SparkSession:
-    """Start Spark on this process's Ray cluster.
+    """Start Spark on this process's Ray cluster, or return the session that runs.
 
-    Without one, the cluster is started or joined as `ray.init()` does.
+    A process that is on no Ray joins one first, as `Client(service_url, data_dir=data_dir)` does, and stays
+    on it. One executor of one core and 1 GiB is the default. Each takes `executor_cores` CPUs from Ray;
+    `spark.ray.raydp_spark_executor.actor.resource.cpu` lowers that, and the broker needs none. `conf` has
+    Spark's own keys (`{"spark.sql.shuffle.partitions": "8"}`), which win over the defaults here. Python
+    workers run on this interpreter, and Java 17 is found or is the one of the extra `[spark]`. Returns once
+    executors are there.
 
-    `conf` has Spark's own keys (`{"spark.sql.shuffle.partitions": "8"}`), which win over the defaults
-    here. Each executor takes `executor_cores` CPUs from Ray;
-    `spark.ray.raydp_spark_executor.actor.resource.cpu` lowers that. Python workers run on this interpreter.
-    Returns once executors are there.
+    There is one session in a process. Called again, as by a notebook's cell, this returns it, unless other
+    settings are given than it has; `app_name` is a label and does not count. `spark` is a session that
+    somebody else started with RayDP: it is checked and returned, and `stop` leaves it running.
 
-    Raises JavaNotFound, SparkAlreadyRunning, InvalidConfiguration, or SparkNotStarted if no executor came up
-    within `start_timeout_s` seconds; after an error nothing is left running.
+    Raises JavaNotFound, SparkAlreadyRunning, SparkNotUsable or SparkStopped for a wrong `spark`,
+    InvalidConfiguration, or
+    SparkNotStarted if no executor came up within `start_timeout_s` seconds; after an error nothing is left
+    running.
     """
-    conf = dict(conf or {})
-    for key in conf:
-        if "." not in key:
-            raise InvalidConfiguration(
-                f"{key!r} is no Spark setting; those have dotted names, as spark.sql.ansi.enabled"
-            )
-    if SparkContext._active_spark_context is not None:  # noqa: SLF001 - there is no public way to ask
-        raise SparkAlreadyRunning(
-            "a Spark session runs in this process; use it (SparkSession.getActiveSession()) or stop it first"
-        )
-    java = find_java()
-    python = conf.get("spark.pyspark.python", sys.executable)
-    with _environment(java, python):
-        if not ray.is_initialized():
-            ray.init()
-        _check_java_workers()
-        _shut_jvm()
-        with _placed_master(java):
-            spark = _init_spark(app_name, num_executors, executor_cores, executor_memory, java, python, conf)
-    # Now that driver and app master have loaded theirs, so that nothing stays even if they are killed.
-    remove_java_libraries()
-    _await_executors(spark, num_executors, executor_cores, start_timeout_s)
-    return spark
+    asked = AskedSettings(app_name, num_executors, executor_cores, executor_memory, conf)
+    asked.check()
+    if spark is not None:
+        return _adopt(spark, asked)
+    if (running := _running_session(asked)) is not None:
+        return running
+    return _start(asked.complete(), start_timeout_s, service_url, data_dir)
 
 
 def stop() -> None:
     """Stop the session of `start`, and hand back its DataFrames' blocks.
 
-    Does nothing without a session.
+    Its executors, its actors and its JVM have ended then, and Ray has their CPUs again. A session that was
+    given to `start` goes on, and so does one that `start` has never seen. Does nothing without a session.
     """
+    global _started
+    started, _started = _started, None
     release_all()
     READERS.close()
+    PUBLISHERS.close()
+    if _is_of_another(started):
+        return
     try:
         raydp.stop_spark()
+    except Exception:  # of RayDP, Ray and py4j, whatever they make of a Ray or a JVM that is gone
+        # With another Ray than the session's nothing of it is left to end but its JVM.
+        if started is None or (runs(started.spark) and ray.is_initialized() and started.ray_job == ray_job()):
+            raise
+        _forget(started.spark.sparkContext)
     finally:
         _shut_jvm()
 
 
-def _init_spark(
-    app_name: str,
-    num_executors: int,
-    executor_cores: int,
-    executor_memory: str | int,
-    java: Java,
-    python: str,
-    conf: Mapping[str, str],
+def _is_of_another(started: _Started | None) -> bool:
+    """Whether somebody else started the session that runs."""
+    if started is None:
+        return SparkContext._active_spark_context is not None  # noqa: SLF001 - there is no public way to ask
+    return started.settings is None
+
+
+def _forget(context: SparkContext) -> None:
+    """Have pyspark forget a context whose JVM was killed."""
+    with suppress(Py4JError, OSError):
+        context.stop()
+    # The first call ended at the JVM that does not answer, the second one knows of none.
+    context.stop()
+
+
+def _adopt(spark: SparkSession, asked: AskedSettings) -> SparkSession:
+    global _started  # noqa: PLW0603
+    if not asked.is_empty():
+        raise InvalidConfiguration("a session that runs keeps its settings: give spark=... alone")
+    check_session(spark)
+    if _started is None or _started.spark.sparkContext is not spark.sparkContext:
+        _started = _Started(spark, None, ray_job())
+    return spark
+
+
+def _running_session(asked: AskedSettings) -> SparkSession | None:
+    """The session to use again; None if there is none.
+
+    One that was stopped otherwise is cleared away. Raises SparkAlreadyRunning for another one.
+    """
+    active: object = SparkContext._active_spark_context  # noqa: SLF001 - there is no public way to ask
+    if _started is not None and not runs(_started.spark) and active in (None, _started.spark.sparkContext):
+        stop()
+        return None
+    if active is None:
+        return None
+    if _started is None or active is not _started.spark.sparkContext:
+        raise SparkAlreadyRunning(
+            "a Spark session runs in this process that pulsar_ray_spark did not start: give it, as "
+            "start(spark=SparkSession.getActiveSession()), or stop it first"
+        )
+    if _started.ray_job != ray_job():
+        raise SparkAlreadyRunning(
+            "the Spark session of this process is on a Ray that the process has left: stop it first, by "
+            "pulsar_ray_spark.stop()"
+        )
+    if _started.settings is None:
+        differences = [] if asked.is_empty() else ["it was given to start(spark=...)"]
+    else:
+        differences = _started.settings.differences(asked)
+    if differences:
+        raise SparkAlreadyRunning(
+            f"the Spark session that runs has other settings ({'; '.join(differences)}): leave them out to "
+            "use it, or stop it first, by pulsar_ray_spark.stop()"
+        )
+    return _started.spark
+
+
+def _start(
+    settings: SessionSettings, start_timeout_s: float, service_url: str, data_dir: str | None
 ) -> SparkSession:
-    session: SparkSession = raydp.init_spark(
-        app_name,
-        num_executors,
-        executor_cores,
-        executor_memory,
-        configs=_configuration(java, python, conf),
-    )
-    return session
-
-
-def _configuration(java: Java, python: str, conf: Mapping[str, str]) -> dict[str, str]:
-    settings = {
-        "spark.pyspark.python": python,
-        "spark.pyspark.driver.python": python,
-        # The master only waits; with a whole CPU two cores would have one left.
-        "spark.ray.raydp_spark_master.actor.resource.CPU": "0",
-        # RayDP takes the node that owns a block's reference (the driver's) for the node that has it.
-        "spark.locality.wait": "0s",
-        "spark.ui.showConsoleProgress": "false",
-    }
-    settings.update(conf)
-    for key in _JAVA_OPTION_KEYS:
-        settings[key] = f"{JAVA_OPTIONS} {conf.get(key, '')}".rstrip()
-    # Ray starts the executors' JVMs for the app master's job, as the first `java` on the PATH of that job.
-    settings[_JAVA_OPTION_KEYS[2]] += f" -Dray.job.runtime-env.env-vars.PATH={_path_with(java)}"
-    return settings
-
-
-def _path_with(java: Java) -> str:
-    # Ray puts in the PATH of the node it happens on.
-    return f"{java.bin_directory}{os.pathsep}${{PATH}}"
+    global _started  # noqa: PLW0603
+    java = find_java()
+    python = settings.conf.get("spark.pyspark.python", sys.executable)
+    with _environment(java, python):
+        if not ray.is_initialized():
+            connect(service_url, data_dir=data_dir, config_file=None, settings={})
+        _check_java_workers()
+        _shut_jvm()
+        with _placed_master(java):
+            spark: SparkSession = raydp.init_spark(
+                settings.app_name,
+                settings.num_executors,
+                settings.executor_cores,
+                settings.executor_memory,
+                configs=settings.configuration(java, python),
+            )
+    _started = _Started(spark, settings, ray_job())
+    try:
+        # Now that driver and app master have loaded theirs, so that nothing stays even if they are killed.
+        remove_java_libraries()
+        prepare_reads(spark)
+        _await_executors(spark, settings.num_executors, settings.executor_cores, start_timeout_s)
+    except BaseException:
+        stop()
+        raise
+    return spark
 
 
 @contextmanager
@@ -184,7 +248,7 @@ def _placed_master(java: Java) -> Iterator[None]:
         scheduling_strategy=NodeAffinitySchedulingStrategy(
             ray.get_runtime_context().get_node_id(), soft=False
         ),
-        runtime_env={"env_vars": {"PATH": _path_with(java)}},
+        runtime_env={"env_vars": {"PATH": path_with(java)}},
     )
     try:
         yield
@@ -238,7 +302,6 @@ def _await_executors(spark: SparkSession, num_executors: int, executor_cores: in
         time.sleep(0.1)
     if running == 0:
         resources: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
-        stop()
         raise SparkNotStarted(
             f"no executor of {executor_cores} CPUs came up in {timeout_s:.0f} s; the cluster has "
             f"{resources.get('CPU', 0):g} CPUs and {resources.get('memory', 0) / 2**30:.1f} GiB free. Ask "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,14 +14,36 @@ from tests.running_broker import Broker
 _topics = itertools.count(1)
 
 
+class SharedBroker:
+    """Started at its first use, and again where a module with a broker of its own has closed it."""
+
+    def __init__(self, make_data_dir: Callable[[], Path]) -> None:
+        self._make_data_dir = make_data_dir
+        self._started: Broker | None = None
+
+    def running(self) -> Broker:
+        if self._started is None or not self._started.is_running:
+            self._started = Broker(self._make_data_dir())
+        return self._started
+
+    def close(self) -> None:
+        if self._started is not None:
+            self._started.close()
+
+
 @pytest.fixture(scope="package")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """The shared broker. A test kills what it likes of it and leaves it running."""
-    started = Broker(tmp_path_factory.mktemp("broker"))
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedBroker]:
+    shared = SharedBroker(lambda: tmp_path_factory.mktemp("broker"))
     try:
-        yield started
+        yield shared
     finally:
-        started.close()
+        shared.close()
+
+
+@pytest.fixture
+def broker(shared_broker: SharedBroker) -> Broker:
+    """The shared broker. A test kills what it likes of it and leaves it running."""
+    return shared_broker.running()
 
 
 @pytest.fixture

@@ -15,12 +15,22 @@ import psutil
 import pytest
 import ray
 
-from pulsar_ray import Admin, Client, Consumer, ConsumerType, InitialPosition, MessageId, Producer
+from pulsar_ray import (
+    Admin,
+    Client,
+    Consumer,
+    ConsumerType,
+    InitialPosition,
+    MessageId,
+    Producer,
+    ProducerAccessMode,
+)
 from pulsar_ray.errors import (
     BrokerPersistenceError,
     ConsumerBusy,
     DataDirectoryInUse,
     NotAllowedError,
+    ProducerFenced,
     PulsarException,
     Timeout,
     TopicNotFound,
@@ -143,6 +153,19 @@ def test_an_exclusive_consumer_that_was_pickled_finds_its_place_taken(client: Cl
     with pytest.raises(ConsumerBusy):
         ray.get(refused.values.remote(1), timeout=WAIT_S)
     ray.kill(refused)
+
+
+def test_a_pickled_producer_takes_the_topic_for_itself_where_it_is_used(client: Client, topic: str) -> None:
+    holder = client.create_producer(topic, "leader", access_mode=ProducerAccessMode.Exclusive)
+    holder.send(b"0")
+    with pytest.raises(ProducerFenced):
+        ray.get(produce.remote(holder, [b"x"]), timeout=WAIT_S)
+    holder.close()
+    assert ray.get(produce.remote(holder, [b"1"]), timeout=WAIT_S) == "leader"
+    taker = client.create_producer(topic, access_mode=ProducerAccessMode.ExclusiveWithFencing)
+    ray.get(produce.remote(taker, [b"2"]), timeout=WAIT_S)
+    with pytest.raises(ProducerFenced):
+        taker.send(b"x")
 
 
 def test_what_a_killed_process_held_is_free_at_once(broker: Broker, client: Client, topic: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from pulsar_ray.launch.embedded import read_record, stop_embedded
 pytestmark = pytest.mark.timeout(600)
 
 TIMEOUT_S = 150.0
+_topics = itertools.count(1)
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,12 @@ def command_line(broker: tuple[CommandLine, list[str]]) -> CommandLine:
     return broker[0]
 
 
+@pytest.fixture
+def topic() -> str:
+    """A topic that no test has used before, this one's first try included."""
+    return f"cli-{next(_topics)}"
+
+
 def test_standalone_says_where_it_stores_and_how_to_connect(broker: tuple[CommandLine, list[str]]) -> None:
     command_line, printed = broker
     record = read_record(command_line.data_dir)
@@ -97,48 +106,67 @@ def test_standalone_says_where_it_stores_and_how_to_connect(broker: tuple[Comman
     assert "process" in command_line.run("standalone", expected=1).stderr
 
 
-def test_topics_lines_stats_and_back(command_line: CommandLine) -> None:
-    command_line.run("topics", "create", "orders", "--partitions", "2")
-    again = command_line.run("topics", "create", "orders", expected=1)
+def test_a_large_file_goes_through_a_topic_whole(
+    command_line: CommandLine, topic: str, tmp_path: Path
+) -> None:
+    file, copy = tmp_path / "file", tmp_path / "copy"
+    file.write_bytes(os.urandom(12_000_000))
+    command_line.run("consume", topic, "-s", "archive", "--no-follow")
+    sent = command_line.run("produce", topic, "--whole-file", str(file))
+    assert "12.0 MB stored as" in sent.stderr
+    command_line.run("consume", topic, "-s", "archive", "--into", str(copy))
+    assert copy.read_bytes() == file.read_bytes()
+    stats = json.loads(command_line.run("stats", topic, "--json").stdout)
+    assert stats["subscriptions"]["archive"]["msgBacklog"] == 0
+    assert stats["msgChunkPublished"] is True
+    command_line.run("topics", "delete", topic, "--force")
+
+
+def test_topics_lines_stats_and_back(command_line: CommandLine, topic: str) -> None:
+    others = command_line.run("topics", "list").stdout
+    command_line.run("topics", "create", topic, "--partitions", "2")
+    again = command_line.run("topics", "create", topic, expected=1)
     assert again.stderr.startswith("Error: NotAllowedError: ")
     assert again.stderr.count("\n") == 1
 
     lines = "".join(f"k{number % 3}:{number}\n" for number in range(100))
-    first = command_line.run("produce", "orders", "--key-separator", ":", text=lines)
+    first = command_line.run("produce", topic, "--key-separator", ":", text=lines)
     assert "100 lines sent, all confirmed" in first.stderr
     assert "nothing keeps these lines" in first.stderr
 
-    shown = command_line.run("consume", "orders", "-s", "audit", "--no-follow", "--json").stdout.splitlines()
+    shown = command_line.run("consume", topic, "-s", "audit", "--no-follow", "--json").stdout.splitlines()
     messages = [json.loads(line) for line in shown]
     by_key = {key: [m["value"] for m in messages if m["key"] == key] for key in ("k0", "k1", "k2")}
     assert by_key == {f"k{k}": [str(n) for n in range(100) if n % 3 == k] for k in range(3)}
 
-    second = command_line.run("produce", "orders", "--compression", "zstd", text="x\ny\n")
+    second = command_line.run("produce", topic, "--compression", "zstd", text="x\ny\n")
     assert "nothing keeps" not in second.stderr
-    stats = json.loads(command_line.run("stats", "orders", "--json").stdout)
+    stats = json.loads(command_line.run("stats", topic, "--json").stdout)
     assert stats["msgInCounter"] == 102
     assert 1 <= stats["subscriptions"]["audit"]["msgBacklog"] <= 2
     assert sorted(stats["partitions"]) == [
-        f"persistent://public/default/orders-partition-{i}" for i in (0, 1)
+        f"persistent://public/default/{topic}-partition-{i}" for i in (0, 1)
     ]
 
-    assert command_line.run("topics", "subscriptions", "orders").stdout == "audit\n"
-    audit = ("orders", "-s", "audit")
+    assert command_line.run("topics", "subscriptions", topic).stdout == "audit\n"
+    audit = (topic, "-s", "audit")
     peeked = command_line.run("topics", "peek-messages", *audit, "-n", "5").stdout.splitlines()
     assert sorted(json.loads(line)["value"] for line in peeked) == ["x", "y"]
     assert "skipped" in command_line.run("topics", "clear-backlog", *audit).stdout
-    assert command_line.run("consume", "orders", "-s", "audit", "--no-follow").stdout == ""
+    assert command_line.run("consume", topic, "-s", "audit", "--no-follow").stdout == ""
     command_line.run("topics", "unsubscribe", *audit)
     assert "SubscriptionNotFound" in command_line.run("topics", "clear-backlog", *audit, expected=1).stderr
 
-    command_line.run("topics", "delete", "orders")
-    assert command_line.run("topics", "list").stdout == ""
+    command_line.run("topics", "delete", topic)
+    assert command_line.run("topics", "list").stdout == others
 
 
 _ADMIN = """
 import sys
 import pulsar_ray
 from pulsar_ray import Admin, Client, NotAllowedError, TopicNotFound
+
+plain, parts, missing = (f"{sys.argv[2]}-{name}" for name in ("plain", "parts", "missing"))
 
 def refused(error, call, *arguments, **options):
     try:
@@ -149,49 +177,53 @@ def refused(error, call, *arguments, **options):
 
 with Admin("local", data_dir=sys.argv[1]) as admin, Client("local", data_dir=sys.argv[1]) as client:
     topics = admin.topics
-    topics.create_topic("a")
-    topics.create_partitioned_topic("b", 2)
-    assert topics.get_partitions("a") == 0 and topics.get_partitions("b") == 2
-    assert {"persistent://public/default/a", "persistent://public/default/b"} <= set(topics.list())
+
+    def dispatchers():
+        return [name for name in admin.stats()["actors"] if parts in name and " -> " in name]
+
+    topics.create_topic(plain)
+    topics.create_partitioned_topic(parts, 2)
+    assert topics.get_partitions(plain) == 0 and topics.get_partitions(parts) == 2
+    assert {f"persistent://public/default/{name}" for name in (plain, parts)} <= set(topics.list())
     for wrong in (topics.get_partitions, topics.stats, topics.delete):
-        assert "does not exist" in refused(TopicNotFound, wrong, "missing")
-    assert "missing" not in "".join(topics.list())
-    refused(NotAllowedError, topics.create_partitioned_topic, "a", 3)
-    refused(ValueError, topics.create_partitioned_topic, "c", 0)
+        assert "does not exist" in refused(TopicNotFound, wrong, missing)
+    assert missing not in "".join(topics.list())
+    refused(NotAllowedError, topics.create_partitioned_topic, plain, 3)
+    refused(ValueError, topics.create_partitioned_topic, missing, 0)
     refused(TopicNotFound, topics.create_topic, "no-tenant/no-namespace/t")
 
     # A subscription made by an administrator starts at the earliest message and keeps all that follow.
-    producer = client.create_producer("b")
-    topics.create_subscription("b", "s")
-    refused(NotAllowedError, topics.create_subscription, "b", "s")
+    producer = client.create_producer(parts)
+    topics.create_subscription(parts, "s")
+    refused(NotAllowedError, topics.create_subscription, parts, "s")
     producer.send_many([b"x", b"y"], partition_keys=["1", "2"])
-    assert topics.stats("b")["subscriptions"]["s"]["msgBacklog"] == 2
+    assert topics.stats(parts)["subscriptions"]["s"]["msgBacklog"] == 2
     # Stats start no dispatcher, what changes a subscription does.
-    assert not [name for name in admin.stats()["actors"] if " -> " in name]
-    assert topics.expire_messages("b", "s", 3600) == 0
-    assert len([name for name in admin.stats()["actors"] if name.endswith(" -> s")]) == 2
-    assert len(topics.peek_messages("b", "s", 5)) == 2
-    consumer = client.subscribe("b", "s")
+    assert not dispatchers()
+    assert topics.expire_messages(parts, "s", 3600) == 0
+    assert len(dispatchers()) == 2
+    assert len(topics.peek_messages(parts, "s", 5)) == 2
+    consumer = client.subscribe(parts, "s")
     assert {consumer.receive(60000).data() for _ in range(2)} == {b"x", b"y"}
 
-    assert "connected consumers" in refused(NotAllowedError, topics.unsubscribe, "b", "s")
-    topics.create_subscription("b", "t", "latest")
-    doomed = client.subscribe("b", "t")
-    topics.unsubscribe("b", "t", force=True)
+    assert "connected consumers" in refused(NotAllowedError, topics.unsubscribe, parts, "s")
+    topics.create_subscription(parts, "t", "latest")
+    doomed = client.subscribe(parts, "t")
+    topics.unsubscribe(parts, "t", force=True)
     refused(pulsar_ray.SubscriptionNotFound, doomed.receive, 60000)
-    assert topics.subscriptions("b") == ["s"]
-    fresh = client.subscribe("b", "t", initial_position=pulsar_ray.InitialPosition.Earliest)
+    assert topics.subscriptions(parts) == ["s"]
+    fresh = client.subscribe(parts, "t", initial_position=pulsar_ray.InitialPosition.Earliest)
     assert {fresh.receive(60000).data() for _ in range(2)} == {b"x", b"y"}
     fresh.unsubscribe()
 
-    assert "Topic has 4 connected" in refused(NotAllowedError, topics.delete, "b")
+    assert "Topic has 4 connected" in refused(NotAllowedError, topics.delete, parts)
     consumer.close()
     producer.close()
-    topics.delete("b")
-    refused(TopicNotFound, topics.get_partitions, "b")
-    producer = client.create_producer("a")
-    refused(NotAllowedError, topics.delete, "a")
-    topics.delete("a", force=True)
+    topics.delete(parts)
+    refused(TopicNotFound, topics.get_partitions, parts)
+    producer = client.create_producer(plain)
+    refused(NotAllowedError, topics.delete, plain)
+    topics.delete(plain, force=True)
     client.shutdown()
     assert admin.stats()["stores"][0]["path"] == sys.argv[1]
     assert admin.broker()["data_dir"] == sys.argv[1]
@@ -199,26 +231,26 @@ refused(pulsar_ray.AlreadyClosed, admin.close)
 """
 
 
-def test_the_same_from_python(command_line: CommandLine) -> None:
-    command = [sys.executable, "-c", _ADMIN, str(command_line.data_dir)]
+def test_the_same_from_python(command_line: CommandLine, topic: str) -> None:
+    command = [sys.executable, "-c", _ADMIN, str(command_line.data_dir), topic]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr
 
 
-def test_perf(command_line: CommandLine) -> None:
+def test_perf(command_line: CommandLine, topic: str) -> None:
     produced = command_line.run(
-        "perf", "produce", "speed", "--count", "2000", "--size", "100", "--threads", "2"
+        "perf", "produce", topic, "--count", "2000", "--size", "100", "--threads", "2"
     )
     assert "2,000 messages" in produced.stdout
     assert "p99" in produced.stdout
-    consumed = command_line.run("perf", "consume", "speed", "--from", "earliest", "--count", "2000")
+    consumed = command_line.run("perf", "consume", topic, "--from", "earliest", "--count", "2000")
     assert "2,000 messages" in consumed.stdout
 
 
-def test_ctrl_c_tells_what_was_confirmed_and_loses_nothing(command_line: CommandLine) -> None:
+def test_ctrl_c_tells_what_was_confirmed_and_loses_nothing(command_line: CommandLine, topic: str) -> None:
     with (
-        command_line.start("consume", "breaks", "-s", "s") as consumer,
-        command_line.start("produce", "breaks") as producer,
+        command_line.start("consume", topic, "-s", "s") as consumer,
+        command_line.start("produce", topic) as producer,
     ):
         assert producer.stdin is not None
         assert consumer.stdout is not None
@@ -234,34 +266,33 @@ def test_ctrl_c_tells_what_was_confirmed_and_loses_nothing(command_line: Command
         assert consumer.returncode == 130
         assert shown == ""
         assert "2 messages acknowledged" in told
-    assert command_line.run("consume", "breaks", "-s", "s", "--no-follow").stdout == ""
+    assert command_line.run("consume", topic, "-s", "s", "--no-follow").stdout == ""
 
 
-def test_a_broken_pipe_is_quiet_and_keeps_what_was_not_shown(command_line: CommandLine) -> None:
+def test_a_broken_pipe_is_quiet_and_keeps_what_was_not_shown(command_line: CommandLine, topic: str) -> None:
     lines = "".join(f"{number:01000d}\n" for number in range(3000))
-    command_line.run("produce", "pipe", "--no-batching", text=lines)
-    with command_line.start("consume", "pipe", "-s", "s", "--no-follow") as consumer:
+    command_line.run("produce", topic, "--no-batching", text=lines)
+    with command_line.start("consume", topic, "-s", "s", "--no-follow") as consumer:
         assert consumer.stdout is not None
         assert consumer.stderr is not None
         assert int(consumer.stdout.readline()) == 0
         consumer.stdout.close()
         assert consumer.stderr.read() == ""
-    rest = command_line.run("consume", "pipe", "-s", "s", "--no-follow").stdout.splitlines()
+    rest = command_line.run("consume", topic, "-s", "s", "--no-follow").stdout.splitlines()
     assert int(rest[-1]) == 2999
     assert 0 < len(rest) < 3000
 
 
 def test_stop_ends_it_and_the_next_command_brings_everything_back(
-    broker: tuple[CommandLine, list[str]],
+    command_line: CommandLine, topic: str
 ) -> None:
-    command_line, _ = broker
-    command_line.run("topics", "create", "kept")
+    command_line.run("topics", "create", topic)
     record = read_record(command_line.data_dir)
     assert record is not None
     assert "has ended" in command_line.run("stop").stdout
     assert "nothing to stop" in command_line.run("stop", expected=1).stderr
     # Not started by a command, but found in the background by the next one that needs it.
-    assert "persistent://public/default/kept" in command_line.run("topics", "list").stdout.splitlines()
+    assert f"persistent://public/default/{topic}" in command_line.run("topics", "list").stdout.splitlines()
     assert read_record(command_line.data_dir) not in (None, record)
 
 

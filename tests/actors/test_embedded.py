@@ -115,7 +115,7 @@ for number in range(10):
         assert record_of(data_dir) == record
         end(consumer)
     wait_until(lambda: read_record(data_dir) is None, TIMEOUT_S, "the idle broker has withdrawn its record")
-    wait_until(lambda: not psutil.pid_exists(record.pid), TIMEOUT_S, "its process has ended")
+    wait_until(lambda: not record.is_alive(), TIMEOUT_S, "its process has ended")
 
     rest = """
 consumer = client.subscribe("t", "s")

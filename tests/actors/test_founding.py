@@ -181,7 +181,8 @@ actors = ray.util.list_named_actors(all_namespaces=True)
 names = [actor["name"] for actor in actors if actor["namespace"] == NAMESPACE]
 assert len(names) == 4, names
 for name in names:
-    colour = ray.get(ray.get_actor(name, namespace=NAMESPACE).__ray_call__.remote(seen))
+    actor = ray.get_actor(name, namespace=NAMESPACE)  # old versions of Ray need the handle to live
+    colour = ray.get(actor.__ray_call__.remote(seen))
     assert colour[:2] == (None, False), (name, colour)
 stop_broker()
 ray.shutdown()

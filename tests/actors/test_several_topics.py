@@ -6,10 +6,10 @@ import re
 from collections import Counter
 
 from pulsar_ray import Admin, Client, Consumer
+from pulsar_ray.data.broker_planner import BrokerPlanner
+from pulsar_ray.data.plan import AtSubscription, as_bound
+from pulsar_ray.data.segments import stored_rows
 from pulsar_ray.testing.waiting import wait_until
-from pulsar_ray_spark.broker_planner import BrokerPlanner
-from pulsar_ray_spark.plan import AtSubscription, as_bound
-from pulsar_ray_spark.segments import stored_rows
 from tests.running_broker import Broker
 
 WAIT_MS = 60_000
@@ -69,7 +69,7 @@ def test_spark_reads_what_a_grown_topic_has_in_all_its_partitions(broker: Broker
     for value in sent[1:]:
         producer.send(value)
     for start in ("earliest", AtSubscription("spark")):
-        with BrokerPlanner(broker.address).plan([topic], as_bound(start), "latest") as planned:
+        with BrokerPlanner(broker.address).plan([topic], as_bound(start, 0), "latest") as planned:
             rows = [rows for piece in planned.ranges for rows in stored_rows(piece)]
             assert {piece.partition for piece in planned.ranges} == {0, 1}
         found = [value for row in rows for value in row.block.values()[row.start : row.stop]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -11,7 +13,9 @@ import ray
 
 from pulsar_ray import Client, Consumer, ConsumerType, InitialPosition, Message
 from pulsar_ray.admin import Admin
+from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.testing.waiting import wait_until
+from pulsar_ray.transport.actor_names import CONTROLLER
 from pulsar_ray.transport.this_ray import running_names
 from tests.running_broker import Broker, dispatcher_actor, partition_actor
 
@@ -21,7 +25,9 @@ WAIT_MS = 30_000
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    started = Broker(tmp_path_factory.mktemp("broker"), idle_actor_passivation_seconds=0.5)
+    started = Broker(
+        tmp_path_factory.mktemp("broker"), idle_actor_passivation_seconds=0.5, reattach_grace_seconds=300
+    )
     try:
         yield started
     finally:
@@ -105,10 +111,27 @@ def test_time_wakes_a_sleeping_partition(client: Client, topic: str, broker: Bro
     wait_asleep(topic)
     (note,) = set(broker.data_dir.glob("p/*/wake-at")) - before
     written = note.stat().st_mtime_ns
-    # As if the time had come.
-    ray.get(broker.handle(broker.store()).slept.remote({int(note.parent.name): 1}))
-    wait_until(lambda: note.stat().st_mtime_ns != written, DEADLINE_S, "a look at what is due")
+    store = broker.handle(broker.store())
+
+    def is_looked_at() -> bool:
+        # As if the time had come; a store that was not asked yet reads the notes.
+        ray.get(store.slept.remote({int(note.parent.name): 1}))
+        return note.stat().st_mtime_ns != written
+
+    wait_until(is_looked_at, DEADLINE_S, "a look at what is due")
     wait_asleep(topic)
+
+
+def test_a_restarted_controller_looks_for_what_is_due(client: Client, topic: str, broker: Broker) -> None:
+    before = set(broker.data_dir.glob("p/*/wake-at"))
+    with client.create_producer(topic) as producer:
+        producer.send(b"nobody has subscribed to it")
+    wait_asleep(topic)
+    (note,) = set(broker.data_dir.glob("p/*/wake-at")) - before
+    note.write_text("1")
+    broker.kill(CONTROLLER)
+    # Nobody asks the new one for anything.
+    wait_until(lambda: note.read_text() not in ("0", "1"), DEADLINE_S, "a look at what is due")
 
 
 def test_one_that_nobody_ends_comes_back(client: Client, topic: str, broker: Broker) -> None:
@@ -141,10 +164,59 @@ def test_open_producers_and_consumers_cost_no_process(client: Client, topic: str
     assert (message.data(), message.redelivery_count()) == (b"1", 0)
 
 
+def test_actors_are_found_by_a_process_whose_ray_remembers_their_predecessors(
+    client: Client, topic: str, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = client.create_producer(topic)
+    producer.send(b"0")
+    former, get_actor = {name: broker.handle(name) for name in actors_of(topic)}, ray.get_actor
+    wait_asleep(topic)
+    monkeypatch.setattr(ray, "get_actor", lambda name, **of: former.get(name) or get_actor(name, **of))
+    producer.send(b"1")
+    assert [message.data() for message in receive(subscribe(client, topic), 2)] == [b"0", b"1"]
+
+
+PARKED = """
+import sys, pulsar_ray
+consumer = pulsar_ray.Client(sys.argv[1]).subscribe(sys.argv[2], "s")
+print("subscribed", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_process_that_dies_while_its_consumer_is_parked_leaves_the_place(
+    client: Client, topic: str, broker: Broker
+) -> None:
+    command = [sys.executable, "-c", PARKED, broker.address, topic]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"subscribed\n"
+        wait_asleep(topic)
+        wait_until(lambda: broker.run_in(CONTROLLER, _parked_at, topic), DEADLINE_S, "a call that waits")
+        process.kill()
+    consumer = client.subscribe(topic, "s", ConsumerType.Exclusive)
+    client.create_producer(topic).send(b"0")
+    assert [message.data() for message in receive(consumer, 1)] == [b"0"]
+
+
+def test_a_consumer_that_is_closed_while_parked_leaves_the_place(
+    client: Client, topic: str, broker: Broker
+) -> None:
+    consumer = client.subscribe(topic, "s", ConsumerType.Exclusive)
+    wait_asleep(topic)
+    (partition,) = consumer._core.partitions.all
+    wait_until(lambda: partition.link.is_parked, DEADLINE_S, "the notice of its sleep")
+    consumer.close()
+    assert not actors_of(topic)
+    consumer = broker.client().subscribe(topic, "s", ConsumerType.Exclusive)
+    client.create_producer(topic).send(b"0")
+    assert [message.data() for message in receive(consumer, 1)] == [b"0"]
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_ten_thousand_topics_cost_what_those_in_use_do(client: Client, topic: str, broker: Broker) -> None:
-    names = [f"{topic}-{number}" for number in range(10_000)]
+    names = [topic, *(f"{topic}-{number}" for number in range(9_999))]
     used = names[::1000]
     with Admin(broker.address) as admin:
         for name in names:
@@ -168,6 +240,11 @@ def test_ten_thousand_topics_cost_what_those_in_use_do(client: Client, topic: st
         (message,) = receive(consumers[used[5]], 1)
         assert message.data() == b"again"
         assert {name for name in used if actors_of(f"{name} ")} == {used[5]}
+
+
+def _parked_at(controller: Any, topic: str) -> int:
+    count: int = controller._passivation.parked_clients.count(TopicName.parse(topic).full)
+    return count
 
 
 def _retires(handle: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from pulsar_ray import asyncio
 from pulsar_ray.admin.admin import Admin
+from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.client.received.message import Message
@@ -113,11 +114,16 @@ class Broker:
 
     def unacked(self, topic: str, subscription: str) -> list[int]:
         """How many messages each consumer was given and has not acknowledged, in the order they came."""
+        core = self.served(topic, subscription).core
+        return [consumer.unacked for consumer in core.consumers.values()]
+
+    def served(self, topic: str, subscription: str) -> ServedSubscription:
+        """The subscription of a stored topic in its dispatcher."""
         server = self.cluster.dispatcher_of(topic, subscription).server
         assert server is not None
-        return [
-            consumer.unacked for consumer in server.subscriptions.served[subscription].core.consumers.values()
-        ]
+        served = server.subscriptions.served[subscription]
+        assert isinstance(served, ServedSubscription)
+        return served
 
     def stored_blocks(self, topic: str) -> list[tuple[int, int, DecodedBlock]]:
         """(ledger id, first entry id, block) of all that is stored in a partition, read from its files."""

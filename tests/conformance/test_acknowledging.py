@@ -156,9 +156,7 @@ def test_receipts_mean_durable_at_the_broker(broker: Broker, client: Client) -> 
     for value in numbers(0, 3):
         producer.send(value)
     messages = receive(consumer, 3)
-    server = broker.cluster.dispatcher_of(topic, "s").server
-    assert server is not None
-    flusher = server.subscriptions.served["s"]._durability
+    flusher = broker.served(topic, "s")._durability
     assert isinstance(flusher, CursorFlusher)
     consumer.acknowledge(messages[0])
     consumer.acknowledge(messages[1])

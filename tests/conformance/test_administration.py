@@ -117,6 +117,30 @@ def test_policies_of_a_namespace_hold_for_topics_to_come_and_all_partitions(
     }
 
 
+def test_a_partition_that_does_not_exist_has_no_policies(admin: Admin) -> None:
+    admin.topics.create_partitioned_topic("pp", 2)
+    for calls in (
+        admin.topics.policies.list,
+        lambda topic: admin.topics.policies.get(topic, "max_consumers"),
+        lambda topic: admin.topics.policies.set(topic, "max_consumers", 1),
+        lambda topic: admin.topics.policies.remove(topic, "max_consumers"),
+    ):
+        calls("pp-partition-1")
+        with pytest.raises(TopicNotFound, match="pp has 2 partitions"):
+            calls("pp-partition-9")
+    assert admin.topics.policies.get("pp", "max_consumers").value == {"max_consumers": 0}
+
+
+def test_an_error_for_a_missing_topic_names_the_nearest(admin: Admin) -> None:
+    admin.topics.create_topic("orders")
+    for call in (admin.topics.get_partitions, admin.topics.delete, admin.topics.policies.list):
+        with pytest.raises(TopicNotFound, match="did you mean persistent://public/default/orders"):
+            call("oders")
+    admin.topics.create_partitioned_topic("pp", 2)
+    with pytest.raises(TopicNotFound, match="is a partition: give the topic"):
+        admin.topics.delete("pp-partition-1")
+
+
 def test_what_is_created_at_first_use_is_a_policy(admin: Admin, client: Client) -> None:
     admin.namespaces.policies.set("public/default", "auto_topic_creation", allow_auto_topic_creation=False)
     with pytest.raises(TopicNotFound):

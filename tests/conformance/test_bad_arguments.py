@@ -276,3 +276,16 @@ def test_numbers_that_nothing_can_hold_are_refused_and_bools_are_numbers(
     producer.send(b"x", event_timestamp=True, sequence_id=True)
     message = consumer.receive(20_000)
     assert (message.event_timestamp(), producer.last_sequence_id()) == (1, 1)
+
+
+def test_ids_behind_the_highest_sequence_id_that_is_taken_are_stored(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=60_000)
+    refused(producer.send, "sequence_id", b"x", sequence_id=2**63 - 1)
+    refused(producer.send_async, "sequence_id", b"x", None, sequence_id=2**63 - 1)
+    refused(client.create_producer, "initial_sequence_id", topic, initial_sequence_id=2**63 - 2)
+    producer.send_async(b"first", None, sequence_id=2**63 - 2**40)
+    producer.send_async(b"second", None)
+    producer.flush()
+    assert broker.stored(topic) == [b"first", b"second"]
+    producer.close()

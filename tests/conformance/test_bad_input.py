@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.broker.partition import disk_space
+from pulsar_ray.broker.partition.publishing import disk_space
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.errors import (

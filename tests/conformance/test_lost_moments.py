@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from contextlib import suppress
@@ -15,9 +16,16 @@ from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.endpoint.closing_endpoint import ClosingEndpoint
 from pulsar_ray.client.producer.producer import Producer
-from pulsar_ray.errors import AlreadyClosed, ConsumerBusy, NotConnected, ProducerBusy, SessionLost, Timeout
+from pulsar_ray.errors import (
+    AlreadyClosed,
+    ConsumerBusy,
+    NotConnected,
+    ProducerBusy,
+    SessionLost,
+    SubscriptionNotFound,
+    Timeout,
+)
 from pulsar_ray.model.enums import ConsumerType
-from pulsar_ray.session.requests import ConsumerOpened
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.actor_link import ActorLink
 from pulsar_ray.transport.cluster import AttachReply
@@ -53,6 +61,32 @@ class Attaching:
             return attach(*arguments, **named)
 
         monkeypatch.setattr(broker.cluster, "attach", attach_later)
+
+
+class UnansweredOpening:
+    """Loses the first answer to the opening of a consumer that was found later.
+
+    The thread that opens it asks again when it `may_go_on`; the next connection has opened it by then.
+    """
+
+    def __init__(self, dispatcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.lost: list[ActorLink] = []
+        self.may_go_on = threading.Event()
+        request_async, ensure_attached = ActorLink.request_async, ActorLink.ensure_attached
+
+        def lose_first(link: ActorLink, build: Any, *arguments: Any, **named: Any) -> None:
+            request_async(link, build, *arguments, **named)
+            if not self.lost and link.address == dispatcher and build.__name__ == "open_request":
+                self.lost.append(link)
+                lose(link)
+
+        def ask_again_later(link: ActorLink, deadline: float) -> AttachReply:
+            if link in self.lost and threading.current_thread().name == "pulsar-ray-topics":
+                self.may_go_on.wait(20)
+            return ensure_attached(link, deadline)
+
+        monkeypatch.setattr(ActorLink, "request_async", lose_first)
+        monkeypatch.setattr(ActorLink, "ensure_attached", ask_again_later)
 
 
 def test_a_producer_that_closes_while_its_connection_is_away_gives_its_name_back(
@@ -122,33 +156,37 @@ def test_a_consumer_whose_opening_got_no_answer_stays_away_once_it_has_left(
 ) -> None:
     topic = broker.topic(1)
     consumer = client.subscribe(topic, "s", **SOON)
-    lost: list[ActorLink] = []
-    has_closed = threading.Event()
-    request_async, ensure_attached = ActorLink.request_async, ActorLink.ensure_attached
-
-    def lose_first(link: ActorLink, build: Any, *arguments: Any, **named: Any) -> None:
-        request_async(link, build, *arguments, **named)
-        if not lost and link.address == f"{topic}-partition-1 -> s" and build.__name__ == "open_request":
-            lost.append(link)
-            lose(link)
-
-    def ask_again_later(link: ActorLink, deadline: float) -> AttachReply:
-        if link in lost and threading.current_thread().name == "pulsar-ray-topics":
-            has_closed.wait(20)
-        return ensure_attached(link, deadline)
-
-    monkeypatch.setattr(ActorLink, "request_async", lose_first)
-    monkeypatch.setattr(ActorLink, "ensure_attached", ask_again_later)
+    opening = UnansweredOpening(f"{topic}-partition-1 -> s", monkeypatch)
     broker.admin().topics.update_partitioned_topic(topic, 2)
-    wait_until(lambda: lost and consumer.is_connected(), what="it is open by the next connection")
+    wait_until(lambda: opening.lost and consumer.is_connected(), what="it is open by the next connection")
     discovery = consumer._core.partitions.discovery
     assert discovery is not None
     consumer.close()
-    has_closed.set()
+    opening.may_go_on.set()
     discovery.end()
     again = client.subscribe(topic, "s")
     client.create_producer(f"{topic}-partition-1").send(b"x")
     assert values(again, 1) == [b"x"]
+
+
+def test_a_topic_that_is_deleted_and_made_anew_before_its_opening_is_answered_is_followed(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = "persistent://public/default/found-later"
+    consumer = client.subscribe(re.compile("found-.*"), "s", pattern_auto_discovery_period=1)
+    partitions = consumer._core.partitions
+    opening = UnansweredOpening(f"{topic} -> s", monkeypatch)
+    broker.cluster.create_topic(topic, 0)
+    wait_until(lambda: opening.lost and partitions.all, what="it is open by the next connection")
+    client.create_producer(topic).send(b"first")
+    assert values(consumer, 1, acknowledge=True) == [b"first"]
+    broker.cluster.delete_topic(topic)
+    broker.cluster.create_topic(topic, 0)
+    broker.client().create_producer(topic).send(b"second")
+    (link,) = opening.lost
+    wait_until(lambda: isinstance(link.last_error, SubscriptionNotFound), what="it was refused")
+    opening.may_go_on.set()
+    assert values(consumer, 1) == [b"second"]
 
 
 def test_a_consumer_that_closes_while_a_partition_is_found_has_acknowledged_there(
@@ -162,12 +200,11 @@ def test_a_consumer_that_closes_while_a_partition_is_found_has_acknowledged_ther
     is_open, is_closing = threading.Event(), threading.Event()
     open_, stop_threads = PartitionConsumer.open, consumer._stop_threads
 
-    def open_and_look_away(partition: PartitionConsumer, deadline: float) -> ConsumerOpened:
-        opened = open_(partition, deadline)
+    def open_and_look_away(partition: PartitionConsumer, deadline: float) -> None:
+        open_(partition, deadline)
         if partition.route.topic == added:
             is_open.set()
             is_closing.wait(20)
-        return opened
 
     def finder_first() -> None:
         is_closing.set()

@@ -208,8 +208,8 @@ def test_the_broker_refuses_what_is_too_large_also_of_a_client_that_does_not_loo
         encode, entries=1, messages=1, size=len(TOO_LARGE), done=lambda *outcome: outcomes.append(outcome)
     )
     wait_until(lambda: outcomes, what="the broker's answer")
-    ((ledger_id, entry_id, error),) = outcomes
-    assert (ledger_id, entry_id) == (-1, -1)
+    ((ledger_id, entry_id, error, stored_before),) = outcomes
+    assert (ledger_id, entry_id, stored_before) == (-1, -1, 0)
     assert isinstance(error, MessageTooBig)
     assert "max_message_size is 5242880" in error.text
     producer.send(b"after")

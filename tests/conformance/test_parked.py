@@ -14,7 +14,7 @@ import pytest
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.client.endpoint import wake_poll
-from pulsar_ray.errors import ConsumerBusy, PulsarException, TopicNotFound
+from pulsar_ray.errors import ConsumerBusy, NotAllowedError, PulsarException, TopicNotFound
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
@@ -22,7 +22,6 @@ from pulsar_ray.transport.actor_link import ActorLink
 from pulsar_ray.transport.actor_names import parse_dispatcher_name, partition_name
 from tests.conformance.broker import (
     EARLIEST,
-    TRANSPORTS,
     WAIT_MS,
     Broker,
     keyed_numbers,
@@ -31,17 +30,11 @@ from tests.conformance.broker import (
     values,
 )
 from tests.conformance.event_loop import on_a_loop, until
+from tests.conformance.test_failover import Watch, active_of
 from tests.conformance.test_lifecycle import pickled
 
 Quiet = Callable[[Consumer], None]
 ALL_TYPES = (ConsumerType.Exclusive, ConsumerType.Shared, ConsumerType.Failover, ConsumerType.KeyShared)
-
-
-@pytest.fixture(params=TRANSPORTS)
-def transport(request: pytest.FixtureRequest) -> str:
-    """Every carrier, but nobody sleeps before the test says so."""
-    name: str = request.param
-    return name
 
 
 def links_of(*handles: Any) -> list[ActorLink]:
@@ -69,7 +62,7 @@ def park(broker: Broker, topics: str | list[str], *handles: Any) -> None:
             runs_of(broker, topic) for topic in names
         )
 
-    wait_until(sleeps, what="parked links")
+    wait_until(sleeps, 60, "parked links")
 
 
 def runs_of(broker: Broker, topic: str) -> int:
@@ -181,6 +174,21 @@ def test_a_parked_consumer_is_told_of_its_topics_end(
     with pytest.raises(TopicNotFound):
         consumer.receive(WAIT_MS)
     assert not consumer.is_connected()
+
+
+def test_a_parked_consumer_keeps_its_topic_and_a_silent_producer_does_not(
+    broker: Broker, client: Client
+) -> None:
+    admin, consumed, published = broker.admin(), broker.topic(), broker.topic()
+    consumer, producer = client.subscribe(consumed, "s"), client.create_producer(published)
+    park(broker, [consumed, published], consumer, producer)
+    wait_until(lambda: broker.cluster.passivation.count(consumed), what="a client that waits")
+    with pytest.raises(NotAllowedError, match="1 connected"):
+        admin.topics.delete(consumed)
+    admin.topics.delete(published)
+    admin.topics.delete(consumed, force=True)
+    with pytest.raises(TopicNotFound):
+        consumer.receive(WAIT_MS)
 
 
 def test_acknowledging_wakes(broker: Broker, client: Client, assert_quiet: Quiet) -> None:
@@ -356,7 +364,7 @@ def test_messages_go_to_parked_partitions_in_turn(broker: Broker, client: Client
     assert not broker.cluster.addresses, "looking for new partitions wakes none"
     # A partition that has slept for long is not taken for one that does not answer.
     for partition in producer._partitions:
-        partition.queue._closed_at_s -= 3600.0
+        partition.queue._access.closed_at_s -= 3600.0
     for value in numbers(0, 6):
         producer.send(value)
     assert [len(broker.stored(f"{topic}-partition-{index}")) for index in range(3)] == [2, 2, 2]
@@ -378,6 +386,63 @@ def test_closing_while_parked_wakes_nobody(broker: Broker, client: Client) -> No
     consumer = other.subscribe(topic, "s")
     other.create_producer(topic).send(b"x")
     assert values(consumer, 1) == [b"x"]
+
+
+@pytest.mark.parametrize("consumer_type", ALL_TYPES)
+def test_nobody_waits_for_a_consumer_that_was_closed_while_parked(
+    make_broker: Callable[..., Broker], consumer_type: ConsumerType
+) -> None:
+    broker = make_broker(reattach_grace_seconds=300)
+    client, topic = broker.client(), broker.topic()
+    consumer = client.subscribe(topic, "s", consumer_type)
+    park(broker, topic, consumer)
+    consumer.close()
+    client.create_producer(topic).send(b"1")
+    kind = ConsumerType.Exclusive if consumer_type != ConsumerType.Exclusive else ConsumerType.Shared
+    assert values(broker.client().subscribe(topic, "s", kind), 1) == [b"1"]
+
+
+def test_nobody_waits_for_one_that_closes_as_its_dispatcher_wakes(
+    make_broker: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = make_broker(reattach_grace_seconds=300)
+    client, topic = broker.client(), broker.topic()
+    consumer = client.subscribe(topic, "s")
+    park(broker, topic, consumer)
+    # Its process is slow to come.
+    monkeypatch.setattr(ActorLink, "wake", lambda _link: None)
+    other = broker.client()
+    opened: list[Consumer] = []
+    waiting = threading.Thread(target=lambda: opened.append(other.subscribe(topic, "s")), daemon=True)
+    waiting.start()
+    wait_until(lambda: runs_of(broker, topic) == 2, what="the dispatcher")
+    consumer.close()
+    waiting.join(WAIT_MS / 1000)
+    assert opened
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_one_that_stands_by_is_active_when_the_active_one_is_closed_while_both_are_parked(
+    broker: Broker, client: Client, partitions: int
+) -> None:
+    topic = broker.topic(partitions)
+    topics = [f"{topic}-partition-{index}" for index in range(partitions)] or [topic]
+    watches = {name: Watch() for name in "ab"}
+    consumers = {
+        name: broker.client().subscribe(
+            topic, "s", ConsumerType.Failover, consumer_name=name, consumer_event_listener=watch
+        )
+        for name, watch in watches.items()
+    }
+    indexes = range(partitions) if partitions else [-1]
+    wait_until(lambda: active_of(watches, indexes[-1]) == [["a", "b"][partitions // 2]])
+    park(broker, topics, *consumers.values())
+    consumers["a"].close()
+    del watches["a"]
+    wait_until(lambda: all(active_of(watches, index) == ["b"] for index in indexes), what="a new active one")
+    park(broker, topics, consumers["b"])
+    consumers["b"].close()
+    assert not any(runs_of(broker, each) for each in topics), "nobody is left to be elected"
 
 
 def test_closing_wakes_for_what_is_unsent(broker: Broker, client: Client) -> None:
@@ -428,11 +493,11 @@ def test_one_call_waits_for_all_parked_consumers(
     def noted(method: str, *arguments: Any, **named: Any) -> Any:
         if method != "await_wake":
             return call_controller(method, *arguments, **named)
-        waiting.append(arguments[1])
+        waiting.append(list(arguments[2]))
         try:
             return call_controller(method, *arguments, **named)
         finally:
-            waiting.remove(arguments[1])
+            waiting.remove(list(arguments[2]))
 
     monkeypatch.setattr(broker.cluster, "controller", noted)
     park(broker, topics, *consumers)

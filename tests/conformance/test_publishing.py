@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.broker.partition import quick_disk
+from pulsar_ray.broker.partition.publishing import quick_disk
 from pulsar_ray.client.client import Client
 from pulsar_ray.errors import AlreadyClosed, MessageTooBig, ProducerBusy, ProducerQueueIsFull, Result
 from pulsar_ray.model.enums import BatchingType, CompressionType

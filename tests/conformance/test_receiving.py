@@ -124,6 +124,20 @@ def test_receive_async_works_with_a_queue_of_zero(broker: Broker, client: Client
     assert [future.result(FUTURE_S).data() for future in futures] == numbers(0, 3)
 
 
+def test_a_queue_of_zero_gets_one_message_for_each_that_was_asked_for(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    producer = client.create_producer(topic)
+    consumer = client.subscribe(topic, "s", ConsumerType.Shared, receiver_queue_size=0)
+    for value in numbers(0, 10):
+        producer.send(value)
+    first = [consumer.receive(), consumer.receive_async().result(FUTURE_S), consumer.receive()]
+    assert [message.data() for message in first] == numbers(0, 3)
+    futures = [consumer.receive_async() for _ in range(2)]
+    assert [future.result(FUTURE_S).data() for future in futures] == numbers(3, 5)
+    other = broker.client().subscribe(topic, "s", ConsumerType.Shared)
+    assert values(other, 5) == numbers(5, 10)
+
+
 def test_batch_receive_returns_at_its_count(broker: Broker, client: Client) -> None:
     topic = broker.topic()
     producer = client.create_producer(topic)

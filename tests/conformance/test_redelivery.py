@@ -102,6 +102,58 @@ def test_one_nack_in_a_batch_brings_its_whole_entry_but_not_what_was_acked(
     assert_quiet(consumer)
 
 
+def failures(messages: list[Message]) -> list[tuple[bytes, int, int]]:
+    return [(message.data(), message.redelivery_count(), message.failures) for message in messages]
+
+
+def test_each_message_of_a_batch_knows_its_own_failures_also_after_restarts(
+    broker: Broker, client: Client
+) -> None:
+    topic = broker.topic()
+    consumer = client.subscribe(topic, "s", ConsumerType.Shared, negative_ack_redelivery_delay_ms=20)
+    send_batch(client, topic, numbers(0, 3))
+    consumer.negative_acknowledge(receive(consumer, 3)[1])
+    messages = receive(consumer, 3)
+    assert failures(messages) == [(b"000000", 1, 0), (b"000001", 1, 1), (b"000002", 1, 0)]
+    consumer.negative_acknowledge(messages[1].message_id())
+    messages = receive(consumer, 3)
+    assert [message.failures for message in messages] == [0, 2, 0]
+    consumer.negative_acknowledge(messages[2])
+    expected = [(b"000000", 3, 0), (b"000001", 3, 2), (b"000002", 3, 1)]
+    assert failures(receive(consumer, 3)) == expected
+    consumer.close()
+    broker.restart(kill=True)
+    again = broker.client().subscribe(topic, "s", ConsumerType.Shared)
+    batch = again.batch_receive()
+    assert failures(list(batch)) == expected
+
+
+class Recorded:
+    """A backoff that writes down what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def next(self, redelivery_count: int) -> int:
+        self.asked.append(redelivery_count)
+        return 10
+
+
+def test_a_backoff_goes_by_the_failures_of_the_message_and_not_of_its_batch(
+    broker: Broker, client: Client
+) -> None:
+    topic, backoff = broker.topic(), Recorded()
+    consumer = client.subscribe(topic, "s", ConsumerType.Shared, negative_ack_redelivery_backoff=backoff)
+    send_batch(client, topic, numbers(0, 3))
+    consumer.negative_acknowledge(receive(consumer, 3)[1])
+    consumer.negative_acknowledge(receive(consumer, 3)[1])
+    consumer.negative_acknowledge(receive(consumer, 3)[0])
+    table = consumer.receive_arrow()
+    consumer.negative_acknowledge_arrow(table.slice(1, 1))
+    receive(consumer, 3)
+    assert backoff.asked == [0, 1, 0, 2]
+
+
 def test_redelivery_counts_rise_and_survive_restarts(broker: Broker, client: Client) -> None:
     topic = broker.topic()
     consumer = client.subscribe(topic, "s", ConsumerType.Shared, negative_ack_redelivery_delay_ms=20)
@@ -117,17 +169,6 @@ def test_redelivery_counts_rise_and_survive_restarts(broker: Broker, client: Cli
     again = broker.client().subscribe(topic, "s", ConsumerType.Shared)
     (message,) = receive(again, 1)
     assert message.redelivery_count() == 4
-
-
-class Recorded:
-    """A backoff that writes down what it was asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[int] = []
-
-    def next(self, redelivery_count: int) -> int:
-        self.asked.append(redelivery_count)
-        return 10
 
 
 def test_the_backoff_is_asked_with_the_messages_own_count(broker: Broker, client: Client) -> None:
@@ -192,6 +233,26 @@ def test_what_a_closed_consumer_held_goes_to_the_others_uncounted(broker: Broker
     staying = broker.client().subscribe(topic, "s", ConsumerType.Shared)
     leaving.close()
     assert counts(receive(staying, 5)) == [(v, 0) for v in numbers(0, 6) if v != b"000001"]
+
+
+@pytest.mark.parametrize("consumer_type", [ConsumerType.Exclusive, ConsumerType.Failover])
+def test_what_failed_at_an_ordered_consumer_that_closes_comes_in_order_and_counted(
+    broker: Broker, client: Client, assert_quiet: Quiet, consumer_type: ConsumerType
+) -> None:
+    topic = broker.topic()
+    leaving = client.subscribe(topic, "s", consumer_type)
+    producer = client.create_producer(topic)
+    for value in numbers(0, 6):
+        producer.send(value)
+    held = receive(leaving, 5)
+    leaving.acknowledge(held[0])
+    leaving.negative_acknowledge(held[4])
+    leaving.negative_acknowledge(held[2])
+    leaving.acknowledge(held[3])
+    leaving.close()
+    staying = client.subscribe(topic, "s", consumer_type)
+    assert counts(receive(staying, 4)) == [(b"000001", 0), (b"000002", 1), (b"000004", 1), (b"000005", 0)]
+    assert_quiet(staying)
 
 
 def test_what_a_vanished_client_held_goes_to_the_others_in_the_end(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.consumer import Consumer
-from pulsar_ray.errors import ConsumerBusy, NotAllowedError, ProducerBusy, TopicNotFound
-from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.errors import ConsumerBusy, NotAllowedError, ProducerBusy, ProducerFenced, TopicNotFound
+from pulsar_ray.managed_ledger.store.wake_times import read_wake_times
+from pulsar_ray.model.enums import ConsumerType, ProducerAccessMode
 from pulsar_ray.testing.waiting import wait_until
 from tests.conformance.broker import EARLIEST, WAIT_MS, Broker, numbers, receive, values
 
@@ -133,6 +135,17 @@ def test_messages_without_a_subscription_outlast_the_sleep(broker: Broker, clien
     assert values(client.subscribe(topic, "s", initial_position=EARLIEST), 1) == [b"kept"]
 
 
+@pytest.mark.parametrize("kill", [True, False])
+def test_a_partition_that_dies_with_its_broker_is_looked_at(
+    broker: Broker, client: Client, tmp_path: Path, kill: bool
+) -> None:
+    topic = broker.topic()
+    client.create_producer(topic).send(b"nobody has subscribed to it")
+    broker.restart(kill=kill)
+    ((_, due_ms),) = read_wake_times(tmp_path / "0" / "p").items()
+    assert (due_ms == 0) == kill
+
+
 def test_looking_and_counting_keep_nobody_awake(make_broker: Make) -> None:
     broker = make_broker(max_consumers_per_topic=5)
     if broker.transport == "sleepy":
@@ -190,6 +203,21 @@ def test_who_holds_a_place_that_others_could_take_keeps_the_topic_awake(
         broker.client().create_producer(topic)
     broker.cluster.override(topic)
     assert broker.cluster.put_to_sleep(topic, with_clients=True)
+
+
+def test_who_shares_a_topic_that_was_taken_before_keeps_out_who_would_take_it(
+    broker: Broker, client: Client
+) -> None:
+    topic = broker.topic()
+    client.create_producer(topic, access_mode=ProducerAccessMode.Exclusive).close()
+    shared = client.create_producer(topic)
+    shared.send(b"1")
+    assert not broker.cluster.put_to_sleep(topic, with_clients=True)
+    with pytest.raises(ProducerFenced):
+        broker.client().create_producer(topic, access_mode=ProducerAccessMode.Exclusive)
+    shared.close()
+    assert broker.cluster.put_to_sleep(topic, with_clients=True)
+    broker.client().create_producer(topic, access_mode=ProducerAccessMode.Exclusive).send(b"2")
 
 
 def test_a_limited_consumer_keeps_its_subscription_awake(broker: Broker, client: Client) -> None:

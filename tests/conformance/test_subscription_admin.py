@@ -55,6 +55,8 @@ def test_a_subscription_is_created_where_it_is_told(
         assert values(consumer, 6 - first) == numbers(first, 6)
         assert_quiet(consumer)
     assert topics.stats(topic)["subscriptions"]["some"]["subscriptionProperties"] == {"team": "a"}
+    topics.update_subscription_properties(topic, "some", {"owner": "b"})
+    assert topics.stats(topic)["subscriptions"]["some"]["subscriptionProperties"] == {"owner": "b"}
     with pytest.raises(NotAllowedError, match="'all' already exists"):
         topics.create_subscription(topic, "all", "latest")
 

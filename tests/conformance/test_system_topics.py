@@ -128,6 +128,7 @@ def test_the_broker_appends_to_its_own_topics_alone(client: Client, broker: Brok
 
 def test_limits_of_the_broker_do_not_hold_for_its_own_topics(make_broker: MakeBroker) -> None:
     broker = make_broker(
+        max_message_size=64,
         subscription_types_enabled="Shared",
         dispatch_throttling_rate_per_subscription_in_byte=1,
         max_unacked_messages_per_consumer=1,

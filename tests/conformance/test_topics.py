@@ -15,6 +15,7 @@ from pulsar_ray.errors import (
     CumulativeAcknowledgementNotAllowedError,
     InvalidConfiguration,
     InvalidTopicName,
+    NotAllowedError,
     OperationNotSupported,
     TopicNotFound,
 )
@@ -199,6 +200,24 @@ def test_a_pattern_that_matches_nothing_yet_waits(broker: Broker, client: Client
     for across in ("public/.*/aa", "default/aa"):
         with pytest.raises(InvalidTopicName):
             pattern(client, across)
+
+
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+def test_a_topic_in_use_is_deleted_by_force_alone(broker: Broker, client: Client, domain: str) -> None:
+    admin, topics = broker.admin(), [f"{domain}://public/default/used", f"{domain}://public/default/parts"]
+    admin.topics.create_topic(topics[0])
+    admin.topics.create_partitioned_topic(topics[1], 2)
+    for topic in topics:
+        for use in (client.create_producer, lambda topic: client.subscribe(topic, "s")):
+            handle = use(topic)
+            with pytest.raises(NotAllowedError, match="connected producers/consumers: close them, or force"):
+                admin.topics.delete(topic)
+            handle.close()
+        admin.topics.delete(topic)
+        admin.topics.create_topic(topic)
+        client.create_producer(topic)
+        admin.topics.delete(topic, force=True)
+    assert admin.topics.list() == []
 
 
 def test_a_topic_that_is_deleted_is_dropped_and_comes_back_when_it_does(

@@ -12,17 +12,30 @@ EXAMPLES = ROOT / "examples"
 LAST_LINE = {
     "quickstart": "received b'hello' with key greetings and {'language': 'en'}",
     "work_queue": "60 jobs done, 9 of them at the second attempt",
+    "retry_and_dead_letters": "2 were sent back; all 30 payments are paid",
+    "delayed_jobs": "3 reminders came, none of them early",
     "events_between_actors": "600 readings sent, all seen; the monitor died once, and saw ... of them twice",
     "arrow_pipeline": "DDD ...",
     "keyed_consumers": "40 customers' orders were handled in order",
     "failover_consumers": "400 bookings, in order for each account; bob took over",
+    "leader_election": "a leader that was evicted gets ProducerFenced",
+    "exactly_once_ingestion": "1000 lines counted once each, after 4 crashes",
+    "ray_data": "3 sums of 3000 sales, stored once",
     "asyncio_pipeline": "200 requests answered by 8 workers; the sum of all squares is 2646700",
 }
+# Each starts a part of Ray that this package's users may have, and takes its time.
+LONG_LAST_LINE = {
+    "serve_by_backlog": "600 documents measured; 1 replica grew to ..., and shrank to 1 again",
+    "tune_events": "4 trials logged 10 steps each, in order; the best rate is 0.5",
+}
+NEEDS = {"serve_by_backlog": "fastapi", "tune_events": "tensorboardX"}
 IN_TESTS_SPARK = {"spark_report"}
 
 
 def test_every_example_is_tested() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == LAST_LINE.keys() | IN_TESTS_SPARK
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == (
+        LAST_LINE.keys() | LONG_LAST_LINE.keys() | IN_TESTS_SPARK
+    )
 
 
 def test_every_example_says_how_to_run_it() -> None:
@@ -35,3 +48,12 @@ def test_every_example_says_how_to_run_it() -> None:
 def test_it_runs_on_its_own(name: str, environment: dict[str, str], tmp_path: Path) -> None:
     lines = run_example(name, environment, tmp_path)
     assert is_printed(["...", LAST_LINE[name]], lines), lines
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", sorted(LONG_LAST_LINE))
+def test_it_runs_with_another_part_of_ray(name: str, environment: dict[str, str], tmp_path: Path) -> None:
+    pytest.importorskip(NEEDS[name])
+    lines = run_example(name, environment, tmp_path)
+    assert is_printed(["...", LONG_LAST_LINE[name]], lines), lines

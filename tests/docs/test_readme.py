@@ -19,12 +19,19 @@ from tests.docs.settings_table import reserved_names, settings_rows
 
 README = ROOT / "README.md"
 POLICIES_PAGE = ROOT / "docs" / "policies.md"
-TOURS = (README, ROOT / "docs" / "tour.md", POLICIES_PAGE)
+# Without, the tour leaves out its block about it.
+HAS_SPARK = find_spec("pyspark") is not None
+SPARK_PAGE = ROOT / "docs" / "spark.md"
+TOURS = (README, ROOT / "docs" / "tour.md", ROOT / "docs" / "ray-data.md", POLICIES_PAGE)
+# Three starts of Spark, and nothing without Spark.
+LONG_TOUR = pytest.param(
+    SPARK_PAGE,
+    marks=[pytest.mark.long, pytest.mark.skipif(not HAS_SPARK, reason="needs Spark")],
+    id="spark.md",
+)
 SETTINGS = ROOT / "docs" / "settings.md"
 RUN = ("python", "console")
 TIMEOUT_S = 300
-# Without, the tour leaves out its block about it.
-HAS_SPARK = find_spec("pyspark") is not None
 
 
 def sessions(blocks: list[Block]) -> list[list[int]]:
@@ -38,7 +45,7 @@ def sessions(blocks: list[Block]) -> list[list[int]]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("tour", TOURS, ids=attrgetter("name"))
+@pytest.mark.parametrize("tour", [*TOURS, LONG_TOUR], ids=attrgetter("name"))
 def test_the_tour_does_what_it_says(tour: Path, tmp_path: Path) -> None:
     with new_environment(tmp_path) as environment:
         for numbers in sessions(blocks_of(tour)):
@@ -57,7 +64,7 @@ def test_the_tour_does_what_it_says(tour: Path, tmp_path: Path) -> None:
             assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("tour", TOURS, ids=attrgetter("name"))
+@pytest.mark.parametrize("tour", [*TOURS, SPARK_PAGE], ids=attrgetter("name"))
 def test_the_tour_can_be_typed_into_python(tour: Path) -> None:
     """An interactive Python wants an empty line after a loop."""
     for block in blocks_of(tour):

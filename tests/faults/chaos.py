@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Sequence
 
-import psutil
 import ray
 
 from tests.faults.processes import ClientProcess
@@ -21,6 +20,7 @@ LONGEST_CLIENT_FREEZE_S = 5.0
 SHORTEST_PAUSE_S = 0.6
 LONGEST_PAUSE_S = 2.4
 PID_DEADLINE_S = 2.0
+KINDS = {"kill", "freeze"}
 
 
 class Chaos:
@@ -40,10 +40,13 @@ class Chaos:
         self.strikes: dict[str, int] = {}
 
     def run(self, duration_s: float) -> None:
-        """Strike now and then for so long; at the end nothing is frozen any more."""
+        """Strike now and then for so long, and until something was killed and something frozen.
+
+        At the end nothing is frozen any more.
+        """
         end = time.monotonic() + duration_s
         try:
-            while time.monotonic() < end:
+            while time.monotonic() < end or self.strikes.keys() != KINDS:
                 for client in self._clients:
                     client.check()
                 self._strike()
@@ -68,14 +71,14 @@ class Chaos:
             pid = self._broker.pid(name, PID_DEADLINE_S)
         except (ray.exceptions.RayError, ValueError):
             return  # it is restarting already
-        if not psutil.pid_exists(pid):
-            return
+        duration_s = 0.0 if kills else self._rng.uniform(0.5, LONGEST_ACTOR_FREEZE_S)
+        try:
+            os.kill(pid, signal.SIGKILL if kills else signal.SIGSTOP)
+        except ProcessLookupError:
+            return  # it has just ended
         if kills:
-            os.kill(pid, signal.SIGKILL)
             self._note("kill", name)
         else:
-            duration_s = self._rng.uniform(0.5, LONGEST_ACTOR_FREEZE_S)
-            os.kill(pid, signal.SIGSTOP)
             self._thaws.append((time.monotonic() + duration_s, name, pid))
             self._note("freeze", name, f"{duration_s:.1f} s")
 

@@ -39,6 +39,14 @@ def read_journal(path: Path) -> Iterator[Record]:
     yield from records
 
 
+def iterate_journal(path: Path) -> Iterator[Record]:
+    """The whole records of a journal that does not grow any more, one in memory at a time."""
+    with open(path, "rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield _record(line)
+
+
 def read_on(path: Path, start: int) -> tuple[list[Record], int]:
     """The whole records from this byte on, and where the next one will begin."""
     if not path.exists():
@@ -48,10 +56,14 @@ def read_on(path: Path, start: int) -> tuple[list[Record], int]:
         lines = file.read().split(b"\n")
     records = []
     for line in lines[:-1]:
-        at_ns, kind, *values = json.loads(line)
-        records.append(Record(at_ns, kind, values))
+        records.append(_record(line))
         start += len(line) + 1
     return records, start
+
+
+def _record(line: bytes) -> Record:
+    at_ns, kind, *values = json.loads(line)
+    return Record(at_ns, kind, values)
 
 
 def id_of(message_id: MessageId) -> Id:

@@ -18,6 +18,7 @@ from pulsar_ray.errors import Timeout
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.actor_names import CONTROLLER
 from pulsar_ray.transport.this_ray import running_names
+from tests.ending_processes import is_gone
 from tests.faults import kill_points
 from tests.faults.chaos import Chaos
 from tests.faults.journal import Id, id_of
@@ -83,7 +84,7 @@ def test_an_actor_dies_as_it_leaves(
     broker.run_in(name, place)
     consumer.close()
     producer.close()
-    wait_until(lambda: not process.is_running(), DEADLINE_S, "the death of the actor")
+    wait_until(lambda: is_gone(process), DEADLINE_S, "the death of the actor")
     use_again(client, topic)
 
 
@@ -97,7 +98,7 @@ def test_the_controller_dies_as_actors_leave(
     process = psutil.Process(former)
     leave_nothing_open(client, topic)
     broker.run_in(CONTROLLER, place)
-    wait_until(lambda: not process.is_running(), DEADLINE_S, "the death of the controller")
+    wait_until(lambda: is_gone(process), DEADLINE_S, "the death of the controller")
     use_again(client, topic)
 
 

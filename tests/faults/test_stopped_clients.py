@@ -60,10 +60,9 @@ def hold(broker: Broker) -> Iterator[Hold]:
 
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover])
 def test_a_stopped_holder_yields_to_who_wants_its_place(
-    broker: Broker, hold: Hold, kind: ConsumerType
+    broker: Broker, topic: str, hold: Hold, kind: ConsumerType
 ) -> None:
     client = broker.client(operation_timeout_seconds=int(DEADLINE_S))
-    topic = f"stopped-{kind.name}"
     plain = client.create_producer(topic)
     for number in range(5):
         plain.send(b"%d" % number)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,11 @@ import pytest
 import ray
 from pyspark.sql import SparkSession
 
+from pulsar_ray import Client
+from pulsar_ray.launch.start import stop_broker
 from pulsar_ray_spark import session
+
+_topics = itertools.count(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,3 +42,18 @@ def spark() -> Iterator[SparkSession]:
     yield session.start("tests", executor_memory="1g", conf=conf)
     session.stop()
     ray.shutdown()
+
+
+@pytest.fixture(scope="package")
+def client(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A client of a broker on the Ray of the session."""
+    with Client(data_dir=str(tmp_path_factory.mktemp("broker"))) as client:
+        client.get_topic_partitions("warm-up")
+        yield client
+    stop_broker()
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic that no test has used before, this one's first try included."""
+    return f"spark-{next(_topics)}"

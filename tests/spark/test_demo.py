@@ -14,7 +14,7 @@ from rich.console import Console
 
 from pulsar_ray.cli.main import main
 from pulsar_ray_spark.demo import Demo
-from pulsar_ray_spark.demo.report import differences, table
+from pulsar_ray_spark.demo.report import count_differences, differences, table
 from pulsar_ray_spark.demo.text import (
     Tally,
     TextFile,
@@ -24,6 +24,7 @@ from pulsar_ray_spark.demo.text import (
     tally_of,
 )
 from tests.docs.new_user import QUICK_JVMS
+from tests.ending_processes import command_lines
 
 TIMEOUT_S = 400.0
 
@@ -98,6 +99,16 @@ def test_differences_name_module_side_and_kind() -> None:
     ]
 
 
+def test_counts_that_were_written_back_are_compared() -> None:
+    files = {"a": Tally(2), "b": Tally(1), "empty": Tally(0)}
+    assert count_differences(files, {"a": 2, "b": 1}) == []
+    assert count_differences(files, {"a": 3, "c": 1}) == [
+        "a: 2 lines in the file, 3 written back",
+        "b: 1 lines in the file, 0 written back",
+        "c: 0 lines in the file, 1 written back",
+    ]
+
+
 @pytest.mark.parametrize("side", ["consumers", "Spark"])
 def test_any_difference_ends_the_command_with_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: str
@@ -107,13 +118,13 @@ def test_any_difference_ends_the_command_with_an_error(
     def conclude(demo: Demo) -> None:
         files, wrong = {"f": Tally(1, 5, 5)}, {"f": Tally(1, 6, 6)}
         sides = (wrong, files) if side == "consumers" else (files, wrong)
-        demo._conclude(files, *sides)
+        demo._conclude(files, *sides, {"f": 1})
 
     monkeypatch.setattr(Demo, "run", conclude)
     result = CliRunner().invoke(main, ["demo", "--input", str(tmp_path / "f")])
     assert result.exit_code == 1
-    assert "1 differences between the files and what arrived" in result.stderr
-    assert f"f: {side} got" in result.stdout
+    assert "1 differences between the files and what arrived" in result.output
+    assert f"f: {side} got" in result.output
 
 
 def test_the_table_shows_the_largest_modules_and_the_sums() -> None:
@@ -153,10 +164,7 @@ def test_the_demo_on_some_files_ends_everything_it_started(tmp_path: Path) -> No
     assert done.returncode == 0, done
     assert "arrived once and unchanged" in done.stdout
     assert "killed     partition" in done.stdout
+    assert "counts back to a topic" in done.stdout
     assert "dashboard  http" in done.stdout
-    left = [
-        p.info["pid"]
-        for p in psutil.process_iter(["pid", "cmdline"])
-        if str(data_dir) in str(p.info["cmdline"])
-    ]
-    assert left == []
+    left = command_lines(psutil.process_iter())
+    assert [line for line in left.values() if str(data_dir) in line] == []

@@ -1,23 +1,29 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import ray
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.types import StructType
 
-from pulsar_ray.errors import CorruptData, InvalidConfiguration, WrongNode
+from pulsar_ray.data.lost_ranges import LostRange
+from pulsar_ray.data.plan import AtMessages, ReadRange
+from pulsar_ray.data.readers import READERS
+from pulsar_ray.errors import CorruptData, DataLost, InvalidConfiguration, WrongNode
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.position import EARLIEST, LATEST, Position
 from pulsar_ray_spark import MESSAGE_SCHEMA, AtSubscription, AtTime, read, release, releasing
-from pulsar_ray_spark.plan import AtMessages, ReadRange
-from pulsar_ray_spark.readers import READERS
-from tests.spark.messages import PUBLISHED_MS, batch, single
-from tests.spark.stored_topic import StoredTopics, write_segment
+from pulsar_ray_spark.errors import SparkStopped
+from tests.spark.stored_topic import StoredTopics
+from tests.stored_messages import PUBLISHED_MS, batch, single
+from tests.stored_segments import write_segment
 
 TOPIC = "persistent://public/default/orders"
 
@@ -199,11 +205,67 @@ def test_bounds_reach_the_planner_and_cut(spark: SparkSession, topics: StoredTop
     ]
 
 
+def test_columns_are_those_asked_for_in_that_order(
+    spark: SparkSession, topics: StoredTopics, tmp_path: Path
+) -> None:
+    segments = [
+        write_segment(tmp_path / f"{name}.seg", [[batch([b"a", b"b"], keys=["k", None]), single(b"c")]])
+        for name in (TOPIC.rsplit("/", 1)[1], "other")
+    ]
+    topics.add(TOPIC, segments[0])
+    topics.add("other", segments[1])
+    both = [TOPIC, "other"]
+    with releasing(read(spark, both, planner=topics, columns=["value", "key"])) as frame:
+        assert frame.columns == ["value", "key"]
+        rows = [(bytes(row.value), row.key) for row in frame.collect()]
+        assert rows == [(b"a", "k"), (b"b", None), (b"c", None)] * 2
+    with releasing(read(spark, both, planner=topics, columns=["topic", "redelivery_count"])) as frame:
+        assert frame.schema == StructType([MESSAGE_SCHEMA[name] for name in frame.columns])
+        assert [tuple(row) for row in frame.collect()] == [(TOPIC, 0)] * 3 + [("other", 0)] * 3
+    with releasing(read(spark, "other", planner=topics, columns=["redelivery_count"])) as frame:
+        assert frame.count() == 3
+
+
+def test_a_pattern_reads_the_topics_that_match_it(
+    spark: SparkSession, topics: StoredTopics, tmp_path: Path
+) -> None:
+    for name in ("orders-a", "orders-b", "clicks"):
+        topics.add(name, write_segment(tmp_path / f"{name}.seg", [[single(name.encode())]]))
+    with releasing(read(spark, re.compile("orders-.*"), planner=topics)) as frame:
+        assert values_of(frame) == [b"orders-a", b"orders-b"]
+    with releasing(read(spark, re.compile("nothing"), planner=topics)) as frame:
+        assert values_of(frame) == []
+
+
 def test_a_bad_call_is_refused_before_anything_is_planned(spark: SparkSession, topics: StoredTopics) -> None:
     with pytest.raises(InvalidConfiguration, match="is no bound"):
         read(spark, TOPIC, planner=topics, start=5)  # type: ignore[arg-type]
     with pytest.raises(InvalidConfiguration, match="no topic to read"):
         read(spark, [], planner=topics)
+    with pytest.raises(InvalidConfiguration, match="'payload' is no column of a topic; there are key, value"):
+        read(spark, TOPIC, planner=topics, columns=["payload"])
+    for columns in ([], ["key", "key"]):
+        with pytest.raises(InvalidConfiguration, match="must name at least one column, each once"):
+            read(spark, TOPIC, planner=topics, columns=columns)
+    assert topics.asked == []
+
+
+def test_what_is_lost_is_an_error_unless_what_is_left_will_do(
+    spark: SparkSession, topics: StoredTopics, tmp_path: Path
+) -> None:
+    topics.add(TOPIC, write_segment(tmp_path / "5-0.seg", [[single(b"left")]]))
+    topics.lost.append(LostRange(TOPIC, Position(4, 1), Position(4, 9)))
+    with pytest.raises(DataLost, match=f"{TOPIC} from 4:1 to 4:9"):
+        read(spark, TOPIC, planner=topics)
+    assert topics.leases == 0
+    with releasing(read(spark, TOPIC, planner=topics, fail_on_data_loss=False)) as frame:
+        assert values_of(frame) == [b"left"]
+
+
+def test_a_session_that_was_stopped_is_named(topics: StoredTopics) -> None:
+    stopped = cast(SparkSession, SimpleNamespace(sparkContext=object()))
+    with pytest.raises(SparkStopped, match="start another"):
+        read(stopped, TOPIC, planner=topics)
     assert topics.asked == []
 
 
@@ -236,7 +298,7 @@ def test_a_reader_that_is_killed_is_replaced(
     topics.add(TOPIC, write_segment(tmp_path / "5-0.seg", [[single(b"a")]]))
     with releasing(read(spark, TOPIC, planner=topics)) as frame:
         assert values_of(frame) == [b"a"]
-    killed = [reader for readers in READERS._idle.values() for reader in readers]
+    killed = READERS._idle.handles()
     assert killed
     for reader in killed:
         ray.kill(reader)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray_spark import session
 from pulsar_ray_spark.errors import SparkAlreadyRunning
+from tests.ending_processes import command_lines
 
 
 def test_python_workers_run_on_this_interpreter(spark: SparkSession) -> None:
@@ -53,8 +55,8 @@ def test_the_environment_is_as_it_was(spark: SparkSession) -> None:
 
 def test_running_jvms_have_left_nothing_on_the_disk(spark: SparkSession) -> None:
     loaded = []
-    for process in psutil.Process().children(recursive=True):
-        if process.name() == "java":
+    for process, command in command_lines(psutil.Process().children(recursive=True)).items():
+        if Path(command.partition(" ")[0]).name == "java":
             loaded += [
                 line.split(maxsplit=5)[5]
                 for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines()
@@ -65,9 +67,26 @@ def test_running_jvms_have_left_nothing_on_the_disk(spark: SparkSession) -> None
     assert not any(path.exists() for path in directories)
 
 
-def test_one_session_at_a_time(spark: SparkSession) -> None:
-    with pytest.raises(SparkAlreadyRunning, match="stop it first"):
-        session.start("another")
+def test_a_second_start_gives_the_session_that_runs(spark: SparkSession) -> None:
+    assert session.start() is spark
+    assert session.start("another name", executor_memory="1g") is spark
+    assert session.start(spark=spark) is spark
+
+
+def test_a_second_start_with_other_settings_names_them(spark: SparkSession) -> None:
+    with pytest.raises(SparkAlreadyRunning, match=r"executor_cores is 1, not 2.*stop it first"):
+        session.start(executor_cores=2)
+    with pytest.raises(InvalidConfiguration, match="keeps its settings"):
+        session.start(spark=spark, executor_cores=2)
+
+
+def test_it_starts_while_an_event_loop_runs(spark: SparkSession) -> None:
+    """As a notebook's cell does."""
+
+    async def cell() -> int:
+        return session.start().range(7).count()
+
+    assert asyncio.run(cell()) == 7
 
 
 def test_a_misspelt_setting_is_refused() -> None:

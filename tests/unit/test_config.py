@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -97,19 +96,16 @@ def test_the_environment_may_name_the_file(tmp_path: Path) -> None:
     assert settings.acknowledgment_at_batch_index_level_enabled
 
 
-def test_deduplication_cannot_be_turned_on_before_it_is_there(tmp_path: Path) -> None:
+def test_deduplication_is_turned_on_by_its_setting_of_pulsar(tmp_path: Path) -> None:
     file = tmp_path / "broker.yaml"
-    file.write_text("brokerDeduplicationEnabled: true\n")
-    turned_on: list[Callable[[], Settings]] = [
-        lambda: load(broker_deduplication_enabled=True),
-        lambda: load(env={"PULSAR_RAY_BROKER_DEDUPLICATION_ENABLED": "true"}),
-        lambda: load(file),
-        lambda: load().replace(broker_deduplication_enabled=True),
-    ]
-    for turn_on in turned_on:
-        with pytest.raises(InvalidConfiguration, match=r"deduplication .* not there yet"):
-            turn_on()
-    assert not load(broker_deduplication_enabled=False).broker_deduplication_enabled
+    file.write_text(
+        "brokerDeduplicationEnabled: true\nbrokerDeduplicationProducerInactivityTimeoutMinutes: 5\n"
+        "brokerDeduplicationMaxNumberOfProducers: 7\n"
+    )
+    settings = load(file)
+    assert settings.broker_deduplication_enabled
+    assert settings.broker_deduplication_producer_inactivity_timeout_minutes == 5
+    assert settings.broker_deduplication_max_number_of_producers == 7
 
 
 def test_a_block_holds_no_more_rows_than_the_format_allows() -> None:

@@ -16,7 +16,7 @@ from pulsar_ray.broker.catalog.effective_policies import logs_of
 from pulsar_ray.broker.catalog.tenants import BUILT_IN_NAMESPACES, BUILT_IN_TENANTS
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, TopicNotFound
+from pulsar_ray.errors import InvalidConfiguration, NotAllowedError
 from pulsar_ray.model.policies import (
     NAMESPACE,
     TOPIC,
@@ -25,6 +25,7 @@ from pulsar_ray.model.policies import (
     PolicyValue,
     check_together,
     checked_value,
+    consistent_levels,
     find_policy,
 )
 from pulsar_ray.model.system_topics import (
@@ -247,7 +248,7 @@ class Administration:
             after = change(before)
             if after == before:
                 return None
-            self._check_together(level, subject, after)
+            self._check_together(level, subject, name, before, after)
             action = Action.UPDATE if before else Action.INSERT
             return ChangeEvent(kind, action, subject, version, after)
 
@@ -292,20 +293,31 @@ class Administration:
         namespace = subject if level == NAMESPACE else TopicName.parse(subject).namespace_name
         self._tenants.check_namespace(namespace)
         if level == TOPIC and not self._topics.is_known(TopicName.parse(subject)):
-            raise TopicNotFound(
-                f"the topic {subject} does not exist; create it with `pulsar-ray topics create`"
-            )
+            raise self._topics.not_found(TopicName.parse(subject))
 
-    def _check_together(self, level: str, subject: str, after: Overrides) -> None:
+    def _check_together(
+        self, level: str, subject: str, name: str, before: Overrides, after: Overrides
+    ) -> None:
+        """Raise InvalidConfiguration for a change of the policy `name` that contradicts others.
+
+        Policies that changed settings of the broker contradict already are in nobody's way.
+        """
+        settings, changed = self._settings, {name: after[name]} if name in after else {}
+
+        def changed_in(own: Overrides) -> Overrides:
+            return {each: value for each, value in own.items() if each != name} | changed
+
         if level == TOPIC:
             namespace = TopicName.parse(subject).namespace_name
-            check_together(self._settings, self._table.overrides(namespace), after)
+            above, own = consistent_levels(settings, self._table.overrides(namespace), before)
+            check_together(settings, above, changed_in(own))
             return
-        check_together(self._settings, after)
+        check_together(settings, changed_in(*consistent_levels(settings, before)))
         for topic in self._table.topics(subject):
-            own = self._table.overrides(topic)
-            if own:
+            of_topic = self._table.overrides(topic)
+            if of_topic:
+                above, own = consistent_levels(settings, before, of_topic)
                 try:
-                    check_together(self._settings, after, own)
+                    check_together(settings, changed_in(above), own)
                 except InvalidConfiguration as error:
                     raise InvalidConfiguration(f"{error.text} (policies of {topic})") from None

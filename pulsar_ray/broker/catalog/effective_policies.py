@@ -7,7 +7,15 @@ from functools import lru_cache
 
 from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.config import SUBSCRIPTION_TYPES, Settings
-from pulsar_ray.model.policies import AppliedPolicy, Overrides, PolicyUpdate, applied, sound_overrides
+from pulsar_ray.format.block import MAX_BLOCK_SIZE, MAX_MESSAGE_SIZE
+from pulsar_ray.model.policies import (
+    AppliedPolicy,
+    Overrides,
+    PolicyUpdate,
+    applied,
+    sound_levels,
+    sound_overrides,
+)
 from pulsar_ray.model.system_topics import (
     change_log_partition,
     is_heartbeat,
@@ -22,6 +30,8 @@ logger = logging.getLogger(__name__)
 _SYSTEM_TOPIC: dict[str, SettingValue] = {
     "default_retention_time_in_minutes": -1,
     "default_retention_size_in_mb": -1,
+    "max_message_size": MAX_MESSAGE_SIZE,
+    "netty_max_frame_size_bytes": MAX_BLOCK_SIZE,
     "max_producers_per_topic": 0,
     "max_consumers_per_topic": 0,
     "max_subscriptions_per_topic": 0,
@@ -78,10 +88,16 @@ class EffectivePolicies:
     def applied(self, subject: str, name: str = "") -> list[AppliedPolicy]:
         """Return the effective policies with their sources, all or one.
 
+        A policy that the broker's settings contradict does not hold, and is none of them. Those of a system
+        topic are the broker's own.
+
         Raises InvalidConfiguration for a name that there is not.
         """
-        levels = self._levels(subject)
-        return applied(self._settings, *levels, name=name)
+        if "://" in subject and is_system_topic(TopicName.parse(subject)):
+            overridden = self.update_for(subject).overrides
+            return applied(self._replaced(self._settings, tuple(overridden.items())), {}, {}, name=name)
+        sound, _ = sound_levels(self._settings, *self._levels(subject))
+        return applied(self._settings, *sound, name=name)
 
     def _overridden(self, subject: str) -> dict[str, SettingValue]:
         levels = self._levels(subject)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-SIGNAL_MS = 60_000
+SIGNAL_MS = 30_000
 """Time in which parked clients attach after a signal.
 
 Those that are out of touch with the controller for so long attach by themselves.

@@ -21,7 +21,7 @@ from pulsar_ray.model.system_topics import (
     is_system_topic,
     system_change_log,
 )
-from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.model.topic_name import TopicName, nearest_topic
 
 
 class TopicRegistry:
@@ -74,9 +74,7 @@ class TopicRegistry:
                 f"the system topic {name.full} does not exist: the broker had no use for it yet"
             )
         if not (create and self.policies.settings_of(name.namespace_name).allow_auto_topic_creation):
-            raise TopicNotFound(
-                f"the topic {name.full} does not exist; create it with `pulsar-ray topics create`"
-            )
+            raise self.not_found(name)
         return self._new(name, self.auto_partitions(name), stores)
 
     def auto_partitions(self, name: TopicName) -> int:
@@ -201,7 +199,7 @@ class TopicRegistry:
     def _count(self, name: TopicName) -> int:
         count = 0 if self.unstored.find(name.full) else self.catalog.partition_count(name.full)
         if count is None:
-            raise TopicNotFound(f"the topic {name.full} does not exist")
+            raise self.not_found(name)
         return count
 
     def rows_of(self, name: TopicName) -> list[PartitionRow]:
@@ -214,8 +212,23 @@ class TopicRegistry:
             check_user_may_change(name)
         rows = self.unstored.find(name.full) or self.catalog.all_partitions(name.full)
         if not rows:
-            raise TopicNotFound(f"the topic {name.full} does not exist")
+            raise self.not_found(name)
         return rows
+
+    def not_found(self, name: TopicName) -> TopicNotFound:
+        """Return the error for a missing topic or partition, with the nearest name."""
+        whole = name.partitioned_full
+        count = self.catalog.partition_count(whole)
+        if name.is_partition and count:
+            if name.partition_index < count:
+                return TopicNotFound(f"{name.full} is a partition: give the topic, {whole}")
+            return TopicNotFound(
+                f"{name.full} does not exist: {whole} has {count} partitions, numbered from 0"
+            )
+        names = [topic for topic, _ in self.topics_of(name.namespace_name) if not _is_system(topic)]
+        near = nearest_topic(name, names)
+        remedy = f"did you mean {near}?" if near else "create it with `pulsar-ray topics create`"
+        return TopicNotFound(f"the topic {name.full} does not exist; {remedy}")
 
     def rows_below(self, subject: str) -> list[PartitionRow]:
         """The stored partitions of a topic, or of all topics of a namespace."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pulsar_ray.ledger.segment_file import SegmentInfo
 from pulsar_ray.managed_ledger.log.managed_ledger import AppendResult, ManagedLedger
+from pulsar_ray.model.position import EARLIEST
 from pulsar_ray.session.packet_encoder import PacketEncoder
-from pulsar_ray.session.requests import Advanced, Follow
+from pulsar_ray.session.requests import Advanced, Expired, Follow, encode_request
 from pulsar_ray.session.session_table import Session
 
 MAX_UNSENT_BYTES = 256 * 1024
@@ -70,13 +71,34 @@ class Followers:
     def follow(self, session: Session, request: Follow) -> None:
         """Arm or disarm, and answer with where the log is now."""
         self.send_held()
-        follower = self._followers.get(request.subscription_number)
-        if follower is None or follower.session is not session or follower.attachment != session.attachment:
+        number = request.subscription_number
+        follower = self._followers.get(number)
+        is_new = (
+            follower is None or follower.session is not session or follower.attachment != session.attachment
+        )
+        if follower is None or is_new:
             # Packets over a carrier that is gone may not have arrived: all of it is sent again.
-            follower = self._followers[request.subscription_number] = _Follower(session)
+            follower = self._followers[number] = _Follower(session)
         follower.armed = request.armed
         follower.behind = False
         self._send_to(follower, ())
+        if is_new:
+            self._send_expired(number, follower)
+
+    def expired(self, numbers: Iterable[int]) -> None:
+        """The broker has acknowledged for subscriptions, durably: tell those that run."""
+        self.send_held()
+        for number in numbers:
+            follower = self._followers.get(number)
+            if follower is not None:
+                if not follower.armed:
+                    self._send_to(follower, ())  # it may not know of the entries yet
+                self._send_expired(number, follower)
+
+    def _send_expired(self, number: int, follower: _Follower) -> None:
+        known = self._ledger.changes.subscription(number)
+        if known is not None and known.expired > EARLIEST:
+            follower.session.send(encode_request(Expired(*known.expired)))
 
     def forget(self, session: Session) -> None:
         """The session ended."""

@@ -10,15 +10,19 @@ from typing import Any
 from pulsar_ray.broker.partition.attendance import Attendance
 from pulsar_ray.broker.partition.manifest_writer import ManifestWriter
 from pulsar_ray.broker.partition.message_pages import Record, read_page
-from pulsar_ray.broker.partition.own_messages import OwnMessages
-from pulsar_ray.broker.partition.range_plan import cut_range
+from pulsar_ray.broker.partition.publishing.connected_producers import ConnectedProducers
+from pulsar_ray.broker.partition.publishing.own_messages import OwnMessages
+from pulsar_ray.broker.partition.range_measure import RangeLimits, measure_range
+from pulsar_ray.broker.partition.range_plan import cut_range, segments_before
 from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.clock import Clock
+from pulsar_ray.dispatch.blocks.chunk_limits import LOOK_BACK_SEGMENTS
 from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, SubscriptionNotFound
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
-from pulsar_ray.managed_ledger.log.manifest import LEDGER_COUNTER_BITS
+from pulsar_ray.managed_ledger.log.manifest.manifest import LEDGER_COUNTER_BITS
 from pulsar_ray.managed_ledger.log.manifest_changes import mark_delete_before
 from pulsar_ray.model.position import Position
+from pulsar_ray.model.subscription_properties import changed_properties, check_subscription_properties
 from pulsar_ray.model.system_topics import is_system_topic
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.session.control_calls import PARTITION_CALLS, check_call
@@ -38,18 +42,22 @@ class PartitionCalls:
         clock: Clock,
         attendance: Attendance,
         own_messages: OwnMessages,
+        producers: ConnectedProducers,
     ) -> None:
         self._ledger = ledger
         self._attendance = attendance
         self._own_messages = own_messages
+        self._producers = producers
         self._writer = writer
         self._disk = disk
         self._clock = clock
+        self._changing_properties = asyncio.Lock()
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:
         """Answer a call by its name. Raises InvalidConfiguration for one that there is not."""
         methods: dict[str, Callable[..., Awaitable[Any]]] = {
             "register_subscription": self.register_subscription,
+            "set_subscription_properties": self.set_subscription_properties,
             "remove_subscription": self.remove_subscription,
             "hold_for_seek": self.hold_for_seek,
             "seek_position": self.seek_position,
@@ -58,8 +66,12 @@ class PartitionCalls:
             "grant_lease": self.grant_lease,
             "release_lease": self.release_lease,
             "plan_range": self.plan_range,
+            "measure_range": self.measure_range,
             "append_message": self.append_message,
             "read_messages": self.read_messages,
+            "forget_producers": self.forget_producers,
+            "producer_sequence_ids": self.producer_sequence_ids,
+            "end_messages": self.end_messages,
         }
         check_call(PARTITION_CALLS, "partition", name, arguments)
         return await methods[name](**arguments)
@@ -86,6 +98,7 @@ class PartitionCalls:
                     str(self._ledger.directory),
                 )
             self._attendance.check_new_subscription(name)
+            check_subscription_properties(properties)
             start: str | Position
             if not isinstance(initial, str):
                 await self.check_position(initial)
@@ -99,10 +112,30 @@ class PartitionCalls:
         return {
             "number": existing.number,
             "hold": list(existing.hold),
+            "expired": list(existing.expired),
             "directory": str(self._ledger.directory),
             "properties": existing.properties,
             "epoch": self._ledger.epoch,
         }
+
+    async def set_subscription_properties(
+        self, name: str, properties: dict[str, str], replace: bool
+    ) -> dict[str, str]:
+        """Change the properties of a durable subscription durably; returns them.
+
+        See `changed_properties`. Its dispatcher has to be told to ask for them.
+        """
+        async with self._changing_properties:
+            known = self._ledger.changes.find_subscription(name, True)
+            if known is None:
+                raise SubscriptionNotFound(
+                    f"subscription {name!r} does not exist on {self._ledger.identity.topic}"
+                )
+            changed = changed_properties(known.properties, properties, replace=replace)
+            check_subscription_properties(changed)
+            if changed != known.properties:
+                await self._writer.durable(self._ledger.changes.set_properties(known.number, changed))
+            return changed
 
     async def remove_subscription(self, number: int) -> None:
         """Forget a subscription and its hold, durably."""
@@ -116,7 +149,7 @@ class PartitionCalls:
         "latest", a publish time in ms, or [ledger id, entry id].
         """
         mark = Position(*await self.seek_position(target, inclusive))
-        return list(await self._writer.durable(self._ledger.changes.move_hold(number, mark)))
+        return list(await self._writer.durable(self._ledger.changes.seek(number, mark)))
 
     async def seek_position(self, target: str | int | list[int], inclusive: bool) -> list[int]:
         """Return the mark-delete position that a seek goes to; changes nothing."""
@@ -160,8 +193,10 @@ class PartitionCalls:
     async def plan_range(self, start: Any, end: Any, slice_bytes: int, lease_ms: int) -> dict[str, Any]:
         """Return the files that hold a range, under a lease.
 
+        `groups` are slices for one reader each, `starts` the positions at which these begin, `log` the
+        segments before the last one of them, in which messages that end in the range may begin.
         `end` is exclusive; both bounds as `seek_position` takes them, or {"subscription": name} for the entry
-        behind that subscription's mark-delete position.
+        behind that subscription's mark-delete position. `trimmed` is the last entry that is gone for good.
         """
         first, stop = await self._bound(start), await self._bound(end)
         last = self._ledger.last_position
@@ -171,7 +206,37 @@ class PartitionCalls:
             groups = []
         lease = self._ledger.changes.grant_lease(first, last, self._clock.now_ms() + lease_ms)
         lease_id = await self._writer.durable(lease)
-        return {"lease_id": lease_id, "first": list(first), "end": list(stop), "groups": groups}
+        return {
+            "lease_id": lease_id,
+            "first": list(first),
+            "end": list(stop),
+            "groups": [group.slices for group in groups],
+            "starts": [list(group.first) for group in groups],
+            "log": segments_before(self._ledger.segments(), groups, LOOK_BACK_SEGMENTS),
+            "trimmed": list(self._ledger.trimmed_position),
+        }
+
+    async def measure_range(
+        self,
+        first: list[int],
+        batch_index: int,
+        end: list[int],
+        messages: int,
+        stored_bytes: int,
+        takes_one: bool,
+    ) -> dict[str, Any]:
+        """Return how far at most so many messages and stored bytes reach; see MeasuredRange."""
+        work = partial(
+            measure_range,
+            self._ledger.segments(),
+            self._ledger.index_points(),
+            Position(*first),
+            batch_index,
+            min(Position(*end), self._ledger.last_position.next()),
+            RangeLimits(messages, stored_bytes, takes_one),
+        )
+        measured = await asyncio.get_running_loop().run_in_executor(None, work)
+        return {**measured._asdict(), "end": list(measured.end)}
 
     async def _bound(self, bound: Any) -> Position:
         if isinstance(bound, dict):
@@ -200,6 +265,26 @@ class PartitionCalls:
         segments = self._ledger.segments()
         work = partial(read_page, segments, self._ledger.index_points(), Position(*behind))
         return await asyncio.get_running_loop().run_in_executor(None, work)
+
+    async def forget_producers(self, prefix: str) -> list[str]:
+        """Forget, durably, the sequence ids of producers whose names begin so; returns the names."""
+        forgotten: list[str] = await self._writer.durable(self._ledger.changes.forget_producers(prefix))
+        return forgotten
+
+    async def producer_sequence_ids(self, prefix: str) -> dict[str, int]:
+        """Return the highest durable sequence id of each remembered producer whose name begins so."""
+        return {
+            known.name: known.durable_id for known in self._ledger.sequences if known.name.startswith(prefix)
+        }
+
+    async def end_messages(self, sending: Sequence[Sequence[int]], idle_ms: int) -> dict[str, Any]:
+        """Return the incarnations that store nothing more behind an entry_seq of a message in chunks.
+
+        `sending` are pairs of both, and `last` is the end of the log, behind all that they have stored.
+        Producers that have been away for `idle_ms` have to begin anew.
+        """
+        left = self._producers.take_leave({pair[0]: pair[1] for pair in sending}, idle_ms)
+        return {"left": left, "last": list(self._ledger.last_position)}
 
     async def release_lease(self, lease_id: int) -> None:
         """Give a lease back before it expires."""

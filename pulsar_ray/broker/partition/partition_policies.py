@@ -19,6 +19,8 @@ class PartitionPolicies:
 
     max_message_size: int
     max_frame_bytes: int
+    max_delivery_delay_ms: int
+    """Messages to be delivered later than that are refused; 0: none is."""
     max_block_rows: int
     max_block_bytes: int
     max_producers_per_topic: int
@@ -26,9 +28,20 @@ class PartitionPolicies:
     max_subscriptions_per_topic: int
     publish_rate_messages: int
     publish_rate_bytes: int
+    message_ttl_ms: int
+    """The broker acknowledges older messages; 0: none."""
+    deduplication_enabled: bool
+    deduplication_timeout_ms: int
+    """After so long away a producer's sequence ids are forgotten."""
+    deduplication_max_producers: int
     trim_interval_s: float
     low_water_mark_bytes: Callable[[int], int]
     """Free bytes below which nothing is published, for a disk of so many bytes."""
+
+    @property
+    def message_limits(self) -> tuple[int, int]:
+        """The limits that producers heed, too: size and delay of a message."""
+        return self.max_message_size, self.max_delivery_delay_ms
 
     @classmethod
     def of(cls, settings: Settings) -> PartitionPolicies:
@@ -45,6 +58,7 @@ def _values(settings: Settings) -> dict[str, Any]:
     return {
         "max_message_size": settings.max_message_size,
         "max_frame_bytes": settings.netty_max_frame_size_bytes,
+        "max_delivery_delay_ms": settings.delayed_delivery_max_delay_in_millis,
         "max_block_rows": settings.max_block_rows,
         "max_block_bytes": settings.max_block_bytes,
         "max_producers_per_topic": settings.max_producers_per_topic,
@@ -52,6 +66,11 @@ def _values(settings: Settings) -> dict[str, Any]:
         "max_subscriptions_per_topic": settings.max_subscriptions_per_topic,
         "publish_rate_messages": settings.max_publish_rate_per_topic_in_messages,
         "publish_rate_bytes": settings.max_publish_rate_per_topic_in_bytes,
+        "message_ttl_ms": settings.ttl_duration_default_in_seconds * 1000,
+        "deduplication_enabled": settings.broker_deduplication_enabled,
+        "deduplication_timeout_ms": settings.broker_deduplication_producer_inactivity_timeout_minutes
+        * 60_000,
+        "deduplication_max_producers": settings.broker_deduplication_max_number_of_producers,
         "trim_interval_s": settings.retention_check_interval_in_seconds,
         "low_water_mark_bytes": settings.low_water_mark_bytes,
     }

@@ -9,50 +9,55 @@ dispatchers and clients ask, it answers when the answer is durable.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import os
 import secrets
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pulsar_ray.broker.partition.attendance import Attendance
-from pulsar_ray.broker.partition.connected_producers import ConnectedProducers
-from pulsar_ray.broker.partition.disk_space import DiskSpaceProbe
+from pulsar_ray.broker.partition.backlog.message_expiry import MessageExpiry
 from pulsar_ray.broker.partition.followers import Followers
 from pulsar_ray.broker.partition.manifest_writer import ManifestWriter
-from pulsar_ray.broker.partition.own_messages import OwnMessages
 from pulsar_ray.broker.partition.partition_calls import PartitionCalls
 from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.broker.partition.partition_stats import describe_partition, describe_subscriptions
-from pulsar_ray.broker.partition.producer_endpoint import ProducerEndpoint
-from pulsar_ray.broker.partition.publish_gate import ClosedBy, PublishGate
-from pulsar_ray.broker.partition.publish_intake import PublishIntake
-from pulsar_ray.broker.partition.publish_throttle import PublishThrottle
+from pulsar_ray.broker.partition.publishing.connected_producers import ConnectedProducers
+from pulsar_ray.broker.partition.publishing.deduplication_switch import DeduplicationSwitch
+from pulsar_ray.broker.partition.publishing.disk_space import DiskSpaceProbe
+from pulsar_ray.broker.partition.publishing.own_messages import OwnMessages
+from pulsar_ray.broker.partition.publishing.producer_endpoint import ProducerEndpoint
+from pulsar_ray.broker.partition.publishing.producer_opening import ProducerOpening
+from pulsar_ray.broker.partition.publishing.publish_gate import ClosedBy, PublishGate
+from pulsar_ray.broker.partition.publishing.publish_intake import PublishIntake
+from pulsar_ray.broker.partition.publishing.publish_throttle import PublishThrottle
+from pulsar_ray.broker.partition.publishing.waiting_blocks import WaitingBlocks
 from pulsar_ray.broker.partition.reported_holds import ReportedHolds
 from pulsar_ray.broker.partition.sleeping_cursors import SleepingCursors
-from pulsar_ray.broker.partition.waiting_blocks import WaitingBlocks
 from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.broker.serving.sleeper import Retired
 from pulsar_ray.clock import Clock
 from pulsar_ray.errors import (
+    BrokerPersistenceError,
     DiskSpaceLow,
     InvalidConfiguration,
     PulsarException,
 )
 from pulsar_ray.managed_ledger.cursor.cursor_directories import remove_forgotten
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
-from pulsar_ray.managed_ledger.log.manifest_records import Subscription
-from pulsar_ray.managed_ledger.store.wake_times import write_wake_time
+from pulsar_ray.managed_ledger.log.manifest.manifest_records import Subscription
+from pulsar_ray.managed_ledger.store.wake_times import mark_awake, write_wake_time
 from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.model.position import Position
-from pulsar_ray.model.system_topics import check_user_may_publish
 from pulsar_ray.session.requests import (
     Call,
     CloseEndpoint,
     Done,
-    Failed,
     Follow,
     MoveHold,
     OpenProducer,
@@ -61,6 +66,8 @@ from pulsar_ray.session.requests import (
     encode_request,
 )
 from pulsar_ray.session.session_table import Session
+
+logger = logging.getLogger(__name__)
 
 LOW_DISK_TRIM_S = 10.0
 NO_USE = ("last_message", "report_consumers")
@@ -119,11 +126,22 @@ class PartitionServer:
         self._writer = ManifestWriter(ledger, loop, self._disk, on_fatal)
         self._attendance = Attendance(policies, ledger.changes.count_subscriptions)
         own_messages = OwnMessages(self.producers, self.intake, clock)
-        self.calls = PartitionCalls(ledger, self._writer, self._disk, clock, self._attendance, own_messages)
+        self.calls = PartitionCalls(
+            ledger, self._writer, self._disk, clock, self._attendance, own_messages, self.producers
+        )
+        grace_s = in_force.settings.reattach_grace_seconds
+        self._opening = ProducerOpening(
+            ledger, self.producers, self._writer, host, loop, self._throttle.opened, grace_s
+        )
+        self._deduplication = DeduplicationSwitch(ledger, self._writer, self.producers, policies, in_force)
+        self._deduplication.begin()
         self._holds = ReportedHolds(ledger.changes, self._writer, loop)
+        self._expiry = MessageExpiry(ledger, self._writer, policies, clock, self._has_expired)
         self._trimmed_at = loop.time()
         self.reach = self._write_reach_file()
         self._remove_forgotten_cursors()
+        # Until it says more in its farewell: after a death of the whole broker somebody has to look.
+        self._disk.submit(partial(mark_awake, Path(ledger.directory)), lambda *_: None)
         host.serve(self)
 
     def _remove_forgotten_cursors(self) -> None:
@@ -166,7 +184,7 @@ class PartitionServer:
                 self._holds.moved(number, Position(ledger_id, entry_id))
             case OpenProducer():
                 self._uses += 1
-                self._open_producer(session, request)
+                self._opening.open(session, request)
             case CloseEndpoint(request_id, endpoint_id):
                 self._uses += 1
                 self._close_endpoint(session, endpoint_id)
@@ -183,41 +201,19 @@ class PartitionServer:
         else:
             self._host.answer(session, request.request_id, self.call, method, arguments)
 
-    def _open_producer(self, session: Session, request: OpenProducer) -> None:
-        def open_now() -> Request:
-            check_user_may_publish(self.ledger.identity.topic)
-            opened = self.producers.open(session, request)
-            self._throttle.opened(session)
-            return opened
-
-        async def open_later(holder: Session) -> None:
-            attachment = session.attachment
-            await self._host.outlast([holder])
-            if not session.is_ended and session.attachment == attachment:
-                self._answer_now(session, request.request_id, open_now)
-
-        holder = self.producers.holder_beside(session, request.name)
-        if holder is not None and holder.is_stopped:
-            self._host.spawn(open_later(holder))
-        else:
-            self._answer_now(session, request.request_id, open_now)
-
-    def _answer_now(self, session: Session, request_id: int, work: Callable[[], Request]) -> None:
-        try:
-            session.send(encode_request(work()))
-        except PulsarException as error:
-            session.send(encode_request(Failed(request_id, type(error).__name__, error.text)))
-
     def _close_endpoint(self, session: Session, endpoint_id: int) -> None:
         endpoint = session.endpoints.get(endpoint_id)
         if isinstance(endpoint, ProducerEndpoint):
-            self.producers.close(endpoint)
+            self._opening.close(endpoint)
+        else:
+            self._opening.stop_waiting(session, endpoint_id)
 
     def on_session_ended(self, session: Session, crashed: bool) -> None:
         """Its producers' names are free, its followers forgotten."""
+        self._opening.stop_waiting(session)
         for endpoint in list(session.endpoints.values()):
             if isinstance(endpoint, ProducerEndpoint):
-                self.producers.close(endpoint)
+                self._opening.close(endpoint)
         self.followers.forget(session)
         self._attendance.forget(session)
 
@@ -236,9 +232,25 @@ class PartitionServer:
         self._throttle.tick()
         self.followers.catch_up()
         self.ledger.incarnations.forget_idle(now_ms)
-        if self._in_force.may_delete and self._loop.time() - self._trimmed_at >= self._trim_interval():
+        self._opening.tick()
+        self._deduplication.tick(now_ms)
+        if self._in_force.are_current and self._expiry.is_due():
+            self._host.spawn(self._expire(), is_work=False)
+        if self._in_force.are_current and self._loop.time() - self._trimmed_at >= self._trim_interval():
             self._trimmed_at = self._loop.time()
             self._writer.submit(self.ledger.changes.trim(now_ms))
+
+    async def _expire(self) -> None:
+        """Acknowledge what is too old; a disk that refuses is asked again."""
+        try:
+            await self._expiry.run()
+        except BrokerPersistenceError as error:
+            logger.warning("%s", error)
+
+    def _has_expired(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            self._cursors.woke(number)
+        self.followers.expired(numbers)
 
     def _space_probed(self, refusal: DiskSpaceLow | None, error: BaseException | None) -> None:
         if error is None:
@@ -266,12 +278,13 @@ class PartitionServer:
         settings refuse.
         """
         if self._in_force.take(update):
-            former_size = self._policies.max_message_size
+            former_limits = self._policies.message_limits
             self._policies.take(self._in_force.settings)
             self._throttle.settings_changed()
-            if self._policies.max_message_size != former_size:
-                self.producers.message_size_changed()
+            if self._policies.message_limits != former_limits:
+                self.producers.limits_changed()
             self.ledger.policies.take(self._in_force.settings)
+        await self._deduplication.follow()
 
     # --- calls, stats, closing --------------------------------------------------------------------
 
@@ -311,6 +324,9 @@ class PartitionServer:
             **describe_partition(self.ledger, self.intake, self.producers, followed),
             "subscriptions": describe_subscriptions(subscriptions, self._cursors, followed),
             "diskLow": self._is_disk_low,
+            "topicEpoch": self._opening.topic_epoch,
+            "waitingPublishers": self._opening.waiting,
+            "deduplicationStatus": "Enabled" if self.ledger.sequences.is_on else "Disabled",
         }
 
     # --- sleeping ---------------------------------------------------------------------------------
@@ -319,25 +335,36 @@ class PartitionServer:
         """See `SleepingServer.activity`; dispatchers that follow do not count."""
         if self._host.is_working or self._calls_under_way or not self.intake.is_idle:
             return None
-        if self.producers.hold_places:
+        if self.producers.hold_places or self._opening.holds_places:
             return None
-        if self._throttle.is_slowing or not self._in_force.may_delete:
+        if self._throttle.is_slowing or not self._in_force.are_current:
             # A partition that does not know yet what it may delete cannot say when to be woken for it.
             return None
         return self._uses, len(self.producers.by_name), self.producers.admitted, self.intake.commits
 
     async def settle(self) -> None:
-        """Write the holds that were reported, and delete what nobody needs any more."""
+        """Write the holds that were reported, expire, and delete what nobody needs any more."""
         await self._holds.write_now()
+        if self._in_force.are_current:
+            await self._expiry.run()
         await self._writer.durable(self.ledger.changes.trim(self._clock.now_ms(), is_leaving=True))
 
     async def fall_asleep(self) -> Retired:
         """Close the log, and leave a note when trimming will be due."""
-        self.ledger.changes.end_log()
-        wake_at_ms = self.ledger.changes.next_trim_ms()
-        await self._disk.run(lambda: write_wake_time(Path(self.ledger.directory), wake_at_ms))
-        await self.close()
+        wake_at_ms = await self._end_log()
+        await self._release()
         return Retired(wake_at_ms)
+
+    async def _end_log(self) -> int | None:
+        """End the log, and leave a note when something will be due.
+
+        That is trimming, or messages that expire. Returns that time in ms, None if it never comes.
+        """
+        self.ledger.changes.end_log()
+        due_ms = [self.ledger.changes.next_trim_ms(), await self._expiry.next_due_ms()]
+        wake_at_ms = min((time_ms for time_ms in due_ms if time_ms is not None), default=None)
+        await self._disk.run(lambda: write_wake_time(Path(self.ledger.directory), wake_at_ms))
+        return wake_at_ms
 
     async def trim_now(self) -> None:
         """Delete what nobody needs any more; may be repeated."""
@@ -346,5 +373,11 @@ class PartitionServer:
     async def close(self) -> None:
         """Write what is pending, then release the directory."""
         await self._disk.run(lambda: None)
+        if self.intake.is_idle:
+            with contextlib.suppress(OSError):
+                await self._end_log()
+        await self._release()
+
+    async def _release(self) -> None:
         await self._disk.run(self.ledger.close)
         self._disk.stop()

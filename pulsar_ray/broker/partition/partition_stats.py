@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from typing import Any
 
-from pulsar_ray.broker.partition.connected_producers import ConnectedProducers
-from pulsar_ray.broker.partition.producer_endpoint import ProducerEndpoint
-from pulsar_ray.broker.partition.publish_intake import PublishIntake
+from pulsar_ray.broker.partition.publishing.connected_producers import ConnectedProducers
+from pulsar_ray.broker.partition.publishing.producer_endpoint import ProducerEndpoint
+from pulsar_ray.broker.partition.publishing.publish_intake import PublishIntake
 from pulsar_ray.broker.partition.sleeping_cursors import SleepingCursors
 from pulsar_ray.managed_ledger.log.log_sizes import ledger_sizes
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
-from pulsar_ray.managed_ledger.log.manifest_records import Subscription
+from pulsar_ray.managed_ledger.log.manifest.manifest_records import Subscription
 
 
 def describe_subscriptions(
@@ -58,7 +58,7 @@ def describe_publisher(producer: ProducerEndpoint) -> dict[str, Any]:
     """A connected producer, in Pulsar's names."""
     carrier = producer.session.carrier
     return {
-        "accessMode": "Shared",
+        "accessMode": producer.access_mode.name,
         "producerName": producer.name,
         "producerId": producer.producer_id,
         **producer.traffic.describe(),

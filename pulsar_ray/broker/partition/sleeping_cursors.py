@@ -16,7 +16,7 @@ from pulsar_ray.errors import PulsarException
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory
 from pulsar_ray.managed_ledger.cursor.cursor_store import read_cursor
 from pulsar_ray.managed_ledger.cursor.deleted_text import deleted_text
-from pulsar_ray.managed_ledger.log.manifest_records import Subscription
+from pulsar_ray.managed_ledger.log.manifest.manifest_records import Subscription
 
 
 class SleepingCursors:
@@ -27,7 +27,7 @@ class SleepingCursors:
         self._known: dict[int, dict[str, Any]] = {}
 
     def woke(self, number: int) -> None:
-        """A dispatcher follows for this subscription: what is known of it grows old."""
+        """Forget a subscription that a dispatcher serves now, or that has expired."""
         self._known.pop(number, None)
 
     async def learn(self, subscriptions: Sequence[Subscription]) -> None:
@@ -60,6 +60,8 @@ class SleepingCursors:
             return {**_at_hold(subscription), "problem": str(error)}
         if cursor is None:
             return _at_hold(subscription)
+        if subscription.expired > cursor.mark_delete:
+            cursor.restore_deleted((), subscription.expired)
         return {
             "markDeletePosition": list(cursor.mark_delete),
             "individuallyDeletedRanges": len(cursor.deleted),

@@ -8,9 +8,10 @@ from typing import Any
 from pulsar_ray.broker.partition.partition_stats import describe_subscriptions
 from pulsar_ray.broker.partition.sleeping_cursors import SleepingCursors
 from pulsar_ray.managed_ledger.log.log_sizes import ledger_sizes
-from pulsar_ray.managed_ledger.log.manifest_log import read_manifest
+from pulsar_ray.managed_ledger.log.manifest.manifest_log import read_manifest
 from pulsar_ray.model.position import EARLIEST
 from pulsar_ray.model.traffic import IncomingTraffic
+from pulsar_ray.session.requests import NO_EPOCH
 
 
 def describe_unstored() -> dict[str, Any]:
@@ -31,6 +32,9 @@ def describe_unstored() -> dict[str, Any]:
         "hasReaders": False,
         "subscriptions": [],
         "diskLow": False,
+        "deduplicationStatus": "Disabled",
+        "topicEpoch": NO_EPOCH,
+        "waitingPublishers": 0,
         "pid": 0,
     }
 
@@ -63,5 +67,7 @@ def describe_sleeping(directory: Path) -> dict[str, Any] | None:
         "epoch": content.epoch,
         "lastPosition": list(manifest.last_position),
         "lastBatchSize": manifest.last_batch_size,
+        "deduplicationStatus": "Disabled" if content.sequences.switched_on is None else "Enabled",
+        "topicEpoch": manifest.topic_epoch.epoch,
         "subscriptions": describe_subscriptions(subscriptions, cursors, set()),
     }

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from pulsar_ray.broker.serving.broker_log import begin_broker_log
-from pulsar_ray.lane.connection_limits import raise_file_limit
+from pulsar_ray.lane.serving.connection_limits import raise_file_limit
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

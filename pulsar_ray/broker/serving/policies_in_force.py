@@ -15,8 +15,9 @@ class PoliciesInForce:
     """Takes updates in whatever order they come; belongs to the owner loop.
 
     An actor that Ray has restarted has the policies of when it was created (`is_stale`). Until the controller
-    has answered it what holds now, it deletes nothing: another policy might keep it. The same holds while
-    the controller itself does not know all policies, and while these contradict the broker's own settings.
+    has answered it what holds now, it deletes nothing and delivers no delayed message early: another policy
+    might forbid it. The same holds while the controller itself does not know all policies, and while these
+    contradict the broker's own settings.
     """
 
     def __init__(
@@ -26,7 +27,7 @@ class PoliciesInForce:
         self.settings = broker
         """Of the topic; another object after each change."""
         self.version = -1
-        self.may_delete = False
+        self.are_current = False
         """Whether the policies are those that hold now."""
         try:
             self.take(update)
@@ -34,7 +35,7 @@ class PoliciesInForce:
             # Dying would only make Ray restart the actor for ever.
             logger.error("the policies of this topic are not in force, and nothing is deleted: %s", error)
         else:
-            self.may_delete = update.is_complete and not is_stale
+            self.are_current = update.is_complete and not is_stale
 
     def take(self, update: PolicyUpdate) -> bool:
         """Let an update hold from now on; returns False for a late or repeated one.
@@ -43,10 +44,10 @@ class PoliciesInForce:
         is deleted.
         """
         if update.version > self.version:
-            self.may_delete = False
+            self.are_current = False
             self.settings = self._broker.replace(**update.overrides) if update.overrides else self._broker
             self.version = update.version
-            self.may_delete = update.is_complete
+            self.are_current = update.is_complete
             return True
-        self.may_delete |= update.version == self.version and update.is_complete
+        self.are_current |= update.version == self.version and update.is_complete
         return False

@@ -26,8 +26,8 @@ from pulsar_ray.errors import (
 )
 from pulsar_ray.lane.hello import HelloFields, SessionDecision
 from pulsar_ray.lane.limits import LaneLimits
-from pulsar_ray.lane.server import LaneServer
-from pulsar_ray.lane.server_lane import ServerLane
+from pulsar_ray.lane.serving.server import LaneServer
+from pulsar_ray.lane.serving.server_lane import ServerLane
 from pulsar_ray.session.packet import Packet
 from pulsar_ray.session.request_checks import check_request
 from pulsar_ray.session.requests import (

@@ -21,7 +21,7 @@ from pulsar_ray.broker.subscription.consumers.early_acknowledgments import Early
 from pulsar_ray.broker.subscription.consumers.pending_opens import PendingOpens
 from pulsar_ray.broker.subscription.consumers.topic_admission import TopicAdmission
 from pulsar_ray.broker.subscription.dispatcher_subscriptions import DispatcherSubscriptions
-from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
+from pulsar_ray.broker.subscription.open_subscription import OpenSubscription
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.errors import (
     ConsumerBusy,
@@ -166,14 +166,10 @@ class DispatcherServer:
                 subscription.credit(endpoint, request)
             case Acknowledge() if reach_of(request) > self.subscriptions.log_end:
                 self._early.add(partial(self._acknowledge_late, session, subscription, endpoint, request))
-            case Acknowledge():
-                subscription.acknowledge(endpoint, request)
-            case NegativeAcknowledge():
-                subscription.negative_acknowledge(endpoint, request)
-            case RedeliverUnacknowledged():
-                subscription.redeliver_unacknowledged(endpoint, request)
+            case _:
+                subscription.settle(endpoint, request)
 
-    def _subscription_of(self, endpoint: object) -> ServedSubscription | None:
+    def _subscription_of(self, endpoint: object) -> OpenSubscription | None:
         if not isinstance(endpoint, ConsumerEndpoint):
             return None
         return self._served.get(endpoint.subscription)
@@ -181,13 +177,13 @@ class DispatcherServer:
     def _acknowledge_late(
         self,
         session: Session,
-        subscription: ServedSubscription,
+        subscription: OpenSubscription,
         endpoint: ConsumerEndpoint,
         request: Acknowledge,
     ) -> None:
         # On another connection, or after another opening, the client repeats it.
         if session.endpoints.get(request.consumer_id) is endpoint:
-            subscription.acknowledge(endpoint, request)
+            subscription.settle(endpoint, request)
 
     async def _answer_opened(self, session: Session, request: OpenConsumer) -> None:
         try:
@@ -247,7 +243,7 @@ class DispatcherServer:
             await self._admission.report()
         self._update_arming()
 
-    async def _close_consumer(self, subscription: ServedSubscription, endpoint: ConsumerEndpoint) -> None:
+    async def _close_consumer(self, subscription: OpenSubscription, endpoint: ConsumerEndpoint) -> None:
         await subscription.close_consumer(endpoint)
         self.subscriptions.forget_reader(subscription)
 
@@ -288,6 +284,8 @@ class DispatcherServer:
             )
         if name == "delete":
             return await self._delete(**arguments)
+        if name == "consumer_left":
+            return self._served[self._request.subscription].await_no_more(**arguments)
         return await self.subscriptions.administer(name, arguments)
 
     async def _delete(self, force: bool) -> None:
@@ -302,21 +300,21 @@ class DispatcherServer:
                 f"Subscription {subscription.name!r} has active connected consumers ({', '.join(names)}): "
                 "close them, or force"
             )
-        await self._remove(subscription)
+        await self._remove()
 
-    async def _unsubscribe(self, subscription: ServedSubscription, endpoint: ConsumerEndpoint) -> None:
+    async def _unsubscribe(self, subscription: OpenSubscription, endpoint: ConsumerEndpoint) -> None:
         if self._request.durable:
-            await self._remove(subscription)
+            await self._remove()
         else:
             await self._close_consumer(subscription, endpoint)
 
-    async def _remove(self, subscription: ServedSubscription) -> None:
+    async def _remove(self) -> None:
         async with self._removing:
             if self.is_removed:
                 return
             self.is_removed = True
             try:
-                await self.subscriptions.remove(subscription)
+                await self.subscriptions.remove()
             except PulsarException:
                 self.is_removed = False
                 raise
@@ -334,12 +332,15 @@ class DispatcherServer:
         A late or repeated update changes nothing. Raises InvalidConfiguration for overrides that the
         settings refuse.
         """
-        if self._in_force.take(update):
+        were_current = self._in_force.are_current
+        is_news = self._in_force.take(update)
+        if is_news or self._in_force.are_current != were_current:
             self._take_settings()
+        if is_news:
             await self._admission.report()
 
     def _take_settings(self) -> None:
-        self._settings.take(self._in_force.settings)
+        self._settings.take(self._in_force.settings, are_current=self._in_force.are_current)
         for subscription in self._served.values():
             subscription.settings_changed()
 

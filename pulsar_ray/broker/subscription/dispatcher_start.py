@@ -35,11 +35,12 @@ async def start_dispatcher(
     If this raises, it may be called again.
     """
     loop = asyncio.get_running_loop()
-    settings = DispatchSettings.of(in_force.settings)
+    settings = DispatchSettings.of(in_force.settings, are_current=in_force.are_current)
     context = DispatcherContext(
         request.topic,
         settings,
         clock,
+        cluster,
         loop,
         DiskThread(loop, "reader"),
         DiskThread(loop, "cursor"),
@@ -50,7 +51,9 @@ async def start_dispatcher(
     if TopicName.parse(request.topic).is_persistent:
         subscriptions = StoredSubscriptions(request, context, partition)
     else:
-        subscriptions = PassingSubscriptions(request, context, partition, is_admitted=not in_force.may_delete)
+        subscriptions = PassingSubscriptions(
+            request, context, partition, is_admitted=not in_force.are_current
+        )
     admission = TopicAdmission(settings, partition, subscriptions.served, request)
     disks = (context.reader, context.cursor_disk)
     server = DispatcherServer(request, subscriptions, in_force, settings, admission, host, disks=disks)

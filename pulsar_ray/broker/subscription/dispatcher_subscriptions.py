@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from pulsar_ray.broker.subscription.consumers.delivery_progress import DeliveryProgress
-from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
+from pulsar_ray.broker.subscription.open_subscription import OpenSubscription
 from pulsar_ray.model.position import Position
 from pulsar_ray.session.requests import OpenConsumer
 
@@ -21,7 +21,7 @@ class DispatcherSubscriptions(Protocol):
     """The dispatcher's, which attachments answer."""
     directory: str
     """The partition's, for consumers that read its files; "" if there are none."""
-    served: Mapping[str, ServedSubscription]
+    served: Mapping[str, OpenSubscription]
     """The subscriptions by name."""
     log_end: Position
     """The last entry that this dispatcher knows to be durable."""
@@ -49,10 +49,10 @@ class DispatcherSubscriptions(Protocol):
     async def prepare_open(self) -> None:
         """Return once entries that are published from now on come here."""
 
-    async def open_reader(self, request: OpenConsumer) -> ServedSubscription:
+    async def open_reader(self, request: OpenConsumer) -> OpenSubscription:
         """Return the non-durable subscription of a consumer that opens; make it if there is none."""
 
-    def forget_reader(self, subscription: ServedSubscription) -> None:
+    def forget_reader(self, subscription: OpenSubscription) -> None:
         """Forget a non-durable subscription once nobody is connected to it."""
 
     def update_arming(self, *, is_opening: bool) -> None:
@@ -61,13 +61,13 @@ class DispatcherSubscriptions(Protocol):
     def tick(self) -> None:
         """Sample, warn, and repeat to the partition what may have been lost; once a second."""
 
-    async def seek(self, subscription: ServedSubscription, target: Any, inclusive: bool) -> int:
+    async def seek(self, name: str, target: Any, inclusive: bool) -> int:
         """Start a subscription over at a target; returns the new generation."""
 
     async def administer(self, name: str, arguments: dict[str, Any]) -> Any:
         """Carry out an administrator's call for the durable subscription."""
 
-    async def remove(self, subscription: ServedSubscription) -> None:
+    async def remove(self) -> None:
         """Delete the durable subscription with its consumers, durably. Raises the partition's refusal."""
 
     async def look_around(self) -> None:

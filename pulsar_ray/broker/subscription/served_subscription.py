@@ -1,4 +1,4 @@
-"""One subscription in its dispatcher's process: its consumers, their requests, its durable cursor.
+"""One subscription of a stored topic: its consumers, their requests, its durable cursor.
 
 Feeding the core and sending its grants follows in `SubscriptionTurn`.
 """
@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Any
 
 from pulsar_ray.broker.subscription.consumers.connected_consumers import ConnectedConsumers
-from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint
+from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint, EndpointFactory
+from pulsar_ray.broker.subscription.consumers.consumer_opening import check_limit, spec_of
 from pulsar_ray.broker.subscription.cursor_flusher import CursorDurability
-from pulsar_ray.broker.subscription.log.core_feeder import Feeder
+from pulsar_ray.broker.subscription.delayed.tracker_link import TrackerLink
+from pulsar_ray.broker.subscription.log.core_feeder import CoreFeeder
+from pulsar_ray.broker.subscription.log.incomplete_messages import IncompleteMessages
+from pulsar_ray.broker.subscription.open_subscription import SettleRequest
 from pulsar_ray.broker.subscription.subscription_stats import SubscriptionStats
 from pulsar_ray.broker.subscription.subscription_turn import SubscriptionTurn
 from pulsar_ray.clock import Clock
@@ -22,10 +25,9 @@ from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue
 from pulsar_ray.dispatch.inspect.watchdog import Watchdog
-from pulsar_ray.dispatch.key_shared.hash_regions import key_shared_spec
+from pulsar_ray.dispatch.inspect.why_blocked import Delayed
 from pulsar_ray.dispatch.redelivery import ConsumerQueue
-from pulsar_ray.errors import ConsumerBusy, PulsarException, SessionLost
-from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.errors import PulsarException, SessionLost
 from pulsar_ray.model.position import Position
 from pulsar_ray.session.requests import (
     Acknowledge,
@@ -45,9 +47,6 @@ logger = logging.getLogger(__name__)
 LONGEST_WAIT_S = 1.0
 SHORTEST_WAIT_S = 0.01
 
-EndpointFactory = Callable[[Session, OpenConsumer, int], ConsumerEndpoint]
-"""Makes the endpoint of a consumer that opens, with the id of its numbering."""
-
 
 class ServedSubscription:
     """Runs on the owner loop; `subscription_parts` makes one with its parts."""
@@ -59,11 +58,13 @@ class ServedSubscription:
         consumers: ConnectedConsumers,
         new_endpoint: EndpointFactory,
         durability: CursorDurability,
-        feeder: Feeder,
+        feeder: CoreFeeder,
         turn: SubscriptionTurn,
         counts: SubscriptionStats,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
+        incomplete: IncompleteMessages,
+        tracker: TrackerLink | None = None,
     ) -> None:
         self.name = name
         self.core = core
@@ -75,6 +76,9 @@ class ServedSubscription:
         self._feeder = feeder
         self._clock = clock
         self._loop = loop
+        self._incomplete = incomplete
+        self.tracker = tracker
+        """The link to the tracker of its delayed messages, if they can wait here."""
         self._watchdog = Watchdog(core.settings.stuck_after_ms)
         feeder.extend_ledgers()
 
@@ -88,12 +92,12 @@ class ServedSubscription:
         Raises ConsumerBusy, also for one consumer too many, and SessionLost if the session ended meanwhile.
         """
         attachment_number = session.attachment
-        await self._wait_for_returning(_spec_of(request, 0))
+        await self._wait_for_returning(spec_of(request, 0))
         if session.is_ended or session.attachment != attachment_number:
             # Requests behind it, over a newer attachment, were carried out already: to leave, perhaps.
             raise SessionLost("the connection was lost while its consumer waited: attach again")
         self.core.expire(self.now_ms())
-        self._check_limit(request)
+        check_limit(self.core.settings, self.core.consumers, request)
         numbering = self.consumers.numbering(
             request.incarnation, is_known=request.incarnation in self.core.consumers
         )
@@ -101,7 +105,7 @@ class ServedSubscription:
         endpoint = self._new_endpoint(session, request, numbering)
         self._feeder.extend_ledgers()
         attachment = self.core.attach_consumer(
-            _spec_of(request, numbering),
+            spec_of(request, numbering),
             self.now_ms(),
             epoch=self.core.epoch,
             received=request.received if is_same else 0,
@@ -111,26 +115,23 @@ class ServedSubscription:
             credit=request.credit,
         )
         if not attachment.resumed:
-            self.counts.joined(request.incarnation)
+            self.counts.traffic.joined(request.incarnation)
         self.consumers.put(endpoint)
         await self.flushed(self.core.cursor.version)
         resumed = attachment.resumed and is_same
         start = None if self._durability.is_durable else list(self.core.cursor.mark_delete)
         opened = ConsumerOpened(
-            request.request_id, request.name, numbering, resumed, attachment.generation, start
+            request.request_id,
+            request.name,
+            numbering,
+            resumed,
+            attachment.generation,
+            start,
+            sees_handed_over=endpoint.handed_over is not None,
         )
         # The answer goes first: what comes before it the client drops, for it does not know what it is yet.
         self._loop.call_soon(self._opened, endpoint, attachment)
         return opened
-
-    def _check_limit(self, request: OpenConsumer) -> None:
-        """Raise ConsumerBusy for a consumer that is new, and one too many."""
-        limit, present = self.core.settings.max_consumers_per_subscription, len(self.core.consumers)
-        if 0 < limit <= present and not request.joined and request.incarnation not in self.core.consumers:
-            raise ConsumerBusy(
-                f"the subscription has {present} consumers, and the policy max_consumers_per_subscription "
-                f"allows {limit}: close one, or raise the policy"
-            )
 
     async def _wait_for_returning(self, spec: ConsumerSpec) -> None:
         """Wait until no consumer from before a restart may come back that excludes this one."""
@@ -141,6 +142,12 @@ class ServedSubscription:
         """Wait until consumers from before a restart are back, or their grace is over."""
         while self.core.next_deadline() is not None:
             await self._wait_for_one()
+
+    def await_no_more(self, incarnation: int) -> None:
+        """Wait no longer for a consumer from before a restart, which was closed meanwhile."""
+        self.core.await_no_more(incarnation)
+        self.turn.schedule()
+        self._durability.flush_soon()
 
     async def _wait_for_one(self) -> None:
         deadline_ms = self.core.next_deadline()
@@ -158,15 +165,20 @@ class ServedSubscription:
     def detach(self, endpoint: ConsumerEndpoint) -> None:
         """Let everything wait again that a consumer holds whose session ended with a crash."""
         if self.consumers.remove(endpoint):
-            self.counts.left(endpoint.incarnation)
-            self.core.remove_consumer(endpoint.incarnation, Departure.CRASHED)
+            self.counts.traffic.left(endpoint)
+            counter = endpoint.handed_over
+            self.core.remove_consumer(
+                endpoint.incarnation,
+                Departure.CRASHED,
+                handed_over=None if counter is None else counter.read(),
+            )
             self.turn.schedule()
             self._durability.flush_soon()
 
     async def close_consumer(self, endpoint: ConsumerEndpoint) -> None:
         """Remove a consumer that left by itself; durable when this returns."""
         if self.consumers.remove(endpoint):
-            self.counts.left(endpoint.incarnation)
+            self.counts.traffic.left(endpoint)
         self.core.remove_consumer(endpoint.incarnation, Departure.CLOSED)
         endpoint.session.endpoints.pop(endpoint.consumer_id, None)
         self.turn.schedule()
@@ -177,10 +189,20 @@ class ServedSubscription:
     def credit(self, endpoint: ConsumerEndpoint, request: Credit) -> None:
         """Take a report of room and progress."""
         self.core.set_credit(endpoint.incarnation, request.credit, request.received, request.handed_over)
-        self.counts.credited(endpoint.incarnation)
+        self.counts.traffic.credited(endpoint.incarnation)
         self.turn.room_was_made()
 
-    def acknowledge(self, endpoint: ConsumerEndpoint, request: Acknowledge) -> None:
+    def settle(self, endpoint: ConsumerEndpoint, request: SettleRequest) -> None:
+        """Acknowledge messages, or let them come again; a request with an id is answered."""
+        match request:
+            case Acknowledge():
+                self._acknowledge(endpoint, request)
+            case NegativeAcknowledge():
+                self._negative_acknowledge(endpoint, request)
+            case RedeliverUnacknowledged():
+                self._redeliver_unacknowledged(endpoint, request)
+
+    def _acknowledge(self, endpoint: ConsumerEndpoint, request: Acknowledge) -> None:
         """Acknowledge; a request with an id is answered once durable."""
         core = self.core
         unacked = core.blocks.unacked_messages
@@ -200,7 +222,7 @@ class ServedSubscription:
                     encode_request(Failed(request.request_id, type(error).__name__, error.text))
                 )
             return
-        self.counts.acknowledged(endpoint.incarnation, unacked - core.blocks.unacked_messages)
+        self.counts.traffic.acknowledged(endpoint.incarnation, unacked - core.blocks.unacked_messages)
         self.turn.room_was_made()
         if request.request_id:
             answer = self._answer_durable(
@@ -221,7 +243,7 @@ class ServedSubscription:
         else:
             session.send(encode_request(Done(request_id)))
 
-    def negative_acknowledge(self, endpoint: ConsumerEndpoint, request: NegativeAcknowledge) -> None:
+    def _negative_acknowledge(self, endpoint: ConsumerEndpoint, request: NegativeAcknowledge) -> None:
         """Let messages come again now."""
         numbering, had_received = request.first_said or (endpoint.numbering, request.received)
         if numbering != endpoint.numbering:
@@ -230,10 +252,20 @@ class ServedSubscription:
         self._drop_queues(self.core.negative_acknowledge(endpoint.incarnation, request.items, queue))
         self._answer_done(endpoint, request.request_id)
 
-    def redeliver_unacknowledged(self, endpoint: ConsumerEndpoint, request: RedeliverUnacknowledged) -> None:
-        """Let all that this consumer holds come again."""
-        received = request.received if request.numbering == endpoint.numbering else 0
-        self._drop_queues(self.core.redeliver_unacknowledged(endpoint.incarnation, received))
+    def _redeliver_unacknowledged(self, endpoint: ConsumerEndpoint, request: RedeliverUnacknowledged) -> None:
+        """Let all that this consumer holds come again.
+
+        Messages that it declared to another dispatcher than it asked first, and after that, came afterwards.
+        """
+        is_same = request.numbering == endpoint.numbering
+        if is_same or request.redeliveries > endpoint.redeliveries:
+            received = request.received if is_same else 0
+            generation = request.generation if request.generation >= 0 else None
+            handed_over = request.handed_over if request.handed_over >= 0 else None
+            incarnation = endpoint.incarnation
+            self._drop_queues(
+                self.core.redeliver_unacknowledged(incarnation, received, generation, handed_over)
+            )
         self._answer_done(endpoint, request.request_id)
 
     def _answer_done(self, endpoint: ConsumerEndpoint, request_id: int) -> None:
@@ -262,6 +294,19 @@ class ServedSubscription:
 
     # --- the log, durability, policies, stats -----------------------------------------------------
 
+    def expire(self, position: Position) -> int:
+        """Acknowledge all entries at or below a position, for their age.
+
+        Returns how many were not acknowledged. Consumers keep the messages of it that they hold. It is
+        durable with the next write of the cursor.
+        """
+        entries = self.core.acknowledgments.acknowledge_through(position)
+        if entries:
+            self.counts.expired(entries)
+            self.turn.schedule()
+            self._durability.flush_soon()
+        return entries
+
     def extend_ledgers(self) -> None:
         """Tell the cursor where the ledgers of the log end."""
         self._feeder.extend_ledgers()
@@ -277,6 +322,10 @@ class ServedSubscription:
             return True
         settings = core.settings
         if self.consumers and (settings.max_consumers_per_subscription or settings.max_consumers_per_topic):
+            return True
+        if self.consumers and self.tracker is not None and self.tracker.is_needed:
+            return True
+        if self.consumers and self._incomplete.are_awaited:
             return True
         return bool(self.consumers) and (core.blocks.unacked_messages > 0 or bool(self.turn.has_work))
 
@@ -303,7 +352,7 @@ class ServedSubscription:
 
     def active_in_the_way(self) -> Session | None:
         """Return the active consumer's session, if other sessions' consumers could get its messages."""
-        active = self.core.active
+        active = self.core.type.active
         endpoint = None if active is None else self.consumers.get(active.spec.consumer_id)
         if active is None or endpoint is None or not self.consumers.sessions_beside(endpoint.session):
             return None
@@ -312,13 +361,28 @@ class ServedSubscription:
 
     def stats(self) -> dict[str, Any]:
         """Describe the subscription, with Pulsar's names where Pulsar has one."""
-        counts = self.counts.describe(self.consumers.values(), self._feeder.problem)
+        delayed = self.delayed()
+        problem = self._feeder.problem or delayed.problem
+        counts = self.counts.describe(self.consumers.values(), problem, delayed.messages)
         return {**counts, **self._watchdog.stats(self.now_ms())}
+
+    def delayed(self) -> Delayed:
+        """Describe the messages that wait for their time."""
+        tracker = self.tracker
+        if tracker is None:
+            return Delayed()
+        messages = min(tracker.entries, self.core.cursor.backlog())
+        return Delayed(messages, tracker.due_in_ms, tracker.problem)
 
     def tick(self) -> None:
         """Sample rates, warn if the subscription stands still, and take a turn; once a second."""
         self.counts.sample()
+        for incarnation in self.core.on_trial():
+            endpoint = self.consumers.get(incarnation)
+            if endpoint is not None and endpoint.handed_over is not None:
+                self.core.has_handed_over(incarnation, endpoint.handed_over.read())
         self.turn.tick()
+        self._incomplete.tick(self.now_ms())
         reason = self._watchdog.look(self.core, self.now_ms())
         if reason is not None:
             logger.warning("subscription %s stands still: %s", self.name, reason)
@@ -326,18 +390,6 @@ class ServedSubscription:
 
     async def close(self) -> None:
         """Write the cursor and give its directory up."""
+        if self.tracker is not None:
+            self.tracker.close()
         await self._durability.close()
-
-
-def _spec_of(request: OpenConsumer, numbering: int) -> ConsumerSpec:
-    """Describe a consumer; `numbering` is higher than any that subscribed before can name."""
-    return ConsumerSpec(
-        request.incarnation,
-        request.name,
-        ConsumerType(request.consumer_type),
-        request.priority_level,
-        request.batch_index_ack,
-        request.joined if 0 < request.joined < numbering else numbering,
-        request.is_multi_topic,
-        key_shared_spec(request.key_shared),
-    )

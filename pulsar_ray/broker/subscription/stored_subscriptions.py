@@ -14,6 +14,7 @@ from pulsar_ray.broker.subscription.consumers.delivery_progress import StoredPro
 from pulsar_ray.broker.subscription.log.log_view import LogView
 from pulsar_ray.broker.subscription.log.partition_follower import PartitionFollower
 from pulsar_ray.broker.subscription.log.partition_link import PartitionLink
+from pulsar_ray.broker.subscription.open_subscription import OpenSubscription
 from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
 from pulsar_ray.broker.subscription.subscription_admin import SubscriptionAdmin
 from pulsar_ray.broker.subscription.subscription_parts import DispatcherContext, stored_subscription
@@ -41,15 +42,15 @@ class StoredSubscriptions:
         self._request = request
         self._context = context
         self._partition = partition
-        self._follower = PartitionFollower(partition, self._advanced)
+        self._follower = PartitionFollower(partition, self._advanced, self._expired)
         self._log = LogView()
         self._number = next(_FOLLOWER_NUMBERS)
         self._arming = Arming(lambda is_armed: self._follower.follow(self._number, armed=is_armed))
         self._served: dict[str, ServedSubscription] = {}
-        self.served: Mapping[str, ServedSubscription] = self._served
+        self.served: Mapping[str, OpenSubscription] = self._served
         self._admin: SubscriptionAdmin | None = None
         self._first_packet: asyncio.Future[None] = context.loop.create_future()
-        self.progress = StoredProgress(partition)
+        self.progress = StoredProgress(partition, self._served)
         self.directory = ""
         self.epoch = 0
         self.log_end = EARLIEST
@@ -64,29 +65,41 @@ class StoredSubscriptions:
     async def start(self) -> None:
         attached = await self._follower.attach()
         self.directory = attached.directory
+        expired = EARLIEST
         if self._request.durable:
-            await self._open_durable()
+            expired = await self._open_durable()
         else:
             self.epoch = self._context.clock.now_ms()
         self._follower.follow(self._number, armed=False)
         await self._first_packet
+        # Before anything is delivered of that.
+        self._expired(expired)
 
-    async def _open_durable(self) -> None:
+    async def _register(self, *, create: bool) -> dict[str, Any]:
         request = self._request
-        registered = await self._partition.call(
+        registered: dict[str, Any] = await self._partition.call(
             "register_subscription",
             name=request.subscription,
             durable=True,
             initial=request.initial_position,
             properties=request.properties,
-            create=request.create,
+            create=create,
         )
+        return registered
+
+    async def _open_durable(self) -> Position:
+        """Open the cursor; returns how far the broker has acknowledged for it."""
+        request = self._request
+        registered = await self._register(create=request.create)
         self._number = registered["number"]
         directory = cursor_directory(Path(registered["directory"]), self._number)
         subscription = Subscription(request.subscription, properties=dict(registered["properties"]))
         hold = Position(*registered["hold"])
         store = await self._context.cursor_disk.run(lambda: CursorStore.create(directory, subscription, hold))
         self.epoch = store.epoch
+        store.cursor.take_properties(subscription.properties)
+        for incarnation in request.left:
+            store.cursor.forget_consumer(incarnation)
         served = self._add(request.subscription, store.cursor, store)
         self._admin = SubscriptionAdmin(
             served,
@@ -94,9 +107,11 @@ class StoredSubscriptions:
             self._log,
             self._context.reader,
             self.directory,
+            ask_partition=self._end_messages,
             look_around=self.look_around,
             seek=self.seek,
         )
+        return Position(*registered["expired"])
 
     def _add(self, name: str, cursor: ManagedCursor, store: CursorStore | None) -> ServedSubscription:
         served = self._served[name] = stored_subscription(
@@ -107,10 +122,16 @@ class StoredSubscriptions:
             self._log,
             self.directory,
             self.epoch,
+            self._number,
             on_mark_delete=lambda position: self._follower.move_hold(*position),
             on_demand=self._update_arming,
+            ask_partition=self._end_messages,
         )
         return served
+
+    async def _end_messages(self, sending: Mapping[int, int], idle_ms: int) -> Any:
+        pairs = [list(pair) for pair in sending.items()]
+        return await self._partition.call_once("end_messages", {"sending": pairs, "idle_ms": idle_ms})
 
     # --- readers ----------------------------------------------------------------------------------
 
@@ -123,7 +144,7 @@ class StoredSubscriptions:
         cursor = ManagedCursor(Subscription(request.subscription, is_durable=False), mark)
         return self._served.get(request.subscription) or self._add(request.subscription, cursor, None)
 
-    def forget_reader(self, subscription: ServedSubscription) -> None:
+    def forget_reader(self, subscription: OpenSubscription) -> None:
         if not self._request.durable and not subscription.consumers:
             self._served.pop(subscription.name, None)
 
@@ -137,6 +158,13 @@ class StoredSubscriptions:
             self._first_packet.set_result(None)
         for subscription in self._served.values():
             subscription.turn.log_moved()
+
+    def _expired(self, position: Position) -> None:
+        """Take over what the partition has acknowledged for the subscription."""
+        if self._request.durable:
+            for subscription in self._served.values():
+                subscription.extend_ledgers()
+                subscription.expire(position)
 
     def update_arming(self, *, is_opening: bool) -> None:
         """Arm for consumers with room; one that opens reads from the log what it missed."""
@@ -164,7 +192,8 @@ class StoredSubscriptions:
 
     # --- calls ------------------------------------------------------------------------------------
 
-    async def seek(self, subscription: ServedSubscription, target: Any, inclusive: bool) -> int:
+    async def seek(self, name: str, target: Any, inclusive: bool) -> int:
+        subscription = self._served[name]
         if self._request.durable:
             mark = await self._partition.call(
                 "hold_for_seek", number=self._number, target=target, inclusive=inclusive
@@ -172,13 +201,18 @@ class StoredSubscriptions:
         else:
             mark = await self._partition.call("seek_position", target=target, inclusive=inclusive)
         position = Position(*mark)
-        return await subscription.seek(position.next() if position != EARLIEST else Position(0, 0))
+        generation = await subscription.seek(position.next() if position != EARLIEST else Position(0, 0))
+        if self._request.durable:
+            # Anything that expired meanwhile the seek has taken back.
+            self._expired(Position(*(await self._register(create=False))["expired"]))
+        return generation
 
     async def administer(self, name: str, arguments: dict[str, Any]) -> Any:
         assert self._admin is not None
         return await self._admin.call(name, arguments)
 
-    async def remove(self, subscription: ServedSubscription) -> None:
+    async def remove(self) -> None:
+        subscription = self._served[self._request.subscription]
         await self._partition.call("remove_subscription", number=self._number)
         # Of what is gone nothing need be written, and on a full disk nothing can be.
         for endpoint in list(subscription.consumers.values()):
@@ -186,6 +220,8 @@ class StoredSubscriptions:
                 await subscription.close_consumer(endpoint)
         with contextlib.suppress(PulsarException):
             await subscription.close()
+        if subscription.tracker is not None:
+            await subscription.tracker.end()
         await self._context.cursor_disk.run(lambda: remove_cursor(Path(self.directory), self._number))
 
     def stats(self) -> dict[str, dict[str, Any]]:

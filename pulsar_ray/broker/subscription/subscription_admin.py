@@ -9,7 +9,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pulsar_ray.broker.serving.owner_loop import DiskThread
+from pulsar_ray.broker.subscription.log.incomplete_messages import AskPartition
 from pulsar_ray.broker.subscription.log.log_view import LogView
+from pulsar_ray.broker.subscription.log.open_messages import OpenMessages
 from pulsar_ray.broker.subscription.log.partition_link import PartitionLink
 from pulsar_ray.broker.subscription.log.subscription_peek import peek_blocks
 from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
@@ -31,14 +33,16 @@ class SubscriptionAdmin:
         reader: DiskThread,
         directory: str,
         *,
+        ask_partition: AskPartition,
         look_around: Callable[[], Awaitable[None]],
-        seek: Callable[[ServedSubscription, Any, bool], Awaitable[int]],
+        seek: Callable[[str, Any, bool], Awaitable[int]],
     ) -> None:
         self._subscription = subscription
         self._partition = partition
         self._log = log
         self._reader = reader
         self._directory = directory
+        self._open = OpenMessages(log, reader, ask_partition)
         self._look_around = look_around
         self._seek = seek
 
@@ -47,10 +51,12 @@ class SubscriptionAdmin:
         methods: dict[str, Callable[..., Awaitable[Any]]] = {
             "end_of_skip": self.end_of_skip,
             "acknowledge_through": self.acknowledge_through,
+            "acknowledge_messages_through": self.acknowledge_messages_through,
             "expire": self.expire,
             "reset": self.reset,
             "peek": self.peek,
             "describe_cursor": self.describe_cursor,
+            "refresh_properties": self.refresh_properties,
             "why_blocked": self.why_blocked,
             "key_owner": self.key_owner,
         }
@@ -80,14 +86,21 @@ class SubscriptionAdmin:
             self._subscription.core.acknowledgments.acknowledge_through(Position(*position))
         )
 
+    async def acknowledge_messages_through(self, position: list[int]) -> int:
+        """Acknowledge the messages at or below a position; how many entries were not.
+
+        One in chunks stands where its last chunk is. So chunks of messages behind the position are left.
+        """
+        await self._catch_up()
+        core, last = self._subscription.core, Position(*position)
+        kept = await self._open.chunks_up_to(core.cursor.mark_delete, last, self._subscription.now_ms())
+        return await self._changed(core.acknowledgments.acknowledge_through(last, kept))
+
     async def expire(self, published_before_ms: int) -> int:
         """Acknowledge what lies before the first message published then or later; how many entries."""
         await self._catch_up()
         mark = await self._partition.call("seek_position", target=published_before_ms, inclusive=True)
-        entries = self._subscription.core.acknowledgments.acknowledge_through(Position(*mark))
-        if entries:
-            self._subscription.counts.expired(entries)
-        return await self._changed(entries)
+        return await self._changed(self._subscription.expire(Position(*mark)))
 
     async def _changed(self, entries: int) -> int:
         self._subscription.turn.schedule()
@@ -101,7 +114,7 @@ class SubscriptionAdmin:
         """
         if isinstance(target, list):
             await self._partition.call("check_position", position=target)
-        await self._seek(self._subscription, target, target != "latest")
+        await self._seek(self._subscription.name, target, target != "latest")
         return list(self._subscription.core.cursor.mark_delete)
 
     async def peek(self, messages: int, behind: list[int]) -> dict[str, Any]:
@@ -118,10 +131,22 @@ class SubscriptionAdmin:
         text = deleted_text(self._subscription.core.cursor.deleted)
         return {**self._subscription.stats(), "individuallyDeletedMessages": text}
 
+    async def refresh_properties(self) -> dict[str, str]:
+        """Take the subscription's properties of now from the partition."""
+        name = self._subscription.name
+        registered = await self._partition.call(
+            "register_subscription", name=name, durable=True, initial="latest", properties={}, create=False
+        )
+        properties: dict[str, str] = dict(registered["properties"])
+        self._subscription.core.take_properties(properties)
+        self._subscription.settings_changed()
+        return properties
+
     async def why_blocked(self) -> dict[str, Any]:
         """See `dispatch.why_blocked`."""
         await self._look_around()
-        return why_blocked(self._subscription.core, self._subscription.now_ms())
+        subscription = self._subscription
+        return why_blocked(subscription.core, subscription.now_ms(), subscription.delayed())
 
     async def key_owner(self, key: str) -> dict[str, Any]:
         """See `dispatch.key_stats.key_owner`."""

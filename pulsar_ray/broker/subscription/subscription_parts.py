@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.broker.subscription.consumers.connected_consumers import ConnectedConsumers
-from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint
+from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint, EndpointFactory
 from pulsar_ray.broker.subscription.consumers.delivery_senders import (
     BytesSender,
     DeliverySender,
     PlaceSender,
 )
 from pulsar_ray.broker.subscription.cursor_flusher import CursorDurability, CursorFlusher, MemoryOnly
+from pulsar_ray.broker.subscription.delayed.delayed_tracker import index_directory
+from pulsar_ray.broker.subscription.delayed.tracker_link import TrackedSubscription, TrackerLink
 from pulsar_ray.broker.subscription.log.core_feeder import CoreFeeder
+from pulsar_ray.broker.subscription.log.incomplete_messages import AskPartition, IncompleteMessages
 from pulsar_ray.broker.subscription.log.log_view import LogView
 from pulsar_ray.broker.subscription.non_persistent.passing_sender import Bodies, PassingSender, has_room
-from pulsar_ray.broker.subscription.non_persistent.passing_subscription import NoLog, PassingSubscription
+from pulsar_ray.broker.subscription.non_persistent.passing_subscription import PassingSubscription
 from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
 from pulsar_ray.broker.subscription.subscription_stats import SubscriptionStats
 from pulsar_ray.broker.subscription.subscription_turn import SubscriptionTurn
@@ -28,10 +32,12 @@ from pulsar_ray.dispatch.non_persistent import NonPersistentDispatcher
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor
+from pulsar_ray.managed_ledger.delayed.delayed_index import dropped_key
 from pulsar_ray.model.position import Position
 from pulsar_ray.session.deliver_packets import DeliverEncoder
 from pulsar_ray.session.requests import OpenConsumer
 from pulsar_ray.session.session_table import Session
+from pulsar_ray.transport.cluster import Cluster
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,7 @@ class DispatcherContext:
     topic: str
     settings: DispatchSettings
     clock: Clock
+    cluster: Cluster
     loop: asyncio.AbstractEventLoop
     reader: DiskThread
     cursor_disk: DiskThread
@@ -56,33 +63,110 @@ def stored_subscription(
     log: LogView,
     directory: str,
     epoch: int,
+    number: int,
     *,
     on_mark_delete: Callable[[Position], None],
     on_demand: Callable[[], None],
+    ask_partition: AskPartition,
 ) -> ServedSubscription:
     """Put together a subscription of a stored topic; `store` is None for a non-durable cursor.
 
-    `on_mark_delete` is called with each durable mark-delete position, `on_demand` when consumers have room
-    again after a while without.
+    `number` is that of a durable subscription. `on_mark_delete` is called with each durable mark-delete
+    position, `on_demand` when consumers have room again after a while without. `ask_partition` is about
+    producers that left.
     """
     clock, loop, reader = context.clock, context.loop, context.reader
     core = Dispatcher(cursor, context.settings, epoch=epoch, now_ms=clock.monotonic_ms(), topic=context.topic)
     consumers, counts = ConnectedConsumers(epoch), SubscriptionStats(core, clock)
-    durability: CursorDurability = MemoryOnly()
-    if store is not None:
-
-        def moved(position: Position) -> None:
-            counts.mark_delete_advanced()
-            on_mark_delete(position)
-
-        durability = CursorFlusher(
-            name, store, loop, context.cursor_disk, on_mark_delete=moved, on_fatal=context.on_fatal
-        )
     is_held = store is not None
+    durability = _durability(context, name, store, counts, on_mark_delete)
     feeder = CoreFeeder(name, core, log, consumers, durability, loop, reader, directory, holds=is_held)
+    tracker: TrackerLink | None = None
+
+    def ask_tracker() -> None:
+        if tracker is not None:
+            tracker.update()
+
     turn = SubscriptionTurn(
-        core, log, feeder, consumers, durability, counts, clock, loop, on_demand=on_demand
+        core,
+        log,
+        feeder,
+        consumers,
+        durability,
+        counts.traffic,
+        clock,
+        loop,
+        on_demand=on_demand,
+        when_run=ask_tracker,
     )
+    if is_held:
+        tracked = TrackedSubscription(context.topic, name, number, directory, epoch)
+        tracker = _tracker(context, tracked, core, log, resume=turn.schedule)
+    incomplete = IncompleteMessages(
+        name, core, loop, ask_partition if is_held else None, when_dropped=durability.flush_soon
+    )
+    return ServedSubscription(
+        name,
+        core,
+        consumers,
+        _endpoints(context, name, directory, is_held=is_held),
+        durability,
+        feeder,
+        turn,
+        counts,
+        clock,
+        loop,
+        incomplete,
+        tracker,
+    )
+
+
+def _durability(
+    context: DispatcherContext,
+    name: str,
+    store: CursorStore | None,
+    counts: SubscriptionStats,
+    on_mark_delete: Callable[[Position], None],
+) -> CursorDurability:
+    """Make what writes the cursor's changes, if they are kept."""
+    if store is None:
+        return MemoryOnly()
+
+    def moved(position: Position) -> None:
+        counts.mark_delete_advanced()
+        on_mark_delete(position)
+
+    return CursorFlusher(
+        name, store, context.loop, context.cursor_disk, on_mark_delete=moved, on_fatal=context.on_fatal
+    )
+
+
+def _tracker(
+    context: DispatcherContext,
+    tracked: TrackedSubscription,
+    core: Dispatcher,
+    log: LogView,
+    *,
+    resume: Callable[[], None],
+) -> TrackerLink:
+    """Let a tracker keep the delayed messages of the core, which begins without any."""
+    index = index_directory(Path(tracked.log_directory), tracked.number)
+    core.delayed.begin(context.clock.now_ms(), dropped_key(index))
+    return TrackerLink(
+        tracked,
+        core,
+        log,
+        context.cluster,
+        context.clock,
+        context.loop,
+        context.reader,
+        resume=resume,
+        on_fatal=context.on_fatal,
+    )
+
+
+def _endpoints(context: DispatcherContext, name: str, directory: str, *, is_held: bool) -> EndpointFactory:
+    """Give each consumer that opens an endpoint, which sends it places in files or bytes."""
 
     def new_endpoint(session: Session, request: OpenConsumer, numbering: int) -> ConsumerEndpoint:
         encoder = DeliverEncoder(request.consumer_id, numbering)
@@ -90,12 +174,10 @@ def stored_subscription(
         if request.reads_files:
             sender = PlaceSender(session, encoder)
         else:
-            sender = BytesSender(session, encoder, directory, loop, reader, is_held=is_held)
+            sender = BytesSender(session, encoder, directory, context.loop, context.reader, is_held=is_held)
         return ConsumerEndpoint(name, session, request, numbering, sender)
 
-    return ServedSubscription(
-        name, core, consumers, new_endpoint, durability, feeder, turn, counts, clock, loop
-    )
+    return new_endpoint
 
 
 def passing_subscription(context: DispatcherContext, name: str, epoch: int) -> PassingSubscription:
@@ -108,23 +190,11 @@ def passing_subscription(context: DispatcherContext, name: str, epoch: int) -> P
         return endpoint is not None and has_room(endpoint)
 
     core = NonPersistentDispatcher(
-        name,
-        context.settings,
-        topic=context.topic,
-        epoch=epoch,
-        now_ms=clock.monotonic_ms(),
-        can_take=can_take,
-    )
-    counts, durability, no_log = SubscriptionStats(core, clock), MemoryOnly(), NoLog()
-    turn = SubscriptionTurn(
-        core, no_log, no_log, consumers, durability, counts, clock, loop, on_demand=lambda: None
+        context.settings, topic=context.topic, now_ms=clock.monotonic_ms(), can_take=can_take
     )
 
     def new_endpoint(session: Session, request: OpenConsumer, numbering: int) -> ConsumerEndpoint:
         encoder = DeliverEncoder(request.consumer_id, numbering)
         return ConsumerEndpoint(name, session, request, numbering, PassingSender(session, encoder, bodies))
 
-    served = ServedSubscription(
-        name, core, consumers, new_endpoint, durability, no_log, turn, counts, clock, loop
-    )
-    return PassingSubscription(served, core, bodies)
+    return PassingSubscription(name, core, consumers, new_endpoint, bodies, clock, loop)

@@ -3,45 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 from pulsar_ray.broker.subscription.consumers.connected_consumers import ConnectedConsumers
+from pulsar_ray.broker.subscription.consumers.consumer_traffic import ConsumerTraffic
 from pulsar_ray.broker.subscription.cursor_flusher import CursorDurability
 from pulsar_ray.broker.subscription.demand_tracker import DemandTracker
-from pulsar_ray.broker.subscription.log.core_feeder import Feeder
-from pulsar_ray.broker.subscription.subscription_stats import SubscriptionStats
+from pulsar_ray.broker.subscription.log.core_feeder import CoreFeeder
+from pulsar_ray.broker.subscription.log.log_view import LogView
 from pulsar_ray.clock import Clock
 from pulsar_ray.dispatch.dispatcher import Dispatcher
-from pulsar_ray.dispatch.grant import Grant
-from pulsar_ray.model.enums import ConsumerType
-from pulsar_ray.model.position import Position
-
-
-class Log(Protocol):
-    """Knows where the log ends that the core is fed from."""
-
-    last: Position
 
 
 class SubscriptionTurn:
     """Takes one turn for all that happened in one turn of the owner loop.
 
-    `on_demand` is called when consumers have room again after a while without.
+    `on_demand` is called when consumers have room again after a while without, `when_run` after each turn.
     """
 
     def __init__(
         self,
         core: Dispatcher,
-        log: Log,
-        feeder: Feeder,
+        log: LogView,
+        feeder: CoreFeeder,
         consumers: ConnectedConsumers,
         durability: CursorDurability,
-        counts: SubscriptionStats,
+        traffic: ConsumerTraffic,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         *,
         on_demand: Callable[[], None],
+        when_run: Callable[[], None] = lambda: None,
     ) -> None:
         self._core = core
         self._log = log
@@ -49,10 +41,11 @@ class SubscriptionTurn:
         self._resume = self.run
         self._consumers = consumers
         self._durability = durability
-        self._counts = counts
+        self._traffic = traffic
         self._clock = clock
         self._loop = loop
         self._on_demand = on_demand
+        self._when_run = when_run
         self._demand = DemandTracker()
         self._is_scheduled = False
         self._has_opened = False
@@ -90,7 +83,8 @@ class SubscriptionTurn:
 
     def room_was_made(self) -> None:
         """Run as well, unless nothing waits for room."""
-        if not self._is_scheduled and (self._demand.is_satisfied or self.has_work):
+        has_delayed = self._core.delayed.left_through is not None
+        if not self._is_scheduled and (self._demand.is_satisfied or self.has_work or has_delayed):
             self.schedule()
 
     def consumer_opened(self) -> None:
@@ -135,11 +129,13 @@ class SubscriptionTurn:
         if self._holds:
             return
         core, now_ms = self._core, self._clock.monotonic_ms()
+        if core.delayed.is_heeded:
+            core.delayed.now_ms = self._clock.now_ms()
         if self._has_opened or core.must_elect:
             self.elect(now_ms)
         while self._feeder.feed(self._resume) | self.dispatch(now_ms) and self.has_work:
             continue
-        if core.keyed is not None:
+        if core.type.keyed is not None:
             self._feeder.feed(
                 self._resume
             )  # dispatching may have shown that somebody wants more than was read
@@ -150,6 +146,7 @@ class SubscriptionTurn:
             self._wait_for_rate(now_ms)
         if self._demand.is_satisfied and self._demand.has_returned(has_room=core.blocks_wanted() > 0):
             self._on_demand()
+        self._when_run()
         if self._ended is not None:
             self._ended.set()
             self._ended = None
@@ -162,11 +159,7 @@ class SubscriptionTurn:
             self._consumers.drop_queues(drops)
             self._durability.flush_soon()
         self._has_opened = False
-        active = core.active
-        if active is None or active.spec.consumer_type != ConsumerType.Failover:
-            return
-        for incarnation, endpoint in self._consumers.items():
-            endpoint.notify_active(incarnation == active.spec.consumer_id, core.generation)
+        self._consumers.notify_active(core.type.active, core.generation)
 
     def dispatch(self, now_ms: int) -> bool:
         """Send all grants that can be made now; True if there were any."""
@@ -175,13 +168,7 @@ class SubscriptionTurn:
             return False
         self._has_granted = True
         is_for_one = len(grants) == 1 or len(self._core.consumers) == 1
-        by_consumer = {grants[0].consumer_id: grants} if is_for_one else _by_consumer(grants)
-        for incarnation, granted in by_consumer.items():
-            endpoint = self._consumers.get(incarnation)
-            if endpoint is not None:
-                endpoint.deliver(granted, self._core.generation)
-        for incarnation, granted in by_consumer.items():
-            self._counts.granted(incarnation, granted)
+        self._traffic.granted(self._consumers.deliver(grants, self._core.generation, is_for_one))
         return True
 
     def _wait_for_rate(self, now_ms: int) -> None:
@@ -198,10 +185,3 @@ class SubscriptionTurn:
         self._deadline_timer = None
         self._core.expire(self._clock.monotonic_ms())
         self.run()
-
-
-def _by_consumer(grants: Sequence[Grant]) -> dict[int, list[Grant]]:
-    found: dict[int, list[Grant]] = {}
-    for grant in grants:
-        found.setdefault(grant.consumer_id, []).append(grant)
-    return found

@@ -54,6 +54,9 @@ def _show_topic(topic: str, found: dict[str, Any]) -> None:
         parts.add_row(f"{place} (away)" if partition.get("away") else place, *_traffic(partition))
     parts.add_row("all" if "partitions" in found else "", *_traffic(found))
     out().print(parts)
+    click.echo(_publishing(found), nl=False)
+    if found.get("msgChunkPublished"):
+        click.echo(f"messages in chunks: {found['chunkedMessageRate']:,.1f} chunks stored per second")
     subscriptions = Table("subscription", "type", "backlog", "unacked", "messages out", "/s", "consumers")
     for name, one in sorted(found["subscriptions"].items()):
         subscriptions.add_row(
@@ -73,6 +76,18 @@ def _show_topic(topic: str, found: dict[str, Any]) -> None:
         for problem in [partition.get("refused"), *partition.get("corruptions", ())]:
             if problem:
                 click.secho(f"{name}: {problem}", fg="red", err=True)
+
+
+def _publishing(found: dict[str, Any]) -> str:
+    """Say what is not as usual for producers."""
+    told = []
+    if found.get("deduplicationStatus", "Disabled") != "Disabled":
+        told.append(f"deduplication: {found['deduplicationStatus']}")
+    if found.get("topicEpoch", -1) >= 0:
+        told.append(f"topic epoch: {found['topicEpoch']}")
+    if found.get("waitingPublishers", 0):
+        told.append(f"producers that wait to have the topic for themselves: {found['waitingPublishers']}")
+    return "".join(f"{line}\n" for line in told)
 
 
 def _traffic(counters: dict[str, Any]) -> tuple[str, ...]:

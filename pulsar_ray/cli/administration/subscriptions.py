@@ -6,15 +6,16 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import click
 
 from pulsar_ray.cli.message_json import message_json
 from pulsar_ray.cli.target import Target, pass_target
+from pulsar_ray.cli.times import duration
 from pulsar_ray.model.message_id import MessageId
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 subscription_option = click.option("-s", "--subscription", required=True, help="The subscription's name.")
 COMMANDS: list[click.Command] = []
 
@@ -33,15 +34,6 @@ def _id(_: click.Context, __: click.Parameter, text: str | None) -> MessageId | 
         raise click.BadParameter(f'{text!r}: give "earliest", "latest" or LEDGER:ENTRY[:PARTITION]')
     ledger_id, entry_id, *partition = (int(part) for part in parts)
     return MessageId(partition[0] if partition else -1, ledger_id, entry_id)
-
-
-def _ago(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
-    if text is None:
-        return None
-    match = re.fullmatch(r"(\d+)([smhdw])", text)
-    if match is None:
-        raise click.BadParameter(f"{text!r}: give a number and s, m, h, d or w, for instance 90m")
-    return int(match[1]) * _UNITS[match[2]]
 
 
 @_command
@@ -64,6 +56,36 @@ def create_subscription(target: Target, topic: str, subscription: str, position:
     """Create a subscription of TOPIC; from now on the topic keeps messages for it."""
     target.ask(lambda topics: topics.create_subscription(topic, subscription, position))
     click.echo(f"created {subscription}")
+
+
+@_command
+@click.argument("topic")
+@subscription_option
+@click.option("-p", "--property", "pairs", multiple=True, metavar="NAME=VALUE", help="One of them.")
+@click.option("--clear", is_flag=True, help="Leave the subscription without any.")
+def update_subscription_properties(
+    target: Target, topic: str, subscription: str, pairs: tuple[str, ...], clear: bool
+) -> None:
+    """Replace the properties of a subscription."""
+    if bool(pairs) == clear or not all("=" in pair for pair in pairs):
+        raise click.UsageError("give --property NAME=VALUE, as often as needed, or --clear")
+    properties = dict(pair.split("=", 1) for pair in pairs)
+    target.ask(lambda topics: topics.update_subscription_properties(topic, subscription, properties))
+    click.echo(f"{subscription} has {len(properties)} properties")
+
+
+@_command
+@click.argument("topic")
+@subscription_option
+@click.argument("value", type=click.Choice(("true", "false", "as-topic")))
+def set_delayed_delivery_strict(target: Target, topic: str, subscription: str, value: str) -> None:
+    """Say whether delayed messages of a subscription are never early.
+
+    false: they may come up to a tick early. as-topic: the topic's policy delayed_delivery decides.
+    """
+    strict = {"true": True, "false": False}.get(value)
+    target.ask(lambda topics: topics.set_delayed_delivery_strict(topic, subscription, strict))
+    click.echo(f"set for {subscription}: {value}")
 
 
 @_command
@@ -98,18 +120,18 @@ def clear_backlog(target: Target, topic: str, subscription: str) -> None:
 @_command
 @click.argument("topic")
 @subscription_option
-@click.option("-t", "--time", "ago", callback=_ago, help="So long ago: 30s, 90m, 3h, 2d, 1w.")
+@click.option("-t", "--time", "ago", callback=duration, help="So long ago: 30s, 90m, 3h, 2d, 1w.")
 @click.option(
     "-m", "--message-id", "position", callback=_id,
     help="earliest, latest, or LEDGER:ENTRY[:PARTITION] of the first message it then gets.",
 )  # fmt: skip
 def reset_cursor(
-    target: Target, topic: str, subscription: str, ago: int | None, position: MessageId | str | None
+    target: Target, topic: str, subscription: str, ago: timedelta | None, position: MessageId | str | None
 ) -> None:
     """Have a subscription start over at a time or at a message."""
     if (ago is None) == (position is None):
         raise click.UsageError("give either --time or --message-id")
-    to = max(0, int((time.time() - ago) * 1000)) if ago is not None else position
+    to = max(0, int((time.time() - ago.total_seconds()) * 1000)) if ago is not None else position
     assert to is not None
     target.ask(lambda topics: topics.reset_cursor(topic, subscription, to))
     click.echo(f"reset {subscription}")
@@ -125,6 +147,44 @@ def peek_messages(target: Target, topic: str, subscription: str, count: int) -> 
     """Show the first messages of the backlog as JSON, one a line; nothing moves."""
     messages = target.ask(lambda topics: topics.peek_messages(topic, subscription, count))
     sys.stdout.buffer.write(b"".join(message_json(message) for message in messages))
+
+
+@_command
+@click.argument("topic")
+@click.option("--to", metavar="TOPIC", help="Where to.  [default: the topic that each message came from]")
+@click.option("-s", "--subscription", help="Whose messages.  [default: the only subscription]")
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(min=1),
+    help="At most so many of those that have a target.  [default: all]",
+)
+@click.option("--dry-run", is_flag=True, help="Count, and move nothing.")
+def redrive(
+    target: Target, topic: str, to: str | None, subscription: str | None, limit: int | None, dry_run: bool
+) -> None:
+    """Send messages of the dead letter topic TOPIC back to where they came from.
+
+    Each is acknowledged once its copy is durable. Messages that wait for their time or are held by consumers
+    are counted by a dry run, and do not move. If a target fails, those for the others go first.
+
+    \b
+    Example:
+      pulsar-ray topics peek-messages orders-billing-DLQ -s support -n 10
+      pulsar-ray topics redrive orders-billing-DLQ --limit 100 --dry-run
+    """
+    moved = target.ask(
+        lambda topics: topics.redrive(topic, to, subscription=subscription, limit=limit, dry_run=dry_run)
+    )
+    if not moved:
+        click.echo("nothing waits there")
+    for name, count in sorted(moved.items()):
+        if name:
+            click.echo(f"{'would send' if dry_run else 'sent'} {count:,} messages to {name}")
+        else:
+            click.echo(
+                f"left {count:,} messages that do not say where they came from, or say it wrongly: give --to"
+            )
 
 
 @_command

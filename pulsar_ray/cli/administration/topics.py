@@ -112,6 +112,19 @@ def partitioned_stats(target: Target, topic: str) -> None:
 
 @topics.command()
 @click.argument("topic")
+@click.argument("prefix")
+@pass_target
+def forget_producers(target: Target, topic: str, prefix: str) -> None:
+    """Have deduplication forget the producers of TOPIC whose names begin with PREFIX.
+
+    Their messages are stored again if they are sent again. The names are shown, one per line.
+    """
+    for name in target.ask(lambda topics: topics.forget_producers(topic, prefix)):
+        click.echo(name)
+
+
+@topics.command()
+@click.argument("topic")
 @click.option("--force", is_flag=True, help="Also while producers or consumers are connected.")
 @pass_target
 def delete(target: Target, topic: str, force: bool) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from pulsar_ray.client.acks.ack_tracker import AckBatch
-from pulsar_ray.client.acks.nack_tracker import Nack
+from pulsar_ray.client.acks.nack_tracker import Nack, joined_by_block
 from pulsar_ray.client.acks.partition_acks import PartitionAcks
 from pulsar_ray.client.acks.unacked_rows import UnackedRows
 from pulsar_ray.client.acks.unanswered_requests import PendingRequest
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
-from pulsar_ray.model.row_sets import of_ranges, span
+from pulsar_ray.model.row_sets import of_ranges, ranges_of, span
 from pulsar_ray.session.packet import Buffer
 from pulsar_ray.session.requests import Acknowledge, NegativeAcknowledge
 
@@ -62,10 +63,12 @@ class AckSender:
         self._lock = lock
         self._ack_timer_armed = False
         self._nack_timer_armed = False
+        self._one_sends_nacks = threading.Lock()
 
     def forked(self, lock: threading.Lock) -> None:
         """Take the new lock, in a forked child."""
         self._lock = lock
+        self._one_sends_nacks = threading.Lock()
 
     # --- acknowledgments --------------------------------------------------------------------------
 
@@ -140,6 +143,11 @@ class AckSender:
             carried_out,
         )
 
+    def send_last(self) -> None:
+        """Send all that waits before the consumer leaves, failures too that are not due yet."""
+        self.send(at_once=True)
+        self._send_nacks(math.inf)
+
     def forget(self) -> None:
         """Drop the acknowledgments that were not sent or not answered. Call without the lock."""
         self.gathered = 0
@@ -157,31 +165,62 @@ class AckSender:
                 return
             self._nack_timer_armed = True
         delay_s = max(0.0, (due - _now_ms()) / 1000)
-        self._requests.link.timers.call_later(delay_s, self._send_nacks)
+        self._requests.link.timers.call_later(delay_s, self._nack_timer)
 
-    def _send_nacks(self) -> None:
+    def _nack_timer(self) -> None:
         with self._lock:
             self._nack_timer_armed = False
-            due = self.nacks.due(_now_ms())
-        if due:
-            # A message that was acknowledged meanwhile does not come again, although it was to.
-            self.send(at_once=False)
-        for start in range(0, len(due), MAX_NACKS_PER_PACKET):
-            self._submit_nacks(due[start : start + MAX_NACKS_PER_PACKET])
+        self._send_nacks(_now_ms())
         self.nacks_added()
 
-    def _submit_nacks(self, items: list[Nack]) -> None:
-        def carried_out() -> None:
+    def _send_nacks(self, now_ms: float) -> None:
+        # A thread that closes the consumer must not get ahead of what the timer has taken out.
+        with self._one_sends_nacks:
             with self._lock:
-                self.unacked.remove_entries([(item[0], item[1], item[1]) for item in items])
+                due = joined_by_block(self.nacks.due(now_ms), self.unacked.block_of)
+            self.fail(due)
+
+    def fail(self, items: list[Nack]) -> None:
+        """Have failed messages delivered again now. Not under the lock."""
+        if items:
+            # A message that was acknowledged meanwhile does not come again, although it was to.
+            self.send(at_once=False)
+        for part in _nack_parts(items):
+            self._submit_nacks(part)
+
+    def _submit_nacks(self, items: list[Nack]) -> None:
+        def build(request_id: int) -> NegativeAcknowledge:
+            return NegativeAcknowledge(
+                self._consumer_id,
+                self._not_delivered_since(items),
+                request_id,
+                *self._progress.arrived(),
+                first_sent,
+            )
+
+        def carried_out() -> None:
+            left = self._not_delivered_since(items)
+            with self._lock:
+                for ledger_id, entry_id, rows, _ in left:
+                    self.unacked.remove_failed(ledger_id, entry_id, rows)
 
         first_sent = self._progress.received()
-        self._requests.submit(
-            lambda rid: NegativeAcknowledge(
-                self._consumer_id, items, rid, *self._progress.arrived(), first_sent
-            ),
-            carried_out,
-        )
+        self._requests.submit(build, carried_out)
+
+    def _not_delivered_since(self, items: list[Nack]) -> list[Nack]:
+        """The failed messages without those that were delivered again.
+
+        Their failure was counted by a dispatcher that may have died before it answered.
+        """
+        left: list[Nack] = []
+        with self._lock:
+            for ledger_id, entry_id, rows, count in items:
+                newer = self.unacked.delivered_since(ledger_id, entry_id, rows, count)
+                if newer:
+                    rows = ranges_of(of_ranges(rows) & ~newer)
+                if newer is not None and (rows or not newer):
+                    left.append((ledger_id, entry_id, rows, count))
+        return left
 
 
 def _parts(batch: AckBatch | None) -> Iterator[AckBatch]:
@@ -201,6 +240,20 @@ def _parts(batch: AckBatch | None) -> Iterator[AckBatch]:
         yield AckBatch([], [rows], None)
     if batch.cumulative is not None:
         yield AckBatch([], [], batch.cumulative)
+
+
+def _nack_parts(items: list[Nack]) -> Iterator[list[Nack]]:
+    """Pieces of it that fit into packets."""
+    part: list[Nack] = []
+    size = 0
+    for item in items:
+        size += 1 + len(item[2])
+        part.append(item)
+        if size >= MAX_NACKS_PER_PACKET:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 def _remove(unacked: UnackedRows, batch: AckBatch) -> None:

@@ -85,6 +85,7 @@ class AckTracker:
         "_ledger",
         "_partial",
         "_ranges",
+        "_shared",
         "_singles",
         "_unsized",
         "_unsized_sent",
@@ -113,9 +114,19 @@ class AckTracker:
         self._unsized: dict[tuple[int, int], RowRanges] = {}
         self._unsized_sent: dict[tuple[int, int], RowRanges] = {}
         self._dirty: set[tuple[int, int]] = set()
+        self._shared: set[tuple[int, int]] = set()
         self._cumulative: tuple[int, int, int] | None = None
         self.count = 0
         """Acknowledgments added since the last drain."""
+
+    def share(self, ledger_id: int, entry_id: int) -> None:
+        """Send each row of a batch from now on: others have the rest of it.
+
+        Only the dispatcher then knows when it is complete.
+        """
+        self._shared.add((ledger_id, entry_id))
+        while len(self._shared) > MAX_UNSIZED:
+            self._shared.pop()
 
     def add_message(self, block: ReceivedBlock, row: int) -> None:
         """Acknowledge a message of another block than the last one.
@@ -154,7 +165,7 @@ class AckTracker:
         batch.outstanding -= added
         if not batch.outstanding:
             self._complete(key)
-        elif self._batch_index_ack and added:
+        elif added and (self._batch_index_ack or key in self._shared):
             self._dirty.add(key)
         return added
 
@@ -240,6 +251,7 @@ class AckTracker:
     def _complete(self, key: tuple[int, int]) -> None:
         del self._partial[key]
         self._dirty.discard(key)
+        self._shared.discard(key)
         self.count -= 1  # its rows are counted already
         self.add(*key)
 
@@ -330,6 +342,7 @@ class AckTracker:
         self._look_at_flags()
         self.drain()
         self._partial.clear()
+        self._shared.clear()
         self._unsized_sent.clear()
 
 

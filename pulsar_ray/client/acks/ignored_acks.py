@@ -31,6 +31,9 @@ class IgnoredAcks:
     def add_range(self, ledger_id: int, first_entry_id: int, last_entry_id: int) -> None:
         """Ignore neighbouring entries."""
 
+    def share(self, ledger_id: int, entry_id: int) -> None:
+        """Ignore a batch."""
+
     def add_message(self, block: ReceivedBlock, row: int) -> None:
         """Ignore a message."""
 
@@ -68,15 +71,32 @@ class IgnoredNacks:
     __slots__ = ()
 
     def add(
-        self, ledger_id: int, entry_id: int, redelivery_count: int, now_ms: int, rows: RowRanges = ()
+        self,
+        ledger_id: int,
+        entry_id: int,
+        redelivery_count: int,
+        now_ms: int,
+        rows: RowRanges = (),
+        failures: int | None = None,
     ) -> None:
         """Ignore a failed message."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def holds(self, ledger_id: int, entry_id: int, redelivery_count: int) -> bool:
+        """False: nothing waits."""
+        return False
+
+    def take(self, ledger_id: int, entry_id: int, redelivery_count: int) -> RowRanges:
+        """No rows: nothing waits."""
+        return ()
 
     def next_deadline_ms(self) -> int | None:
         """None: nothing waits."""
         return None
 
-    def due(self, now_ms: int) -> list[Nack]:
+    def due(self, now_ms: float) -> list[Nack]:
         """Nothing is due."""
         return []
 

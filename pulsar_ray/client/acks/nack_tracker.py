@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 
+from pulsar_ray.client.acks.backoff_delay import backoff_delay_ms
 from pulsar_ray.client.options.policies import RedeliveryBackoff
 from pulsar_ray.model.row_ranges import RowRanges, union
 
@@ -14,6 +16,40 @@ Nack = tuple[int, int, RowRanges, int]
 
 The rows are empty for an unbatched message.
 """
+
+
+def joined_by_block(nacks: list[Nack], block_of: Callable[[int, int], range | None]) -> list[Nack]:
+    """Make one item of the entries of a block that share a count.
+
+    `nacks` are in position order; `block_of` gives the entries of the block that an entry is stored in, where
+    it has several. Rows of an item are counted from its block's first entry.
+    """
+    joined: list[Nack] = []
+    block: range | None = None
+    ledger = -1
+    runs: dict[int, list[tuple[int, int]]] = {}
+
+    def end_block() -> None:
+        if block is not None:
+            joined.extend((ledger, block.start, tuple(rows), count) for count, rows in runs.items())
+            runs.clear()
+
+    for nack in nacks:
+        ledger_id, entry_id, rows, count = nack
+        if block is None or ledger_id != ledger or entry_id not in block:
+            end_block()
+            ledger, block = ledger_id, None if rows else block_of(ledger_id, entry_id)
+        if block is None:
+            joined.append(nack)
+            continue
+        row = entry_id - block.start
+        found = runs.setdefault(count, [])
+        if found and found[-1][1] == row:
+            found[-1] = (found[-1][0], row + 1)
+        else:
+            found.append((row, row + 1))
+    end_block()
+    return joined
 
 
 class NackTracker:
@@ -37,18 +73,27 @@ class NackTracker:
         return len(self._tick_of)
 
     def add(
-        self, ledger_id: int, entry_id: int, redelivery_count: int, now_ms: int, rows: RowRanges = ()
+        self,
+        ledger_id: int,
+        entry_id: int,
+        redelivery_count: int,
+        now_ms: int,
+        rows: RowRanges = (),
+        failures: int | None = None,
     ) -> None:
         """Note that a message failed now.
 
-        With a backoff the delay is the one for its redelivery count. Raises what the backoff raises.
+        With a backoff the delay is the one for its own earlier `failures`, which are the redelivery count
+        unless it belongs to a batch.
         """
         key = (ledger_id, entry_id, redelivery_count)
         tick = self._tick_of.get(key)
         if tick is None:
-            backoff = self._backoff
-            delay_ms = self._delay_ms if backoff is None else backoff.next(redelivery_count)
-            tick = -(-(now_ms + max(delay_ms, 0)) // TICK_MS)
+            known = max(redelivery_count, 0) if failures is None else failures
+            delay_ms = backoff_delay_ms(
+                self._backoff, known, "negative_ack_redelivery_backoff", self._delay_ms
+            )
+            tick = -(-(now_ms + delay_ms) // TICK_MS)
             self._tick_of[key] = tick
             group = self._waiting.get(tick)
             if group is None:
@@ -59,12 +104,26 @@ class NackTracker:
             group = self._waiting[tick]
             group[key] = union(group[key], rows)
 
+    def holds(self, ledger_id: int, entry_id: int, redelivery_count: int) -> bool:
+        """Whether an entry of this delivery waits, named by its message or by its id."""
+        keys = self._tick_of
+        return (ledger_id, entry_id, redelivery_count) in keys or (ledger_id, entry_id, -1) in keys
+
+    def take(self, ledger_id: int, entry_id: int, redelivery_count: int) -> RowRanges:
+        """Take out the failed messages of a batch that comes again now anyway."""
+        rows: RowRanges = ()
+        for count in (redelivery_count, -1):
+            tick = self._tick_of.pop((ledger_id, entry_id, count), None)
+            if tick is not None:
+                rows = union(rows, self._waiting[tick].pop((ledger_id, entry_id, count)))
+        return rows
+
     def next_deadline_ms(self) -> int | None:
         """When `due` has to be called next, or None if nothing waits."""
         return self._heap[0] * TICK_MS if self._heap else None
 
-    def due(self, now_ms: int) -> list[Nack]:
-        """Take out the messages that are due, in position order."""
+    def due(self, now_ms: float) -> list[Nack]:
+        """Take out the messages that are due, in position order; all of them at infinity."""
         found: list[Nack] = []
         while self._heap and self._heap[0] * TICK_MS <= now_ms:
             for key, rows in self._waiting.pop(heapq.heappop(self._heap)).items():

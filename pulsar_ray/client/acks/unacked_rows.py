@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pulsar_ray.model.entry_sets import EntryBits
-from pulsar_ray.model.row_ranges import RowRanges
+from pulsar_ray.model.row_ranges import RowFailures, RowRanges
 from pulsar_ray.model.row_sets import RowSet, of_ranges, ranges_of
 
 MAX_DECLARED_RANGES = 90_000
@@ -20,6 +20,8 @@ DeclaredRows = tuple[int, int, RowRanges]
 
 _Key = tuple[int, int]
 _FEW = 64
+_KEEP_COUNTS = 16
+"""Most deliveries of a block whose counts are known."""
 
 
 class UnackedRows:
@@ -32,6 +34,9 @@ class UnackedRows:
     def __init__(self) -> None:
         # (ledger id, first entry id) -> [last entry id, rows are entries, rows, messages of the block]
         self._blocks: dict[_Key, list[Any]] = {}
+        self._failures: dict[_Key, RowFailures] = {}
+        # Redelivery counts above 0 of rows, the newest first.
+        self._counts: dict[_Key, list[tuple[RowSet, int]]] = {}
         # Its keys, and some that are gone; all of them and in order only if `_is_ordered`.
         self._order: list[_Key] = []
         self._is_ordered = True
@@ -53,10 +58,79 @@ class UnackedRows:
         else:
             order.append(key)
 
+    def note_failures(self, ledger_id: int, entry_id: int, failures: RowFailures) -> None:
+        """Note how often messages of a batch that is held failed before."""
+        self._failures[(ledger_id, entry_id)] = failures
+
+    def note_count(self, ledger_id: int, first_entry_id: int, rows: RowSet, redelivery_count: int) -> None:
+        """Note how often rows of a block that are held were redelivered, if they were."""
+        counts = self._counts.setdefault((ledger_id, first_entry_id), [])
+        counts.insert(0, (rows, redelivery_count))
+        del counts[_KEEP_COUNTS:]
+
+    def count_of(self, ledger_id: int, entry_id: int) -> int:
+        """The redelivery count of an entry that is held, -1 if it is not."""
+        for key in self._overlapping(ledger_id, entry_id, entry_id):
+            held = self._blocks[key]
+            row = 1 << (entry_id - key[1]) if held[1] else held[2]
+            if held[2] & row:
+                return next((count for rows, count in self._counts.get(key, ()) if rows & row), 0)
+        return -1
+
+    def failures_of(self, ledger_id: int, entry_id: int, rows: RowRanges) -> int:
+        """How often those of these messages of a batch failed that failed most often."""
+        known = self._failures.get((ledger_id, entry_id), ()) if self._failures else ()
+        found = (n for a, b, n in known if any(a < end and first < b for first, end in rows))
+        return max(found, default=0)
+
     def batch_size(self, ledger_id: int, entry_id: int) -> int:
         """Messages of a batch that is held, 0 if it is not."""
         held = self._blocks.get((ledger_id, entry_id))
         return 0 if held is None or held[1] else int(held[3])
+
+    def block_of(self, ledger_id: int, entry_id: int) -> range | None:
+        """The entries of the block of several that holds an entry, if any is held."""
+        held = self._blocks.get((ledger_id, entry_id))
+        keys = self._overlapping(ledger_id, entry_id, entry_id) if held is None else [(ledger_id, entry_id)]
+        for key in keys:
+            last_entry_id, is_of_entries, *_ = self._blocks[key]
+            if is_of_entries:
+                return range(key[1], last_entry_id + 1)
+        return None
+
+    def rows_of(self, ledger_id: int, first_entry_id: int) -> RowSet:
+        """The rows of a block that are held."""
+        held = self._blocks.get((ledger_id, first_entry_id))
+        return 0 if held is None else int(held[2])
+
+    def entries_between(self, ledger_id: int, first: int, last: int) -> list[int]:
+        """The blocks of one entry that are held, among entries first..last."""
+        return [key[1] for key in self._overlapping(ledger_id, first, last) if key[1] >= first]
+
+    def delivered_since(self, ledger_id: int, entry_id: int, rows: RowRanges, count: int) -> RowSet | None:
+        """Those of failed rows that were delivered with a higher count meanwhile.
+
+        None stands for the whole entry.
+        """
+        if not self._counts or count < 0:
+            return 0
+        held = self._blocks.get((ledger_id, entry_id))
+        if not rows or held is None or not held[1]:
+            return None if self.count_of(ledger_id, entry_id) > count else 0
+        newer = known = 0
+        for of_count, delivered in self._counts.get((ledger_id, entry_id), ()):
+            if delivered > count:
+                newer |= of_count & ~known
+            known |= of_count
+        return newer & of_ranges(rows)
+
+    def remove_failed(self, ledger_id: int, entry_id: int, rows: RowRanges) -> None:
+        """Remove what comes again: rows that are entries, or the whole of any other entry."""
+        held = self._blocks.get((ledger_id, entry_id))
+        if rows and held is not None and held[1]:
+            self.remove_entries([(ledger_id, entry_id + first, entry_id + end - 1) for first, end in rows])
+        else:
+            self.remove_entries([(ledger_id, entry_id, entry_id)])
 
     def remove_entries(self, ranges: Iterable[tuple[int, int, int]]) -> None:
         """Remove whole entries that were acknowledged.
@@ -146,6 +220,10 @@ class UnackedRows:
 
     def _delete(self, key: _Key) -> None:
         del self._blocks[key]
+        if self._failures:
+            self._failures.pop(key, None)
+        if self._counts:
+            self._counts.pop(key, None)
         if len(self._order) > 2 * len(self._blocks) + _FEW:
             self._reorder()
 
@@ -176,5 +254,7 @@ class UnackedRows:
     def clear(self) -> None:
         """Hold nothing any more, behind a seek, or when all was given back."""
         self._blocks.clear()
+        self._failures.clear()
+        self._counts.clear()
         self._order.clear()
         self._is_ordered = True

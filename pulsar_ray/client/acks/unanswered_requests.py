@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from pulsar_ray.errors import NotConnected, PulsarException, SessionLost, Timeout
+from pulsar_ray.lane.completion import Completion
 from pulsar_ray.session.packet import Buffer
 from pulsar_ray.session.requests import Request
 from pulsar_ray.transport.actor_link import ActorLink
@@ -30,7 +31,7 @@ class PendingRequest:
     ) -> None:
         self.build = build
         self.carried_out = carried_out
-        self.answered = threading.Event()
+        self.answered = Completion()
         self.error: PulsarException | None = None
         self._then: deque[Callable[[], None]] = deque()
 

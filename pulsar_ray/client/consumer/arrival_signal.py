@@ -29,6 +29,11 @@ class ArrivalSignal:
         for listener in self._listeners:
             listener()
 
+    def wake(self) -> None:
+        """Let the threads that sleep ask again. Called without the lock."""
+        with self._arrived:
+            self._arrived.notify_all()
+
     def wait_for(self, has_come: Callable[[], bool], timeout: float | None) -> bool:
         """Sleep until `has_come`, which is asked with the lock held.
 

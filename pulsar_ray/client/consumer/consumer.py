@@ -19,13 +19,13 @@ from pulsar_ray.client.consumer.message_listener import MessageListenerThread
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.consumer.subscription_control import SubscriptionControl
 from pulsar_ray.client.consumer.waiting_receivers import FutureReceiver
+from pulsar_ray.client.dead_letters.consumer_letters import ConsumerLetters, retry_not_enabled
 from pulsar_ray.client.endpoint.close_each import close_each
 from pulsar_ray.client.endpoint.consumer_client import ConsumerClient
 from pulsar_ray.client.endpoint.ending import Ending
 from pulsar_ray.client.endpoint.lazy_handle import LazyHandle
 from pulsar_ray.client.options.checks import check_number
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
-from pulsar_ray.client.options.not_yet import reconsume_later_not_yet
 from pulsar_ray.client.options.policies import ConsumerEventListener
 from pulsar_ray.client.received.batch_collector import (
     FOREVER_S,
@@ -63,6 +63,7 @@ class Consumer(LazyHandle):
         self._tables = ReceivedTables()
         self._acks = ConsumerAcks(core, self._added)
         self._control = SubscriptionControl(core, self._deadline)
+        self._letters = ConsumerLetters(client, core) if core.options.max_failures is not None else None
         self._client = client
         self._ending = ending or self.known_ending("consumer")
         self._listener: MessageListenerThread | None = None
@@ -130,6 +131,7 @@ class Consumer(LazyHandle):
             raise InvalidConfiguration("this consumer has a message_listener: batch_receive() cannot be used")
         taken, timeout_s = batch_limits(self._options.batch_receive_policy)
         self._core.take_into(taken, time.monotonic() + timeout_s)
+        self._core.handed_over(taken)
         return MessageBatchView(taken.parts)
 
     def receive_arrow(self, max_messages: int = 100_000, timeout_millis: int | None = None) -> pa.Table:
@@ -147,6 +149,7 @@ class Consumer(LazyHandle):
         self._core.take_into(taken, time.monotonic() + wait_s)
         if not taken.parts:
             raise Timeout(f"no message arrived in {timeout_millis} ms")
+        self._core.handed_over(taken)
         return self.table_of(taken.parts)
 
     def has_message_available(self) -> bool:
@@ -242,8 +245,32 @@ class Consumer(LazyHandle):
     def reconsume_later(
         self, message: Message | MessageId, delay: timedelta, properties: dict[str, str] | None = None
     ) -> None:
-        """Not there before retry letter topics are: raises OperationNotSupported."""
-        raise reconsume_later_not_yet()
+        """Send a message to the retry letter topic, to come again after a delay.
+
+        It is copied. Blocks until the copy is durable and the message acknowledged, durably; after a crash in
+        between it may come twice. A message that came from there `max_redeliver_count` times goes to the dead
+        letter topic. The copy carries `properties` too. Raises OperationNotSupported without `enable_retry`,
+        ValueError for anything but a received message, and what sending raises: the message then stays.
+        """
+        letter = self.letters.retried_later(message, delay, properties)
+        self.letters.producer(letter).send(**letter.arguments)
+        assert isinstance(message, Message)
+        self._acks.add_parts([BlockRows(message.block, [message.row])])
+        self.partition_of(message).ack_sender.acknowledge_durably(self._deadline())
+
+    def partition_of(self, message: Message) -> PartitionConsumer:
+        """The partition that a message came from; not part of the official client."""
+        return self._partitions.of(message.block.topic_name, message.block.partition)
+
+    @property
+    def letters(self) -> ConsumerLetters:
+        """Its copies to retry letter topics; not part of the official client.
+
+        Raises OperationNotSupported if it has none.
+        """
+        if self._letters is None:
+            raise retry_not_enabled()
+        return self._letters
 
     def redeliver_unacknowledged_messages(self) -> None:
         """Have everything this consumer was given and did not acknowledge delivered again."""
@@ -324,7 +351,8 @@ class Consumer(LazyHandle):
     def close(self) -> None:
         """Make acknowledgments durable and leave.
 
-        A second call raises AlreadyClosed, one after `unsubscribe` or `Client.shutdown` does not.
+        Messages that were acknowledged negatively come again now, before their delay is over, and count as
+        failed. A second call raises AlreadyClosed, one after `unsubscribe` or `Client.shutdown` does not.
         """
         self._ending.close(self.leave)
 
@@ -337,6 +365,8 @@ class Consumer(LazyHandle):
         self._partitions.stop_discovery()
         self._stop_threads()
         deadline = self._deadline()
+        if self._letters is not None:
+            self._letters.close(deadline)
         try:
             error = close_each(self._partitions.all, deadline)
         finally:
@@ -352,6 +382,8 @@ class Consumer(LazyHandle):
         """
         self._ending.leave()
         self._stop_threads()
+        if self._letters is not None:
+            self._letters.end()
         for partition in self._partitions.all:
             partition.link.remove_endpoint(partition.consumer_id)
         self._core.close(self._ending.what)

@@ -117,13 +117,16 @@ class ConsumerAcks:
             partition = self._partitions.of(message.topic_name, message.partition())
             row = message.batch_index()
             rows = ((row, row + 1),) if row >= 0 else ()
-            key = (message.ledger_id(), message.entry_id(), -1)
+            with self._core.lock:
+                count = partition.ack_sender.unacked.count_of(message.ledger_id(), message.entry_id())
+            key = (message.ledger_id(), message.entry_id(), count)
         else:
             raise ValueError(
                 f"negative_acknowledge takes a Message or MessageId, not {type(message).__name__}"
             )
         with self._core.lock:
-            partition.ack_sender.nacks.add(*key, time.monotonic_ns() // 1_000_000, rows)
+            failures = partition.ack_sender.unacked.failures_of(*key[:2], rows) if rows else None
+            partition.ack_sender.nacks.add(*key, time.monotonic_ns() // 1_000_000, rows, failures)
         partition.ack_sender.nacks_added()
 
     def add_negative_table(self, table: pa.Table) -> None:
@@ -132,8 +135,10 @@ class ConsumerAcks:
         for topic, nacks in table_nacks(table).items():
             partition = self._partitions.of(topic, -1)
             with self._core.lock:
+                unacked = partition.ack_sender.unacked
                 for ledger_id, entry_id, rows, count in nacks:
-                    partition.ack_sender.nacks.add(ledger_id, entry_id, count, now_ms, rows)
+                    failures = unacked.failures_of(ledger_id, entry_id, rows) if rows else None
+                    partition.ack_sender.nacks.add(ledger_id, entry_id, count, now_ms, rows, failures)
             partition.ack_sender.nacks_added()
 
 

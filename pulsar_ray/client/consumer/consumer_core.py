@@ -11,12 +11,14 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from queue import SimpleQueue
+from typing import Protocol
 
 from pulsar_ray.client.consumer.arrival_signal import ArrivalSignal
 from pulsar_ray.client.consumer.consumer_partitions import ConsumerPartitions
 from pulsar_ray.client.consumer.event_listener import ActiveChange
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.consumer.waiting_receivers import Receiver, WaitingReceivers
+from pulsar_ray.client.dead_letters.over_limit import split_over_limit
 from pulsar_ray.client.endpoint.forking import notify_of_forks
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.received.batch_collector import BatchCollector
@@ -29,6 +31,16 @@ from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException, Time
 from pulsar_ray.ledger.reader import SegmentGone
 
 _ONLY_ROW = range(1)
+
+
+class Mover(Protocol):
+    """Moves messages that failed too often; its methods are called with the consumer's lock held."""
+
+    def take(self, delivery: QueuedDelivery) -> None:
+        """Begin to move a delivery."""
+
+    def look(self) -> None:
+        """Take by `leave_to_mover`, soon and repeatedly, what waits in the queue."""
 
 
 class ConsumerCore:
@@ -44,13 +56,14 @@ class ConsumerCore:
         self.files = files
         self.lock = threading.Lock()
         self.queue = ReceiverQueue()
-        self.is_multi_topic = not isinstance(options.topic, str)
+        self.is_multi_topic = not isinstance(options.topic, str) or options.enable_retry
         self.partitions = ConsumerPartitions(
             self.queue, self.lock, self.fail, is_multi_topic=self.is_multi_topic
         )
         self._arrivals = ArrivalSignal(self.lock)
         self._taking = threading.Lock()
         self._receivers = WaitingReceivers()
+        self._serving = 0
         self._waiting = 0
         self._bulk_window = 0
         self.error: PulsarException | None = None
@@ -61,6 +74,8 @@ class ConsumerCore:
         """Called on any thread when `activity` was filled."""
         self.is_paused = options.start_paused and options.message_listener is None
         """Whether no more messages are asked for; those on their way still arrive."""
+        self._max_failures = options.max_failures
+        self._mover: Mover | None = None
         notify_of_forks(self)
 
     def forked(self, error: ForkedClient) -> None:
@@ -90,7 +105,9 @@ class ConsumerCore:
             return 0
         options = self.options
         if options.receiver_queue_size == 0:
-            return max(1 if self._waiting or self._receivers else 0, self._bulk_window)
+            # The one that is being served wants no more than what it gets now.
+            is_awaited = self._waiting or len(self._receivers) > self._serving
+            return max(1 if is_awaited else 0, self._bulk_window)
         share = options.max_total_receiver_queue_size_across_partitions // max(1, len(self.partitions.all))
         return max(1, min(options.receiver_queue_size, share), self._bulk_window)
 
@@ -112,8 +129,34 @@ class ConsumerCore:
 
     def arrived(self, deliveries: list[QueuedDelivery]) -> None:
         """Queue deliveries. Called with the lock held."""
+        if self._max_failures is not None:
+            deliveries = split_over_limit(deliveries, self._max_failures)
         self.queue.deliveries.extend(deliveries)
+        if self._mover is not None and any(delivery.is_over_limit for delivery in deliveries):
+            self._mover.look()
         self._arrivals.notify()
+
+    def move_by(self, mover: Mover) -> None:
+        """Have messages that failed too often moved, instead of handed out."""
+        with self.lock:
+            self._mover = mover
+            mover_has_work = any(delivery.is_over_limit for delivery in self.queue.deliveries)
+            if mover_has_work:
+                mover.look()
+
+    def leave_to_mover(self) -> bool:
+        """Have messages moved that are next in the queue and failed too often.
+
+        True if more of them wait behind messages that the application was not given yet.
+        """
+        with self.lock:
+            self._leave_to_mover()
+            return any(delivery.is_over_limit for delivery in self.queue.deliveries)
+
+    def _leave_to_mover(self) -> None:
+        if self._mover is not None:
+            while (head := self.queue.head) is not None and head.is_over_limit:
+                self._mover.take(self.queue.deliveries.popleft())
 
     def is_set(self) -> bool:
         """Whether there is something to receive; a link that waits for it calls this."""
@@ -128,15 +171,23 @@ class ConsumerCore:
         """Whether a message is here already."""
         while True:
             with self.lock:
+                self._leave_to_mover()
                 head = self.queue.head
                 if head is None or not head.source.is_trimmed(head):
                     return not self.queue.is_empty
                 self.queue.deliveries.popleft()
             head.source.leave_out(head, SegmentGone(head.path))
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait for an arrival."""
-        return self._arrivals.wait_for(self.is_set, timeout)
+    def wait(self, timeout: float | None = None, unless: Callable[[], bool] | None = None) -> bool:
+        """Wait for an arrival, or until `unless` is true when `wake` is called."""
+        if unless is None:
+            return self._arrivals.wait_for(self.is_set, timeout)
+        self._arrivals.wait_for(lambda: self.is_set() or unless(), timeout)
+        return self.is_set()
+
+    def wake(self) -> None:
+        """Let waiting threads look whether they need wait any longer."""
+        self._arrivals.wake()
 
     def fail(self, error: PulsarException) -> None:
         """End the consumer: every receive from now on raises `error`."""
@@ -190,9 +241,13 @@ class ConsumerCore:
             block, rows = part
             if len(rows) == 1:
                 queue.source = source
+                if source.ack_timer is not None:
+                    source.ack_timer.handed_over(block, rows)
                 return Message(block, rows[0])
             with self.lock:
                 queue.hand_out(part, source)
+            if source.ack_timer is not None:
+                source.ack_timer.arm()
         return message
 
     def _take_one(self) -> Message | None:
@@ -221,6 +276,7 @@ class ConsumerCore:
                 if taken is None:
                     if self.error is not None:
                         raise self.error.again()
+                    self._leave_to_mover()
                     delivery = queue.deliveries.popleft() if queue.deliveries else None
             if delivery is not None:
                 taken = self._decode(delivery)
@@ -231,7 +287,11 @@ class ConsumerCore:
                 self._wait_for_one(deadline)
             if taken is not None:
                 source = taken[1]
-                if source.consumed >= source.credit.due + may_wait:
+                if source.counter is not None:
+                    source.counter.write(source.consumed + source.moving)
+                if source.consumed <= source.reports_until:
+                    source.send_credit(always=True)
+                elif source.consumed >= source.credit.due + may_wait:
                     source.send_credit()
                 return taken
 
@@ -282,6 +342,8 @@ class ConsumerCore:
             # The window is no smaller than what bulk receiving asked for.
             is_little = 2 * block.message_count <= self._bulk_window
             at_once = block.message_count if is_little else max(1, self.window // 2)
+            if source.consumed < source.reports_until:
+                at_once = 1
             taken = self.queue.add(block, rows, source, at_once)
         if taken is None:
             source.send_credit()
@@ -335,6 +397,14 @@ class ConsumerCore:
                     with self.lock:
                         self.queue.put_back(BlockRows(part.block, part.rows[kept:]), source)
 
+    def handed_over(self, taken: BatchCollector) -> None:
+        """Time what was collected: the application has it from now on."""
+        if not self.options.unacked_messages_timeout_ms:
+            return
+        for (block, rows), (source, _) in zip(taken.parts, taken.origins, strict=True):
+            if source.ack_timer is not None:
+                source.ack_timer.handed_over(block, rows)
+
     # --- without a thread that waits ----------------------------------------------------------------
 
     def add_receiver(self, receiver: Receiver) -> None:
@@ -371,10 +441,12 @@ class ConsumerCore:
         while self._receivers:
             if not self._taking.acquire(blocking=False):
                 return
+            self._serving = 1
             try:
                 if not self._serve_one():
                     return
             finally:
+                self._serving = 0
                 self._taking.release()
 
     def _serve_one(self) -> bool:

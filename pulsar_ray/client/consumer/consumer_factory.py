@@ -15,6 +15,7 @@ from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.consumer.start_position import StartPosition
 from pulsar_ray.client.consumer.topic_discovery import TopicDiscovery
 from pulsar_ray.client.consumer.topic_selection import TopicSelection, selection_of
+from pulsar_ray.client.dead_letters.letter_topics import LetterTopics
 from pulsar_ray.client.endpoint.actor_links import ActorLinks
 from pulsar_ray.client.endpoint.close_each import close_each
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
@@ -56,8 +57,10 @@ class ConsumerFactory:
         `start` is where a non-durable cursor begins. Raises what `Client.subscribe` raises; nothing stays
         open then.
         """
+        if options.max_failures is not None:
+            LetterTopics(options)  # refuses topics whose messages would circle
         topics = selection_of(options)
-        if not isinstance(options.topic, str):
+        if not isinstance(options.topic, str) or options.enable_retry:
             _check_queue(options)
         deadline = self._links.deadline()
         routes = topics.routes(self._links, deadline, create=True)
@@ -65,8 +68,8 @@ class ConsumerFactory:
         if topics.may_change:
             _check_queue(options)
         _check_start(start, routes)
-        self._add_partitions(core, routes, start, deadline)
-        self._open_partitions(core, deadline)
+        self._add_partitions(core, topics, routes, start, deadline)
+        self._open_partitions(core, topics, deadline)
         follows = topics.may_change and (core.is_multi_topic or options.auto_update_partitions)
         if follows or core.partitions.absent:
             core.partitions.discovery = discovery = self._discovery(core, topics, start)
@@ -74,7 +77,12 @@ class ConsumerFactory:
         return topics.name, core
 
     def _add_partitions(
-        self, core: ConsumerCore, routes: list[PartitionRoute], start: StartPosition | None, deadline: float
+        self,
+        core: ConsumerCore,
+        topics: TopicSelection,
+        routes: list[PartitionRoute],
+        start: StartPosition | None,
+        deadline: float,
     ) -> None:
         """Start the dispatchers of all partitions at once, before any is attached to."""
         for route in routes:
@@ -82,7 +90,8 @@ class ConsumerFactory:
                 core.partitions.miss(route, WrongNode(route.away))
                 continue
             try:
-                link = self._links.to_dispatcher(route, core.options, core.subscription, deadline)
+                options = _options_for(route, core, topics)
+                link = self._links.to_dispatcher(route, options, core.subscription, deadline)
             except TopicNotFound:
                 if core.is_multi_topic:
                     continue  # deleted since it was found
@@ -92,13 +101,14 @@ class ConsumerFactory:
                 continue
             core.partitions.add(self._partition(core, route, link, start))
 
-    def _open_partitions(self, core: ConsumerCore, deadline: float) -> None:
+    def _open_partitions(self, core: ConsumerCore, topics: TopicSelection, deadline: float) -> None:
         """Attach in index order. Raises WrongNode if none of them is there."""
         opened: list[PartitionConsumer] = []
         try:
             for partition in core.partitions.all:
                 try:
-                    self._open_partition(partition, core.options, core.subscription, deadline)
+                    options = _options_for(partition.route, core, topics)
+                    self._open_partition(partition, options, core.subscription, deadline)
                 except WrongNode as error:
                     core.partitions.miss(partition.route, error)
                     core.partitions.remove(partition)
@@ -188,6 +198,13 @@ def _without_growth(core: ConsumerCore, routes: list[PartitionRoute]) -> list[Pa
     return [route for route in routes if route.topic in had or _whole(route) not in known]
 
 
+def _options_for(route: PartitionRoute, core: ConsumerCore, topics: TopicSelection) -> ConsumerOptions:
+    """The consumer's options for a partition: all that waits to be retried is wanted."""
+    if _whole(route) in topics.letter_topics:
+        return replace(core.options, initial_position=InitialPosition.Earliest)
+    return core.options
+
+
 def _whole(route: PartitionRoute) -> str:
     return TopicName.parse(route.topic).partitioned_full
 
@@ -195,7 +212,8 @@ def _whole(route: PartitionRoute) -> str:
 def _check_queue(options: ConsumerOptions) -> None:
     if options.receiver_queue_size == 0:
         raise InvalidConfiguration(
-            "receiver_queue_size=0 needs a single topic without partitions: give at least 1"
+            "receiver_queue_size=0 needs a single topic without partitions or retry letter topic: give at "
+            "least 1"
         )
 
 

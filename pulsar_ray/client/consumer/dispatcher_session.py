@@ -23,9 +23,16 @@ from pulsar_ray.transport.actor_link import ActorLink
 from pulsar_ray.transport.carriers import Connection
 from pulsar_ray.transport.cluster import AttachReply
 
+LEFT_DEADLINE_S = 1.0
+"""How long a close may take to report it, where the dispatcher sleeps."""
+
 
 class SessionOwner(Protocol):
     """The consumer of the session's partition."""
+
+    @property
+    def awaited_consumer(self) -> tuple[int, bool] | None:
+        """See Endpoint.awaited_consumer."""
 
     def open_request(self, request_id: int) -> OpenConsumer:
         """The request to open, complete also for a dispatcher that is new."""
@@ -85,21 +92,31 @@ class DispatcherSession:
         """Use this link from now on; nothing may have been sent yet."""
         self._requests.attach_through(link)
 
-    def open(self, deadline: float) -> ConsumerOpened:
-        """Open at the dispatcher. Raises ConsumerBusy, SubscriptionNotFound, or what attaching raises."""
+    def open(self, deadline: float) -> None:
+        """Open at the dispatcher. Raises ConsumerBusy, SubscriptionNotFound, or what attaching raises.
+
+        If the answer was lost, and the subscription has been deleted since, the session ends as any open one.
+        """
         link = self._requests.link
         link.ensure_attached(deadline)
         self._is_opening = True
+        deleted: SubscriptionNotFound | None = None
         link.add_endpoint(self.consumer_id, self)
         try:
-            opened: ConsumerOpened = request_open(
+            request_open(
                 link,
                 self._owner.open_request,
                 self._pending_close,
                 deadline,
                 then=lambda opened: self._opened(opened, link.attached),
             )
-        except (SubscriptionNotFound, AlreadyClosed):
+        except SubscriptionNotFound as error:
+            link.remove_endpoint(self.consumer_id)
+            if self._attached is None:
+                raise
+            # Numbers of the subscription that is no more must not be taken for those of a later one.
+            deleted = error
+        except AlreadyClosed:
             link.remove_endpoint(self.consumer_id)
             raise
         except BaseException as error:
@@ -112,7 +129,8 @@ class DispatcherSession:
             raise
         finally:
             self._is_opening = False
-        return opened
+        if deleted is not None:
+            self.on_refused(deleted)
 
     def reopen(self, attached: AttachReply) -> None:
         """Open again behind a new attachment, then repeat what was not answered."""
@@ -150,6 +168,11 @@ class DispatcherSession:
         A dispatcher that went to sleep before it was may have messages for it.
         """
         return not self._was_open or self._has_to_send
+
+    @property
+    def awaited_consumer(self) -> tuple[int, bool] | None:
+        """See Endpoint.awaited_consumer."""
+        return self._owner.awaited_consumer
 
     @property
     def _has_to_send(self) -> bool:
@@ -197,7 +220,7 @@ class DispatcherSession:
         partition is away: what was acknowledged last may come again.
         """
         link = self._requests.link
-        had_to_send = self._has_to_send
+        had_to_send = self._has_to_send or len(self._ack_sender.nacks) > 0
         try:
             # Another partition's refusal may have ended the consumer: this session is open all the same.
             if not (self.is_gone() or isinstance(why_ended, ForkedClient)):
@@ -218,21 +241,26 @@ class DispatcherSession:
     def leave(self, deadline: float) -> None:
         """Have the dispatcher make durable what was acknowledged, and then forget this consumer.
 
-        Raises Timeout. The thread that closes the consumer may call it at the same time as the one that has
-        just opened it.
+        Failed messages come again at once, for nobody would count them later. Raises Timeout. The thread that
+        closes the consumer may call it at the same time as the one that has just opened it.
         """
         with self._one_leaves:
-            if not (self._has_left or self._leaves_asleep()):
-                self._ack_sender.send(at_once=True)
-                self._leave(deadline)
+            if not self._has_left:
+                self._ack_sender.send_last()
+                if not self._leaves_asleep():
+                    self._leave(deadline)
             self._has_left = True
 
     def _leaves_asleep(self) -> bool:
-        """Leave a dispatcher that sleeps, if it has taken all that was acknowledged.
-
-        Its successor waits for this consumer, which its log knows, for the grace period at most.
-        """
-        return not self._has_to_send and self._pending_close.leave_asleep(self._requests.link)
+        """Leave a dispatcher that sleeps, if it has taken all that was acknowledged."""
+        link = self._requests.link
+        if self._has_to_send or not self._pending_close.leave_asleep(link):
+            return False
+        consumer = self._owner.awaited_consumer
+        if consumer is not None:
+            # Without this word, too, all goes on once its successor has waited for the grace period.
+            link.report_left(*consumer, LEFT_DEADLINE_S)
+        return True
 
     def _leave(self, deadline: float) -> None:
         while not (self.is_gone() or self._pending_close.is_confirmed()):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from pulsar_ray.client.acks.ack_sender import AckSender
+from pulsar_ray.client.acks.ack_timer import AckTimer
 from pulsar_ray.client.acks.partition_acks import PartitionAcks
 from pulsar_ray.client.acks.unanswered_requests import UnansweredRequests
 from pulsar_ray.client.consumer.dispatcher_session import DispatcherSession
@@ -16,7 +17,7 @@ from pulsar_ray.client.consumer.start_position import StartPosition
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.received.block_decoder import BlockDecoder
 from pulsar_ray.errors import PulsarException
-from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.model.enums import ConsumerType, SubscriptionMode
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.session.requests import ConsumerOpened, OpenConsumer, RedeliverUnacknowledged
 from pulsar_ray.transport.actor_link import ActorLink
@@ -74,6 +75,16 @@ class PartitionConsumer:
             is_stored=is_stored,
         )
         self.ack_sender = AckSender(consumer_id, state, self.deliveries, options, owner.lock)
+        if state.timeouts is not None:
+            self.deliveries.ack_timer = AckTimer(
+                state.timeouts,
+                options.ack_timeout_tick_time_ms,
+                state,
+                self.ack_sender,
+                lambda: owner.queue.look(self.deliveries),
+                owner.lock,
+            )
+        self._state = state
         self.session = DispatcherSession(
             consumer_id, self, self.requests, self.ack_sender, self.deliveries.on_request, owner.lock
         )
@@ -86,12 +97,24 @@ class PartitionConsumer:
         self.requests.forked()
         self.deliveries.forked(lock)
         self.ack_sender.forked(lock)
+        if self.deliveries.ack_timer is not None:
+            self.deliveries.ack_timer.forked(lock)
         self.session.forked(lock)
 
     @property
     def is_connected(self) -> bool:
         """True while open at the dispatcher, and while that sleeps."""
         return self.requests.is_open or (self.link.is_asleep and not self.session.is_gone())
+
+    @property
+    def awaited_consumer(self) -> tuple[int, bool] | None:
+        """See Endpoint.awaited_consumer: those whose cursor is stored are awaited."""
+        options = self._owner.options
+        if options.subscription_mode != SubscriptionMode.Durable or not self.deliveries.is_stored:
+            return None
+        # Partitions are divided among all consumers.
+        divides = self.deliveries.is_active or self.route.partition >= 0
+        return self._incarnation, options.consumer_type == ConsumerType.Failover and divides
 
     # --- the session ------------------------------------------------------------------------------
 
@@ -100,9 +123,9 @@ class PartitionConsumer:
         self.link = link
         self.session.attach_through(link)
 
-    def open(self, deadline: float) -> ConsumerOpened:
-        """Open at the dispatcher. Raises ConsumerBusy, SubscriptionNotFound, or what attaching raises."""
-        return self.session.open(deadline)
+    def open(self, deadline: float) -> None:
+        """See DispatcherSession.open."""
+        self.session.open(deadline)
 
     def open_request(self, request_id: int) -> OpenConsumer:
         """The request to open, which declares to any dispatcher what the consumer holds."""
@@ -125,7 +148,7 @@ class PartitionConsumer:
                 self.ack_sender.unacked.declared(),
                 deliveries.start,
                 owner.subscription,
-                deliveries.consumed + owner.queue.messages_of(deliveries),
+                deliveries.consumed + deliveries.moving + owner.queue.messages_of(deliveries),
                 self._joined,
                 owner.is_multi_topic,
                 options.key_shared,
@@ -133,6 +156,9 @@ class PartitionConsumer:
                 credit=0 if deliveries.is_stored else deliveries.consumed + owner.window,
                 generation=deliveries.generation,
                 properties=options.properties,
+                handed_over=None if deliveries.counter is None else deliveries.counter.name,
+                chunk_limits=options.chunk_limits,
+                redeliveries=deliveries.redeliveries,
             )
 
     def opened(self, opened: ConsumerOpened) -> None:
@@ -160,11 +186,17 @@ class PartitionConsumer:
         self._owner.partition_failed(self, error)
 
     def close(self, deadline: float) -> None:
-        """Make acknowledgments durable and leave; what is held goes to others.
+        """Make acknowledgments durable, send failures, and leave; what is held goes to others.
 
-        Raises Timeout, or WrongNode if the partition is away: what was acknowledged last may come again.
+        Raises Timeout, or WrongNode if the partition is away: what was acknowledged last may come again, and
+        what failed last may come uncounted.
         """
-        self.session.close(deadline, self._owner.error)
+        try:
+            self.session.close(deadline, self._owner.error)
+        finally:
+            with self._owner.lock:
+                self._state.forget_failures()
+            self.deliveries.end_count()
 
     # --- control ----------------------------------------------------------------------------------
 
@@ -178,6 +210,16 @@ class PartitionConsumer:
         self._owner.check()
         self.ack_sender.flush()
         return self.link.request(lambda rid: self.session.control(rid, method, arguments), deadline, then)
+
+    def report_moves(self, moved: int, error: str) -> None:
+        """Tell the dispatcher how many messages were moved, for its stats.
+
+        `error` is why more were not, or empty.
+        """
+        arguments = {"moved": moved, "error": error}
+        self.link.request_async(
+            lambda rid: self.session.control(rid, "report_moves", arguments), lambda _value, _error: None
+        )
 
     def has_more_arguments(self) -> dict[str, Any]:
         """Arguments of `has_more`: the deliveries that have arrived."""
@@ -200,8 +242,16 @@ class PartitionConsumer:
         if not self.deliveries.is_stored:
             return
         self.ack_sender.send(at_once=False)
-        # Only what had left the queue before this counts as failed.
-        self.deliveries.send_credit(always=True)
-        numbering, received = self.deliveries.drop_for_redelivery()
-        self.requests.submit(lambda rid: RedeliverUnacknowledged(self.consumer_id, numbering, received, rid))
+        dropped = self.deliveries.drop_for_redelivery()
+        self.requests.submit(
+            lambda rid: RedeliverUnacknowledged(
+                self.consumer_id,
+                dropped.numbering,
+                dropped.received,
+                rid,
+                dropped.generation,
+                dropped.handed_over,
+                dropped.redeliveries,
+            )
+        )
         self.deliveries.send_credit()

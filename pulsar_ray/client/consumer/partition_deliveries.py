@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from pulsar_ray.client.acks.ack_timer import AckTimer
 from pulsar_ray.client.acks.partition_acks import PartitionAcks
 from pulsar_ray.client.consumer.consumer_credit import ConsumerCredit
 from pulsar_ray.client.consumer.start_position import SkippedRows, StartPosition
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.received import segment_files
-from pulsar_ray.client.received.queued_delivery import QueuedDelivery
+from pulsar_ray.client.received.queued_delivery import QueuedChunk, QueuedDelivery
 from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.client.received.receiver_queue import ReceiverQueue
 from pulsar_ray.client.received.segment_files import SegmentFiles
 from pulsar_ray.errors import PulsarException
+from pulsar_ray.lane.progress_page import new_counter
 from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.ledger.segment_file import segment_name
 from pulsar_ray.model import row_sets
 from pulsar_ray.model.enums import ConsumerType, SubscriptionMode
 from pulsar_ray.model.generation import seeks_of
+from pulsar_ray.model.row_ranges import RowFailures
 from pulsar_ray.model.row_sets import RowSet
 from pulsar_ray.session.packet import Buffer
-from pulsar_ray.session.requests import ConsumerOpened, Deliver, Reset, encode_request
+from pulsar_ray.session.requests import ConsumerOpened, Deliver, DeliverChunks, Reset, encode_request
 from pulsar_ray.transport.cluster import AttachReply, PartitionRoute
 
 ORDERED_TYPES = (ConsumerType.Exclusive, ConsumerType.Failover)
@@ -49,6 +52,17 @@ class DeliveryTarget(Protocol):
         """Note that the consumer became the active one of a partition, or another consumer did."""
 
 
+class DroppedQueue(NamedTuple):
+    """A queue that was dropped, and how far the application had got in it."""
+
+    numbering: int
+    received: int
+    """The number of the last delivery that had arrived."""
+    generation: int
+    handed_over: int
+    redeliveries: int
+
+
 class PartitionDeliveries:
     """The receiving side of one partition: a DeliverySource for the queue of the `target`.
 
@@ -70,6 +84,8 @@ class PartitionDeliveries:
     ) -> None:
         self.decode = decode
         self.consumed = 0
+        self.moving = 0
+        """Messages on their way to another topic, which do not count as consumed yet."""
         self.generation = 0
         self.credit = ConsumerCredit(consumer_id)
         self.skipped = SkippedRows()
@@ -88,11 +104,22 @@ class PartitionDeliveries:
         self._unacked = acks.unacked
         self._requests = acks.requests
         self._lock = lock
+        self.counter = new_counter() if is_stored and options.first_start is None else None
+        """Where the messages are counted that were handed over, for the dispatcher to see."""
+        self.reports_until = 0
+        """Up to so many consumed messages each is reported before it is handed over."""
+        self._is_seen = False
+        self.ack_timer: AckTimer | None = None
+        """Where there is an ack timeout; set before anything is delivered."""
         self._awaits_reset = False
+        self.redeliveries = 0
+        """How often all that is held was dropped, to come again."""
         self._is_active: bool | None = None
         # The segment that was delivered from last, and its path.
         self._segment = (-1, -1)
         self._path = ""
+        # Chunks that came, by the number of the delivery that they belong to.
+        self._chunks: dict[int, list[QueuedChunk]] = {}
 
     def forked(self, lock: threading.Lock) -> None:
         """Take the new lock, in a forked child."""
@@ -115,11 +142,14 @@ class PartitionDeliveries:
         Called with the lock held; call `end_forgotten` of the requests afterwards.
         """
         self._segment = (-1, -1)
+        self._chunks.clear()
         is_sought = seeks_of(opened.generation) > seeks_of(self.generation)
         if is_sought or (self.last_number == 0 and self.numbering < 0):
             # "latest" is this from now on, whatever is published while the dispatcher is away.
             self._start_behind(opened.start)
-        if not opened.resumed:
+        # Of two requests that were under way at once the first answer has begun this numbering already: what
+        # the dispatcher sends again for the second has arrived, or comes.
+        if not opened.resumed and opened.epoch != self.numbering:
             self.numbering = opened.epoch
             self.last_number = 0
             self._awaits_reset = False
@@ -128,6 +158,7 @@ class PartitionDeliveries:
                 self.generation = opened.generation
                 self.skipped.numbered_anew(opened.generation)
         self._drop_older(opened.generation)
+        self._is_seen = opened.sees_handed_over
         self.credit.forget_reports()
 
     # --- credit -----------------------------------------------------------------------------------
@@ -154,6 +185,8 @@ class PartitionDeliveries:
         """Take a delivery, or the order to drop queued ones."""
         if type(request) is Deliver:
             self._delivered(request, body)
+        elif isinstance(request, DeliverChunks):
+            self._chunks_delivered(request, body)
         elif isinstance(request, Reset):
             self._reset(request)
 
@@ -168,6 +201,7 @@ class PartitionDeliveries:
             if generation > self.generation:
                 self._drop_older(generation)
             offset = 0
+            failures = _failures_by_number(request)
             for number, grant in request.grants:
                 ledger_id, segment, at, length, first, entries, rows, count, messages = grant
                 row_set = row_sets.from_wire(rows)
@@ -175,6 +209,7 @@ class PartitionDeliveries:
                 if body:
                     data = body[offset : offset + length]
                     offset += length
+                chunks = self._chunks.pop(number, ()) if self._chunks else ()
                 if number <= self.last_number:
                     continue
                 self.last_number = number
@@ -183,6 +218,9 @@ class PartitionDeliveries:
                     continue
                 if self.is_stored:
                     self._unacked.add(ledger_id, first, entries, row_set, messages)
+                    if count or entries < messages:
+                        is_part = entries < messages != row_set.bit_count()
+                        self._note(ledger_id, first, row_set, count, failures.get(number, ()), is_part)
                 if self.start is not None:
                     # A non-durable cursor dies with its dispatcher: the next one goes on behind what arrived.
                     last = first + row_set.bit_length() - 1 if entries > 1 else first
@@ -192,13 +230,72 @@ class PartitionDeliveries:
                     self._segment = (ledger_id, segment)
                 deliveries.append(
                     QueuedDelivery(
-                        self, generation, ledger_id, self._path, at, length, first, row_set, count, data
+                        self,
+                        generation,
+                        ledger_id,
+                        self._path,
+                        at,
+                        length,
+                        first,
+                        row_set,
+                        count,
+                        data,
+                        failures.get(number, ()),
+                        chunks=chunks,
                     )
                 )
             if deliveries:
                 self._target.arrived(deliveries)
+                self._expect_suspects(request)
         self._requests.end_forgotten()
         self._target.serve_waiting()
+
+    def _chunks_delivered(self, request: DeliverChunks, body: memoryview) -> None:
+        """Keep chunks for the delivery that follows them."""
+        with self._lock:
+            is_void = request.epoch < self.numbering or request.generation < self.generation
+            if is_void or not self._requests.is_open or request.number <= self.last_number:
+                return
+            if request.generation > self.generation:
+                self._drop_older(request.generation)
+            if request.first_chunk_id == 0:
+                self._chunks[request.number] = []
+            chunks = self._chunks.get(request.number)
+            if chunks is None or len(chunks) != request.first_chunk_id:
+                return  # the beginning was lost with its carrier, and comes again
+            offset = 0
+            for ledger_id, segment, at, length, entry_id in request.places:
+                data = None
+                if body:
+                    data = body[offset : offset + length]
+                    offset += length
+                path = self._segment_path(ledger_id, segment)
+                chunks.append(QueuedChunk(ledger_id, entry_id, path, at, length, data))
+
+    def _expect_suspects(self, request: Deliver) -> None:
+        """Report each of these messages before it is handed over.
+
+        Not if the dispatcher can see that.
+        """
+        if request.suspects and not self._is_seen:
+            self.reports_until = self.consumed + self._target.queue.messages_of(self)
+
+    def _note(
+        self,
+        ledger_id: int,
+        first_entry_id: int,
+        rows: RowSet,
+        count: int,
+        failures: RowFailures,
+        is_part: bool,
+    ) -> None:
+        """Note how often delivered rows failed, and whether they are part of a batch."""
+        if is_part:
+            self._acks.acks.share(ledger_id, first_entry_id)
+        if count:
+            self._unacked.note_count(ledger_id, first_entry_id, rows, count)
+        if failures:
+            self._unacked.note_failures(ledger_id, first_entry_id, failures)
 
     def _segment_path(self, ledger_id: int, segment_index: int) -> str:
         if not self.is_stored:
@@ -225,7 +322,10 @@ class PartitionDeliveries:
                 self.skipped.end()
             self.generation = generation
             self._awaits_reset = False
+            self._chunks.clear()
             self._drop_queue()
+            self.consumed += self.moving
+            self.moving = 0
 
     def _reset(self, request: Reset) -> None:
         with self._lock:
@@ -243,6 +343,11 @@ class PartitionDeliveries:
             self.became(request.is_active)
         self.send_credit()
 
+    @property
+    def is_active(self) -> bool:
+        """Whether the consumer is the active one of the partition, as it was last notified."""
+        return self._is_active is True
+
     def became(self, is_active: bool) -> None:
         """Notify the target if another consumer of the partition is the active one now."""
         if is_active is not self._is_active:
@@ -258,22 +363,25 @@ class PartitionDeliveries:
         self._requests.end_forgotten()
         self.send_credit()
 
-    def drop_for_redelivery(self) -> tuple[int, int]:
-        """Drop queued deliveries, for all unacknowledged messages are to come again.
-
-        Returns the numbering, and the number of the last delivery this concerns.
-        """
+    def drop_for_redelivery(self) -> DroppedQueue:
+        """Drop queued deliveries, for all unacknowledged messages are to come again."""
         with self._lock:
+            handed_over = self.consumed - self._target.queue.left_of(self)
+            self.redeliveries += 1
             self._drop_queue()
             self._acks.nacks.clear()
             # In order means that what is on its way comes again as well, behind the oldest.
             self._awaits_reset = self._options.consumer_type in ORDERED_TYPES
-            return self.numbering, self.last_number
+            return DroppedQueue(
+                self.numbering, self.last_number, self.generation, handed_over, self.redeliveries
+            )
 
     def _drop_queue(self) -> None:
         if self.is_stored:
             self._target.queue.take_all(self)
             self._unacked.clear()
+            if self._acks.timeouts is not None:
+                self._acks.timeouts.clear()
 
     def give_up_queue(self) -> None:
         """Drop queued deliveries that other consumers have got by now. Called with the lock held."""
@@ -319,6 +427,28 @@ class PartitionDeliveries:
             return False
         return not delivery.length or (delivery.data is None and not self._target.files.has(delivery.path))
 
+    def begin_move(self, delivery: QueuedDelivery) -> None:
+        """Begin to move a delivery to another topic. Called with the lock held.
+
+        It is not consumed yet, so that the window bounds what is being moved.
+        """
+        self.moving += delivery.rows.bit_count()
+
+    def end_move(self, delivery: QueuedDelivery) -> None:
+        """Count a delivery as consumed: it was moved, or is to come again."""
+        with self._lock:
+            if delivery.generation == self.generation:
+                count = delivery.rows.bit_count()
+                self.moving -= count
+                self.consumed += count
+        self.send_credit()
+
+    def end_count(self) -> None:
+        """Count no more what is handed over: the consumer has left."""
+        counter, self.counter = self.counter, None
+        if counter is not None:
+            counter.release()
+
     # --- for requests ------------------------------------------------------------------------------
 
     def received(self) -> tuple[int, int]:
@@ -330,3 +460,11 @@ class PartitionDeliveries:
         """The number of the last delivery, and the first message that waits in the queue."""
         with self._lock:
             return self.last_number, self._target.queue.oldest_of(self)
+
+
+def _failures_by_number(request: Deliver) -> dict[int, RowFailures]:
+    """The failures of single messages of batches, by the number of the delivery."""
+    return {
+        number: tuple((first, end, count) for first, end, count in failures)
+        for number, failures in request.row_failures
+    }

@@ -69,6 +69,9 @@ def _target(messageid: MessageId | int, inclusive: bool) -> dict[str, Any]:
         return {"target": "earliest", "inclusive": True}
     if messageid == MessageId.latest:
         return {"target": "latest", "inclusive": inclusive}
+    first = messageid.first_chunk()
+    if inclusive and first is not None:
+        return {"target": [first.ledger_id(), first.entry_id()], "inclusive": True}
     target = [messageid.ledger_id(), messageid.entry_id()]
     return {"target": target, "inclusive": inclusive or _has_more_in_batch(messageid)}
 

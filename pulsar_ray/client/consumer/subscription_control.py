@@ -14,7 +14,7 @@ from pulsar_ray.errors import (
     SubscriptionNotFound,
     TopicNotFound,
 )
-from pulsar_ray.managed_ledger.log.manifest import LEDGER_COUNTER_BITS
+from pulsar_ray.managed_ledger.log.manifest.manifest import LEDGER_COUNTER_BITS
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.transport.cluster import PartitionRoute
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.errors import InvalidTopicName
@@ -19,23 +20,40 @@ _DOMAIN_OF = {
 class TopicPattern:
     """A pattern as `tenant/namespace/expression`, with or without a domain, or an expression alone.
 
-    The domain in front counts for nothing, `regex_subscription_mode` decides. System topics, and retry and
-    dead letter topics of the same subscription, never match. Raises InvalidTopicName for what names no
-    namespace exactly.
+    The domain in front counts for nothing, `mode` decides. System topics, and the topics in `own` or with
+    `own_suffixes` (letter topics of the same subscription), never match. Raises InvalidTopicName for what
+    names no namespace exactly.
     """
 
-    def __init__(self, options: ConsumerOptions) -> None:
-        assert isinstance(options.topic, re.Pattern)
-        self.text = options.topic.pattern
+    def __init__(
+        self,
+        pattern: re.Pattern[str],
+        mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly,
+        *,
+        own: Collection[str] = (),
+        own_suffixes: Collection[str] = (),
+    ) -> None:
+        self.text = pattern.pattern
         if not isinstance(self.text, str):
             raise InvalidTopicName(f"{self.text!r}: give a pattern of text, not of bytes")
         self.namespace, expression = _split(self.text)
-        self._expression = re.compile(expression, options.topic.flags)
-        self._domain = _DOMAIN_OF.get(options.regex_subscription_mode)
-        self._own_suffixes = tuple(f"-{options.subscription_name}-{kind}" for kind in ("RETRY", "DLQ"))
+        self._expression = re.compile(expression, pattern.flags)
+        self._domain = _DOMAIN_OF.get(mode)
+        self._own_suffixes = tuple(own_suffixes)
+        self._own = {TopicName.parse(name).full for name in own}
+
+    @classmethod
+    def of(cls, options: ConsumerOptions) -> TopicPattern:
+        """Make the pattern of a consumer, which has letter topics of its own."""
+        assert isinstance(options.topic, re.Pattern)
         policy = options.dead_letter_policy
         given = (policy.dead_letter_topic, policy.retry_letter_topic) if policy is not None else ()
-        self._own = {TopicName.parse(name).full for name in given if name}
+        return cls(
+            options.topic,
+            options.regex_subscription_mode,
+            own=[name for name in given if name],
+            own_suffixes=[f"-{options.subscription_name}-{kind}" for kind in ("RETRY", "DLQ")],
+        )
 
     def matches(self, topic: str) -> bool:
         """Whether a topic, by its full name without a partition, belongs to the subscription."""

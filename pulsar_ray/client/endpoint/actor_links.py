@@ -84,6 +84,19 @@ class ActorLinks:
         """
         return self._connection.cluster.topics(namespace, _left(deadline))
 
+    def keeps_nothing(self, name: TopicName, deadline: float) -> bool:
+        """Whether a topic has neither a durable subscription nor retention.
+
+        False if its partitions do not say; none of them is started.
+        """
+        cluster = self._connection.cluster
+        for route in self.partitions(name, deadline):
+            described = cluster.stats(route.address).get("subscriptions")
+            if described is None or any(one["durable"] for one in described):
+                return False
+        (row,) = cluster.controller("policies", name.partitioned_full, "retention", timeout_s=_left(deadline))
+        return not all(row["value"].values())
+
     def to_partition(self, route: PartitionRoute) -> ActorLink:
         """The link to a partition's actor."""
 

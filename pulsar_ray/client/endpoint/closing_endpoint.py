@@ -30,6 +30,7 @@ class ClosingEndpoint:
     awaits_packets = False
     needs_actor = True
     """The request to close is to be answered."""
+    awaited_consumer = None
 
     def __init__(self, link: EndpointLink, endpoint_id: int, pending_close: PendingClose) -> None:
         self._link = link

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from pulsar_ray.errors import WrongNode
-from pulsar_ray.lane.connection import Awaited
 from pulsar_ray.lane.timers import LoopTimers, Timers
 from pulsar_ray.session.packet import Buffer
 from pulsar_ray.session.requests import Request
+from pulsar_ray.transport.carrier_waiters import WakeableEvent
 from pulsar_ray.transport.carriers import Connection
 from pulsar_ray.transport.cluster import AttachReply
 from pulsar_ray.transport.endpoint import Endpoint
@@ -64,4 +64,4 @@ class EndpointLink(Protocol):
         self, send: Callable[[Reply], None], deadline: float, then: Callable[[Any], None] | None = None
     ) -> Any: ...
 
-    def wait(self, event: Awaited, deadline: float) -> bool: ...
+    def wait(self, event: WakeableEvent, deadline: float) -> bool: ...

@@ -14,17 +14,17 @@ from pulsar_ray.transport.cluster import Cluster
 
 logger = logging.getLogger(__name__)
 
-POLL_S = 30.0
+POLL_S = 20.0
 """How long the controller keeps one call waiting."""
-ANSWER_S = 15.0
-"""How long the answer may take beyond that."""
 GATHER_S = 0.1
 """How long links that are parked one after the other gather for one call."""
-OUT_OF_TOUCH_S = 50.0
-"""After so long without an answer all links attach.
+OUT_OF_TOUCH_S = 20.0
+"""After so long without a call that waits all links attach.
 
 Less than the controller keeps a topic awake whose parked clients it has signalled.
 """
+LATE_S = 5.0
+"""An answer that is later than this has waited for a process that was stopped."""
 PAUSE_S = 1.0
 """How long to wait before the next call after one that failed."""
 
@@ -73,9 +73,13 @@ class WakePoll:
         in_touch_s = time.monotonic()
         while parked := self._still_parked(number):
             woken: list[str] | None = None
+            began_s = time.monotonic()
+            # Before and behind a call that waits topics may wake, and go to sleep again.
+            is_out_of_touch = began_s - in_touch_s > OUT_OF_TOUCH_S
             try:
-                woken = self._cluster().controller(
-                    "await_wake", self._client_id, list(parked), POLL_S, timeout_s=POLL_S + ANSWER_S
+                consumers = {address: link.awaited_consumers() for address, link in parked.items()}
+                woken = self._cluster().await_wake(
+                    self._client_id, consumers, 0.0 if is_out_of_touch else POLL_S
                 )
             except (AlreadyClosed, ForkedClient):
                 return
@@ -83,10 +87,9 @@ class WakePoll:
                 logger.debug("waiting for sleeping topics failed: %s", error)
                 time.sleep(PAUSE_S)
             now_s = time.monotonic()
-            if now_s - in_touch_s > OUT_OF_TOUCH_S:
-                # This process or the controller stood still: topics may have woken and gone to sleep again.
-                woken = list(parked)
             if woken is not None:
+                if is_out_of_touch or now_s - began_s > POLL_S + LATE_S:
+                    woken = list(parked)
                 in_touch_s = now_s
             for address in woken or ():
                 parked[address].wake()

@@ -14,6 +14,8 @@ MAX_METADATA_BYTES = 16_384
 MAX_INT = 2**31 - 1
 """The highest int of the official client, for values handed to timers and packets."""
 MAX_LONG = 2**63 - 1
+MAX_SEQUENCE_ID = 2**63 - 2**40
+"""The highest sequence id that users give: a trillion automatic ones fit behind it."""
 
 
 def refuse(name: str, value: object, expected: str) -> ValueError:

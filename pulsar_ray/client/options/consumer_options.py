@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -44,9 +45,14 @@ from pulsar_ray.model.enums import (
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.topic_name import NON_PERSISTENT, TopicName
 
+logger = logging.getLogger(__name__)
+
 Topics = str | list[str] | re.Pattern[str]
 _LOWEST_ACK_TIMEOUT_MS = 1000
 _LOWEST_ACK_TICK_MS = 100
+_DEFAULT_MAX_REDELIVER_COUNT = 16
+_HIGHEST_NUMBER = 2**62
+_UNORDERED = (ConsumerType.Shared, ConsumerType.KeyShared)
 
 
 def _check_topics(name: str, value: Any) -> None:
@@ -149,6 +155,24 @@ class ConsumerOptions:
             return None
         return int(policy.key_shared_mode), policy.allow_out_of_order_delivery, policy.sticky_ranges
 
+    @property
+    def chunk_limits(self) -> tuple[int, bool, int]:
+        """How incomplete messages in chunks are kept, in a dispatcher's words."""
+        return (
+            min(self.max_pending_chunked_message, _HIGHEST_NUMBER),
+            self.auto_ack_oldest_chunked_message_on_queue_full,
+            min(self.expire_time_of_incomplete_chunked_message_ms, _HIGHEST_NUMBER),
+        )
+
+    @property
+    def max_failures(self) -> int | None:
+        """How often a message may fail before it is moved to the dead letter topic.
+
+        None without a limit.
+        """
+        policy = self.dead_letter_policy
+        return None if policy is None or self.consumer_type not in _UNORDERED else policy.max_redeliver_count
+
     @classmethod
     def from_arguments(cls, **arguments: Any) -> ConsumerOptions:
         """Check the arguments of a call of `subscribe`.
@@ -161,8 +185,12 @@ class ConsumerOptions:
         _check_together(options)
         _check_compacted(options)
         _check_ack_timeout(options)
+        _check_dead_letters(options)
         refuse_not_yet("subscribe", vars(options))
-        return replace(options, consumer_name=options.consumer_name or None)
+        policy = options.dead_letter_policy
+        if options.enable_retry and policy is None:
+            policy = ConsumerDeadLetterPolicy(_DEFAULT_MAX_REDELIVER_COUNT)
+        return replace(options, consumer_name=options.consumer_name or None, dead_letter_policy=policy)
 
 
 def _check_together(options: ConsumerOptions) -> None:
@@ -175,6 +203,22 @@ def _check_together(options: ConsumerOptions) -> None:
         )
     if options.start_paused and options.message_listener is None:
         raise InvalidConfiguration("start_paused=True needs a message_listener; receive() is never paused")
+
+
+def _check_dead_letters(options: ConsumerOptions) -> None:
+    if options.consumer_type in _UNORDERED:
+        return
+    if options.enable_retry:
+        raise InvalidConfiguration(
+            f"enable_retry=True with {options.consumer_type!s}: a message that is retried later would leave "
+            "its place in the order; subscribe with ConsumerType.Shared or KeyShared, or leave it out"
+        )
+    if options.dead_letter_policy is not None:
+        logger.warning(
+            "dead_letter_policy has no effect with %s: failed messages come again in order; subscribe with "
+            "ConsumerType.Shared or KeyShared to have them moved",
+            options.consumer_type,
+        )
 
 
 def _check_compacted(options: ConsumerOptions) -> None:

@@ -10,18 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Final
 
 from pulsar_ray.client.options.authentication import AuthenticationToken
 from pulsar_ray.client.options.crypto_key_reader import CryptoKeyReader
-from pulsar_ray.client.options.policies import (
-    ConsumerDeadLetterPolicy,
-)
 from pulsar_ray.client.options.schema import BytesSchema, Schema, StringSchema
 from pulsar_ray.client.options.service_info import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
 from pulsar_ray.errors import OperationNotSupported
-from pulsar_ray.model.enums import ProducerAccessMode, SchemaType
+from pulsar_ray.model.enums import SchemaType
 
 
 @dataclass(frozen=True)
@@ -66,7 +62,6 @@ _PLAIN_SCHEMA: Final = "use BytesSchema or StringSchema and encode the values yo
 _NO_ENCRYPTION: Final = "leave it out and encrypt the payload yourself"
 _NO_COMPACTION: Final = "leave it out and keep the latest value per key yourself"
 _NO_TLS: Final = "leave it out; connections stay on Unix sockets or the cluster's own network"
-_NO_DELAY: Final = "leave it out, or hold the message back in the sender"
 
 
 def _refused(call: str, parameter: str, examples: tuple[Any, ...], remedy: str) -> NotYet:
@@ -95,44 +90,14 @@ NOT_YET: Final[tuple[NotYet, ...]] = (
     _refused("Client", "tls_certificate_file_path", ("cert.pem",), _NO_TLS),
     _refused("Client", "listener_name", ("external",), "leave it out; brokers are addressed through Ray"),
     NotYet("create_producer", "schema", _is_other_schema, (_OwnSchema(),), _PLAIN_SCHEMA),
-    NotYet(
-        "create_producer",
-        "chunking_enabled",
-        _is_set,
-        (True,),
-        "split large values, or raise max_message_size",
-    ),
     _refused("create_producer", "encryption_key", ("key",), _NO_ENCRYPTION),
     _refused("create_producer", "crypto_key_reader", (CryptoKeyReader("public", "private"),), _NO_ENCRYPTION),
-    NotYet(
-        "create_producer",
-        "access_mode",
-        lambda value: value != ProducerAccessMode.Shared,
-        tuple(mode for mode in ProducerAccessMode if mode != ProducerAccessMode.Shared),
-        "use ProducerAccessMode.Shared; a fixed producer_name admits one producer of that name at a time",
-    ),
     NotYet("subscribe", "schema", _is_other_schema, (_OwnSchema(),), _PLAIN_SCHEMA),
-    _refused(
-        "subscribe",
-        "dead_letter_policy",
-        (ConsumerDeadLetterPolicy(3),),
-        "leave it out and look at message.redelivery_count()",
-    ),
-    NotYet("subscribe", "enable_retry", _is_set, (True,), "leave it out and use negative_acknowledge"),
-    NotYet(
-        "subscribe",
-        "unacked_messages_timeout_ms",
-        _is_set,
-        (1000, 10_000),
-        "leave it out and use negative_acknowledge",
-    ),
     NotYet("subscribe", "is_read_compacted", _is_set, (True,), _NO_COMPACTION),
     _refused("subscribe", "crypto_key_reader", (CryptoKeyReader("public", "private"),), _NO_ENCRYPTION),
     NotYet("create_reader", "schema", _is_other_schema, (_OwnSchema(),), _PLAIN_SCHEMA),
     NotYet("create_reader", "is_read_compacted", _is_set, (True,), _NO_COMPACTION),
     _refused("create_reader", "crypto_key_reader", (CryptoKeyReader("public", "private"),), _NO_ENCRYPTION),
-    _refused("send", "deliver_at", (1_700_000_000_000,), _NO_DELAY),
-    _refused("send", "deliver_after", (timedelta(seconds=1),), _NO_DELAY),
 )
 """In the order of the official parameters; `examples` are values the test tries."""
 
@@ -142,8 +107,3 @@ def refuse_not_yet(call: str, arguments: Mapping[str, Any]) -> None:
     for row in NOT_YET:
         if row.call == call and row.is_refused(arguments[row.parameter]):
             raise row.error(arguments[row.parameter])
-
-
-def reconsume_later_not_yet() -> OperationNotSupported:
-    """The error of `reconsume_later` until there are retry letter topics."""
-    return OperationNotSupported("reconsume_later is not supported yet; use negative_acknowledge")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-from pulsar_ray.client.options.checks import refuse
+from pulsar_ray.client.options.checks import MAX_SEQUENCE_ID, refuse
 from pulsar_ray.client.options.declared import (
     Count,
     Flag,
@@ -31,6 +31,7 @@ from pulsar_ray.model.enums import (
     PartitionsRoutingMode,
     ProducerAccessMode,
 )
+from pulsar_ray.model.topic_name import TopicName
 
 MessageRouter = Callable[[Message, int], int]
 """A user's router: (message, number of partitions) -> partition index."""
@@ -46,7 +47,7 @@ class ProducerOptions:
     topic: Annotated[str, instance(str, "a str")]
     producer_name: OptionalText = None
     schema: Annotated[Schema, instance(Schema, "a Schema")] = field(default_factory=BytesSchema)
-    initial_sequence_id: Annotated[int | None, optional_number(-1, 2**63 - 2)] = None
+    initial_sequence_id: Annotated[int | None, optional_number(-1, MAX_SEQUENCE_ID)] = None
     send_timeout_millis: WaitMs = 30_000
     compression_type: Annotated[CompressionType, member(CompressionType)] = CompressionType.NONE
     max_pending_messages: Count = 1000
@@ -87,13 +88,13 @@ class ProducerOptions:
             options = replace(options, message_routing_mode=PartitionsRoutingMode.CustomPartition)
         return replace(options, producer_name=options.producer_name or None)
 
-    @property
-    def first_sequence_id(self) -> int:
-        """The id of the first message that is sent without one.
+    def first_sequence_id(self, stored_id: int = -1) -> int:
+        """Return the id of the first message that is sent without one.
 
-        `initial_sequence_id` counts as already used.
+        `stored_id` is the highest that the partition knows of this producer. `initial_sequence_id` counts as
+        already used, and comes before that.
         """
-        return 0 if self.initial_sequence_id is None else self.initial_sequence_id + 1
+        return (stored_id if self.initial_sequence_id is None else self.initial_sequence_id) + 1
 
 
 def _check_together(options: ProducerOptions) -> None:
@@ -102,6 +103,11 @@ def _check_together(options: ProducerOptions) -> None:
     if options.batching_enabled and options.chunking_enabled:
         raise ValueError(
             "batching_enabled and chunking_enabled cannot both be True: batches are never cut up"
+        )
+    if options.chunking_enabled and not TopicName.parse(options.topic).is_persistent:
+        raise ValueError(
+            f"chunking_enabled=True on {options.topic}: only persistent topics take chunks; leave it out, "
+            "and split large values"
         )
     is_custom = options.message_routing_mode == PartitionsRoutingMode.CustomPartition
     if is_custom and options.message_router is None:

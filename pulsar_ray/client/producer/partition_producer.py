@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from pulsar_ray.client.endpoint.closing_endpoint import ClosingEndpoint
@@ -10,20 +11,23 @@ from pulsar_ray.client.endpoint.forking import notify_of_forks
 from pulsar_ray.client.endpoint.open_requests import ReopenRequest, request_open
 from pulsar_ray.client.endpoint.pending_close import PendingClose
 from pulsar_ray.client.options.producer_options import ProducerOptions
-from pulsar_ray.client.producer.send_queue import SendQueue
+from pulsar_ray.client.producer.queue.send_queue import SendQueue
 from pulsar_ray.errors import (
     AlreadyClosed,
     ForkedClient,
-    ProducerFenced,
+    IncarnationForgotten,
     PulsarException,
     Timeout,
     WrongNode,
     error_from,
 )
 from pulsar_ray.lane.completion import Completion
-from pulsar_ray.session.requests import NO_BLOCK, OpenProducer, ProducerOpened, PublishFailed
+from pulsar_ray.model.enums import ProducerAccessMode
+from pulsar_ray.session.requests import NO_BLOCK, NO_EPOCH, OpenProducer, ProducerOpened, PublishFailed
 from pulsar_ray.transport.carriers import Connection
 from pulsar_ray.transport.cluster import AttachReply, PartitionRoute
+
+_FOREVER_S = 1e9
 
 
 class PartitionProducer:
@@ -33,6 +37,8 @@ class PartitionProducer:
     again, which repeats the same incarnation and its first unconfirmed entry_seq, so lost answers are
     harmless: the partition knows what it has stored.
     """
+
+    awaited_consumer = None
 
     def __init__(
         self, link: EndpointLink, producer_id: int, route: PartitionRoute, options: ProducerOptions
@@ -47,6 +53,8 @@ class PartitionProducer:
         self._io = link.timers
         self._send_timeout_s = options.send_timeout_millis / 1000
         self._pending_close = PendingClose()
+        self._topic_epoch = NO_EPOCH
+        """In which the producer has the topic for itself."""
         notify_of_forks(self)
 
     def forked(self, error: ForkedClient) -> None:
@@ -58,15 +66,28 @@ class PartitionProducer:
     def open(self, deadline: float) -> None:
         """Open at the partition. Raises ProducerBusy, or what attaching raises."""
         self.link.ensure_attached(deadline)
+        if self._options.access_mode == ProducerAccessMode.WaitForExclusive:
+            deadline = time.monotonic() + _FOREVER_S
         try:
             opened = request_open(self.link, self._open_request, self._pending_close, deadline)
+            self._check_chunk_size(opened)
         except BaseException:
             ClosingEndpoint(self.link, self.producer_id, self._pending_close)
             raise
+        self._topic_epoch = opened.topic_epoch
         self.queue.begin(opened)
         self.link.add_endpoint(self.producer_id, self)
         self.queue.resume(opened, self.link.carrier)
         self._begin_timeouts()
+
+    def _check_chunk_size(self, opened: ProducerOpened) -> None:
+        """Raise ValueError for chunks that the partition would refuse."""
+        size = self._options.chunk_max_message_size
+        if self._options.chunking_enabled and size > opened.max_message_size:
+            raise ValueError(
+                f"chunk_max_message_size={size} is above the topic's max_message_size="
+                f"{opened.max_message_size}: give no more, or -1"
+            )
 
     def open_when_back(self, absence: WrongNode) -> None:
         """Open as soon as the partition, which is away, can be attached to."""
@@ -92,6 +113,7 @@ class PartitionProducer:
             self._options.producer_name is not None,
             self._options.properties,
             self.queue.has_begun,
+            self._topic_epoch,
         )
 
     def reopen(self, attached: AttachReply) -> None:
@@ -113,10 +135,11 @@ class PartitionProducer:
             )
 
     def _reopened(self, opened: ProducerOpened, carrier: Connection) -> None:
+        self._topic_epoch = opened.topic_epoch
         self.queue.resume(opened, carrier)
 
     def _not_reopened(self, error: PulsarException) -> None:
-        if isinstance(error, ProducerFenced):
+        if isinstance(error, IncarnationForgotten):
             self.queue.start_over(error)
             self._request_open()
         else:
@@ -155,11 +178,17 @@ class PartitionProducer:
         return self.queue.takes_keyless
 
     def on_request(self, request: Any, body: memoryview) -> None:
-        """Fail the block that the partition refuses, or learn its limit of now."""
+        """Fail a refused block, send the rest of one, or learn the limit of now."""
         if not isinstance(request, PublishFailed):
             return
-        if request.entry_seq == NO_BLOCK:
-            self.queue.set_max_message_size((request.details or {})["max_message_size"])
+        details = request.details or {}
+        if details.get("is_evicted"):
+            self.fail(error_from(request.error, request.text))
+            ClosingEndpoint(self.link, self.producer_id, self._pending_close)
+        elif request.entry_seq == NO_BLOCK:
+            self.queue.set_limits(details["max_message_size"], details.get("max_delivery_delay_ms", 0))
+        elif "stored_sequence_id" in details:
+            self.queue.send_rest(request.entry_seq, details["stored_sequence_id"])
         else:
             self.queue.refuse(request.entry_seq, error_from(request.error, request.text, request.details))
 

@@ -16,46 +16,35 @@ from pulsar_ray.client.endpoint.lazy_handle import LazyHandle
 from pulsar_ray.client.options.checks import check_callable, refuse
 from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.client.options.schema import BytesSchema
-from pulsar_ray.client.producer.bulk_receipts import BulkCallback
-from pulsar_ray.client.producer.bulk_send import BulkSend
+from pulsar_ray.client.producer.blocks.sealed_batch import SendCallback
+from pulsar_ray.client.producer.bulk.bulk_receipts import BulkCallback
+from pulsar_ray.client.producer.bulk.bulk_send import BulkSend
 from pulsar_ray.client.producer.partition_producer import PartitionProducer
+from pulsar_ray.client.producer.queue.send_queue import SendQueue
 from pulsar_ray.client.producer.routing import BatchTurnsRouter, Router, find_available, new_router
-from pulsar_ray.client.producer.sealed_batch import SendCallback
-from pulsar_ray.client.producer.send_arguments import check_send_arguments, message_fields
-from pulsar_ray.client.producer.send_callbacks import ErrorCallback
-from pulsar_ray.client.producer.send_queue import SendQueue
+from pulsar_ray.client.producer.send_arguments import (
+    LAST_TIME_MS,
+    check_send_arguments,
+    due_time,
+    message_fields,
+)
+from pulsar_ray.client.producer.sync_send import SyncSend
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.errors import (
     AlreadyClosed,
     NotAllowedError,
+    ProducerFenced,
     ProducerQueueIsFull,
-    PulsarException,
-    Timeout,
     WrongNode,
 )
-from pulsar_ray.lane.completion import Completion
 from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.model.message_id import MessageId
 
 FOREVER_S = 1e9
 _ONE_RECEIPT = "a function (Result, MessageId) or None"
 _NOTHING_BESIDE = (None, None, None, None, None, False, None, None, None)
-
-
-class _SyncSend(ErrorCallback, Completion):
-    """Waits for one message's receipt."""
-
-    error: PulsarException | None = None
-    message_id: MessageId | None = None
-
-    def __call__(self, result: Any, message_id: MessageId) -> None:
-        self.message_id = message_id
-        self.set()
-
-    def failed(self, error: PulsarException) -> None:
-        self.error = error
-        self.set()
+_NOTHING_BUT_A_TIME = _NOTHING_BESIDE[:-1]
 
 
 class ProducerClient(Protocol):
@@ -127,6 +116,20 @@ class Producer(LazyHandle):
         """Whether its topic has partitions, be it one."""
         return self._partitions[0].route.partition >= 0
 
+    def is_chunked(self, value: bytes | None) -> bool:
+        """Whether a message is too large for one block, and sent in chunks."""
+        return self._partitions[0].queue.is_chunked(value)
+
+    @property
+    def is_routed_by_hand(self) -> bool:
+        """Whether a `message_router` chooses each message's partition."""
+        return self._options.message_router is not None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was closed, or its topic was deleted."""
+        return self._ending.is_over or any(partition.queue.error for partition in self._partitions)
+
     def add_partition(self, partition: PartitionProducer) -> None:
         """Use one more partition: the topic has grown by the next index."""
         if self._turns is not None:
@@ -188,20 +191,13 @@ class Producer(LazyHandle):
         partition = self._single or self._choose(
             value, partition_key, ordering_key, properties, event_timestamp
         )
-        sent = _SyncSend()
+        sent = SyncSend()
         if partition is None:
             partition = self._enqueue_in_turn(value, sent, fields, seal=True)
         else:
             partition.queue.enqueue(value, sent, fields, seal=True)
         timeout_s = self._options.send_timeout_millis / 1000 or FOREVER_S
-        if not partition.link.wait(sent, time.monotonic() + timeout_s):
-            partition.give_up()
-            if not sent.is_set():
-                raise Timeout(f"no receipt within {timeout_s} s; whether the message was stored is unknown")
-        if sent.error is not None:
-            raise sent.error.again()
-        assert sent.message_id is not None
-        return sent.message_id
+        return sent.wait_at(partition, value, timeout_s)
 
     def send_async(
         self,
@@ -224,7 +220,7 @@ class Producer(LazyHandle):
         A full queue (`max_pending_messages`) waits with `block_if_queue_full`, otherwise the callback gets
         ProducerQueueIsFull. Raises what `send` raises for wrong arguments.
         """
-        given = (
+        beside = (
             properties,
             partition_key,
             ordering_key,
@@ -232,10 +228,17 @@ class Producer(LazyHandle):
             replication_clusters,
             disable_replication,
             event_timestamp,
-            deliver_at,
             deliver_after,
         )
-        fields = None if given == _NOTHING_BESIDE else self._fields(*given)
+        fields: tuple[Any, ...] | int | None
+        if beside != _NOTHING_BUT_A_TIME:
+            fields = self._fields(*beside[:-1], deliver_at, deliver_after)
+        elif deliver_at is None or (type(deliver_at) is int and deliver_at <= LAST_TIME_MS):
+            # Whether the time has passed is seen where the message is added: a look at the clock, or one
+            # more call, costs a tenth of what the whole message does.
+            fields = deliver_at
+        else:
+            fields = self._fields(*beside[:-1], deliver_at, None)
         if callback is not None and not callable(callback):
             raise refuse("callback", callback, _ONE_RECEIPT)
         value = (
@@ -251,7 +254,7 @@ class Producer(LazyHandle):
                 self._enqueue_in_turn(value, callback, fields)
             else:
                 partition.queue.enqueue(value, callback, fields)
-        except (ProducerQueueIsFull, AlreadyClosed, WrongNode) as error:
+        except (ProducerQueueIsFull, AlreadyClosed, ProducerFenced, WrongNode) as error:
             if callback is not None:
                 callback(error.result, MessageId())
 
@@ -266,7 +269,7 @@ class Producer(LazyHandle):
         event_timestamp: Any,
         deliver_at: Any,
         deliver_after: Any,
-    ) -> tuple[Any, ...] | None:
+    ) -> tuple[Any, ...] | int | None:
         """Check the arguments beside the content; None if none was given."""
         if (
             properties is None
@@ -280,6 +283,19 @@ class Producer(LazyHandle):
             and deliver_after is None
         ):
             return None
+        if (
+            type(deliver_at) is int
+            and deliver_at <= LAST_TIME_MS
+            and properties is None
+            and partition_key is None
+            and ordering_key is None
+            and sequence_id is None
+            and event_timestamp is None
+            and clusters is None
+            and disable_replication is False
+            and deliver_after is None
+        ):
+            return due_time(deliver_at, None)
         check_send_arguments(
             properties,
             partition_key,
@@ -291,7 +307,15 @@ class Producer(LazyHandle):
             deliver_at,
             deliver_after,
         )
-        return message_fields(partition_key, ordering_key, properties, event_timestamp, sequence_id)
+        return message_fields(
+            partition_key,
+            ordering_key,
+            properties,
+            event_timestamp,
+            sequence_id,
+            deliver_at,
+            deliver_after,
+        )
 
     def _choose(
         self,
@@ -325,7 +349,7 @@ class Producer(LazyHandle):
         self,
         value: bytes | None,
         callback: SendCallback | None,
-        fields: tuple[Any, ...] | None,
+        fields: tuple[Any, ...] | int | None,
         *,
         seal: bool = False,
     ) -> PartitionProducer:
@@ -350,16 +374,20 @@ class Producer(LazyHandle):
         ordering_keys: Iterable[str | None] | None = None,
         properties: Iterable[dict[str, str] | None] | None = None,
         event_timestamps: Iterable[int | None] | None = None,
+        deliver_at: int | Iterable[int | None] | None = None,
     ) -> list[MessageId]:
         """Publish a list and wait until all of it is durable.
 
         Returns the last message's id per partition that got any.
 
         The list is encoded at once, no object is made per message; of another iterable a list is made first.
-        The others are as long as `values`. Raises what `send` raises; after an error a part may be stored.
+        The others are as long as `values`, though one `deliver_at` may stand for all. Raises what `send`
+        raises; after an error a part may be stored.
         """
         return (
-            self._bulk().send_many(values, partition_keys, ordering_keys, properties, event_timestamps).wait()
+            self._bulk()
+            .send_many(values, partition_keys, ordering_keys, properties, event_timestamps, deliver_at)
+            .wait()
         )
 
     def send_many_async(
@@ -371,13 +399,16 @@ class Producer(LazyHandle):
         ordering_keys: Iterable[str | None] | None = None,
         properties: Iterable[dict[str, str] | None] | None = None,
         event_timestamps: Iterable[int | None] | None = None,
+        deliver_at: int | Iterable[int | None] | None = None,
     ) -> None:
         """Publish a list as `send_many`, without waiting.
 
         `callback(Result, [MessageId])` follows once all is durable. Waits for room by bytes.
         """
         check_callable("callback", callback, "a function (Result, list of MessageId)")
-        self._bulk(callback).send_many(values, partition_keys, ordering_keys, properties, event_timestamps)
+        self._bulk(callback).send_many(
+            values, partition_keys, ordering_keys, properties, event_timestamps, deliver_at
+        )
 
     def send_arrow(
         self, data: pa.Table | pa.RecordBatch, *, deliver_at: int | None = None
@@ -387,8 +418,9 @@ class Producer(LazyHandle):
         Returns the last id per partition.
 
         Columns: value (binary) and, if wanted, key or partition_key, ordering_key, properties (map),
-        event_time or event_timestamp; those that received tables have besides are ignored. Rows are cut into
-        entries of at most 8,192 rows and 1 MiB; order within a partition is row order. Raises ValueError for
+        event_time or event_timestamp, deliver_at (for each row, null for at once); those that received tables
+        have besides are ignored. Rows are cut into entries of at most 8,192 rows and 1 MiB; order within a
+        partition is row order. Raises ValueError for
         columns of wrong types.
         """
         return self._bulk().send_table(data, deliver_at).wait()
@@ -474,6 +506,10 @@ class Producer(LazyHandle):
     def last_sequence_id(self) -> int:
         """The highest sequence id stored so far, -1 before any."""
         return max(queue.last_sequence_id for queue in self._queues())
+
+    def pending_bytes(self) -> int:
+        """The bytes, as stored, of what is sealed and not confirmed yet."""
+        return sum(queue.unconfirmed.size for queue in self._queues())
 
     def is_connected(self) -> bool:
         """True while every partition's connection stands."""

@@ -16,6 +16,7 @@ from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.client.producer.partition_producer import PartitionProducer
 from pulsar_ray.client.producer.producer import Producer
 from pulsar_ray.errors import TopicNotFound, WrongNode
+from pulsar_ray.model.enums import ProducerAccessMode
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import PartitionRoute
 
@@ -71,6 +72,9 @@ class ProducerFactory:
             partition = PartitionProducer(link, next(self._endpoint_ids), route, options)
         else:
             absence = WrongNode(route.away)
+        if options.access_mode != ProducerAccessMode.Shared:
+            # Nobody could say whether another producer has that partition.
+            raise absence
         logger.warning("the producer begins without %s: %s", route.topic, absence)
         partition.open_when_back(absence)
         return partition

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pulsar_ray.client.options.schema import Schema
-from pulsar_ray.client.received.queued_delivery import QueuedDelivery
+from pulsar_ray.client.received.queued_delivery import QueuedChunk, QueuedDelivery
 from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.client.received.segment_files import SegmentFiles
 from pulsar_ray.errors import CorruptData
-from pulsar_ray.format.payload import decode_block
+from pulsar_ray.format.chunked_payload import ChunkedPayload
+from pulsar_ray.format.payload import DecodedBlock, decode_block
 from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.transport.cluster import PartitionRoute
 
@@ -31,10 +32,16 @@ class BlockDecoder:
             raise SegmentGone(delivery.path)
         key = delivery.ledger_id, delivery.first_entry_id
         for known, block in self._decoded:
-            if known == key and block.redelivery_count == delivery.redelivery_count:
+            if (
+                known == key
+                and block.redelivery_count == delivery.redelivery_count
+                and block.row_failures == delivery.row_failures
+            ):
                 return block
         try:
-            if delivery.data is None:
+            if delivery.chunks:
+                decoded = self._chunked(delivery)
+            elif delivery.data is None:
                 decoded = self._files.decoded_block(delivery.path, delivery.offset, delivery.length)
             else:
                 decoded = decode_block(delivery.data)
@@ -47,11 +54,33 @@ class BlockDecoder:
             ledger_id=delivery.ledger_id,
             first_entry_id=delivery.first_entry_id,
             redelivery_count=delivery.redelivery_count,
+            row_failures=delivery.row_failures,
             schema=self._schema,
         )
+        if delivery.chunks:
+            block.first_chunk = delivery.chunks[0].ledger_id, delivery.chunks[0].entry_id
         if block.message_count > 1:
             self._decoded = [(key, block), *self._decoded[: KEEP_DECODED - 1]]
         return block
+
+    def _chunked(self, delivery: QueuedDelivery) -> DecodedBlock:
+        """Put a message together that came in several chunks."""
+        last = QueuedChunk(
+            delivery.ledger_id,
+            delivery.first_entry_id,
+            delivery.path,
+            delivery.offset,
+            delivery.length,
+            delivery.data,
+        )
+        chunks = [*delivery.chunks, last]
+        payload = ChunkedPayload(sum(chunk.length for chunk in chunks))
+        for chunk in chunks:
+            if chunk.data is None:
+                self._files.read_chunk(chunk.path, chunk.offset, chunk.length, payload)
+            else:
+                payload.add(chunk.data, chunk.path)
+        return payload.decoded()
 
     def decode_unstored(self, delivery: QueuedDelivery) -> ReceivedBlock:
         """Decode a block of a non-persistent topic, whose messages have no place."""

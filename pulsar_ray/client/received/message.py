@@ -77,6 +77,10 @@ class Message:
                 block.message_count,
                 block.topic_name,
             )
+        if block.first_chunk is not None:
+            first = MessageId(block.partition, *block.first_chunk, topic_name=block.topic_name)
+            place = block.partition, block.ledger_id, block.first_entry_id
+            return MessageId(*place, topic_name=block.topic_name, first_chunk=first)
         return MessageId(
             block.partition,
             block.ledger_id,
@@ -91,6 +95,14 @@ class Message:
     def redelivery_count(self) -> int:
         """How often its entry was delivered before."""
         return self.block.redelivery_count
+
+    @property
+    def failures(self) -> int:
+        """How often this very message failed; not part of the official client.
+
+        It failed if it was acknowledged negatively or timed out, or if its consumer crashed over it.
+        """
+        return self.block.failures_of(self.row)
 
     def schema_version(self) -> str:
         """The version's 8 bytes, a character each; "" without a schema."""

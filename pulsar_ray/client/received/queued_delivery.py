@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.errors import PulsarException
+from pulsar_ray.model.row_ranges import RowFailures
 from pulsar_ray.model.row_sets import RowSet
+
+if TYPE_CHECKING:
+    from pulsar_ray.client.received.block_rows import Rows
 
 
 class CreditAccount(Protocol):
@@ -15,6 +19,25 @@ class CreditAccount(Protocol):
 
     due: int
     """From so many consumed messages on there may be something to report."""
+
+
+class HandOverTimer(Protocol):
+    """Times how long messages are with the application."""
+
+    def handed_over(self, block: ReceivedBlock, rows: Rows) -> None: ...
+
+    def arm(self) -> None: ...
+
+    def note(self, block: ReceivedBlock, rows: Rows) -> None: ...
+
+    def take_back(self, block: ReceivedBlock, rows: Rows) -> None: ...
+
+
+class HandOverCounter(Protocol):
+    """Shows others how many messages were handed over."""
+
+    @property
+    def write(self) -> Callable[[int], None]: ...
 
 
 class DeliverySource(Protocol):
@@ -25,6 +48,21 @@ class DeliverySource(Protocol):
     generation: int
     """Seeks and rewinds by now: deliveries of an earlier generation are void."""
     decode: Callable[[QueuedDelivery], ReceivedBlock]
+    moving: int
+    """Messages that are being moved to other topics.
+
+    Others behind them may have been handed over.
+    """
+    reports_until: int
+    """Up to so many consumed messages each is reported before it is handed over."""
+
+    @property
+    def counter(self) -> HandOverCounter | None:
+        """Counts what was handed over, where the dispatcher may see it."""
+
+    @property
+    def ack_timer(self) -> HandOverTimer | None:
+        """Times what is handed over, where there is an ack timeout."""
 
     @property
     def credit(self) -> CreditAccount: ...
@@ -36,6 +74,24 @@ class DeliverySource(Protocol):
     def leave_out(self, delivery: QueuedDelivery, error: PulsarException) -> bool: ...
 
     def is_trimmed(self, delivery: QueuedDelivery) -> bool: ...
+
+    def begin_move(self, delivery: QueuedDelivery) -> None: ...
+
+    def end_move(self, delivery: QueuedDelivery) -> None: ...
+
+
+class QueuedChunk(NamedTuple):
+    """A chunk that stands before the last one of its message.
+
+    Without `data` it is read from the file.
+    """
+
+    ledger_id: int
+    entry_id: int
+    path: str
+    offset: int
+    length: int
+    data: memoryview | None
 
 
 class QueuedDelivery(NamedTuple):
@@ -51,6 +107,12 @@ class QueuedDelivery(NamedTuple):
     rows: RowSet
     redelivery_count: int
     data: memoryview | None
+    row_failures: RowFailures = ()
+    """Of a batch, how often single messages failed before."""
+    is_over_limit: bool = False
+    """Its messages failed too often: they are moved to the dead letter topic."""
+    chunks: Sequence[QueuedChunk] = ()
+    """The chunks before this block, if it is the last of a message in several."""
 
     @property
     def key(self) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from typing import Any
 from pulsar_ray.client.options.schema import BytesSchema, Schema
 from pulsar_ray.format.block import ARROW, ROW_IS_ENTRY
 from pulsar_ray.format.payload import DecodedBlock
+from pulsar_ray.model.row_ranges import RowFailures
 
 _BYTES_SCHEMA = BytesSchema()
 
@@ -22,6 +23,7 @@ class ReceivedBlock:
     __slots__ = (
         "decoded",
         "event_times",
+        "first_chunk",
         "first_entry_id",
         "first_sequence_id",
         "is_batch",
@@ -34,6 +36,7 @@ class ReceivedBlock:
         "properties",
         "publish_time_ms",
         "redelivery_count",
+        "row_failures",
         "schema",
         "schema_version",
         "sequence_ids",
@@ -58,6 +61,7 @@ class ReceivedBlock:
         ledger_id: int,
         first_entry_id: int,
         redelivery_count: int = 0,
+        row_failures: RowFailures = (),
         schema: Schema = _BYTES_SCHEMA,
     ) -> None:
         header = decoded.header
@@ -67,12 +71,15 @@ class ReceivedBlock:
         self.ledger_id = ledger_id
         self.first_entry_id = first_entry_id
         self.redelivery_count = redelivery_count
+        self.row_failures = row_failures
         self.schema = schema
         self.message_count = header.message_count
         # A batch is one entry whose messages have batch indexes; else every row is an entry of its own.
         self.is_batch = header.payload_format == ARROW and not header.flags & ROW_IS_ENTRY
         self.publish_time_ms = header.publish_time_ms
         self.first_sequence_id = header.first_sequence_id
+        self.first_chunk: tuple[int, int] | None = None
+        """Ledger and entry of the first chunk, if it is a message in several."""
         self.producer_name = decoded.metadata.producer_name or ""
         self.schema_version = decoded.metadata.schema_version or b""
 
@@ -84,6 +91,15 @@ class ReceivedBlock:
         column = make(self.decoded)
         setattr(self, name, column)
         return column
+
+    def failures_of(self, row: int) -> int:
+        """How often this very message failed before.
+
+        Of a batch `redelivery_count` is how often any of its messages did.
+        """
+        if not self.is_batch or self.message_count == 1:
+            return self.redelivery_count
+        return next((count for first, end, count in self.row_failures if first <= row < end), 0)
 
     @classmethod
     def outgoing(
@@ -108,10 +124,12 @@ class ReceivedBlock:
         block.ledger_id = -1
         block.first_entry_id = -1
         block.redelivery_count = 0
+        block.row_failures = ()
         block.schema = _BYTES_SCHEMA
         block.message_count = 1
         block.is_batch = False
         block.publish_time_ms = publish_time_ms
+        block.first_chunk = None
         block.first_sequence_id = -1
         block.producer_name = producer_name
         block.schema_version = b""

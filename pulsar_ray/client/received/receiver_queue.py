@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import operator
+import time
 from collections import deque
 from collections.abc import Iterator
 from copy import copy
-from itertools import repeat
+from itertools import compress, repeat
 
 from pulsar_ray.client.received.block_rows import BlockRows, PlacedRows, rows_in, set_of
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.client.received.queued_delivery import DeliverySource, QueuedDelivery
 from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.model.row_sets import RowSet, first
+
+SLOW_S = 20e-6
+"""A program that takes longer for a message pays nothing noticeable for counting each."""
 
 
 class ReceiverQueue:
@@ -33,6 +37,12 @@ class ReceiverQueue:
         self.deliveries: deque[QueuedDelivery] = deque()
         self._block: ReceivedBlock | None = None
         self._rows: Iterator[int] = iter(())
+        # Of rows that are being handed out and timed: all of them, whose they are, and how many were seen.
+        self._timed: BlockRows | None = None
+        self._timed_source: DeliverySource | None = None
+        self._seen = 0
+        self._taken = (0.0, 1)
+        """When rows were handed out last, and how many."""
         self._parts: deque[tuple[BlockRows, DeliverySource]] = deque()
 
     def __bool__(self) -> bool:
@@ -55,6 +65,7 @@ class ReceiverQueue:
         """Forget everything."""
         self.messages = iter(())
         self._rows = iter(())
+        self._timed = None
         self._parts.clear()
         self.deliveries.clear()
 
@@ -85,16 +96,61 @@ class ReceiverQueue:
         """Put a part that was taken back in front."""
         self._parts.appendleft((part, source))
         source.consumed -= len(part.rows)
+        if source.counter is not None:
+            source.counter.write(source.consumed + source.moving)
+        if source.ack_timer is not None:
+            source.ack_timer.take_back(part.block, part.rows)
 
     def hand_out(self, part: BlockRows, source: DeliverySource) -> None:
         """Make these rows the next `messages`; none may be left of those before."""
+        self._see()
         self._block, self.source = part.block, source
-        self._rows = iter(part.rows)
-        self.messages = map(Message, repeat(part.block), self._rows)
+        self._rows = rows = iter(part.rows)
+        if source.counter is not None and self._is_slow(len(part.rows)):
+            count = source.consumed + source.moving
+            first = count - len(part.rows) + 1
+            source.counter.write(first - 1)
+            written = map(source.counter.write, range(first, count + 1))
+            rows = compress(rows, map(operator.not_, written))
+        self.messages = map(Message, repeat(part.block), rows)
+        self._timed, self._seen = None, 0
+        if source.ack_timer is not None:
+            self._timed, self._timed_source = part, source
+
+    def _is_slow(self, messages: int) -> bool:
+        """Whether the program takes its time over messages.
+
+        Then each is counted as it is taken.
+
+        A quick one has acknowledgments of many more on their way than are handed out at once.
+        """
+        now = time.monotonic()
+        taken, self._taken = self._taken, (now, messages)
+        return now - taken[0] > SLOW_S * taken[1]
+
+    def look(self, source: DeliverySource) -> bool:
+        """Time rows of a source that were handed out since the last look.
+
+        Returns whether some are left.
+        """
+        self._see()
+        is_left = operator.length_hint(self._rows) > 0
+        return self._timed is not None and self._timed_source is source and is_left
+
+    def _see(self) -> None:
+        timed, source = self._timed, self._timed_source
+        if timed is None or source is None or source.ack_timer is None:
+            return
+        end = len(timed.rows) - operator.length_hint(self._rows)
+        if end > self._seen:
+            source.ack_timer.note(timed.block, timed.rows[self._seen : end])
+            self._seen = end
 
     def return_rest(self) -> None:
         """Put rows that are left of those being handed out back in front."""
+        self._see()
         rest = list(self._rows)
+        self._timed = None
         if rest and self._block is not None and self.source is not None:
             self.put_back(BlockRows(self._block, rest), self.source)
 
@@ -106,10 +162,16 @@ class ReceiverQueue:
         self._parts = deque(item for item in self._parts if item[1] is not source)
         source.consumed += sum(rows.bit_count() for _, _, rows in taken)
         if self.source is source:
+            self._see()
             rest = list(self._rows)
+            self._timed = None
             if rest and self._block is not None:
                 taken.append(_held(BlockRows(self._block, rest)))
         return taken
+
+    def left_of(self, source: DeliverySource) -> int:
+        """Messages of a source that count as consumed and were not taken yet."""
+        return operator.length_hint(self._rows) if self.source is source else 0
 
     def oldest_of(self, source: DeliverySource) -> tuple[int, int, int] | None:
         """The first message of a source in the queue.

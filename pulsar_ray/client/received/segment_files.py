@@ -8,12 +8,16 @@ from collections import OrderedDict
 from pathlib import Path
 from weakref import WeakValueDictionary
 
+from pulsar_ray.errors import CorruptData
+from pulsar_ray.format.block import parse_block_header
 from pulsar_ray.format.block_memory import MIN_BLOCK_BYTES, BlockMemory
 from pulsar_ray.format.checksum import Buffer
+from pulsar_ray.format.chunked_payload import ChunkedPayload, verify
 from pulsar_ray.format.payload import DecodedBlock, decode_block
 from pulsar_ray.ledger.reader import SegmentReader
 
 MAX_OPEN_FILES = 64
+_CHUNK_HEADER_BYTES = 512
 
 
 class _OpenSegment:
@@ -68,6 +72,15 @@ class SegmentFiles:
                         segment.blocks[offset] = block
                 return block
 
+    def read_chunk(self, path: str, offset: int, length: int, payload: ChunkedPayload) -> None:
+        """Read a chunk straight into the message that it is part of. Raises as `decoded_block`."""
+        while True:
+            segment = self._segment(path)
+            with segment.lock:
+                if not segment.is_closed:
+                    _read_chunk(segment.reader, offset, length, payload)
+                    return
+
     def has(self, path: str) -> bool:
         """Whether a segment can be read: it is open here, or there."""
         return path in self._open or os.path.exists(path)
@@ -103,6 +116,22 @@ class SegmentFiles:
         for segment in closing:
             segment.close()
         self._memory.close()
+
+
+def _read_chunk(reader: SegmentReader, offset: int, length: int, payload: ChunkedPayload) -> None:
+    path = str(reader.path)
+    beginning = reader.read(offset, min(length, _CHUNK_HEADER_BYTES))
+    header_length = int.from_bytes(beginning[8:12], "little")
+    if len(beginning) < header_length <= length:
+        beginning = reader.read(offset, header_length)
+    header = parse_block_header(beginning, 0, path)
+    if header.total_length != length:
+        raise CorruptData(path, offset, "not the block that was delivered")
+    room = payload.room_for(header)
+    start = offset + header.header_length
+    reader.read_into(start, room)
+    padding = reader.read(start + len(room), length - header.header_length - len(room))
+    verify(beginning, header, room, padding, path)
 
 
 def can_read(reach: tuple[str, str]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import TypeAlias
 
@@ -17,26 +17,44 @@ _LEAST_STALE = 64
 class BlockIndex(dict[Key, DispatchBlock]):
     """Blocks by key, the lowest first.
 
-    They come in order, each once until `clear`, and go in any.
+    They come in order, but for delayed ones that are due, and go in any.
 
-    So a sorted list of keys only grows at its end. Keys of blocks that have gone stay there until
+    So a sorted list of keys mostly grows at its end. Keys of blocks that have gone stay there until
     they are half of the list: adding and deleting cost next to nothing, searching one bisection.
     """
 
-    __slots__ = ("_head", "_keys")
+    __slots__ = ("_head", "_is_in_order", "_keys")
 
     def __init__(self) -> None:
         super().__init__()
         self._keys: list[Key] = []
         self._head = 0  # everything before it has gone
+        self._is_in_order = True  # the dict's own order is that of the keys
 
     def add(self, block: DispatchBlock) -> None:
         """A block behind all that were there since `clear`."""
         keys = self._keys
+        if keys and block.key <= keys[-1]:
+            self.insert(block)  # one that was due has come before its turn
+            return
         self[block.key] = block
         keys.append(block.key)
-        if len(keys) > 2 * len(self) + _LEAST_STALE:
-            self._keys = list(self)
+        self._clean()
+
+    def insert(self, block: DispatchBlock) -> None:
+        """A block anywhere, also one that was here before and has gone."""
+        keys, key = self._keys, block.key
+        at = bisect_left(keys, key)
+        if at == len(keys) or keys[at] != key:
+            keys.insert(at, key)
+        self._head = min(self._head, at)
+        self._is_in_order = False
+        self[key] = block
+        self._clean()
+
+    def _clean(self) -> None:
+        if len(self._keys) > 2 * len(self) + _LEAST_STALE:
+            self._keys = list(self) if self._is_in_order else sorted(self)
             self._head = 0
 
     def clear(self) -> None:
@@ -44,6 +62,7 @@ class BlockIndex(dict[Key, DispatchBlock]):
         super().clear()
         self._keys.clear()
         self._head = 0
+        self._is_in_order = True
 
     def find(self, ledger_id: int, entry_id: int) -> DispatchBlock | None:
         """The block that holds an entry."""

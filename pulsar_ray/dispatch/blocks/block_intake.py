@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from pulsar_ray.dispatch.acknowledgments import Acknowledgments
 from pulsar_ray.dispatch.blocks import counted_rows
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
+from pulsar_ray.dispatch.blocks.chunk_groups import StoredChunk
 from pulsar_ray.dispatch.blocks.counted_rows import CountedRows
 from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
 from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.consumer import Consumer, DispatchBlock
+from pulsar_ray.dispatch.delayed_blocks import DelayedBlocks
+from pulsar_ray.dispatch.key_shared.sticky_key import Slots
 from pulsar_ray.dispatch.returning_consumers import ReportedRows, ReturningConsumers
-from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor
+from pulsar_ray.format.delivery_times import DeliveryTimes
+from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor, SuspectRows
 from pulsar_ray.model import row_ranges, row_sets
 from pulsar_ray.model.position import LATEST, Position
 from pulsar_ray.model.row_ranges import RowRanges
@@ -27,6 +32,8 @@ class BlockIntake:
         blocks: DispatchBlocks,
         returning: ReturningConsumers,
         consumers: Mapping[int, Consumer],
+        delayed: DelayedBlocks,
+        acknowledgments: Acknowledgments,
     ) -> None:
         self.read_position = cursor.mark_delete.next()
         self._has_read = False
@@ -34,15 +41,23 @@ class BlockIntake:
         self._blocks = blocks
         self._returning = returning
         self._consumers = consumers
+        self._delayed = delayed
+        self._acknowledgments = acknowledgments
+        self.suspect(cursor.suspects)
 
-    def take_in(self, read: ReadBlocks) -> None:
+    def suspect(self, known: dict[int, SuspectRows]) -> None:
+        """Let these groups be suspects when their blocks are read."""
+        if known:
+            self._blocks.suspects.restore(known, self.read_position)
+
+    def take_in(self, read: ReadBlocks, now_ms: int = 0) -> None:
         """Blocks in the order of the log; those below the read position are known already."""
         cursor, blocks = self._cursor, self._blocks
         # Behind all holes, counts and claims every row of a block waits.
         marks_end = LATEST if self._returning.claims else cursor.marks_end
         read_position: tuple[int, int] = self.read_position
         has_read = False
-        for ref, slots in read.each():
+        for ref, slots, times in read.each():
             ledger_id, first = ref.ledger_id, ref.first_entry_id
             following = (ledger_id, first + ref.entries)
             if following <= read_position:
@@ -50,6 +65,14 @@ class BlockIntake:
             if has_read and read_position[0] != ledger_id:
                 cursor.extend(_before(read_position))
             read_position, has_read = following, True
+            if read.chunks and (chunk := read.chunks.get((ledger_id, first))) is not None:
+                cursor.extend(_before(following))
+                self._take_in_chunk(ref, chunk, slots, times, now_ms)
+                continue
+            if times is not None:
+                cursor.extend(_before(following))
+                self._take_in_delayed(ref, slots, times)
+                continue
             if (ledger_id, first) > marks_end:
                 blocks.add_whole(DispatchBlock(ref, slots))
                 continue
@@ -60,8 +83,79 @@ class BlockIntake:
             cursor.extend(_before(read_position))
             self.read_position = Position(*read_position)
             self._has_read = True
+            if len(blocks.suspects):
+                blocks.suspects.has_read(self.read_position)
         if self._has_read and self._returning.claims:
             self._returning.drop_below(self.read_position)
+
+    def _take_in_chunk(
+        self,
+        ref: BlockRef,
+        chunk: StoredChunk,
+        slots: Slots | None,
+        times: DeliveryTimes | None,
+        now_ms: int,
+    ) -> None:
+        """Take in the whole message with its last chunk: only whether that is acknowledged counts."""
+        groups = self._blocks.chunks
+        whole = groups.take(ref, chunk, now_ms)
+        if whole is not None:
+            rows = self._unacknowledged(whole)
+            if not rows:
+                groups.acknowledged((ref.ledger_id, ref.first_entry_id))
+            elif times is None:
+                self._add(DispatchBlock(whole, slots), rows)
+            else:
+                self._take_in_delayed(whole, slots, times)
+        self._acknowledgments.acknowledge_chunks()
+
+    def _take_in_delayed(self, ref: BlockRef, slots: Slots | None, times: DeliveryTimes) -> None:
+        """Take in the rows of a block that do not have to wait.
+
+        The others are left to the tracker.
+        """
+        rows, due = self._unacknowledged(ref), self._delayed.due_rows(ref, times)
+        key = (ref.ledger_id, ref.first_entry_id)
+        claims = self._returning.claims.pop(key, ()) if self._returning.claims else ()
+        for _, claimed in claims:
+            due |= row_sets.of_ranges(claimed)  # a consumer has them already
+        if rows & ~due:
+            self._delayed.left(ref)
+        self._put(ref, slots, rows & due)
+        block = self._blocks.index.get(key)
+        if block is not None:
+            for consumer_id, claimed in claims:
+                self._restore_in(self._consumers[consumer_id], block, row_sets.of_ranges(claimed))
+
+    def take_due(self, read: ReadBlocks, rows: Sequence[RowSet]) -> None:
+        """Rows that the tracker hands over, of blocks anywhere in the log.
+
+        Those that are acknowledged, or here already, change nothing. A message in chunks comes as its last
+        one; with what was read of it, unless it is known.
+        """
+        for (ref, slots, _), due in zip(read.each(), rows, strict=False):
+            chunk = read.chunks.get((ref.ledger_id, ref.first_entry_id)) if read.chunks else None
+            whole = self._blocks.chunks.whole(ref, chunk)
+            if whole is not None:
+                self._put(whole, slots, self._unacknowledged(whole) & due)
+
+    def _put(self, ref: BlockRef, slots: Slots | None, rows: RowSet) -> None:
+        """Let rows of a delayed block wait for a consumer, unless they are somewhere already."""
+        block = self._blocks.index.get((ref.ledger_id, ref.first_entry_id))
+        if block is not None:
+            rows = self._blocks.nowhere(block, rows)
+        elif rows:
+            block = DispatchBlock(ref, slots)
+            self._blocks.index.insert(block)
+        if block is not None:
+            for part, count in self._counted(ref, rows):
+                self._blocks.put_back(block, part, count)
+            if len(self._blocks.suspects):
+                self._blocks.suspect(block)
+
+    def has_unacknowledged(self, ref: BlockRef) -> bool:
+        """Whether anything of a block is not acknowledged."""
+        return bool(self._unacknowledged(ref))
 
     def has_unread(self, last: Position) -> bool | None:
         """Whether an unacknowledged entry up to `last` was not taken in yet.
@@ -126,6 +220,8 @@ class BlockIntake:
     def _add(self, block: DispatchBlock, rows: RowSet) -> None:
         claims = self._returning.claims.pop(block.key, ()) if self._returning.claims else ()
         self._blocks.add(block, self._counted(block.ref, rows))
+        if len(self._blocks.suspects):
+            self._blocks.suspect(block)
         for consumer_id, claimed in claims:
             self._restore_in(self._consumers[consumer_id], block, row_sets.of_ranges(claimed))
 
@@ -135,7 +231,16 @@ class BlockIntake:
             self._restore_batch(consumer, block, rows)
             return
         for part, count in self._counted(block.ref, self._blocks.claim(block, rows)):
-            self._blocks.restore(consumer, block, part, count)
+            self._restore_part(consumer, block, part, count)
+
+    def _restore_part(self, consumer: Consumer, block: DispatchBlock, rows: RowSet, count: int) -> None:
+        """Make rows that were taken pending; suspects with their groups."""
+        for group, members in self._blocks.suspects.members_of(block.key):
+            if part := rows & members:
+                self._blocks.restore(consumer, block, part, count, group)
+                rows ^= part
+        if rows:
+            self._blocks.restore(consumer, block, rows, count)
 
     def _restore_batch(self, consumer: Consumer, block: DispatchBlock, rows: RowSet) -> None:
         """Restore a batch whole: the rows that its consumer does not hold are acknowledged."""
@@ -150,7 +255,7 @@ class BlockIntake:
         held = free & rows & ~row_sets.of_ranges(self._cursor.acknowledged_rows(position))
         if held:
             count = self._cursor.counts.of(*block.key)
-            self._blocks.restore(consumer, block, held, count)
+            self._restore_part(consumer, block, held, count)
 
     def _counted(self, ref: BlockRef, rows: RowSet) -> list[CountedRows]:
         """Rows with the redelivery counts the cursor knows."""

@@ -26,6 +26,10 @@ class BlockRef(NamedTuple):
     entries: int
     messages: int
     row_is_entry: bool
+    is_marked: bool = False
+    """Whether its header has to be read: it may be delayed or a chunk."""
+    chunks: tuple[BlockRef, ...] = ()
+    """The chunks before the last one of a message, which this is (ADR 0038)."""
 
     @property
     def last_entry_id(self) -> int:
@@ -49,7 +53,7 @@ class BlockRef(NamedTuple):
         return span(start, end) if start < end else 0
 
 
-block_ref: Callable[[tuple[int, int, int, int, int, int, int, bool]], BlockRef] = partial(
-    tuple.__new__, BlockRef
-)
+block_ref: Callable[
+    [tuple[int, int, int, int, int, int, int, bool, bool, tuple[BlockRef, ...]]], BlockRef
+] = partial(tuple.__new__, BlockRef)
 """As `BlockRef(*fields)`, without the function that a NamedTuple puts before it."""

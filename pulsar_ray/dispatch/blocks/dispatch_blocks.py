@@ -7,15 +7,18 @@ Everything works on blocks and sets of their rows, never on a row.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from sortedcontainers import SortedDict
 
 from pulsar_ray.dispatch.blocks import counted_rows
 from pulsar_ray.dispatch.blocks.block_index import BlockIndex
+from pulsar_ray.dispatch.blocks.chunk_groups import ChunkGroups
 from pulsar_ray.dispatch.blocks.counted_rows import CountedRows
-from pulsar_ray.dispatch.consumer import Consumer, Delivery, DispatchBlock
-from pulsar_ray.dispatch.suspects.queue import SuspectQueue
+from pulsar_ray.dispatch.consumer import Consumer, Delivery, DispatchBlock, SuspectGroup
+from pulsar_ray.dispatch.suspects.groups import SuspectGroups
+from pulsar_ray.managed_ledger.cursor.managed_cursor import SuspectRows
 from pulsar_ray.model.row_sets import RowSet
 
 
@@ -38,13 +41,14 @@ class BlockWatcher(Protocol):
 class DispatchBlocks:
     """Blocks in the order of the log, the queues of those that wait, and totals."""
 
-    def __init__(self) -> None:
+    def __init__(self, remember: Callable[[dict[int, SuspectRows]], None] = lambda _: None) -> None:
         self.index = BlockIndex()
         self.fresh: deque[DispatchBlock] = deque()
         """Blocks never dispatched, in order; those without waiting rows are stale and skipped."""
         self.waiting: SortedDict = SortedDict()
         """Blocks by key whose waiting rows came back or are a cut block's rest."""
-        self.suspects = SuspectQueue()
+        self.suspects = SuspectGroups(remember)
+        self.chunks = ChunkGroups()
         self.waiting_messages = 0
         self.unacked_messages = 0
         self.watcher: BlockWatcher | None = None
@@ -126,32 +130,47 @@ class DispatchBlocks:
         return free
 
     def deliver(
-        self, consumer: Consumer, block: DispatchBlock, rows: RowSet, count: int, is_suspect: bool = False
+        self,
+        consumer: Consumer,
+        block: DispatchBlock,
+        rows: RowSet,
+        count: int,
+        group: SuspectGroup | None = None,
     ) -> Delivery:
         """Make rows that were taken pending at a consumer; the caller charges and numbers them."""
-        delivery = Delivery(consumer, block, rows, count, is_suspect)
+        delivery = Delivery(consumer, block, rows, count, group)
         messages = rows.bit_count()
         block.deliveries.append(delivery)
         consumer.deliveries[delivery] = None
         consumer.unacked += messages
         self.unacked_messages += messages
-        if is_suspect:
-            consumer.suspect = delivery
+        if group is not None:
+            group.deliveries[delivery] = None
+            consumer.trial = group
         return delivery
 
-    def restore(self, consumer: Consumer, block: DispatchBlock, rows: RowSet, count: int) -> None:
+    def restore(
+        self,
+        consumer: Consumer,
+        block: DispatchBlock,
+        rows: RowSet,
+        count: int,
+        group: SuspectGroup | None = None,
+    ) -> None:
         """Rows that were taken have been at a consumer since before this dispatcher began."""
-        delivery = self.deliver(consumer, block, rows, count)
+        delivery = self.deliver(consumer, block, rows, count, group)
         delivery.mark_from_before()
         if self.watcher is not None:
             self.watcher.restored(delivery)
 
-    def put_back(self, block: DispatchBlock, rows: RowSet, count: int, is_suspect: bool = False) -> None:
-        """Let rows that are nowhere wait again, with this redelivery count."""
+    def put_back(
+        self, block: DispatchBlock, rows: RowSet, count: int, group: SuspectGroup | None = None
+    ) -> None:
+        """Let rows that are nowhere wait again, with this redelivery count; suspects with their group."""
         if not rows:
             return
-        if is_suspect:
-            self.suspects.add(block, rows, count)
+        if group is not None:
+            self.suspects.add(block, rows, count, group)
             return
         if block.is_batch and block.waiting:
             # One entry has one count: rows that wait already get the new one.
@@ -164,6 +183,32 @@ class DispatchBlocks:
         self.waiting_messages += rows.bit_count()
         if self.watcher is not None:
             self.watcher.came_back(block)
+
+    def suspect(self, block: DispatchBlock) -> None:
+        """Let rows of a block that was just read wait as suspects, as before."""
+        for group, rows in self.suspects.members_of(block.key):
+            for known, count in tuple(block.waiting):
+                if part := known & rows:
+                    self.waiting_messages -= counted_rows.remove(block.waiting, part)
+                    self.suspects.add(block, part, count, group)
+        if not block.waiting:
+            self.waiting.pop(block.key, None)
+
+    def release(self, group: SuspectGroup) -> None:
+        """Rows of a group are suspect no more, wherever they are."""
+        for key, rows in tuple(group.waiting.items()):
+            block = self.suspects.block(key)
+            for part, count in self.suspects.take(group, block, rows):
+                self.put_back(block, part, count)
+        consumers = {delivery.consumer for delivery in group.deliveries}
+        for delivery in group.deliveries:
+            delivery.group = None
+        group.deliveries.clear()
+        for consumer in consumers:
+            if consumer.trial is group:
+                consumer.end_trial()
+                consumer.trial = next((d.group for d in consumer.deliveries if d.group is not None), None)
+        self.suspects.forget(group)
 
     def end(self, delivery: Delivery) -> RowSet:
         """Nothing of a delivery is pending any more; returns the rows that were."""
@@ -187,10 +232,21 @@ class DispatchBlocks:
         if not left:
             del consumer.deliveries[delivery]
             delivery.block.deliveries.remove(delivery)
-            if consumer.suspect is delivery:
-                consumer.suspect = None
+        if delivery.group is not None:
+            self._tried(delivery)
         if self.watcher is not None:
             self.watcher.settled(delivery, before)
+
+    def _tried(self, delivery: Delivery) -> None:
+        group, consumer = delivery.group, delivery.consumer
+        self.suspects.tried(delivery)
+        if group is None or consumer.trial is not group:
+            return
+        left = [other.group for other in consumer.deliveries if other.group is not None]
+        if not left:
+            consumer.end_trial()
+        elif group not in left:
+            consumer.trial, consumer.is_trial_over = left[-1], True
 
     # ---- acknowledged
 
@@ -203,7 +259,7 @@ class DispatchBlocks:
             block.waiting = []
             self.waiting.pop(block.key, None)
         self.suspects.remove(block, block.ref.all_rows)
-        del self.index[block.key]
+        self._forget(block)
 
     def drop_rows(self, block: DispatchBlock, rows: RowSet) -> None:
         """Rows of a block are acknowledged; the block goes with its last row."""
@@ -215,7 +271,12 @@ class DispatchBlocks:
         else:
             self._remove_waiting(block, rows)
         if not (block.deliveries or block.waiting or block.suspects):
-            del self.index[block.key]
+            self._forget(block)
+
+    def _forget(self, block: DispatchBlock) -> None:
+        del self.index[block.key]
+        if block.ref.chunks:
+            self.chunks.acknowledged(block.key)
 
     def settle_batch(self, block: DispatchBlock, rows: RowSet, takes_from_waiting: bool) -> None:
         """Settle acknowledged messages of a batch, but not all.
@@ -245,6 +306,7 @@ class DispatchBlocks:
         self.waiting.clear()
         self.suspects.clear()
         self.fresh.clear()
+        self.chunks.clear()
         self.waiting_messages = 0
         if self.watcher is not None:
             self.watcher.cleared()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import NamedTuple
 
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
+from pulsar_ray.dispatch.blocks.chunk_groups import StoredChunk
 from pulsar_ray.dispatch.key_shared.sticky_key import Slots
+from pulsar_ray.format.delivery_times import DeliveryTimes
 
 
 class ReadBlocks(NamedTuple):
@@ -19,7 +21,12 @@ class ReadBlocks(NamedTuple):
     refs: Sequence[BlockRef]
     slots: Sequence[Slots] | None = None
     """The slots of the blocks' sticky keys, for Key_Shared."""
+    delays: Sequence[DeliveryTimes | None] | None = None
+    """When the rows of delayed blocks are due, for Shared and Key_Shared."""
+    chunks: Mapping[tuple[int, int], StoredChunk] | None = None
+    """Which of the blocks are chunks, by ledger and entry id; it is no column."""
 
-    def each(self) -> Iterator[tuple[BlockRef, Slots | None]]:
-        """Yield each block with its slots."""
-        return zip(self.refs, repeat(None) if self.slots is None else self.slots, strict=False)
+    def each(self) -> Iterator[tuple[BlockRef, Slots | None, DeliveryTimes | None]]:
+        """Yield each block with its slots and times."""
+        slots = repeat(None) if self.slots is None else self.slots
+        return zip(self.refs, slots, repeat(None) if self.delays is None else self.delays, strict=False)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
+from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
+from pulsar_ray.dispatch.consumer import Consumer
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.key_shared.policy import KeySharedPolicy
 from pulsar_ray.dispatch.key_shared.sticky_key import Slotting, slot_of, sticky_key
+from pulsar_ray.dispatch.policies.subscription_type import SubscriptionType
 from pulsar_ray.errors import NotAllowedError
 from pulsar_ray.model.enums import KeySharedMode
 
@@ -14,9 +18,23 @@ _MODES = {KeySharedMode.AutoSplit: "AUTO_SPLIT", KeySharedMode.Sticky: "STICKY"}
 _SUMS = ("drainingHashesCount", "drainingHashesClearedTotal", "drainingHashesUnackedMessages")
 
 
-def key_shared_stats(dispatcher: Dispatcher) -> dict[str, Any]:
+class KeyedConsumers(Protocol):
+    """The part of a core that tells of its consumers."""
+
+    blocks: DispatchBlocks
+
+    @property
+    def consumers(self) -> Mapping[int, Consumer]:
+        """By incarnation."""
+
+    @property
+    def type(self) -> SubscriptionType:
+        """The type of its consumers."""
+
+
+def key_shared_stats(dispatcher: KeyedConsumers) -> dict[str, Any]:
     """Mode and draining hashes of all consumers together; nothing for other types."""
-    keyed = dispatcher.keyed
+    keyed = dispatcher.type.keyed
     if keyed is None or not dispatcher.consumers:
         return {}
     stats = [keyed.routes.draining.stats(consumer_id) for consumer_id in dispatcher.consumers]
@@ -30,9 +48,9 @@ def key_shared_stats(dispatcher: Dispatcher) -> dict[str, Any]:
     }
 
 
-def key_shared_consumer_stats(dispatcher: Dispatcher, consumer_id: int) -> dict[str, Any]:
+def key_shared_consumer_stats(dispatcher: KeyedConsumers, consumer_id: int) -> dict[str, Any]:
     """A consumer's hash ranges as inclusive pairs, and its draining hashes; nothing for other types."""
-    keyed = dispatcher.keyed
+    keyed = dispatcher.type.keyed
     if keyed is None or consumer_id not in dispatcher.consumers:
         return {}
     return {
@@ -54,7 +72,7 @@ def key_owner(dispatcher: Dispatcher, key: str) -> dict[str, Any]:
     `owner` is None if nobody does, or nobody is connected. Raises NotAllowedError if the consumers are of
     another type.
     """
-    keyed = dispatcher.keyed
+    keyed = dispatcher.type.keyed
     if not dispatcher.consumers:
         slotting = Slotting.RING if dispatcher.settings.key_shared_replica_points else Slotting.RANGE
         return {"key": key, "hash": slot_of(sticky_key(None, key), slotting), "owner": None, "drainedBy": []}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from pulsar_ray.dispatch.blocks import counted_rows
@@ -17,14 +18,27 @@ MAX_SHOWN = 100
 """Hashes, and message ids of each consumer, that are listed; more are only counted."""
 
 
-def why_blocked(dispatcher: Dispatcher, now_ms: int) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Delayed:
+    """Counts messages that wait for their time, and says when the next is due.
+
+    `problem` is what their tracker complains of.
+    """
+
+    messages: int = 0
+    due_in_ms: int | None = None
+    problem: str = ""
+
+
+def why_blocked(dispatcher: Dispatcher, now_ms: int, delayed: Delayed = Delayed()) -> dict[str, Any]:
     """Describe what keeps messages from going out now.
 
     `reason` has the most important of it in a sentence.
 
     `hashes`: those of a Key_Shared subscription whose messages wait although their consumer might take them,
     with `heldBy` (consumer, unacknowledged messages, their ids as [ledger, entry, batch index]), `owner` and
-    `blockedMs`. `consumers`: who can take nothing at all, and why.
+    `blockedMs`. `consumers`: who can take nothing at all, and why. `delayedMessages` wait for their time; the
+    next of them is due in `delayedDueInMs`.
     """
     hashes, not_shown = _hashes(dispatcher, now_ms)
     consumers = [
@@ -32,13 +46,15 @@ def why_blocked(dispatcher: Dispatcher, now_ms: int) -> dict[str, Any]:
         for consumer in dispatcher.consumers.values()
         if (described := _consumer(dispatcher, consumer))
     ]
-    kind = dispatcher.consumer_type
+    kind = dispatcher.type.kind
     return {
         "type": "" if kind is None else kind.name.replace("KeyShared", "Key_Shared"),
-        "reason": _reason(dispatcher, hashes, consumers, now_ms),
+        "reason": _reason(dispatcher, hashes, consumers, now_ms, delayed),
         "msgBacklog": dispatcher.cursor.backlog(),
         "waitingMessages": dispatcher.blocks.waiting_messages,
         "unackedMessages": dispatcher.blocks.unacked_messages,
+        "delayedMessages": delayed.messages,
+        "delayedDueInMs": delayed.due_in_ms,
         "hashes": hashes,
         "hashesNotShown": not_shown,
         "consumers": consumers,
@@ -46,7 +62,11 @@ def why_blocked(dispatcher: Dispatcher, now_ms: int) -> dict[str, Any]:
 
 
 def _reason(
-    dispatcher: Dispatcher, hashes: list[dict[str, Any]], consumers: list[dict[str, Any]], now_ms: int
+    dispatcher: Dispatcher,
+    hashes: list[dict[str, Any]],
+    consumers: list[dict[str, Any]],
+    now_ms: int,
+    delayed: Delayed,
 ) -> str:
     if not dispatcher.cursor.backlog():
         reason = "everything is acknowledged"
@@ -65,9 +85,20 @@ def _reason(
         reason = f"consumer {in_the_way[0]['consumerName']}: {in_the_way[0]['reason']}"
     elif dispatcher.blocks.waiting_messages or dispatcher.has_unread:
         reason = "nothing keeps messages from going out"
+    elif delayed.problem:
+        reason = delayed.problem
+    elif delayed.messages:
+        reason = _waits_for_its_time(delayed)
     else:
         reason = "everything was delivered and waits to be acknowledged"
     return reason
+
+
+def _waits_for_its_time(delayed: Delayed) -> str:
+    if delayed.due_in_ms is None:
+        return f"{delayed.messages} delayed messages wait for their time"
+    seconds = delayed.due_in_ms / 1000
+    return f"{delayed.messages} delayed messages wait for their time; the next is due in {seconds:,.1f} s"
 
 
 def _in_the_way(dispatcher: Dispatcher, consumers: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -95,7 +126,7 @@ def _consumer(dispatcher: Dispatcher, consumer: Consumer) -> dict[str, Any] | No
 
 
 def _waiting_for(dispatcher: Dispatcher, consumer: Consumer) -> int:
-    keyed = dispatcher.keyed
+    keyed = dispatcher.type.keyed
     if keyed is None:
         return dispatcher.blocks.waiting_messages
     number = keyed.routes.consumers.index(consumer)
@@ -110,7 +141,7 @@ def _routes(keyed: KeySharedPolicy, block: DispatchBlock) -> Any:
 
 
 def _hashes(dispatcher: Dispatcher, now_ms: int) -> tuple[list[dict[str, Any]], int]:
-    keyed = dispatcher.keyed
+    keyed = dispatcher.type.keyed
     if keyed is None:
         return [], 0
     found = [

@@ -38,6 +38,8 @@ class KeyRoutes:
         self._owners: NDArray[np.int32] = self.table.copy()
         self._numbers: NDArray[np.int32] = np.array([NOWHERE], np.int32)
         """All that the table may have."""
+        self._held: set[int] = set()
+        """Slots of suspects, of which nothing else goes out."""
         self._version = object()
         """Another object whenever a slot moves.
 
@@ -64,6 +66,24 @@ class KeyRoutes:
         """Whose slot it is, drained or not."""
         number = int(self._owners[slot])
         return None if number < 0 else self.consumers[number]
+
+    def number_on_trial(self, slot: int) -> int:
+        """The number of the consumer that may try suspects of a slot.
+
+        NOWHERE while another one drains it.
+        """
+        return NOWHERE if self.draining.holders(slot) else int(self._owners[slot])
+
+    def hold(self, slots: set[int]) -> tuple[set[int], list[int]]:
+        """Hold these slots back and no others.
+
+        Returns those that were not held, and those that are free again.
+        """
+        before, self._held = self._held, slots
+        added = slots - before
+        for slot in added:
+            self._send(slot, NOWHERE)
+        return added, [slot for slot in before - slots if self._set_route(slot)]
 
     def shares(self, block: DispatchBlock) -> dict[int, RowSet]:
         """Split the rows of a block by their consumers' numbers, NOWHERE among them.
@@ -111,6 +131,7 @@ class KeyRoutes:
     def cleared(self) -> None:
         """Nothing is pending any more."""
         self.draining.clear()
+        self._held = set()
         self.table[:] = self._owners
         self._version = object()
 
@@ -122,7 +143,7 @@ class KeyRoutes:
             self._owners[first : last + 1] = numbers[consumer_id]
         self.draining.replace(self._held_elsewhere())
         self.table[:] = self._owners
-        for slot in self.draining.slots():
+        for slot in self.draining.slots() | self._held:
             self.table[slot] = NOWHERE
         self._version = object()
 
@@ -152,8 +173,8 @@ class KeyRoutes:
         )
 
     def _set_route(self, slot: int) -> bool:
-        """Send a slot to its owner unless somebody still drains it; returns whether."""
-        if self.draining.holders(slot):
+        """Send a slot to its owner unless it is drained or held; returns whether."""
+        if slot in self._held or self.draining.holders(slot):
             return False
         self._send(slot, int(self._owners[slot]))
         return bool(self._owners[slot] >= 0)

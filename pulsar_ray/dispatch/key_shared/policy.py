@@ -20,7 +20,7 @@ from pulsar_ray.dispatch.key_shared.key_routes import KeyRoutes
 from pulsar_ray.dispatch.key_shared.sticky_ranges import StickyRanges
 from pulsar_ray.dispatch.key_shared.waiting_index import WaitingIndex
 from pulsar_ray.dispatch.policies.policy import GrantSource, rows_that_fit
-from pulsar_ray.dispatch.suspects.turns import Barriers, dispatch_to_owners
+from pulsar_ray.dispatch.suspects.turns import dispatch_to_owners, look_at_time, slots_of
 from pulsar_ray.errors import ConsumerBusy
 from pulsar_ray.model import row_sets
 from pulsar_ray.model.enums import KeySharedMode
@@ -40,8 +40,8 @@ def new_regions(spec: KeySharedSpec, replica_points: int) -> HashRegions:
 class KeySharedPolicy:
     """Keeps the order of each key while consumers come, go and fail.
 
-    Priority levels have no effect, as in Pulsar. Suspects (left behind by a crash) go singly to their slot's
-    owner once it holds nothing else, and it gets nothing behind them before.
+    Priority levels have no effect, as in Pulsar. Suspects (left behind by a crash) go to their slot's owner
+    once it holds nothing else; of their slots nothing else goes out before.
     """
 
     is_ordered = False
@@ -57,6 +57,7 @@ class KeySharedPolicy:
         self.is_short = True
         """Whether somebody may have room for more than what was read."""
         self._must_rebuild = True
+        self._suspects_seen = 0
         self._changed: dict[tuple[int, int], DispatchBlock] = {}
         self._freed: set[int] = set()
         blocks.watcher = self
@@ -106,21 +107,31 @@ class KeySharedPolicy:
     def dispatch(self, source: GrantSource) -> list[Grant]:
         """Grant until no consumer has room or nothing is left for those who have."""
         grants: list[Grant] = []
+        if len(self._blocks.suspects):
+            look_at_time(self.routes.consumers, source)
         self._update_index(source.now_ms)
-        barriers = dispatch_to_owners(self.routes, source, grants) if self._blocks.suspects else {}
+        kept: set[int] = set()
+        if self._blocks.suspects:
+            kept = dispatch_to_owners(self.routes, self._may_try, source, grants)
         for number, consumer in enumerate(self.routes.consumers):
             # Most have no permits most of the time; asking for a blocked one's room may end that.
             if (
                 self.index.ready[number]
+                and number not in kept
                 and (consumer.credit > consumer.granted or consumer.is_blocked)
                 and consumer.declined != (consumer.credit, consumer.granted, consumer.window)
             ):
-                self._dispatch_ready(source, number, barriers, grants)
-        self._dispatch_fresh(source, barriers, grants)
+                self._dispatch_ready(source, number, grants)
+        self._dispatch_fresh(source, kept, grants)
         return grants
+
+    def _may_try(self, number: int, *, has_flowed: bool) -> bool:
+        """Whether suspects may come next: what waits as usual for this consumer had its turn."""
+        return has_flowed or not (self.index.ready[number] or self._blocks.fresh)
 
     def _update_index(self, now_ms: int) -> None:
         self._pass_by_fresh()
+        self._hold_suspects()
         if self._must_rebuild:
             self.index.rebuild(self._blocks.waiting, now_ms)
         else:
@@ -131,6 +142,16 @@ class KeySharedPolicy:
         self._must_rebuild = False
         self._freed.clear()
         self._changed.clear()
+
+    def _hold_suspects(self) -> None:
+        """Hold back the slots of suspects as they are now."""
+        suspects = self._blocks.suspects
+        if suspects.version == self._suspects_seen:
+            return
+        self._suspects_seen = suspects.version
+        added, freed = self.routes.hold(slots_of(suspects))
+        self._must_rebuild |= bool(added)
+        self._freed.update(freed)
 
     def _pass_by_fresh(self) -> None:
         """Let fresh blocks below one that came back wait like it.
@@ -148,98 +169,72 @@ class KeySharedPolicy:
             if block.waiting:
                 waiting[block.key] = self._changed[block.key] = block
 
-    def _dispatch_ready(
-        self, source: GrantSource, number: int, barriers: Barriers, grants: list[Grant]
-    ) -> None:
+    def _dispatch_ready(self, source: GrantSource, number: int, grants: list[Grant]) -> None:
         """Blocks that came back, or of which not everybody could take his rows at first."""
         consumer, ready = self.routes.consumers[number], self.index.ready[number]
-        barrier = barriers.get(number)
         while ready and source.room(consumer) > 0:
             key, block = ready.peekitem(0)
-            below = None
-            if barrier is not None and key >= barrier[0]:
-                if key > barrier[0]:
-                    return
-                below = barrier[1]
-            if self._take(source, block, [number], grants, below):
+            if self._take(source, block, [number], grants):
                 return
             del ready[key]
 
-    def _dispatch_fresh(self, source: GrantSource, barriers: Barriers, grants: list[Grant]) -> None:
+    def _dispatch_fresh(self, source: GrantSource, kept: set[int], grants: list[Grant]) -> None:
         """Blocks nobody has looked at yet: all that have room take their rows at once."""
         blocks, fresh = self._blocks, self._blocks.fresh
-        takers = self._takers(source, barriers)
+        takers = self._takers(source, kept)
         while fresh and takers:
             block = fresh.popleft()
             if not block.waiting:
                 continue
-            self._take(source, block, takers, grants, None)
+            self._take(source, block, takers, grants)
             if block.waiting:
                 blocks.waiting[block.key] = block
                 self.index.put(block, source.now_ms)
             if block.waiting or len(grants) & 63 == 0:
-                takers = self._takers(source, barriers)
+                takers = self._takers(source, kept)
         self.is_short = bool(takers)
 
-    def _takers(self, source: GrantSource, barriers: Barriers) -> list[int]:
+    def _takers(self, source: GrantSource, kept: set[int]) -> list[int]:
         ready = self.index.ready
         return [
             number
             for number, consumer in enumerate(self.routes.consumers)
-            if not ready[number] and number not in barriers and source.room(consumer) > 0
+            if not ready[number] and number not in kept and source.room(consumer) > 0
         ]
 
     def _take(
-        self,
-        source: GrantSource,
-        block: DispatchBlock,
-        takers: Sequence[int],
-        grants: list[Grant],
-        below: int | None,
+        self, source: GrantSource, block: DispatchBlock, takers: Sequence[int], grants: list[Grant]
     ) -> bool:
         """Grant a block's rows to owners among the takers, as far as they have room.
-
-        Only rows below `below` are granted, if it is given.
 
         Returns whether something is left for them.
         """
         slots = block.slots
         if not isinstance(slots, int):
-            return self._take_rows(source, block, takers, grants, below)
+            return self._take_rows(source, block, takers, grants)
         number = int(self.routes.table[slots])
         if number not in takers:
             return False
         consumer = self.routes.consumers[number]
         while block.waiting and (room := source.room(consumer)) > 0:
-            if below is not None:
-                before = (counted_rows.rows_of(block.waiting) & ((1 << below) - 1)).bit_count()
-                if not before:
-                    return True
-                room = min(room, before)
             grants.append(source.grant(consumer, block, room))
         return bool(block.waiting)
 
     def _take_rows(
-        self,
-        source: GrantSource,
-        block: DispatchBlock,
-        takers: Sequence[int],
-        grants: list[Grant],
-        below: int | None,
+        self, source: GrantSource, block: DispatchBlock, takers: Sequence[int], grants: list[Grant]
     ) -> bool:
         shares, is_left = self.routes.shares(block), False
         waiting = counted_rows.rows_of(block.waiting)
-        allowed = waiting if below is None else waiting & ((1 << below) - 1)
         for number in takers:
             mine = shares.get(number, 0) & waiting
             if not mine:
                 continue
             consumer = self.routes.consumers[number]
-            wanted, room = (mine & allowed).bit_count(), source.room(consumer)
+            wanted, room = mine.bit_count(), source.room(consumer)
             fitting = rows_that_fit(consumer, block, wanted, room)
-            if wanted and room > 0 and not fitting:
+            if room > 0 and not fitting:
                 consumer.declined = (consumer.credit, consumer.granted, consumer.window)
-            chosen = row_sets.lowest(mine & allowed, fitting)
+            chosen = row_sets.lowest(mine, fitting)
             is_left |= chosen != mine
             for rows, count in self._blocks.take_rows(block, chosen) if chosen else ():
                 grants.append(source.grant_taken(consumer, block, rows, count))

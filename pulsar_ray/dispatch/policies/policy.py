@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
-from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec, DispatchBlock
+from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec, DispatchBlock, SuspectGroup
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.model.row_sets import RowSet
 
@@ -29,11 +29,13 @@ class GrantSource(Protocol):
     def grant_taken(self, consumer: Consumer, block: DispatchBlock, rows: RowSet, count: int) -> Grant:
         """Grant rows that share a redelivery count; the caller takes them off the block."""
 
-    def grant_suspect(self, consumer: Consumer, block: DispatchBlock, row: int | None = None) -> Grant:
-        """Grant one suspect message of a block to a consumer that has nothing else.
+    def room_on_trial(self, consumer: Consumer) -> int:
+        """How many suspects a consumer may get now; 0 or less: none."""
 
-        It is the first one without `row`.
-        """
+    def grant_suspects(
+        self, consumer: Consumer, group: SuspectGroup, block: DispatchBlock, rows: RowSet
+    ) -> list[Grant]:
+        """Grant suspect rows of a block that wait in a group."""
 
 
 class DispatchPolicy(Protocol):

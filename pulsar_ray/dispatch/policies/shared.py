@@ -25,8 +25,8 @@ TURN_MESSAGES = 20
 class SharedPolicy:
     """Any number of consumers; order is not kept.
 
-    Suspects (left behind by a crash) go singly to consumers that hold nothing else. While there are any
-    and nobody works on them, the consumer with the fewest unacknowledged messages gets nothing else, so
+    Suspects (left behind by a crash) go to consumers that hold nothing else, a group to each. While there are
+    any and nobody works on them, the consumer with the fewest unacknowledged messages gets nothing else, so
     that it becomes free.
     """
 
@@ -55,7 +55,7 @@ class SharedPolicy:
         """Grant until no consumer has room or nothing waits."""
         grants: list[Grant] = []
         blocks = source.blocks
-        passed_over = self._kept_free(source, grants) if blocks.suspects else None
+        passed_over = self._kept_free(source, grants) if len(blocks.suspects) else None
         turns: dict[int, int] = {}
         # Those who had better wait for a whole block do so until the block at the head is another one.
         holding_back: set[Consumer] = set()

@@ -8,7 +8,12 @@ from pulsar_ray.dispatch.blocks.counted_rows import size
 from pulsar_ray.dispatch.consumer import Consumer, ConsumerSpec
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.dispatch.policies.policy import GrantSource, rows_that_fit
-from pulsar_ray.dispatch.suspects.turns import comes_first, rows_before_suspects
+from pulsar_ray.dispatch.suspects.turns import (
+    comes_first,
+    grant_in_order,
+    outlive,
+    rows_before_suspects,
+)
 from pulsar_ray.errors import ConsumerBusy
 
 
@@ -51,14 +56,18 @@ class SingleActivePolicy:
         if consumer is None:
             return grants
         blocks = source.blocks
-        while (blocks.waiting_messages or blocks.suspects) and (room := source.room(consumer)) > 0:
+        outlive(consumer, source)
+        while blocks.waiting_messages or blocks.suspects:
             block = blocks.head()
             suspect = blocks.suspects.lowest()
             if suspect is not None and comes_first(suspect, block):
-                if consumer.unacked == 0:
-                    grants.append(source.grant_suspect(consumer, suspect))
-                break
-            if block is None:
+                tried = grant_in_order(consumer, block, source)
+                grants += tried
+                if not tried:
+                    break
+                continue
+            room = source.room(consumer)
+            if block is None or room <= 0:
                 break
             fitting = size(block.waiting) if suspect is None else rows_before_suspects(block)
             if fitting > room:

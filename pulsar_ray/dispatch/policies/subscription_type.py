@@ -61,6 +61,11 @@ class SubscriptionType:
         return needs_slots
 
     @property
+    def heeds_delays(self) -> bool:
+        """Whether delayed messages have to wait: order matters more to the other types."""
+        return self.kind in (ConsumerType.Shared, ConsumerType.KeyShared)
+
+    @property
     def active(self) -> Consumer | None:
         """The consumer that alone gets messages, of a type that has one."""
         return self.policy.active if isinstance(self.policy, SingleActivePolicy) else None

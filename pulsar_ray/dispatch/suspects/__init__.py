@@ -1,4 +1,4 @@
-"""Suspects: messages of a crashed consumer come again singly (ADR 0007).
+"""Suspects: messages that a crashed consumer had in hand come again in halves (ADR 0033).
 
-So a second crash has a culprit.
+So the one that is to blame is found in few crashes, and nobody else is blamed.
 """

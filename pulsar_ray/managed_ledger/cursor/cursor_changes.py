@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pulsar_ray.managed_ledger.cursor.redelivery_counts import RowFailures
 from pulsar_ray.model.position import Position
 from pulsar_ray.model.position_ranges import PositionRanges
-from pulsar_ray.model.row_ranges import RowRanges
+from pulsar_ray.model.row_ranges import RowFailures, RowRanges
 
 _MANY = 128
 _WIDE = 65_536
@@ -25,6 +24,7 @@ class CursorChanges:
         "batches",
         "consumers",
         "counts",
+        "has_suspects",
         "is_reset",
         "row_failures",
     )
@@ -32,6 +32,8 @@ class CursorChanges:
     def __init__(self, is_recorded: bool) -> None:
         self._is_recorded = is_recorded
         self.is_reset = False
+        self.has_suspects = False
+        """Whether groups of suspects came or went."""
         self._deleted = PositionRanges()
         self._scattered: list[tuple[int, int, int]] = []
         """Scattered entries that are not in `_deleted` yet.
@@ -70,8 +72,15 @@ class CursorChanges:
 
     def add_count(self, ledger_id: int, first: int, last: int, count: int) -> None:
         """Entries have a new redelivery count."""
-        if self._is_recorded:
-            self.counts.append((ledger_id, first, last, count))
+        if not self._is_recorded:
+            return
+        if self.counts:
+            ledger, start, end, known = self.counts[-1]
+            if ledger == ledger_id and end == first - 1 and known == count:
+                # Of messages that fail one after the other.
+                self.counts[-1] = (ledger, start, last, count)
+                return
+        self.counts.append((ledger_id, first, last, count))
 
     def set_batch(self, position: Position, rows: RowRanges) -> None:
         """All rows of a batch acknowledged durably by now."""
@@ -87,6 +96,10 @@ class CursorChanges:
         """A consumer came or went."""
         if self._is_recorded:
             self.consumers.add(consumer_id)
+
+    def set_suspects(self) -> None:
+        """Groups of suspects came or went; the cursor knows them."""
+        self.has_suspects = self._is_recorded
 
     def reset(self) -> None:
         """The cursor started over; what was acknowledged before does not count any more."""

@@ -13,16 +13,22 @@ One record is applied as a whole or not at all. A record is a map; keys left out
     f   [ledger, entry, [start, end, failures, ...], ...] failures of a batch's messages
     k   [id, name, type, ...]               consumers that came
     x   [id, ...]                           consumers that went
+    q   [number, origin, [ledger, entry, [start, end, ...], ...], ...]  all groups of suspects (ADR 0033)
     s   [name, is durable, properties]      the subscription (snapshots only)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, pairwise
 from typing import Any
 
-from pulsar_ray.managed_ledger.cursor.managed_cursor import KnownConsumer, ManagedCursor, Subscription
+from pulsar_ray.managed_ledger.cursor.managed_cursor import (
+    KnownConsumer,
+    ManagedCursor,
+    Subscription,
+    SuspectRows,
+)
 from pulsar_ray.model import row_sets
 from pulsar_ray.model.position import Position
 from pulsar_ray.model.position_ranges import PositionRanges
@@ -43,6 +49,7 @@ def snapshot_payload(cursor: ManagedCursor) -> dict[str, Any]:
         "c": list(chain.from_iterable(cursor.counts)),
         "f": _encode_batches(cursor.counts.all_row_failures()),
         "k": _encode_consumers(cursor.consumers.values()),
+        **({"q": _encode_suspects(cursor.suspects)} if cursor.suspects else {}),
     }
 
 
@@ -71,6 +78,8 @@ def changes_payload(cursor: ManagedCursor) -> dict[str, Any]:
             for position, rows in changes.row_failures.items()
             if not cursor.is_acknowledged(position)
         )
+    if changes.has_suspects:
+        payload["q"] = _encode_suspects(cursor.suspects)
     if changes.consumers:
         known = cursor.consumers
         payload["k"] = _encode_consumers(known[i] for i in changes.consumers if i in known)
@@ -106,6 +115,8 @@ def apply_changes(cursor: ManagedCursor, payload: dict[str, Any]) -> None:
         )
     for ledger_id, entry_id, flat in _triples(payload.get("b", ())):
         cursor.restore_batch(Position(ledger_id, entry_id), tuple(zip(flat[::2], flat[1::2], strict=True)))
+    if (groups := payload.get("q")) is not None:
+        cursor.suspects = dict(_decode_suspects(groups))
     for identity, name, consumer_type in _triples(payload.get("k", ())):
         cursor.consumers[identity] = KnownConsumer(identity, name, consumer_type)
     for identity in payload.get("x", ()):
@@ -160,6 +171,23 @@ def _encode_batches(batches: Iterable[tuple[Position, Iterable[tuple[int, ...]]]
     for (ledger_id, entry_id), rows in batches:
         encoded += (ledger_id, entry_id, list(chain.from_iterable(rows)))
     return encoded
+
+
+def _encode_suspects(suspects: Mapping[int, SuspectRows]) -> list[Any]:
+    encoded: list[Any] = []
+    for number, (origin, rows) in suspects.items():
+        of_blocks = ((Position(ledger_id, first), ranges) for ledger_id, first, ranges in rows)
+        encoded += (number, origin, _encode_batches(of_blocks))
+    return encoded
+
+
+def _decode_suspects(encoded: Iterable[Any]) -> Iterator[tuple[int, SuspectRows]]:
+    for number, origin, blocks in _triples(encoded):
+        rows = (
+            (ledger_id, first, tuple(zip(flat[::2], flat[1::2], strict=True)))
+            for ledger_id, first, flat in _triples(blocks)
+        )
+        yield number, SuspectRows(origin, tuple(rows))
 
 
 def _encode_consumers(consumers: Iterable[KnownConsumer]) -> list[Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from sortedcontainers import SortedDict
 
@@ -38,6 +39,14 @@ class KnownConsumer:
     consumer_type: int
 
 
+class SuspectRows(NamedTuple):
+    """Rows of which one may have ended a consumer, and the number of their origin."""
+
+    origin: int
+    rows: tuple[tuple[int, int, RowRanges], ...]
+    """(ledger id, first entry id of a block, rows)."""
+
+
 class ManagedCursor:
     """Pure state; `cursor_store` makes it durable. All acknowledgments are idempotent facts.
 
@@ -55,6 +64,8 @@ class ManagedCursor:
         self.deleted = PositionRanges()
         self.counts = RedeliveryCounts()
         self.consumers: dict[int, KnownConsumer] = {}
+        self.suspects: dict[int, SuspectRows] = {}
+        """Groups of suspects by number."""
         self.generation = 0
         self.version = 0
         """Number that rises with every change.
@@ -65,6 +76,10 @@ class ManagedCursor:
         # Acknowledged rows by position of a batch entry: the durable ones, and all that are known.
         self._batch_acks: SortedDict = SortedDict()
         self._session_acks: SortedDict = SortedDict()
+
+    def take_properties(self, properties: dict[str, str]) -> None:
+        """Keep other properties for a registry that has to be rebuilt, with the next snapshot."""
+        self.subscription = replace(self.subscription, properties=properties)
 
     # ---- acknowledging
 
@@ -199,8 +214,8 @@ class ManagedCursor:
 
     @property
     def marks_end(self) -> Position:
-        """No entry behind this one is acknowledged, even in part, or has failed before."""
-        if self._batch_acks or self._session_acks or self.counts.has_any:
+        """No entry behind this one is acknowledged, even in part, suspect, or has failed before."""
+        if self._batch_acks or self._session_acks or self.counts.has_any or self.suspects:
             return LATEST
         return max(self.mark_delete, self.deleted.end) if self.deleted else self.mark_delete
 
@@ -246,6 +261,12 @@ class ManagedCursor:
             self.changes.set_row_failures(position, self.counts.add_row_failures(position, rows))
             self.version += 1
 
+    def remember_suspects(self, suspects: dict[int, SuspectRows]) -> None:
+        """Groups of suspects came or went; these are all there are."""
+        self.suspects = suspects
+        self.changes.set_suspects()
+        self.version += 1
+
     def remember_consumer(self, consumer: KnownConsumer) -> None:
         """The consumer may hold entries from now on.
 
@@ -265,7 +286,8 @@ class ManagedCursor:
     # ---- restoring, for cursor_store
 
     def restore_nothing(self) -> None:
-        """Forget holes, rows and counts."""
+        """Forget holes, rows, counts and suspects."""
+        self.suspects = {}
         self.deleted.clear()
         self.counts.clear()
         self._batch_acks.clear()

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from sortedcontainers import SortedDict
 
 from pulsar_ray.model.position import Position
-from pulsar_ray.model.row_ranges import RowRanges
-
-RowFailures = tuple[tuple[int, int, int], ...]
-"""(first row, end row, failures) of a batch: sorted, disjoint, zeros left out."""
+from pulsar_ray.model.row_ranges import RowFailures, RowRanges
 
 
 class RedeliveryCounts:
-    """Counts above zero, as disjoint runs (ledger, first, last, count); free while nothing failed."""
+    """Counts above zero, as runs (ledger, first, last, count) as long as can be.
+
+    They cost nothing while nothing failed.
+    """
 
     __slots__ = ("_row_failures", "_runs")
 
@@ -34,6 +34,8 @@ class RedeliveryCounts:
         """Give entries first..last this count; 0 forgets them."""
         if self._runs:
             self._cut_out(ledger_id, first, last)
+            if count:
+                first, last = self._joined(ledger_id, first, last, count)
         if count:
             self._runs[(ledger_id, first)] = (last, count)
 
@@ -132,6 +134,20 @@ class RedeliveryCounts:
             if key[0] == ledger_id and run_last >= first:
                 found.append((key[1], run_last, count))
         return found
+
+    def _joined(self, ledger_id: int, first: int, last: int, count: int) -> tuple[int, int]:
+        """How far entries reach with their neighbours of this count; the run behind them goes."""
+        runs = self._runs
+        before = runs.bisect_left((ledger_id, first)) - 1
+        if before >= 0:
+            key, (end, of_run) = runs.peekitem(before)
+            if key[0] == ledger_id and end == first - 1 and of_run == count:
+                first = key[1]
+        end, of_run = runs.get((ledger_id, last + 1), (last, 0))
+        if of_run == count:
+            del runs[(ledger_id, last + 1)]
+            last = end
+        return first, last
 
     def _cut_out(self, ledger_id: int, first: int, last: int) -> None:
         for run_first, run_last, count in self._overlapping(ledger_id, first, last):

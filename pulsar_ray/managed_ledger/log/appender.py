@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pulsar_ray.format.block import BlockHeader
+from pulsar_ray.format.block import MARKED, BlockHeader
 from pulsar_ray.format.checksum import Buffer
-from pulsar_ray.format.frame import encode_frame_header
+from pulsar_ray.format.frame import HOLDS_MARKED_BLOCKS, encode_frame_header
 from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE, SegmentHeader
 from pulsar_ray.ledger.segment_file import segment_name
 from pulsar_ray.managed_ledger.log.commit import AppendResult, Commit, LogFiles, OpenLedger
 from pulsar_ray.managed_ledger.log.ledger_policies import LedgerPolicies
 from pulsar_ray.managed_ledger.log.log_state import LogState
-from pulsar_ray.managed_ledger.log.manifest import LEDGER_COUNTER_BITS
-from pulsar_ray.managed_ledger.log.manifest_records import LedgersDeleted, ManifestRecord, SegmentOpened
+from pulsar_ray.managed_ledger.log.manifest.manifest import LEDGER_COUNTER_BITS
+from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
+    LedgersDeleted,
+    ManifestRecord,
+    SegmentOpened,
+)
 from pulsar_ray.model.position import position_of
 
 _FRAME_OVERHEAD = 72
@@ -42,7 +46,7 @@ class Appender:
         spans: list[tuple[int, int, int]] = []
         payload: list[Buffer] = []
         length = _FRAME_OVERHEAD + _SPAN_SIZE * len(blocks)
-        latest = 0
+        latest = flags = 0
         for header, buffers in blocks:
             size = header.total_length
             headers.append(header)
@@ -50,22 +54,33 @@ class Appender:
             payload += buffers
             length += size
             latest = max(latest, header.publish_time_ms)
+            flags |= header.flags
         commit = Commit(self._files, headers, now_ms)
-        commit.checkpoint = state.checkpoint_if_due()
+        if (checkpoint := state.checkpoint_if_due()) is not None:
+            commit.checkpoint, commit.sequence_ids = checkpoint
         commit.max_publish_ms = latest
         commit.frame_length = length
         entry_id = self._place(commit, length)
         ledger_id = commit.ledger_id
         commit.frame_header = encode_frame_header(
-            ledger_id, self._files.owner.epoch, entry_id, entry_id - 1, now_ms, spans
+            ledger_id,
+            self._files.owner.epoch,
+            entry_id,
+            entry_id - 1,
+            now_ms,
+            spans,
+            HOLDS_MARKED_BLOCKS if flags & MARKED else 0,
         )
         commit.buffers.append(commit.frame_header)
         commit.buffers += payload
         commit.total_bytes += length
-        record = state.incarnations.record
+        record, sequences = state.incarnations.record, state.sequences
         for header in headers:
             commit.positions.append(position_of((ledger_id, entry_id)))
-            record(header, ledger_id, entry_id, now_ms)
+            if sequences.is_on:
+                record(header, ledger_id, entry_id, now_ms, sequences.record(header, now_ms))
+            else:
+                record(header, ledger_id, entry_id, now_ms)
             entry_id += header.entries
         commit.end_entry_id = entry_id
         state.in_flight = commit
@@ -121,6 +136,8 @@ class Appender:
         if commit.checkpoint is not None:
             state.checkpoint_written(commit.checkpoint)
         state.incarnations.confirm()
+        if state.sequences.is_on:
+            state.sequences.confirm()
         frame = (commit.ledger_id, commit.segment_index, commit.offset, commit.frame_header)
         return AppendResult(commit.positions, [frame])
 
@@ -150,8 +167,9 @@ class Appender:
         state = self._state
         state.in_flight = None
         state.incarnations.take_back()
+        state.sequences.take_back()
         if commit.checkpoint is not None:
-            state.checkpoint_failed(commit.checkpoint)
+            state.checkpoint_failed(commit.checkpoint, commit.sequence_ids)
         current = state.open_ledger
         if current is None or current.ledger_id != commit.ledger_id:
             # Whether the new ledger got into the manifest is unknown.

@@ -13,11 +13,12 @@ from pulsar_ray.ledger.directory_owner import DirectoryOwner
 from pulsar_ray.ledger.disk import Disk
 from pulsar_ray.ledger.ledger_writer import LedgerWriter
 from pulsar_ray.ledger.record_log import RecordLog
-from pulsar_ray.managed_ledger.log.manifest_records import (
+from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
     Checkpoint,
     LedgerClosed,
     ManifestRecord,
     SegmentClosed,
+    SequenceIds,
     to_log,
 )
 from pulsar_ray.model.position import Position
@@ -105,6 +106,7 @@ class Commit:
         "records",
         "segment_index",
         "segment_path",
+        "sequence_ids",
         "snapshot",
         "total_bytes",
     )
@@ -127,6 +129,8 @@ class Commit:
         """The file of a segment that begins with this frame."""
         self.records: list[ManifestRecord] = []
         self.checkpoint: Checkpoint | None = None
+        self.sequence_ids: Sequence[SequenceIds] = ()
+        """The sequence ids at the checkpoint."""
         self.snapshot: Sequence[ManifestRecord] | None = None
 
     def run(self) -> None:
@@ -149,7 +153,7 @@ class Commit:
         log = self.files.log
         records = [to_log(record) for record in self.records]
         if self.checkpoint is not None:
-            records.insert(0, to_log(self.checkpoint))
+            records[:0] = [*map(to_log, self.sequence_ids), to_log(self.checkpoint)]
         if self.snapshot is not None:
             log.rewrite([*map(to_log, self.snapshot), *records])
         elif self.records:

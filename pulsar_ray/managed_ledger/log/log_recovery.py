@@ -6,6 +6,7 @@ durable before anybody learns of it, and nothing is written into or cut from a f
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,9 +19,9 @@ from pulsar_ray.ledger.owner_lock import HeldLock
 from pulsar_ray.ledger.reader import SegmentGone, SegmentReader
 from pulsar_ray.ledger.recovery import Corruption, SegmentScan, make_durable
 from pulsar_ray.ledger.segment_file import SegmentInfo, parse_segment_name
-from pulsar_ray.managed_ledger.log.manifest import LEDGER_COUNTER_BITS, LedgerInfo, Manifest
-from pulsar_ray.managed_ledger.log.manifest_log import NOTHING, ManifestContent, read_manifest
-from pulsar_ray.managed_ledger.log.manifest_records import (
+from pulsar_ray.managed_ledger.log.manifest.manifest import LEDGER_COUNTER_BITS, LedgerInfo, Manifest
+from pulsar_ray.managed_ledger.log.manifest.manifest_log import NOTHING, ManifestContent, read_manifest
+from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
     LedgerClosed,
     LedgersDeleted,
     SegmentClosed,
@@ -28,6 +29,11 @@ from pulsar_ray.managed_ledger.log.manifest_records import (
 )
 from pulsar_ray.managed_ledger.log.position_index import PositionIndex
 from pulsar_ray.managed_ledger.log.producer_incarnations import ProducerIncarnations
+from pulsar_ray.managed_ledger.log.producer_sequences import ProducerSequences, SequenceReplay
+from pulsar_ray.managed_ledger.log.unlisted_segments import take_unlisted
+from pulsar_ray.model.position import Position
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -38,6 +44,7 @@ class OpenedLog:
     manifest: Manifest
     index: PositionIndex
     incarnations: ProducerIncarnations
+    sequences: ProducerSequences = field(default_factory=ProducerSequences)
     corruptions: list[Corruption] = field(default_factory=list)
     garbage: list[Path] = field(default_factory=list)
     """Files of ledgers that the manifest marks as deleted.
@@ -97,14 +104,18 @@ def _new_manifest(directory: Path, identity: TopicIdentity, must_exist: bool) ->
 
 def _recover(owner: DirectoryOwner, content: ManifestContent, now_ms: int, disk: Disk) -> OpenedLog:
     manifest = content.manifest
+    for path in take_unlisted(content):
+        logger.warning("%s is taken in: the record that named it is lost", path)
     index = PositionIndex(content.points, content.scan_from.max_publish_ms)
     opened = OpenedLog(owner, manifest, index, ProducerIncarnations())
     for record in content.incarnations:
         opened.incarnations.restore(record, now_ms)
     for checkpoint in content.folded:
         opened.incarnations.restore_checkpoint(checkpoint.written, checkpoint.retired, now_ms)
+    replay = content.sequences.replay()
     for ledger in list(manifest.ledgers.values()):
-        _recover_ledger(opened, content, ledger, now_ms, disk)
+        _recover_ledger(opened, content, ledger, replay, now_ms, disk)
+    opened.sequences = replay.result()
     opened.incarnations.confirm()
     opened.incarnations.take_touched()
     manifest.max_publish_ms = index.max_publish_ms
@@ -113,7 +124,12 @@ def _recover(owner: DirectoryOwner, content: ManifestContent, now_ms: int, disk:
 
 
 def _recover_ledger(
-    opened: OpenedLog, content: ManifestContent, ledger: LedgerInfo, now_ms: int, disk: Disk
+    opened: OpenedLog,
+    content: ManifestContent,
+    ledger: LedgerInfo,
+    replay: SequenceReplay,
+    now_ms: int,
+    disk: Disk,
 ) -> None:
     start = (content.scan_from.ledger_id, content.scan_from.segment_index)
     for segment in ledger.segments:
@@ -122,7 +138,7 @@ def _recover_ledger(
             _check_presence(opened, segment)
             continue
         try:
-            scan = _scan(opened, content, segment, now_ms, is_last)
+            scan = _scan(opened, content, segment, replay, now_ms, is_last)
             if is_last:
                 make_durable(disk, segment.path, scan.unproven_offset, scan.end_offset)
                 _seal(opened.manifest, ledger, segment, scan, now_ms)
@@ -133,7 +149,12 @@ def _recover_ledger(
 
 
 def _scan(
-    opened: OpenedLog, content: ManifestContent, segment: SegmentInfo, now_ms: int, is_last: bool
+    opened: OpenedLog,
+    content: ManifestContent,
+    segment: SegmentInfo,
+    replay: SequenceReplay,
+    now_ms: int,
+    is_last: bool,
 ) -> SegmentScan:
     """Go through a segment's frames behind the checkpoint.
 
@@ -155,7 +176,8 @@ def _scan(
         entry = header.first_entry_id
         latest = 0
         for block in frame.blocks:
-            opened.incarnations.record(block, header.ledger_id, entry, now_ms)
+            stored_id = replay.record(block, Position(header.ledger_id, entry), now_ms)
+            opened.incarnations.record(block, header.ledger_id, entry, now_ms, stored_id)
             entry += block.entries
             latest = max(latest, block.publish_time_ms)
         opened.index.add_frame(

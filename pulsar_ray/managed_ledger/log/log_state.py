@@ -9,11 +9,14 @@ from pulsar_ray.ledger.record_log import RecordLog
 from pulsar_ray.ledger.segment_file import SegmentInfo, segment_name
 from pulsar_ray.managed_ledger.log.commit import Commit, OpenLedger
 from pulsar_ray.managed_ledger.log.log_recovery import OpenedLog
-from pulsar_ray.managed_ledger.log.manifest_change import ManifestChange
-from pulsar_ray.managed_ledger.log.manifest_records import (
+from pulsar_ray.managed_ledger.log.manifest.manifest_change import ManifestChange
+from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
     Checkpoint,
+    DeduplicationSwitched,
     IncarnationRecord,
     ManifestRecord,
+    SequenceIds,
+    SequenceIdsForgotten,
 )
 from pulsar_ray.model.position import Position, position_of
 
@@ -29,6 +32,7 @@ class LogState:
         self.manifest = opened.manifest
         self.index = opened.index
         self.incarnations = opened.incarnations
+        self.sequences = opened.sequences
         self.open_ledger: OpenLedger | None = None
         self.in_flight: Commit | None = None
         self.unfinished: list[ManifestChange] = []
@@ -128,8 +132,11 @@ class LogState:
         is_long = log.size > max(_COMPACT_FACTOR * log.snapshot_size, _COMPACT_ABOVE_BYTES)
         return (is_long or log.is_broken) and self.in_flight is None
 
-    def checkpoint_if_due(self) -> Checkpoint | None:
-        """A checkpoint of what is durable now, every so many bytes or entries."""
+    def checkpoint_if_due(self) -> tuple[Checkpoint, list[SequenceIds]] | None:
+        """A checkpoint of what is durable now, every so many bytes or entries.
+
+        With the records of deduplication that stand before it.
+        """
         if (
             self._bytes_since_checkpoint < self._checkpoint_bytes
             and self._entries_since_checkpoint < self._checkpoint_entries
@@ -137,14 +144,17 @@ class LogState:
             return None
         checkpoint = self._checkpoint(self._checkpointed_points, self.incarnations.take_touched())
         self._bytes_since_checkpoint = self._entries_since_checkpoint = 0
-        return checkpoint
+        sequence_ids = self.sequences.unsaved()
+        self.sequences.saved()
+        return checkpoint, sequence_ids
 
     def checkpoint_written(self, checkpoint: Checkpoint) -> None:
         self._checkpointed_points += len(checkpoint.points)
 
-    def checkpoint_failed(self, checkpoint: Checkpoint) -> None:
+    def checkpoint_failed(self, checkpoint: Checkpoint, sequence_ids: Iterable[SequenceIds]) -> None:
         """Keep the records of a checkpoint that failed for the next one."""
         self.incarnations.put_back(checkpoint.written)
+        self.sequences.save_again(sequence_ids)
 
     def forget_points(self) -> None:
         """Drop the index points of ledgers that are gone."""
@@ -162,7 +172,8 @@ class LogState:
         points: list[tuple[int, int, int, int, int]] = [*self.index.points[from_point:]]
         last_seqs = {record.incarnation: record.last_seq for record in written}
         retired = self.incarnations.retired()
-        return Checkpoint(*place, self.index.max_publish_ms, points, last_seqs, retired, written)
+        blocks = [record[:5] for record in written]
+        return Checkpoint(*place, self.index.max_publish_ms, points, last_seqs, retired, blocks)
 
     def snapshot(self) -> list[ManifestRecord]:
         """Records that describe the whole log.
@@ -173,8 +184,13 @@ class LogState:
         self.manifest.max_publish_ms = self.index.max_publish_ms
         records: list[ManifestRecord] = list(self.manifest.snapshot())
         records += self.incarnations.snapshot()
+        if self.sequences.is_on:
+            # The blocks before are in the records that follow.
+            records.append(DeduplicationSwitched(True, *self.last_position))
+            records += self.sequences.snapshot()
         records.append(self._checkpoint(0, []))
         # Those that ran are durable already, and must not be lost; those that did not run yet do no harm.
         for change in self.unfinished:
-            records += change.records
+            # Producers to forget are forgotten already, and may be back.
+            records += (r for r in change.records if not isinstance(r, SequenceIdsForgotten))
         return records

@@ -21,14 +21,15 @@ from pulsar_ray.ledger.owner_lock import HeldLock, take_lock
 from pulsar_ray.ledger.record_log import RecordLog
 from pulsar_ray.ledger.segment_file import SegmentInfo
 from pulsar_ray.managed_ledger.log.appender import Appender
+from pulsar_ray.managed_ledger.log.backlog_search import BacklogSearch
 from pulsar_ray.managed_ledger.log.commit import AppendResult, Commit, LogFiles
 from pulsar_ray.managed_ledger.log.ledger_policies import LedgerPolicies
 from pulsar_ray.managed_ledger.log.log_recovery import OpenedLog, open_log
 from pulsar_ray.managed_ledger.log.log_state import LogState
-from pulsar_ray.managed_ledger.log.manifest import LedgerInfo
+from pulsar_ray.managed_ledger.log.manifest.manifest import LedgerInfo
+from pulsar_ray.managed_ledger.log.manifest.manifest_log import MANIFEST
+from pulsar_ray.managed_ledger.log.manifest.manifest_records import TopicIdentity, to_log
 from pulsar_ray.managed_ledger.log.manifest_changes import ManifestChanges
-from pulsar_ray.managed_ledger.log.manifest_log import MANIFEST
-from pulsar_ray.managed_ledger.log.manifest_records import TopicIdentity, to_log
 from pulsar_ray.managed_ledger.log.position_index import IndexPoint
 from pulsar_ray.managed_ledger.log.retention import Retention
 from pulsar_ray.managed_ledger.log.time_search import TimeSearch
@@ -56,6 +57,8 @@ class ManagedLedger:
         self.identity = opened.manifest.identity
         self.epoch = opened.owner.epoch
         self.incarnations = opened.incarnations
+        self.sequences = opened.sequences
+        """The sequence ids that producers have stored; none while deduplication is off."""
         self.corruptions = opened.corruptions
         """Confirmed entries that recovery found unreadable."""
 
@@ -131,6 +134,11 @@ class ManagedLedger:
         return self._state.first_position()
 
     @property
+    def trimmed_position(self) -> Position:
+        """The last entry that was trimmed, EARLIEST if none was."""
+        return self._state.manifest.trimmed
+
+    @property
     def segments_version(self) -> int:
         """Rises whenever segments come or go."""
         return self._state.segments_version
@@ -160,6 +168,11 @@ class ManagedLedger:
         """
         batch_size = self._state.manifest.last_batch_size
         return {"position": list(self.last_position), "batch_size": batch_size}
+
+    def begin_backlog(self, start: Position) -> BacklogSearch:
+        """Search and measure what stands at a position and behind; `run` it on any thread."""
+        state = self._state
+        return BacklogSearch(start, state.index.floor(start), state.segments(), state.last_position)
 
     def begin_position_at_time(self, time_ms: int) -> TimeSearch:
         """Search the first entry published at or after a time; `run` it on any thread."""

@@ -5,7 +5,7 @@ Touches no disk.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -13,9 +13,11 @@ from pulsar_ray.errors import SubscriptionNotFound
 from pulsar_ray.managed_ledger.log.commit import LogFiles, OpenLedger
 from pulsar_ray.managed_ledger.log.ledger_policies import LedgerPolicies
 from pulsar_ray.managed_ledger.log.log_state import LogState
-from pulsar_ray.managed_ledger.log.manifest import LedgerInfo
-from pulsar_ray.managed_ledger.log.manifest_change import ManifestChange
-from pulsar_ray.managed_ledger.log.manifest_records import (
+from pulsar_ray.managed_ledger.log.manifest.manifest import LedgerInfo
+from pulsar_ray.managed_ledger.log.manifest.manifest_change import ManifestChange
+from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
+    DeduplicationSwitched,
+    Expired,
     HoldMoved,
     Lease,
     LeaseEnded,
@@ -23,11 +25,14 @@ from pulsar_ray.managed_ledger.log.manifest_records import (
     LedgersDeleted,
     ManifestRecord,
     SegmentClosed,
+    SequenceIdsForgotten,
     Subscription,
+    SubscriptionProperties,
     SubscriptionRemoved,
+    TopicEpoch,
 )
 from pulsar_ray.managed_ledger.log.retention import Retention, ledgers_to_trim, next_trim_ms
-from pulsar_ray.model.position import Position
+from pulsar_ray.model.position import EARLIEST, Position
 
 _IDLE_MS = 60_000
 
@@ -45,6 +50,8 @@ class ManifestChanges:
         state = self._state
         state.unfinished.remove(change)
         for record in change.records:
+            if isinstance(record, DeduplicationSwitched):
+                state.sequences.switch(on=record.is_on)
             state.manifest.apply(record)
         if change.deleted:
             state.manifest.deleted -= change.deleted
@@ -56,6 +63,8 @@ class ManifestChanges:
         """The change's run raised: whether it is in effect after a restart is unknown."""
         self._state.unfinished.remove(change)
         self._state.ended += (r for r in change.records if isinstance(r, SegmentClosed | LedgerClosed))
+        if any(isinstance(record, DeduplicationSwitched) and record.is_on for record in change.records):
+            self._state.sequences.switch(on=False)
 
     # ---- subscriptions and leases
 
@@ -70,6 +79,10 @@ class ManifestChanges:
 
     def has_subscription(self, number: int) -> bool:
         return number in self._state.manifest.subscriptions
+
+    def subscription(self, number: int) -> Subscription | None:
+        """Return the subscription with this number."""
+        return self._state.manifest.subscriptions.get(number)
 
     def find_subscription(self, name: str, is_durable: bool) -> Subscription | None:
         for subscription in self._state.manifest.subscriptions.values():
@@ -125,6 +138,44 @@ class ManifestChanges:
         hold = self.clamp(position)
         return self._begin([HoldMoved(number, *hold)], hold, hold)
 
+    def seek(self, number: int, position: Position) -> ManifestChange:
+        """As `move_hold`; the broker then has acknowledged nothing behind that position."""
+        change = self.move_hold(number, position)
+        expired = self._expired(number)
+        if expired > change.result:
+            change.records.append(Expired(number, *change.result))
+        return change
+
+    def expire(self, numbers: Iterable[int], position: Position) -> ManifestChange | None:
+        """Acknowledge up to a position for those durable subscriptions that have not come so far.
+
+        The result is the list of their numbers. None: all have. It is durable and final with the change: a
+        dispatcher takes it over whenever it starts, and only a seek takes it back.
+        """
+        end = self.clamp(position)
+        records = [
+            Expired(number, *end)
+            for number in numbers
+            if (known := self.subscription(number)) is not None
+            and known.is_durable
+            and max(known.hold, self._expired(number)) < end
+        ]
+        return self._begin(records, [record.number for record in records]) if records else None
+
+    def _expired(self, number: int) -> Position:
+        """The position up to which the broker acknowledges, once the changes under way are durable."""
+        known = self.subscription(number)
+        expired = EARLIEST if known is None else known.expired
+        for change in self._state.unfinished:
+            for record in change.records:
+                if isinstance(record, Expired) and record.number == number:
+                    expired = record.position
+        return expired
+
+    def set_properties(self, number: int, properties: dict[str, str]) -> ManifestChange:
+        """Replace the properties of a subscription."""
+        return self._begin([SubscriptionProperties(number, properties)])
+
     def remove_subscription(self, number: int) -> ManifestChange:
         """Forget a subscription and its hold."""
         return self._begin([SubscriptionRemoved(number)])
@@ -150,6 +201,16 @@ class ManifestChanges:
         """Give a lease back before it expires."""
         return self._begin([LeaseEnded(lease_id)])
 
+    def entry_before(self, position: Position) -> Position:
+        """The last entry before a position, also if that stands in an earlier ledger."""
+        if position.entry_id > 0:
+            return Position(position.ledger_id, position.entry_id - 1)
+        before = mark_delete_before(position)
+        for ledger in self._state.manifest.ledgers.values():
+            if ledger.ledger_id < position.ledger_id and ledger.last_entry_id >= 0:
+                before = ledger.last_position
+        return before
+
     def clamp(self, mark_delete: Position) -> Position:
         """The nearest valid mark-delete position.
 
@@ -157,6 +218,41 @@ class ManifestChanges:
         """
         lowest = mark_delete_before(self._state.first_position())
         return min(max(mark_delete, lowest), self._state.last_position)
+
+    # ---- deduplication
+
+    def switch_deduplication(self, *, on: bool) -> ManifestChange | None:
+        """Remember from now on which sequence ids are stored, or forget them.
+
+        None: it is so already.
+        """
+        state = self._state
+        pending = any(
+            isinstance(record, DeduplicationSwitched)
+            for change in state.unfinished
+            for record in change.records
+        )
+        if state.sequences.is_on == on or pending:
+            return None
+        if on:
+            state.sequences.switch(on=True)
+        return self._begin([DeduplicationSwitched(on, *state.last_position)])
+
+    def forget_producers(self, prefix: str) -> ManifestChange:
+        """Make deduplication forget the producers whose names begin so; the result is their names."""
+        forgotten = self._state.sequences.forget(prefix)
+        return self._begin([SequenceIdsForgotten(prefix, *self._state.last_position)], forgotten)
+
+    # ---- producers that have the topic for themselves
+
+    @property
+    def topic_epoch(self) -> TopicEpoch:
+        """The topic's epoch as it is durable."""
+        return self._state.manifest.topic_epoch
+
+    def set_topic_epoch(self, epoch: int, *, held: bool) -> ManifestChange:
+        """Note that one producer has the topic for itself, or has it no more."""
+        return self._begin([TopicEpoch(epoch, held)])
 
     # ---- trimming
 
@@ -197,7 +293,11 @@ class ManifestChanges:
         )
         ids = [ledger.ledger_id for ledger in going]
         if ids:
+            # The blocks that go were the only ones to tell these sequence ids.
+            records += state.sequences.unsaved()
             records.append(LedgersDeleted(ids))
+        if is_leaving:
+            records += state.incarnations.idle_times()
         if state.in_flight is None:
             if current is not None and self._is_idle(current, holds, now_ms):
                 state.end_open_ledger(now_ms)

@@ -7,7 +7,13 @@ from collections.abc import Callable, Sequence
 from pulsar_ray.format.block import BlockHeader
 from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.managed_ledger.log.commit import AppendResult
-from pulsar_ray.managed_ledger.log.producer_incarnations import ProducerIncarnations, Repeat, Verdict
+from pulsar_ray.managed_ledger.log.producer_incarnations import (
+    NO_IDS,
+    ProducerIncarnations,
+    Repeat,
+    Verdict,
+)
+from pulsar_ray.managed_ledger.log.producer_sequences import ProducerSequences
 from pulsar_ray.model.position import EARLIEST, Position
 
 Blocks = Sequence[tuple[BlockHeader, Sequence[Buffer]]]
@@ -28,9 +34,9 @@ class PassingIncarnations(ProducerIncarnations):
         """
         return True
 
-    def classify(self, incarnation: int, entry_seq: int, rows: int) -> Verdict:
+    def classify(self, incarnation: int, entry_seq: int, rows: int, last_id: int = NO_IDS) -> Verdict:
         """Classify a block as a stored log does; a repeat stands nowhere."""
-        verdict = super().classify(incarnation, entry_seq, rows)
+        verdict = super().classify(incarnation, entry_seq, rows, last_id)
         return Repeat(NOT_STORED) if isinstance(verdict, Repeat) else verdict
 
 
@@ -58,6 +64,8 @@ class MemoryLog:
     def __init__(self, epoch: int, hand_over: Callable[[Blocks], None]) -> None:
         self.epoch = epoch
         self.incarnations: ProducerIncarnations = PassingIncarnations()
+        self.sequences = ProducerSequences()
+        """Always off: nothing is stored that could be stored twice."""
         self.last_position: Position = NOT_STORED
         self._hand_over = hand_over
         self._next_entry_id = 0

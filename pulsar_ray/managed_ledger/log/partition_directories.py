@@ -8,10 +8,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pulsar_ray.errors import PulsarException
-from pulsar_ray.managed_ledger.log.manifest_log import read_manifest
-from pulsar_ray.managed_ledger.log.manifest_records import TopicIdentity
+from pulsar_ray.ledger.reader import SegmentReader
+from pulsar_ray.ledger.segment_file import parse_segment_name
+from pulsar_ray.managed_ledger.log.manifest.manifest import LEDGER_COUNTER_BITS
+from pulsar_ray.managed_ledger.log.manifest.manifest_log import read_manifest
+from pulsar_ray.managed_ledger.log.manifest.manifest_records import TopicIdentity
 
-__all__ = ["PartitionDirectory", "TopicIdentity", "partition_numbers", "read_identities"]
+__all__ = [
+    "PartitionDirectory",
+    "TopicIdentity",
+    "identity_of_segments",
+    "partition_numbers",
+    "read_identities",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -56,3 +65,21 @@ def read_identities(directory: Path, numbers: Collection[int] | None = None) -> 
             topic = name.removesuffix(f"-partition-{partition}")
             found.append(PartitionDirectory(name, number, topic, partition, cluster_id))
     return found
+
+
+def identity_of_segments(directory: Path) -> TopicIdentity | None:
+    """Whose ledgers lie in a directory, by the first intact header of a segment.
+
+    It names no cluster.
+    """
+    for path in sorted(directory.iterdir()):
+        if (parsed := parse_segment_name(path.name)) is None:
+            continue
+        try:
+            with SegmentReader(path) as reader:
+                header = reader.header()
+        except PulsarException:
+            continue
+        if header.ledger_id == parsed[0]:
+            return TopicIdentity(header.ledger_id >> LEDGER_COUNTER_BITS, header.topic, header.partition)
+    return None

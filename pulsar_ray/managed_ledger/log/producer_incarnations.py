@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from pulsar_ray.format.block import BlockHeader
-from pulsar_ray.managed_ledger.log.manifest_records import IncarnationRecord
+from pulsar_ray.managed_ledger.log.manifest.manifest_records import IncarnationRecord
 from pulsar_ray.model.position import Position
 
 WINDOW_BLOCKS = 4096
@@ -68,10 +68,20 @@ class Forgotten(NamedTuple):
     """The block is older than what is remembered: nobody knows whether it was stored."""
 
 
-Verdict = New | Repeat | InFlight | Gap | Refused | NeverStored | Forgotten
+class Duplicate(NamedTuple):
+    """The block was left out, because its messages had been stored before."""
+
+
+Verdict = New | Repeat | InFlight | Gap | Refused | NeverStored | Forgotten | Duplicate
 
 _NOWHERE = -1
-"""The ledger id of a row that stands for blocks which were left out."""
+"""The ledger id of a row that stands for blocks which were left out.
+
+Its entry id is the highest sequence id that their producer had stored by then: of the blocks that were left
+out, those up to there were duplicates, and the others were refused.
+"""
+NO_IDS = 1 << 63
+"""In place of a sequence id where deduplication is off: above all of them."""
 
 
 class _Incarnation:
@@ -99,13 +109,13 @@ class _Incarnation:
         self.ledger_ids = array("q")
         self.entry_ids = array("q")
 
-    def add(self, first_seq: int, entries: int, ledger_id: int, entry_id: int) -> None:
+    def add(self, first_seq: int, entries: int, ledger_id: int, entry_id: int, stored_id: int) -> None:
         expected = self.last_seq + 1
         if first_seq < expected:
             return  # at recovery: a snapshot knows it already
         if first_seq > expected:
             # Blocks were refused, or are corrupt: a producer that repeats one must not receive a receipt.
-            self._append(expected, _NOWHERE, _NOWHERE)
+            self._append(expected, _NOWHERE, stored_id)
         self._append(first_seq, ledger_id, entry_id)
         self.last_seq = first_seq + entries - 1
         if len(self.first_seqs) >= 2 * WINDOW_BLOCKS:
@@ -151,12 +161,14 @@ class _Incarnation:
         if len(self.first_seqs) >= 2 * WINDOW_BLOCKS:
             self.keep_last(WINDOW_BLOCKS)
 
-    def find(self, entry_seq: int, rows: int) -> Repeat | Gap | NeverStored | Forgotten:
+    def find(
+        self, entry_seq: int, rows: int, last_id: int
+    ) -> Repeat | Gap | NeverStored | Forgotten | Duplicate:
         index = bisect_right(self.first_seqs, entry_seq) - 1
         if index < 0:
             return Forgotten()
         if self.ledger_ids[index] == _NOWHERE:
-            return NeverStored()
+            return Duplicate() if last_id <= self.entry_ids[index] else NeverStored()
         following = self.first_seqs[index + 1] if index + 1 < len(self.first_seqs) else self.last_seq + 1
         if self.first_seqs[index] != entry_seq or following != entry_seq + rows:
             # Resends keep their boundaries, so this is not the block that was stored.
@@ -189,8 +201,11 @@ class ProducerIncarnations:
         known = self._known.get(incarnation)
         return -1 if known is None else known.last_seq
 
-    def classify(self, incarnation: int, entry_seq: int, rows: int) -> Verdict:
-        """Tell whether a block of `rows` entries is new, repeated, or to be refused."""
+    def classify(self, incarnation: int, entry_seq: int, rows: int, last_id: int = NO_IDS) -> Verdict:
+        """Tell whether a block of `rows` entries is new, repeated, or to be refused.
+
+        `last_id` is its last sequence id where deduplication is on.
+        """
         if incarnation in self._retired:
             return Refused()
         known = self._known.get(incarnation)
@@ -202,16 +217,21 @@ class ProducerIncarnations:
         in_flight = self._in_flight.get(incarnation)
         if in_flight is not None and entry_seq >= in_flight:
             return InFlight()
-        return known.find(entry_seq, rows)
+        return known.find(entry_seq, rows, last_id)
 
-    def record(self, header: BlockHeader, ledger_id: int, entry_id: int, now_ms: int) -> None:
-        """A block got its position and is being written; call it in order."""
+    def record(
+        self, header: BlockHeader, ledger_id: int, entry_id: int, now_ms: int, stored_id: int = -1
+    ) -> None:
+        """A block got its position and is being written; call it in order.
+
+        `stored_id` is the highest sequence id that its producer has stored before, -1 if that is not known.
+        """
         incarnation = header.incarnation
         known = self._known.get(incarnation)
         if known is None:
             known = self._open(incarnation, now_ms)
         known.idle_since_ms = now_ms
-        known.add(header.entry_seq, header.entries, ledger_id, entry_id)
+        known.add(header.entry_seq, header.entries, ledger_id, entry_id, stored_id)
         self._touched.add(incarnation)
         if incarnation not in self._in_flight:
             self._in_flight[incarnation] = header.entry_seq
@@ -236,6 +256,22 @@ class ProducerIncarnations:
         Its producer failed its pending messages and started a new one.
         """
         self._retired.add(incarnation)
+
+    def is_retired(self, incarnation: int) -> bool:
+        return incarnation in self._retired
+
+    def is_in_flight(self, incarnation: int) -> bool:
+        """Whether a block of it is being written."""
+        return incarnation in self._in_flight
+
+    def is_past(self, incarnation: int, entry_seq: int) -> bool:
+        """Whether a later entry than this one is written, or the incarnation was retired."""
+        return incarnation in self._retired or self.last_entry_seq(incarnation) > entry_seq
+
+    def is_away(self, incarnation: int, idle_ms: int, now_ms: int) -> bool:
+        """Whether nobody has been attached with it, and nothing was written, for so long."""
+        known = self._known.get(incarnation)
+        return known is None or (not known.sessions and now_ms - known.idle_since_ms >= idle_ms)
 
     def open_session(self, incarnation: int, now_ms: int) -> None:
         """A producer is attached with it; it is not forgotten meanwhile."""
@@ -302,13 +338,36 @@ class ProducerIncarnations:
     def snapshot(self) -> list[IncarnationRecord]:
         """Everything that must survive, also where the latest blocks are. Nothing is in flight."""
         return [
-            IncarnationRecord(incarnation, known.last_seq, *known.columns(-1))
+            IncarnationRecord(incarnation, known.last_seq, *known.columns(-1), self._idle_ms(known))
             for incarnation, known in self._known.items()
         ]
 
+    def idle_times(self) -> list[IncarnationRecord]:
+        """Return how long those without a session have been idle, for an owner that leaves.
+
+        A partition that sleeps most of the time would never see the end of an hour.
+        """
+        return [
+            IncarnationRecord(incarnation, -1, b"", b"", b"", idle_ms)
+            for incarnation, known in self._known.items()
+            if (idle_ms := self._idle_ms(known))
+        ]
+
+    def _idle_ms(self, known: _Incarnation) -> int:
+        """How long it had been idle at the last look.
+
+        Time without an owner is left out: nobody can come then.
+        """
+        if known.sessions or self._looked_ms is None:
+            return 0
+        return max(self._looked_ms - known.idle_since_ms, 0)
+
     def restore(self, record: IncarnationRecord, now_ms: int) -> None:
         """Take one over from a snapshot or checkpoint; it has no session."""
-        self._open(record.incarnation, now_ms).extend(*record[1:])
+        self._looked_ms = now_ms
+        known = self._open(record.incarnation, now_ms)
+        known.idle_since_ms = now_ms - record.idle_ms
+        known.extend(record.last_seq, record.first_seqs, record.ledger_ids, record.entry_ids)
 
     def restore_checkpoint(
         self, written: Iterable[IncarnationRecord], retired: Iterable[int], now_ms: int

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pulsar_ray.config import Settings
-from pulsar_ray.managed_ledger.log.manifest import LedgerInfo
-from pulsar_ray.managed_ledger.log.manifest_records import Lease
+from pulsar_ray.managed_ledger.log.manifest.manifest import LedgerInfo
+from pulsar_ray.managed_ledger.log.manifest.manifest_records import Lease
 from pulsar_ray.model.position import Position
 
 

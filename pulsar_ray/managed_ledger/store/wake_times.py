@@ -1,12 +1,13 @@
 """Keeps when sleeping partitions are to be woken (ADR 0032).
 
-A note lies in the directory of each partition that time brings something for. The store reads all of them
-when it starts, and is told of new ones.
+A note lies in the directory of each partition that time brings something for, and of each that is awake. The
+store reads all of them when it starts, and is told of new ones.
 """
 
 from __future__ import annotations
 
 import contextlib
+import heapq
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,8 @@ from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk
 
 NOTE = "wake-at"
 MAX_DIGITS = 18
+LEAST_REBUILT = 64
+"""So many replaced times are kept in any case."""
 
 
 def write_wake_time(directory: Path, wake_at_ms: int | None, disk: Disk = SYSTEM_DISK) -> None:
@@ -34,41 +37,69 @@ def write_wake_time(directory: Path, wake_at_ms: int | None, disk: Disk = SYSTEM
     disk.fsync_dir(directory)
 
 
+def mark_awake(directory: Path) -> None:
+    """Make a partition that is awake due at once.
+
+    So it is looked at after a death of the whole broker; if the disk is full, once it is used.
+    """
+    with contextlib.suppress(OSError):
+        write_wake_time(directory, 0)
+
+
 def read_wake_times(ledgers: Path) -> dict[int, int]:
     """Read the notes of all partitions, by number; damaged ones are due at once."""
     found: dict[int, int] = {}
-    for note in ledgers.glob(f"[0-9]*/{NOTE}"):
-        with contextlib.suppress(OSError):
-            found[int(note.parent.name)] = _time_in(note.read_text())
+    # A store has tens of thousands of directories: no Path is made of each.
+    with contextlib.suppress(FileNotFoundError), os.scandir(ledgers) as partitions:
+        for partition in partitions:
+            if partition.name.isascii() and partition.name.isdigit():
+                with contextlib.suppress(OSError), open(f"{partition.path}/{NOTE}", "rb") as note:
+                    found[int(partition.name)] = _time_in(note.read(MAX_DIGITS + 1))
     return found
 
 
-def _time_in(text: str) -> int:
-    is_time = text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
+def _time_in(text: bytes) -> int:
+    is_time = text.isdigit() and len(text) <= MAX_DIGITS
     return int(text) if is_time else 0
 
 
 class WakeTimes:
-    """The times of one store's sleeping partitions, by their numbers. Pure."""
+    """The times of one store's sleeping partitions, by their numbers. Pure.
+
+    A look costs what is due, however many sleep: the earliest time is on top of a heap. Times that were
+    replaced stay in the heap until they come up, or until they are the larger part of it.
+    """
 
     def __init__(self) -> None:
         self._due_ms: dict[int, int] = {}
+        self._heap: list[tuple[int, int]] = []
 
     def learn(self, times: Mapping[int, int]) -> None:
-        """Take the times that were read from the notes."""
+        """Take the times that were read from the notes, in place of all others."""
         self._due_ms = dict(times)
+        self._rebuild()
 
     def slept(self, times: Mapping[int, int | None]) -> None:
         """Note when partitions that sleep are to be woken; None: for nothing that time brings."""
         for number, wake_at_ms in times.items():
             if wake_at_ms is None:
                 self._due_ms.pop(number, None)
-            else:
+            elif self._due_ms.get(number) != wake_at_ms:
                 self._due_ms[number] = wake_at_ms
+                heapq.heappush(self._heap, (wake_at_ms, number))
+        if len(self._heap) > 2 * len(self._due_ms) + LEAST_REBUILT:
+            self._rebuild()
+
+    def _rebuild(self) -> None:
+        self._heap = [(at, number) for number, at in self._due_ms.items()]
+        heapq.heapify(self._heap)
 
     def take_due(self, now_ms: int, most: int) -> list[int]:
         """Take the partitions whose time has come, at most so many, the longest due first."""
-        due = sorted((at, number) for number, at in self._due_ms.items() if at <= now_ms)[:most]
-        for _, number in due:
-            del self._due_ms[number]
-        return [number for _, number in due]
+        due: list[int] = []
+        while self._heap and len(due) < most and self._heap[0][0] <= now_ms:
+            at, number = heapq.heappop(self._heap)
+            if self._due_ms.get(number) == at:
+                del self._due_ms[number]
+                due.append(number)
+        return due

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
 from pulsar_ray_spark.java import find_java
+from pulsar_ray_spark.redirection import redirected
 
 
 @contextmanager
@@ -54,20 +54,11 @@ def output_into(path: Path) -> Iterator[None]:
 
     Spark's JVM talks a lot on both its outputs.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    kept = {number: os.dup(number) for number in (1, 2)}
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
-        for number in kept:
-            os.dup2(log, number)
-        yield
+        with redirected({1: log, 2: log}):
+            yield
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        for number, original in kept.items():
-            os.dup2(original, number)
-            os.close(original)
         os.close(log)
 
 

@@ -23,9 +23,10 @@ from pulsar_ray.launch.embedded import read_record, stop_embedded
 from pulsar_ray_spark.demo.counting import Counters
 from pulsar_ray_spark.demo.environment import java_on_path, output_into, raise_at_sigterm, signals_raise
 from pulsar_ray_spark.demo.publishing import Killing, Publishing
-from pulsar_ray_spark.demo.report import differences, table
+from pulsar_ray_spark.demo.report import count_differences, differences, table
 from pulsar_ray_spark.demo.spark_side import SparkCount
 from pulsar_ray_spark.demo.text import Tally, TextFile
+from pulsar_ray_spark.demo.written_counts import WrittenCounts
 
 PARTITIONS = 4
 IDLE_SECONDS = 20.0
@@ -63,8 +64,8 @@ class Demo:
             client = self._connect(data_dir, undo)
             self._say(f"topic      {self._topic}, {PARTITIONS} partitions, held by subscription 'spark'")
             published, consumed = self._stream(client, undo)
-            in_spark = self._aggregate(data_dir, undo)
-            self._conclude(published.expected, consumed, in_spark)
+            in_spark, written = self._aggregate(client, data_dir, undo)
+            self._conclude(published.expected, consumed, in_spark, written)
             self._say(f"whole demo {time.perf_counter() - started:.1f} s")
         if self._given_directory is not None:
             self._say(f"the data stays in {data_dir}")
@@ -165,25 +166,40 @@ class Demo:
 
     # --- Spark, and the end --------------------------------------------------------------------------------
 
-    def _aggregate(self, data_dir: Path, undo: ExitStack) -> dict[str, Tally]:
+    def _aggregate(
+        self, client: Client, data_dir: Path, undo: ExitStack
+    ) -> tuple[dict[str, Tally], dict[str, int]]:
+        """Count in one read, and in a stream whose counts are written back."""
         self._say("Spark      starting ...")
         log = data_dir / "run" / "spark.log"
         with output_into(log):
             spark = SparkCount()
             undo.callback(_stop, spark, log)
             tallies = spark.tallies(self._topic)
+            counted = WrittenCounts(client, f"{self._topic}-by-module")
+            batches = spark.stream_back(self._topic, counted.topic)
         lines = sum(tally.lines for tally in tallies.values())
         self._say(
             f"Spark      {lines:,} lines read and grouped, {lines / spark.seconds:,.0f} lines/s "
             f"(started in {spark.start_seconds:.1f} s)"
         )
-        return tallies
+        written = counted.take()
+        streamed = sum(written.values())
+        self._say(
+            f"streamed   {streamed:,} lines in {batches} batches, {streamed / spark.stream_seconds:,.0f} "
+            f"lines/s; Spark wrote {counted.messages:,} counts back to a topic"
+        )
+        return tallies, written
 
     def _conclude(
-        self, expected: dict[str, Tally], consumed: dict[str, Tally], in_spark: dict[str, Tally]
+        self,
+        expected: dict[str, Tally],
+        consumed: dict[str, Tally],
+        in_spark: dict[str, Tally],
+        written: dict[str, int],
     ) -> None:
         self._console.print(table(expected, consumed, in_spark))
-        wrong = differences(expected, consumed, in_spark)
+        wrong = differences(expected, consumed, in_spark) + count_differences(expected, written)
         for difference in wrong[:_SHOWN_DIFFERENCES]:
             self._console.print(difference, style="red")
         if wrong:
@@ -191,7 +207,7 @@ class Demo:
         lines = sum(tally.lines for tally in expected.values())
         self._console.print(
             f"every one of {lines:,} lines of {len(expected):,} modules arrived once and unchanged, in order "
-            "per module at the consumers, and in Spark",
+            "per module at the consumers, in Spark, and in the counts that Spark's stream wrote back",
             style="green",
         )
 

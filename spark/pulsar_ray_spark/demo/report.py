@@ -36,6 +36,16 @@ def differences(
     return found
 
 
+def count_differences(files: Mapping[str, Tally], written: Mapping[str, int]) -> list[str]:
+    """Name each module whose count that was written back is wrong."""
+    of_files = {module: tally.lines for module, tally in files.items() if tally.lines}
+    return [
+        f"{module}: {of_files.get(module, 0)} lines in the file, {written.get(module, 0)} written back"
+        for module in sorted(of_files.keys() | written.keys())
+        if of_files.get(module, 0) != written.get(module, 0)
+    ]
+
+
 def table(files: Mapping[str, Tally], consumed: Mapping[str, Tally], spark: Mapping[str, Tally]) -> Table:
     """The modules with the most lines, and the sums."""
     shown = Table("module", "file", "consumers", "Spark", title="lines by module")

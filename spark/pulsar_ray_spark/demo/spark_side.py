@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import time
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
 from pulsar_ray_spark.demo.text import Tally
 from pulsar_ray_spark.handover import releasing
 from pulsar_ray_spark.reading import read
 from pulsar_ray_spark.session import start, stop
+from pulsar_ray_spark.streaming.stream_reader import read_stream
+from pulsar_ray_spark.writing import write
+
+_QUERY = "demo"
+_BATCH_LINES = 400_000
 
 _FOR_A_SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Half of what these JVMs would do in their minute is compile."""
@@ -40,6 +46,7 @@ class SparkCount:
         )
         self.start_seconds = time.perf_counter() - started
         self.seconds = 0.0
+        self.stream_seconds = 0.0
 
     def tallies(self, topic: str) -> dict[str, Tally]:
         """Count lines and sum their CRCs by key in Spark.
@@ -55,6 +62,35 @@ class SparkCount:
             )
         self.seconds = time.perf_counter() - started
         return {row.key: Tally(row.lines, 0, row.crcs) for row in rows}
+
+    def stream_back(self, topic: str, counts: str) -> int:
+        """Stream the whole topic, and write each batch's lines by module back to another.
+
+        Returns the number of batches; every line is in one of them. Raises QueryFailed.
+        """
+        started = time.perf_counter()
+
+        def write_counts(lines: DataFrame, batch_id: int) -> None:
+            by_module = lines.groupBy("key").agg(F.count(F.lit(1)).cast("string").alias("value"))
+            # Under its name and id a batch is stored once, should it be run again.
+            write(by_module, counts, name=_QUERY, batch_id=batch_id)
+
+        query = (
+            read_stream(
+                self._spark,
+                topic,
+                name=_QUERY,
+                start="earliest",
+                columns=["key"],
+                max_messages_per_trigger=_BATCH_LINES,
+            )
+            .foreach_batch(write_counts)
+            .trigger(available_now=True)
+            .start()
+        )
+        query.await_termination()
+        self.stream_seconds = time.perf_counter() - started
+        return sum(1 for batch in query.recent_progress if batch["numInputRows"])
 
     def stop(self) -> None:
         """End Spark and its JVMs."""

@@ -11,15 +11,21 @@ import ray
 
 from pulsar_ray.actors import passivation
 from pulsar_ray.actors.passivation import Passivation
-from pulsar_ray.actors.topic_actors import TopicActors
-from pulsar_ray.actors.topic_ending import TopicEnding
 from pulsar_ray.broker.catalog.catalog import PartitionRow
 from pulsar_ray.broker.catalog.change_logs import ChangeLogs
+from pulsar_ray.broker.catalog.topic_ending import ServedTopics, TopicEnding
 from pulsar_ray.broker.serving.sleeper import Idle, Retired
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import NotAllowedError, TooManyActiveActors
+from pulsar_ray.errors import (
+    Moved,
+    NotAllowedError,
+    ServiceUnitNotReady,
+    SubscriptionNotFound,
+    TooManyActiveActors,
+)
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.testing.manual_clock import ManualClock
+from pulsar_ray.transport.cluster import SubscriptionRequest
 
 T = "persistent://public/default/t"
 U = "persistent://public/default/u"
@@ -47,6 +53,8 @@ class FakeActor:
         self.retire = Method(self._retire)
         self.idle = Method(self._idle)
         self.trim_now = Method(self._trim_now)
+        self.call = Method(self._call)
+        self.call_errors: list[Exception] = []
 
     async def _retire(self, least_idle_ms: int, with_clients: bool) -> Retired | None:
         self._world.log.append(f"retire {self.name} {least_idle_ms}")
@@ -57,6 +65,11 @@ class FakeActor:
 
     async def _idle(self) -> Idle:
         return self.idle_answer
+
+    async def _call(self, method: str, arguments: dict[str, Any]) -> None:
+        self._world.log.append(f"{method} {arguments} {self.name}")
+        if self.call_errors:
+            raise self.call_errors.pop()
 
     async def _trim_now(self) -> None:
         self._world.log.append(f"trim {self.name}")
@@ -84,6 +97,7 @@ class World:
         self.log: list[str] = []
         self.handles: dict[str, FakeActor] = {}
         self.dispatchers: dict[str, tuple[str, str, bool]] = {}
+        self.dispatcher_left = self.dispatchers.pop
         self.rows = {T: PartitionRow(T, 1, T, -1, "s", True), U: PartitionRow(U, 2, U, -1, "s", True)}
         self.store = FakeStore(self)
         self.known = {"s": {"handle": self.store}}
@@ -91,6 +105,7 @@ class World:
         self.catalog = self
         self.limit = 10
         self.when_started: Callable[[str], None] = lambda _: None
+        self.left_consumers: Callable[[str], tuple[int, ...]] = lambda _: ()
 
     # BrokerActors
     def kill(self, name: str) -> None:
@@ -114,6 +129,13 @@ class World:
             self.handles[row.name] = FakeActor(self, row.name)
             self.when_started(row.name)
         return self.handles[row.name]
+
+    def dispatcher_started(self, row: PartitionRow, request: SubscriptionRequest) -> str:
+        self.partition(row)
+        name = f"{row.name} -> {request.subscription}"
+        self.log.append(f"start {name} without {self.left_consumers(name)}")
+        self.handles[name] = FakeActor(self, name)
+        return name
 
     def rows_of(self, name: TopicName) -> list[PartitionRow]:
         return [self.rows[name.full]]
@@ -145,6 +167,10 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 def controller_part(world: World) -> Passivation:
     stub: Any = world
     return Passivation(stub, stub, stub, ManualClock(), Settings())
+
+
+async def await_wake(part: Passivation, addresses: list[str], timeout_s: float = 60) -> list[str]:
+    return await part.parked_clients.await_wake("c", 1, dict.fromkeys(addresses, ()), timeout_s)
 
 
 async def idle_actors(part: Passivation, world: World) -> None:
@@ -330,14 +356,14 @@ def test_parked_clients_are_told_of_what_wakes(world: World) -> None:
     async def run() -> None:
         part = controller_part(world)
         addresses = [f"{T} -> s", f"{U} -> s"]
-        waiting = asyncio.ensure_future(part.await_wake("c", addresses, 60))
+        waiting = asyncio.ensure_future(await_wake(part, addresses))
         await asyncio.sleep(0)
         world.run(U)
         assert await waiting == [f"{U} -> s"]
         # Level-triggered: asked late, the answer is the same.
-        assert await part.await_wake("c", addresses, 60) == [f"{U} -> s"]
-        assert await part.await_wake("c", [f"{T} -> s"], 0.001) == []
-        assert not part._parked
+        assert await await_wake(part, addresses) == [f"{U} -> s"]
+        assert await await_wake(part, [f"{T} -> s"], 0.001) == []
+        assert not part.parked_clients._waiters
 
     asyncio.run(run())
 
@@ -345,14 +371,14 @@ def test_parked_clients_are_told_of_what_wakes(world: World) -> None:
 def test_a_topic_that_sleeps_is_not_deleted_while_its_consumers_wait(world: World) -> None:
     async def run() -> None:
         part = controller_part(world)
-        ending = TopicEnding(cast(TopicActors, world), cast(ChangeLogs, None), part.parked)
-        waiting = asyncio.ensure_future(part.await_wake("c", [f"{T} -> s", f"{T} -> r"], 60))
+        ending = TopicEnding(cast(ServedTopics, world), cast(ChangeLogs, None), part.parked_clients.count)
+        waiting = asyncio.ensure_future(await_wake(part, [f"{T} -> s", f"{T} -> r"]))
         await asyncio.sleep(0)
         with pytest.raises(NotAllowedError, match="1 connected"):
             await ending.delete_topic(T, False)
         world.run(T)
         await waiting
-        assert part.parked(T) == 0
+        assert part.parked_clients.count(T) == 0
 
     asyncio.run(run())
 
@@ -360,7 +386,7 @@ def test_a_topic_that_sleeps_is_not_deleted_while_its_consumers_wait(world: Worl
 def test_a_partition_on_duty_wakes_no_parked_client(world: World) -> None:
     async def run() -> None:
         part = controller_part(world)
-        waiting = asyncio.ensure_future(part.await_wake("c", [f"{T} -> s"], 0.2))
+        waiting = asyncio.ensure_future(await_wake(part, [f"{T} -> s"], 0.2))
         world.store.due_numbers = [1]
         await part.wake_due()
         await quiet(part)
@@ -373,9 +399,9 @@ def test_a_partition_on_duty_wakes_no_parked_client(world: World) -> None:
 def test_a_newer_call_of_a_client_ends_the_one_before(world: World) -> None:
     async def run() -> None:
         part = controller_part(world)
-        first = asyncio.ensure_future(part.await_wake("c", [f"{T} -> s"], 60))
+        first = asyncio.ensure_future(await_wake(part, [f"{T} -> s"]))
         await asyncio.sleep(0)
-        second = asyncio.ensure_future(part.await_wake("c", [f"{T} -> s"], 60))
+        second = asyncio.ensure_future(await_wake(part, [f"{T} -> s"]))
         assert await first == []
         world.run(T)
         assert await second == [f"{T} -> s"]
@@ -387,7 +413,7 @@ def test_a_client_of_a_deleted_topic_is_not_kept_waiting(world: World) -> None:
     async def run() -> None:
         part = controller_part(world)
         del world.rows[T]
-        assert await part.await_wake("c", [f"{T} -> s"], 60) == [f"{T} -> s"]
+        assert await await_wake(part, [f"{T} -> s"]) == [f"{T} -> s"]
 
     asyncio.run(run())
 
@@ -422,5 +448,142 @@ def test_a_restarted_controller_lets_no_partition_leave_at_once(
         world.run(T, "s")
         await idle_actors(part, world)
         assert list(world.handles) == [T]
+
+    asyncio.run(run())
+
+
+S = f"{T} -> s"
+
+
+def test_a_consumer_that_is_closed_while_parked_is_not_waited_for(world: World) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        await part.consumer_left(S, 7, True)
+        await quiet(part)
+        assert world.log == [], "nobody else waits for it"
+        world.dispatcher_started(world.rows[T], SubscriptionRequest(T, "s", True, "latest"))
+        # It runs by now: it is told itself.
+        await part.consumer_left(S, 8, False)
+        assert world.log == [f"start {S} without (7,)", f"consumer_left {{'incarnation': 8}} {S}"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ServiceUnitNotReady("its partition did not answer"),
+        Moved("it has gone to sleep"),
+        ray.exceptions.RayActorError(),
+    ],
+)
+def test_a_dispatcher_that_could_not_take_the_word_is_told_again(world: World, error: Exception) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        world.run(T, "s")
+        world.handles[S].call_errors = [error]
+        await part.consumer_left(S, 7, False)
+        assert world.log == [f"consumer_left {{'incarnation': 7}} {S}"] * 2
+
+    asyncio.run(run())
+
+
+def test_a_dispatcher_that_is_no_more_is_told_once(world: World) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        world.run(T, "s")
+        world.handles[S].call_errors = [SubscriptionNotFound("deleted")]
+        await part.consumer_left(S, 7, False)
+        assert len(world.log) == 1
+
+    asyncio.run(run())
+
+
+def test_a_dispatcher_that_falls_asleep_instead_starts_without_who_left(world: World) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        world.run(T, "s")
+        world.handles[S].call_errors = [Moved("it has gone to sleep")] * 100
+        telling = asyncio.ensure_future(part.consumer_left(S, 7, False))
+        while not world.log:
+            await asyncio.sleep(0.001)
+        world.handles.clear()
+        await telling
+        world.dispatcher_started(world.rows[T], SubscriptionRequest(T, "s", True, "latest"))
+        assert world.log[-1] == f"start {S} without (7,)"
+
+    asyncio.run(run())
+
+
+def test_a_dispatcher_is_started_to_elect_the_next_active_consumer(world: World) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        clients = part.parked_clients
+        active = asyncio.ensure_future(clients.await_wake("active", 1, {S: [(7, True)]}, 60))
+        stands_by = asyncio.ensure_future(clients.await_wake("stand-by", 2, {S: [(8, False)]}, 60))
+        await asyncio.sleep(0)
+        await part.consumer_left(S, 7, True)
+        assert await stands_by == [S]
+        assert world.log == [f"start {S} without (7,)"]
+        assert await active == [S]
+
+    asyncio.run(run())
+
+
+def test_consumers_of_a_process_that_dies_leave(world: World) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        clients = part.parked_clients
+        former = asyncio.ensure_future(clients.await_wake("active", 1, {S: [(7, True)]}, 60))
+        stands_by = asyncio.ensure_future(clients.await_wake("stand-by", 2, {S: [(8, False)]}, 60))
+        active = asyncio.ensure_future(clients.await_wake("active", 3, {S: [(7, True)]}, 60))
+        await asyncio.sleep(0)
+        await part.client_died("active", 1)
+        await quiet(part)
+        assert world.log == [], "its process has called again since"
+        await part.client_died("active", 3)
+        assert await stands_by == [S]
+        assert world.log == [f"start {S} without (7,)"]
+        await asyncio.gather(former, active)
+        await part.client_died("active", 3)
+        assert len(world.log) == 1
+
+    asyncio.run(run())
+
+
+def test_a_death_is_noticed_too_late_for_the_dispatcher_that_has_started(world: World) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        clients = part.parked_clients
+        for number in (1, 2):
+            waiting = asyncio.ensure_future(clients.await_wake("c", number, {S: [(7, False)]}, 60))
+            await asyncio.sleep(0)
+            world.dispatcher_started(world.rows[T], SubscriptionRequest(T, "s", True, "latest"))
+            assert await waiting == [S]
+            if number == 1:
+                clients.answered("c", 1)
+                await part.client_died("c", 1)
+                world.handles.clear()
+        await part.client_died("c", 2)
+        assert world.log[-1] == f"consumer_left {{'incarnation': 7}} {S}"
+        assert len(world.log) == 3
+
+    asyncio.run(run())
+
+
+def test_an_election_that_finds_no_room_is_tried_again_with_the_next_call(world: World) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        world.limit = 0
+        waiting = asyncio.ensure_future(part.parked_clients.await_wake("c", 1, {S: [(8, False)]}, 60))
+        await asyncio.sleep(0)
+        await part.consumer_left(S, 7, True)
+        while part._elections:
+            await asyncio.sleep(0.001)
+        world.limit = 10
+        again = part.parked_clients.await_wake("c", 2, {S: [(8, False)]}, 60)
+        assert await again == [S]
+        assert world.log == [f"start {S} without (7,)"]
+        assert await waiting == [S]
 
     asyncio.run(run())

@@ -47,6 +47,11 @@ def admin(tmp_path: Path) -> Iterator[Admin]:
         (lambda a: a.topics.policies.set("t", "max_consumers", -1), InvalidConfiguration, "at least 0"),
         (lambda a: a.topics.policies.set("t", "retention", 5), InvalidConfiguration, "by name"),
         (
+            lambda a: a.topics.policies.set("t", "max_producers", 5, max_producers=6),
+            InvalidConfiguration,
+            "given twice",
+        ),
+        (
             lambda a: a.topics.policies.set("t", "retention", retention_time_in_minutes=5),
             InvalidConfiguration,
             "keeps nothing",

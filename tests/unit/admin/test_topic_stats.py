@@ -14,6 +14,8 @@ def publisher(name: str, rate: float = 2.0) -> dict[str, Any]:
         "averageMsgSize": 10.0,
         "msgInCounter": 5,
         "bytesInCounter": 50,
+        "chunkedMessageRate": 1.0,
+        "msgChunkPublished": True,
     }
 
 
@@ -39,6 +41,8 @@ def actor(*subscriptions: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "msgRateIn": 4.0,
         "msgThroughputIn": 40.0,
         "averageMsgSize": 10.0,
+        "chunkedMessageRate": 1.0,
+        "msgChunkPublished": True,
         "storageSize": 1000,
         "ledgers": [[1, 10, 1000]],
         "producers": ["p"],
@@ -48,6 +52,9 @@ def actor(*subscriptions: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "epoch": 1,
         "corruptions": [],
         "diskLow": False,
+        "deduplicationStatus": "Disabled",
+        "topicEpoch": -1,
+        "waitingPublishers": 0,
         "pid": 5,
         **changes,
     }
@@ -64,6 +71,8 @@ def served(backlog: int, *names: str, **changes: Any) -> dict[str, Any]:
         "blockedSubscriptionOnUnackedMsgs": False,
         "msgRateExpired": 0.0,
         "totalMsgExpired": 0,
+        "deadLetteredMessages": 2,
+        "deadLetterError": "",
         "lastExpireTimestamp": 0,
         "lastMarkDeleteAdvancedTimestamp": 0,
         "msgBacklog": backlog,

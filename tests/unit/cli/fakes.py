@@ -6,6 +6,7 @@ import json
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from pulsar_ray.cli.target import Target
@@ -20,25 +21,44 @@ from pulsar_ray.model.policies import AppliedPolicy, applied, find_policy
 
 @dataclass
 class FakeProducer:
-    """Keeps what is sent and confirms it when flushed; fails messages from `fails_at` on with `error`."""
+    """Keeps what is sent and confirms it when flushed, or when asked for the third time what is pending.
+
+    Fails messages from `fails_at` on with `error`.
+    """
 
     error: PulsarException | None = None
     fails_at: int = 0
     interrupts_at: int = -1
     sent: list[tuple[bytes, str | None]] = field(default_factory=list)
+    delays: list[tuple[int | None, timedelta | None]] = field(default_factory=list)
     waiting: list[Any] = field(default_factory=list)
+    asked: int = 0
 
     def topic(self) -> str:
         return "persistent://public/default/t"
 
-    def send_async(self, value: bytes, callback: Any, partition_key: str | None = None) -> None:
+    def send_async(
+        self,
+        value: bytes,
+        callback: Any,
+        partition_key: str | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> None:
         if len(self.sent) == self.interrupts_at:
             signal.raise_signal(signal.SIGINT)
         self.sent.append((value, partition_key))
+        self.delays.append((deliver_at, deliver_after))
         if self.error is not None and len(self.sent) > self.fails_at:
             callback.failed(self.error)
         else:
             self.waiting.append(callback)
+
+    def pending_bytes(self) -> int:
+        self.asked += 1
+        if self.asked % 3 == 0:
+            self.flush()
+        return len(self.sent[-1][0]) // self.asked
 
     def flush(self) -> None:
         for callback in self.waiting:
@@ -106,8 +126,8 @@ class FakeTopics:
     def __getattr__(self, name: str) -> Any:
         """Of the rest: keeps the call, and answers what `answers` has for it."""
 
-        def call(*arguments: Any) -> Any:
-            self._admin.calls.append((name, *arguments))
+        def call(*arguments: Any, **options: Any) -> Any:
+            self._admin.calls.append((name, *arguments, *options.values()))
             return self._admin.answers.get(name)
 
         return call

@@ -46,7 +46,12 @@ def test_it_stops_after_count_and_acknowledges_no_more(run: Run) -> None:
 def test_options_reach_the_consumer(run: Run) -> None:
     target = FakeTarget()
     run(target, "consume", "t", "-s", "s", "--no-follow")
-    expected = {"topic": "t", "subscription": "s", "type": ConsumerType.Exclusive}
+    expected = {
+        "topic": "t",
+        "subscription": "s",
+        "type": ConsumerType.Exclusive,
+        "receiver_queue_size": 1000,
+    }
     assert target.the_client.options == {**expected, "initial_position": InitialPosition.Earliest}
     for name, kind in TYPES.items():
         run(target, "consume", "t", "-s", "s", "--no-follow", "--type", name, "--from", "latest")

@@ -19,6 +19,7 @@ NESTED = [
     *(("topics", command) for command in topics.commands),
     ("perf", "produce"),
     ("perf", "consume"),
+    ("spark", "run"),
 ]
 
 
@@ -72,6 +73,7 @@ def test_help_is_there_without_importing_ray() -> None:
         "from pulsar_ray.cli.main import main\n"
         "assert CliRunner().invoke(main, ['--help']).exit_code == 0\n"
         "assert CliRunner().invoke(main, ['topics', '--help']).exit_code == 0\n"
+        "assert CliRunner().invoke(main, ['spark', 'run', '--help']).exit_code == 0\n"
         "assert not {'ray', 'pyarrow', 'pyspark'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib
 import io
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -108,3 +109,34 @@ def test_a_terminal_sees_how_far_it_is(run: Run, tmp_path: Path, monkeypatch: py
     # Of what comes through a pipe nobody knows the end.
     run(FakeTarget(), "produce", "t", input="line\n" * 3000)
     assert "15.0/? kB" in screen.getvalue()
+
+
+def test_lines_can_be_delayed(run: Run) -> None:
+    target = FakeTarget()
+    run(target, "produce", "t", "--deliver-after", "90m", input="a\nb\n")
+    run(target, "produce", "t", "--deliver-at", "2030-01-31T08:00:00+01:00", input="c\n")
+    run(target, "produce", "t", "--deliver-at", "1896073200000", input="d\n")
+    assert target.the_client.producer.delays == [
+        (None, timedelta(minutes=90)),
+        (None, timedelta(minutes=90)),
+        (1896073200000, None),
+        (1896073200000, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--deliver-after", "soon"),
+        ("--deliver-after", "-5s"),
+        ("--deliver-after", "9999999999999w"),
+        ("--deliver-at", "tomorrow"),
+        ("--deliver-at", "1896073200000000"),
+        ("--deliver-at", "1", "--deliver-after", "1s"),
+    ],
+)
+def test_delays_that_mean_nothing_are_refused(run: Run, arguments: tuple[str, ...]) -> None:
+    target = FakeTarget()
+    result = run(target, "produce", "t", *arguments, input="a\n")
+    assert result.exit_code == 2
+    assert target.the_client.producer.sent == []

@@ -8,6 +8,8 @@ from tests.unit.cli.fakes import FakeTarget
 
 PARTITION: dict[str, Any] = {
     "msgInCounter": 1234,
+    "msgChunkPublished": True,
+    "chunkedMessageRate": 3.25,
     "msgRateIn": 12.25,
     "bytesInCounter": 10,
     "storageSize": 5000,
@@ -68,7 +70,7 @@ def test_stats_of_a_topic(run: Run) -> None:
     }
     result = run(target, "stats", "t")
     assert result.exit_code == 0
-    for text in ("1,234", "12.2", "5.0 kB", "audit", "Key_Shared", "77", "c1"):
+    for text in ("1,234", "12.2", "5.0 kB", "audit", "Key_Shared", "77", "c1", "3.2 chunks"):
         assert text in result.stdout
     assert "t-partition-0: segment 1 is corrupt" in result.stderr
     assert "audit: a broken cursor" in result.stderr
@@ -87,3 +89,26 @@ def test_stats_of_the_broker(run: Run) -> None:
     result = run(FakeTarget(), "stats")
     for text in ("5.0 GB", "10.0 GB", "17", "ActorDiedError", "0 topics"):
         assert text in result.stdout
+
+
+def test_stats_show_what_is_special_for_producers(run: Run) -> None:
+    target = FakeTarget()
+    target.the_admin.topic_stats = {**PARTITION, "subscriptions": {}}
+    usual = run(target, "stats", "t").stdout
+    assert "deduplication" not in usual
+    assert "epoch" not in usual
+    target.the_admin.topic_stats |= {
+        "deduplicationStatus": "Enabled",
+        "topicEpoch": 3,
+        "waitingPublishers": 2,
+    }
+    shown = run(target, "stats", "t").stdout
+    assert "deduplication: Enabled\ntopic epoch: 3\n" in shown
+    assert "have the topic for themselves: 2" in shown
+
+
+def test_forgotten_producers_are_shown(run: Run) -> None:
+    target = FakeTarget()
+    target.the_admin.answers["forget_producers"] = ["q-1", "q-2"]
+    assert run(target, "topics", "forget-producers", "t", "q-").stdout == "q-1\nq-2\n"
+    assert target.the_admin.calls[0] == ("forget_producers", "t", "q-")

@@ -24,6 +24,7 @@ class AnsweredLink:
         self.asked: list[tuple[Request, Reply]] = []
         self.delayed: list[Callable[[], None]] = []
         self.awaited: list[Any] = []
+        self.left: list[tuple[int, bool]] = []
         self.answer: Callable[[Request], Any] | None = None
         """What `request` returns or raises, and each later request is answered with at once, if anything."""
 
@@ -36,6 +37,9 @@ class AnsweredLink:
 
     def wake(self) -> None:
         self.is_woken = self.is_woken or self.is_parked
+
+    def report_left(self, incarnation: int, calls_election: bool, _timeout_s: float) -> None:
+        self.left.append((incarnation, calls_election))
 
     def add_endpoint(self, endpoint_id: int, endpoint: Any) -> None:
         self.endpoints[endpoint_id] = endpoint

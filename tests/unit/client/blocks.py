@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pulsar_ray.client.producer.batch_builder import BatchBuilder, BatchLimits
-from pulsar_ray.client.producer.sealed_batch import SealedBatch
+from pulsar_ray.client.producer.blocks.batch_builder import BatchBuilder, BatchLimits
+from pulsar_ray.client.producer.blocks.sealed_batch import SealedBatch
 from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.format.payload import DecodedBlock, decode_block
 from pulsar_ray.testing.manual_clock import ManualClock

@@ -122,9 +122,10 @@ def test_a_router_implies_custom_partition() -> None:
 
 
 def test_first_sequence_id_follows_the_initial_one_also_zero() -> None:
-    assert producer().first_sequence_id == 0
-    assert producer(initial_sequence_id=0).first_sequence_id == 1
-    assert producer(initial_sequence_id=41).first_sequence_id == 42
+    assert producer().first_sequence_id() == 0
+    assert producer().first_sequence_id(7) == 8
+    assert producer(initial_sequence_id=0).first_sequence_id(7) == 1
+    assert producer(initial_sequence_id=41).first_sequence_id() == 42
 
 
 def test_empty_names_are_no_names() -> None:

@@ -1,4 +1,7 @@
-"""Random steps against the naive model: nothing lost, nothing at two consumers, counts and order right."""
+"""Random steps against the naive model: nothing lost, nothing at two consumers, counts and order right.
+
+Crashes make suspects; `test_blame.py` has what becomes of them.
+"""
 
 from __future__ import annotations
 

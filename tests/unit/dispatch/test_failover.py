@@ -140,7 +140,7 @@ def test_after_a_restart_the_active_one_keeps_what_it_holds() -> None:
     assert again.shares() == {}
     attach(first, 0, held=[(1, 0, [(0, 4)]), (1, 4, [(0, 1)])], received_messages=5)
     assert again.dispatcher.hand_over(0) == []
-    assert again.dispatcher.active is again.dispatcher.consumers[1]
+    assert again.dispatcher.type.active is again.dispatcher.consumers[1]
     again.report(1, 100)
     assert again.told() == [(1, 4, ((1, 4),))]
 
@@ -157,3 +157,14 @@ def test_what_one_that_stands_by_says_to_hold_comes_to_the_active_one() -> None:
     assert dropped(rig.dispatcher.hand_over(0)) == [(1, generation + 1), (2, generation + 1)]
     rig.report(1, 100)
     assert rig.told() == [(1, 0, ((0, 4),)), (1, 4, ((0, 4),))]
+
+
+def test_the_first_active_consumer_and_every_next_one_get_messages_without_a_wait() -> None:
+    rig = Rig([1, 1, 1])
+    for consumer in (1, 2):
+        rig.add(consumer, 10, FAILOVER)
+    rig.dispatcher.hand_over(rig.now_ms)
+    assert rig.shares() == {1: 3}, "no time has passed since it subscribed"
+    rig.dispatcher.remove_consumer(1, Departure.CLOSED)
+    rig.dispatcher.hand_over(rig.now_ms)
+    assert rig.shares() == {2: 3}, "nor since it took over"

@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from pulsar_ray.dispatch.attachment import Departure
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.consumer import ConsumerSpec
@@ -14,7 +13,6 @@ from pulsar_ray.dispatch.non_persistent import NonPersistentDispatcher
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.errors import ConsumerBusy
 from pulsar_ray.model.enums import ConsumerType
-from tests.unit.dispatch.validation import validate
 
 LEDGER = 7
 TYPES = (ConsumerType.Exclusive, ConsumerType.Shared, ConsumerType.Failover)
@@ -26,10 +24,8 @@ class Passing:
     def __init__(self, consumer_type: ConsumerType = ConsumerType.Shared) -> None:
         self.full: set[int] = set()
         self.dispatcher = NonPersistentDispatcher(
-            "s",
             DispatchSettings(max_unacked_messages_per_consumer=10, max_unacked_messages_per_subscription=10),
             topic="non-persistent://public/default/t",
-            epoch=LEDGER,
             now_ms=0,
             can_take=lambda consumer_id: consumer_id not in self.full,
         )
@@ -38,7 +34,7 @@ class Passing:
 
     def add(self, consumer_id: int, credit: int) -> None:
         spec = ConsumerSpec(consumer_id, f"c{consumer_id}", self._type)
-        self.dispatcher.attach_consumer(spec, 0)
+        self.dispatcher.attach_consumer(spec)
         self.dispatcher.set_credit(consumer_id, credit, 0, 0)
 
     def push(self, *sizes: int) -> list[tuple[int, int, int]]:
@@ -48,14 +44,12 @@ class Passing:
             entries = max(size, 1)
             blocks.append(BlockRef(LEDGER, 0, 0, 100, self._next, entries, abs(size), entries > 1))
             self._next += entries
-        self.dispatcher.hand_over(0)
-        self.dispatcher.offer(ReadBlocks(blocks), self.dispatcher.seek_generation)
         granted = [
             (grant.consumer_id, blocks.index(grant.block), sum(end - start for start, end in grant.rows))
-            for grant in self.dispatcher.dispatch(0)
+            for grant in self.dispatcher.publish(ReadBlocks(blocks), 0)
         ]
-        validate(self.dispatcher)
         assert not self.dispatcher.blocks.index
+        assert self.dispatcher.blocks.waiting_messages == self.dispatcher.blocks.unacked_messages == 0
         assert all(consumer.unacked == 0 for consumer in self.dispatcher.consumers.values())
         return granted
 
@@ -83,7 +77,7 @@ def test_without_a_consumer_everything_is_dropped(consumer_type: ConsumerType) -
     assert passing.push(1, 300, -4) == []
     assert passing.dropped == 305
     passing.add(1, credit=1000)
-    passing.dispatcher.remove_consumer(1, Departure.CRASHED)
+    passing.dispatcher.remove_consumer(1)
     assert passing.push(2) == []
     assert passing.dropped == 307
 
@@ -137,16 +131,17 @@ def test_a_second_exclusive_consumer_is_refused() -> None:
         passing.add(2, credit=1)
 
 
-def test_asking_for_redelivery_brings_nothing() -> None:
-    passing = Passing(ConsumerType.Exclusive)
-    passing.add(1, credit=100)
-    passing.push(1, 1)
+def test_a_rate_that_changes_holds_for_what_is_published_next() -> None:
+    passing = Passing()
+    passing.add(1, credit=1000)
     dispatcher = passing.dispatcher
-    assert dispatcher.negative_acknowledge(1, [(LEDGER, 0, (), 0)]) == []
-    assert dispatcher.redeliver_unacknowledged(1, 2) == []
-    dispatcher.acknowledge(1, ranges=[(LEDGER, 0, 1)], cumulative=(LEDGER, 1, -1))
-    assert dispatcher.dispatch(0) == []
-    assert dispatcher.cursor.marks_end == dispatcher.cursor.mark_delete
+    dispatcher.settings.dispatch_rate_messages = 3
+    dispatcher.settings_changed()
+    assert len(passing.push(*[1] * 10)) == 3
+    assert passing.dropped == 7
+    dispatcher.settings.dispatch_rate_messages = 0
+    dispatcher.settings_changed()
+    assert len(passing.push(*[1] * 10)) == 10
 
 
 def test_what_was_on_its_way_when_the_connection_broke_is_lost_and_costs_no_permits() -> None:
@@ -154,9 +149,8 @@ def test_what_was_on_its_way_when_the_connection_broke_is_lost_and_costs_no_perm
     passing.add(1, credit=10)
     passing.push(1, 1, 1)
     spec = ConsumerSpec(1, "c1", ConsumerType.Exclusive)
-    attachment = passing.dispatcher.attach_consumer(spec, 0, epoch=LEDGER, received=1)
-    assert attachment.resumed
-    assert attachment.again == []
+    assert passing.dispatcher.attach_consumer(spec, received=1)
+    assert passing.push() == []
     assert passing.dispatcher.consumers[1].permits == 9
 
 
@@ -186,8 +180,6 @@ def test_a_failover_hands_over_what_is_published_next_and_nothing_else() -> None
     passing.add(1, credit=100)
     passing.add(2, credit=100)
     assert passing.push(1, 1) == [(1, 0, 1), (1, 1, 1)]
-    generation = passing.dispatcher.generation
-    passing.dispatcher.remove_consumer(1, Departure.CRASHED)
-    assert passing.dispatcher.hand_over(0) == []
+    passing.dispatcher.remove_consumer(1)
+    passing.dispatcher.elect()
     assert passing.push(1) == [(2, 0, 1)]
-    assert passing.dispatcher.generation == generation

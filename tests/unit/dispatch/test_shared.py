@@ -12,8 +12,6 @@ from pulsar_ray.model.enums import ConsumerType
 from tests.unit.dispatch.rig import Rig
 from tests.unit.dispatch.validation import validate
 
-ISOLATING = DispatchSettings(isolates_suspects=True)
-
 
 def test_few_messages_go_in_runs_of_twenty() -> None:
     rig = Rig([1] * 50)
@@ -198,60 +196,6 @@ def test_max_unacked_stops_a_subscription_until_half_is_acknowledged() -> None:
     assert sum(rig.shares().values()) == 9
 
 
-def test_after_a_crash_messages_come_one_at_a_time_and_one_is_blamed() -> None:
-    rig = Rig([3, 1], ISOLATING)
-    rig.add(1, credit=3)
-    rig.grants()
-    rig.dispatcher.remove_consumer(1, Departure.CRASHED)
-    rig.add(2, credit=100)
-    (first,) = rig.grants()
-    assert (first.rows, first.is_suspect, first.redelivery_count) == (((0, 1),), True, 0)
-    assert rig.grants() == []
-    rig.dispatcher.acknowledge(2, [(1, 0, 0)])
-    (second,) = rig.grants()
-    assert second.rows == ((1, 2),)
-    rig.report(2, 100, received=2, handed_over=2)
-    rig.dispatcher.remove_consumer(2, Departure.CRASHED)
-    rig.add(3, credit=100)
-    (blamed,) = rig.grants()
-    assert (blamed.rows, blamed.redelivery_count) == (((1, 2),), 1)
-    rig.dispatcher.acknowledge(3, [(1, 1, 1)])
-    (innocent,) = rig.grants()
-    assert (innocent.rows, innocent.redelivery_count) == (((2, 3),), 0)
-    rig.dispatcher.acknowledge(3, [(1, 2, 2)])
-    (fresh,) = rig.grants()
-    assert (fresh.block.first_entry_id, fresh.is_suspect) == (3, False)
-
-
-def test_a_suspect_that_was_not_handed_over_is_not_blamed() -> None:
-    rig = Rig([2], ISOLATING)
-    rig.add(1, credit=2)
-    rig.grants()
-    rig.dispatcher.remove_consumer(1, Departure.CRASHED)
-    rig.add(2, credit=100)
-    rig.grants()
-    rig.dispatcher.remove_consumer(2, Departure.CRASHED)
-    rig.add(3, credit=100)
-    (again,) = rig.grants()
-    assert (again.is_suspect, again.redelivery_count) == (True, 0)
-
-
-def test_others_go_on_while_one_consumer_becomes_free_for_suspects() -> None:
-    rig = Rig([1] * 100, ISOLATING)
-    rig.add(1, credit=10)
-    rig.grants()
-    rig.add(2, credit=10)
-    rig.add(3, credit=20)
-    rig.grants()
-    rig.dispatcher.remove_consumer(1, Departure.CRASHED)
-    rig.report(2, 100)
-    rig.report(3, 100)
-    assert set(rig.shares()) == {3}, "the one with the fewest unacknowledged messages is kept free"
-    rig.dispatcher.acknowledge(2, [(1, 10, 19)])
-    (suspect,) = rig.grants()
-    assert (suspect.consumer_id, suspect.is_suspect) == (2, True)
-
-
 def test_close_counts_nothing_and_order_is_by_position() -> None:
     rig = Rig([1] * 4)
     rig.add(1, credit=4)
@@ -278,6 +222,17 @@ def test_redeliver_unacknowledged_fails_what_was_handed_over() -> None:
     assert [(g.rows, g.redelivery_count) for g in grants] == [(((0, 2),), 1), (((2, 6),), 0)]
     rig.dispatcher.redeliver_unacknowledged(1, through=1)
     assert rig.grants() == [], "a repeat is harmless"
+
+
+def test_a_client_that_took_part_of_a_block_says_how_much_of_it_has_failed() -> None:
+    rig = Rig([6])
+    rig.add(1, credit=6)
+    rig.grants()
+    # A report counts whole parts.
+    rig.report(1, 12, received=1, handed_over=6)
+    rig.dispatcher.redeliver_unacknowledged(1, through=1, handed_over=2)
+    grants = rig.grants()
+    assert [(g.rows, g.redelivery_count) for g in grants] == [(((0, 2),), 1), (((2, 6),), 0)]
 
 
 def test_acknowledgments_may_cut_across_blocks_and_come_from_anybody() -> None:

@@ -8,7 +8,6 @@ from pulsar_ray.dispatch.attachment import Departure
 from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.redelivery import EMPTY_QUEUE, ConsumerQueue
-from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.errors import ConsumerBusy
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.position import EARLIEST, Position
@@ -137,7 +136,7 @@ def test_what_was_held_before_a_seek_is_given_again() -> None:
 
 
 def test_after_a_crash_suspects_keep_their_place_in_the_order() -> None:
-    rig = Rig([4, 4], DispatchSettings(isolates_suspects=True))
+    rig = Rig([4, 4])
     rig.add(1, credit=6, consumer_type=EXCLUSIVE)
     rig.grants()
     rig.dispatcher.acknowledge(1, [(1, 1, 1)])
@@ -150,3 +149,17 @@ def test_after_a_crash_suspects_keep_their_place_in_the_order() -> None:
             order += entries
             rig.dispatcher.acknowledge(2, [(1, entry, entry) for entry in entries])
     assert order == [0, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_request_to_redeliver_everything_that_is_said_again_changes_nothing() -> None:
+    rig = Rig([4])
+    rig.add(1, credit=10, consumer_type=EXCLUSIVE)
+    rig.grants()
+    rig.report(1, 14, received=1, handed_over=4)
+    generation = rig.dispatcher.generation
+    assert len(rig.dispatcher.redeliver_unacknowledged(1, 1, generation)) == 1
+    (again,) = rig.grants()
+    assert again.redelivery_count == 1
+    rig.report(1, 18, received=2, handed_over=8)
+    assert rig.dispatcher.redeliver_unacknowledged(1, 1, generation) == []
+    assert rig.grants() == []

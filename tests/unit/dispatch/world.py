@@ -73,6 +73,7 @@ class World(NaiveModel):
     def dispatch(self) -> None:
         self.hand_over()
         self.offer()
+        self.look_at_suspects()
         before = {i: self.dispatcher.consumers[i].permits for i in self.dispatcher.consumers}
         for grant in self.dispatcher.dispatch(self.now_ms):
             client = self.clients[grant.consumer_id]
@@ -90,12 +91,11 @@ class World(NaiveModel):
     def hand_over(self) -> None:
         """On Failover: everything pending comes again to the one whose turn it is, if that is another one."""
         drops = self.dispatcher.hand_over(self.now_ms)
-        if self.type == ConsumerType.Failover and self.dispatcher.active is not None:
+        if self.type == ConsumerType.Failover and self.dispatcher.type.active is not None:
             best = min(self.present(), key=lambda spec: (spec.priority_level, spec.joined))
-            assert self.dispatcher.active.spec == best, "another one's turn"
+            assert self.dispatcher.type.active.spec == best, "another one's turn"
         if drops:
             assert {drop.consumer_id for drop in drops} == {spec.consumer_id for spec in self.present()}
-            self.suspects |= {message for message, (_, is_suspect) in self.holder.items() if is_suspect}
             self.holder.clear()
         for drop in drops:
             if self.clients[drop.consumer_id].is_attached:
@@ -158,7 +158,7 @@ class World(NaiveModel):
             message, grant, index = client.queue.popleft()
             client.left_queue += 1
             client.handed[message] = (grant, index)
-            if grant.is_suspect or self.random.random() < 0.3:
+            if self.random.random() < 0.3:
                 self.report(client)
 
     def acknowledge(self, client: Client) -> None:
@@ -301,11 +301,12 @@ class World(NaiveModel):
     def leave(self, client: Client, how: Departure) -> None:
         del self.clients[client.consumer_id]
         self.let_go(client, how)
-        self.dispatcher.remove_consumer(client.consumer_id, how)
+        self.dispatcher.remove_consumer(client.consumer_id, how, handed_over=client.left_queue)
 
     def wait_for_the_missing(self) -> None:
         """The dispatcher awaits nobody any more, and the sessions of those without a connection end."""
         self.now_ms += GRACE_MS
+        self.patience = True
         self.dispatcher.expire(self.now_ms)
         for client in [client for client in self.clients.values() if not client.is_attached]:
             if client.epoch == self.epoch:

@@ -98,6 +98,7 @@ def test_payload_need_not_be_there_to_parse_the_header() -> None:
     ("metadata", "flags"),
     [
         (BlockMetadata(deliver_at=0), DELAYED),
+        (BlockMetadata(delivery_times=bytes(8)), DELAYED),
         (BlockMetadata(chunk=ChunkInfo("u", 0, 2, 9)), CHUNK),
         (BlockMetadata(encryption=EncryptionInfo("AES", b"", ())), ENCRYPTED),
         (BlockMetadata(key="k"), 0),

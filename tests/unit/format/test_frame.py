@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from pulsar_ray.errors import UnsupportedFormatVersion
 from pulsar_ray.format.checksum import checksum
 from pulsar_ray.format.frame import (
+    HOLDS_MARKED_BLOCKS,
     BlockSpan,
     FrameHeader,
     FrameIncomplete,
@@ -57,6 +58,26 @@ def test_stored_bytes_never_change() -> None:
         "0000000000000000ffffffffffffffffffffffffffffffff5810000000000000"
         "5000000001000100001000000100e8030800000032003200a9f74826e0f328e6"
     )
+
+
+@pytest.mark.parametrize(
+    "blocks", [[BlockSpan(104, 1, 1)], [BlockSpan(104, 1, 1), BlockSpan(8, 5, 5)]], ids=["one", "two"]
+)
+def test_a_frame_says_whether_blocks_are_marked_and_frames_of_before_hold_none(
+    blocks: list[BlockSpan],
+) -> None:
+    marked = encode_frame_header(3, 1, 7, 6, 5, blocks, HOLDS_MARKED_BLOCKS)
+    plain = encode_frame_header(3, 1, 7, 6, 5, blocks)
+    assert parse_frame_header(marked).holds_marked_blocks
+    assert not parse_frame_header(plain).holds_marked_blocks
+    assert fields(parse_frame_header(marked)) == fields(parse_frame_header(plain))
+    assert next(place for place, (a, b) in enumerate(zip(marked, plain, strict=True)) if a != b) == 5
+    # The stored samples above are of a build that knew no flags.
+    assert not parse_frame_header(ONE).holds_marked_blocks
+    assert not parse_frame_header(THREE).holds_marked_blocks
+    for bad in bit_flips(marked):
+        with pytest.raises(FrameInvalid):
+            parse_frame_header(bad)
 
 
 def test_one_block_is_read_back() -> None:
@@ -120,7 +141,7 @@ def test_newer_frame_is_told_from_a_damaged_one(sample: bytes) -> None:
 @pytest.mark.parametrize("sample", [ONE, THREE])
 @pytest.mark.parametrize(
     ("place", "replacement"),
-    [(5, b"\x01"), (6, b"\x01"), (56, b"\x00"), (64, b"\x01"), (68, b"\x00\x00"), (70, b"\x00\x00")],
+    [(5, b"\x02"), (6, b"\x01"), (56, b"\x00"), (64, b"\x01"), (68, b"\x00\x00"), (70, b"\x00\x00")],
 )
 def test_contradictions_under_a_valid_checksum_are_invalid(
     sample: bytes, place: int, replacement: bytes

@@ -11,6 +11,7 @@ from pulsar_ray.errors import UnsupportedFormatVersion
 from pulsar_ray.format.metadata import (
     NO_METADATA,
     TAG_CHUNK,
+    TAG_DELIVERY_TIMES,
     TAG_ENCRYPTION,
     TAG_EVENT_TIME,
     TAG_KEY,
@@ -96,6 +97,8 @@ def field(tag: int, value: bytes) -> bytes:
         (field(TAG_CHUNK, msgpack.packb(["u", 0, "1", 5])), "wrong types"),
         (field(TAG_CHUNK, msgpack.packb(["u", 3, 3, 5])), "out of range"),
         (field(TAG_ENCRYPTION, msgpack.packb(["AES", "iv", []])), "wrong types"),
+        (field(TAG_DELIVERY_TIMES, b"1234567"), "field 0xb"),
+        (field(TAG_DELIVERY_TIMES, b""), "no times"),
         (field(TAG_ENCRYPTION, msgpack.packb(["AES", b"iv", [["n", "k", {}]]])), "wrong types"),
         (b"\x02\x00\x63\x00\x00\x00kk", "runs out"),
         (b"\x02\x00\x01\x00\x00\x00k\x02\x00\x01\x00\x00\x00k\0\0", "twice"),
@@ -145,6 +148,7 @@ _i64 = st.integers(-(1 << 63), (1 << 63) - 1)
         chunk=st.none() | st.builds(ChunkInfo, _text, st.just(1), st.integers(2, 9), st.integers(0, 1 << 40)),
         transaction=st.none(),
         encryption=st.none(),
+        delivery_times=st.none() | st.lists(st.binary(min_size=8, max_size=8), min_size=1).map(b"".join),
         unknown=st.just(()),
     )
 )

@@ -18,8 +18,8 @@ from pulsar_ray.lane.completion import Completion
 from pulsar_ray.lane.connection import LaneConnection
 from pulsar_ray.lane.hello import TOKEN_BYTES, HelloFields, SessionDecision
 from pulsar_ray.lane.limits import LaneLimits
-from pulsar_ray.lane.server import LaneServer
-from pulsar_ray.lane.server_lane import ServerLane
+from pulsar_ray.lane.serving.server import LaneServer
+from pulsar_ray.lane.serving.server_lane import ServerLane
 from pulsar_ray.session.packet import Packet, encode_packet
 
 T = TypeVar("T")

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from pulsar_ray.lane.address import TcpAddress, UnixAddress
-from pulsar_ray.lane.listener import Listener
+from pulsar_ray.lane.serving.listener import Listener
 from pulsar_ray.session.packet import encode_packet
 from pulsar_ray.testing.waiting import wait_until
 from tests.unit.lane.server_thread import DEADLINE_S, ECHO, ServerThread
-from tests.unit.lane.test_server import RawClient
+from tests.unit.lane.serving.test_server import RawClient
 
 SILENT = 1500
 
@@ -102,7 +102,7 @@ class ShortOfFiles:
 def test_a_process_without_a_free_file_accepts_again_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pulsar_ray.lane.listener.PAUSE_S", 0.01)
+    monkeypatch.setattr("pulsar_ray.lane.serving.listener.PAUSE_S", 0.01)
     sockets: list[ShortOfFiles] = []
 
     class ShortListener(Listener):
@@ -110,7 +110,7 @@ def test_a_process_without_a_free_file_accepts_again_later(
             sockets.append(ShortOfFiles(sock))
             super().__init__(loop, sockets[-1], accepted)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("pulsar_ray.lane.server.Listener", ShortListener)
+    monkeypatch.setattr("pulsar_ray.lane.serving.server.Listener", ShortListener)
     with ServerThread(tmp_path) as server, contextlib.closing(server.tcp.new_socket()) as waiting:
         waiting.connect(server.tcp.target())
         wait_until(lambda: sockets[1].refusals > 5)

@@ -177,6 +177,32 @@ def test_the_io_thread_does_not_keep_looking_at_what_a_slow_caller_is_to_read(
     assert session.ask(2).wait(5)
 
 
+@pytest.mark.parametrize("leaves", [True, False])
+@pytest.mark.parametrize("are_quiet", [True, False])
+def test_the_io_thread_does_not_keep_looking_at_an_end_that_a_slow_caller_is_to_notice(
+    server: ServerThread, session: Session, are_quiet: bool, leaves: bool
+) -> None:
+    connection = session.connection
+    role = CountingRole(connection._reader_role)
+    connection._reader_role = role  # type: ignore[assignment]
+    if not are_quiet:
+        session.ask(1)
+    assert role.acquire(blocking=False)  # as a caller does that is then not run for a while
+    server.call(server.server.lanes[0].close)
+    elsewhere = Session(server, "unix")
+    for number in range(100):
+        assert elsewhere.ask(number).wait(5)
+    elsewhere.connection.close()
+    assert role.refusals < 10
+    role.release()
+    # It leaves without having read, or reads.
+    awaited = Completion()
+    if leaves:
+        awaited.set()
+    assert connection.wait(awaited, soon()) is leaves
+    assert type(session.receiver.wait_lost()) is SessionLost
+
+
 def test_a_caller_that_leaves_while_the_io_thread_looks_away_leaves_nobody_unread(session: Session) -> None:
     connection = session.connection
     io_ident = IoThread.get().ident

@@ -313,7 +313,7 @@ def test_a_lane_whose_peer_cannot_be_reached_goes_through_the_socket(
     def unreachable(*_: Any) -> Any:
         raise PermissionError("another process namespace")
 
-    monkeypatch.setattr(shared_memory, "_map_of", unreachable)
+    monkeypatch.setattr(shared_memory, "map_of", unreachable)
     receiver = Receiver()
     with ServerThread(tmp_path) as server:
         connection = LaneConnection.connect(server.unix, HELLO_FIELDS, receiver)

@@ -13,10 +13,12 @@ from pulsar_ray.format.record import encode_record, read_records
 from pulsar_ray.managed_ledger.cursor.cursor_records import cursor_from_snapshot, snapshot_payload
 from pulsar_ray.managed_ledger.cursor.managed_cursor import KnownConsumer, ManagedCursor
 from pulsar_ray.managed_ledger.cursor.managed_cursor import Subscription as CursorSubscription
-from pulsar_ray.managed_ledger.log import manifest_records
-from pulsar_ray.managed_ledger.log.manifest_records import (
+from pulsar_ray.managed_ledger.log.manifest import manifest_records
+from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
     Checkpoint,
     Counters,
+    DeduplicationSwitched,
+    Expired,
     HoldMoved,
     IncarnationRecord,
     Lease,
@@ -26,8 +28,12 @@ from pulsar_ray.managed_ledger.log.manifest_records import (
     ManifestRecord,
     SegmentClosed,
     SegmentOpened,
+    SequenceIds,
+    SequenceIdsForgotten,
     Subscription,
+    SubscriptionProperties,
     SubscriptionRemoved,
+    TopicEpoch,
     TopicIdentity,
     from_log,
     to_log,
@@ -41,7 +47,7 @@ STORED = Path(__file__).parent / "stored_records.txt"
 
 RECORDS: list[ManifestRecord] = [
     TopicIdentity(5, "persistent://public/default/t", -1, "c1"),
-    Counters(2, 3, 4, LEDGER, 9, NOW, 1),
+    Counters(2, 3, 4, LEDGER, 9, NOW, 1, LEDGER - 1, 7),
     SegmentOpened(LEDGER, 1, 7, NOW),
     SegmentClosed(LEDGER, 1, 4096, 9),
     LedgerClosed(LEDGER, 9, 4096, NOW + 1),
@@ -52,7 +58,13 @@ RECORDS: list[ManifestRecord] = [
     Lease(2, LEDGER, LEDGER + 1, NOW + 60_000),
     LeaseEnded(2),
     Checkpoint(LEDGER, 1, 8192, 10, NOW, [(LEDGER, 1, 4096, 7, NOW)], {99: 12}, [98], ((99, 12, *BLOCKS),)),
-    IncarnationRecord(99, 12, *BLOCKS),
+    IncarnationRecord(99, 12, *BLOCKS, 60_000),
+    DeduplicationSwitched(True, LEDGER, 3),
+    SequenceIds([("orders", 41, NOW), ("bills", 2**63 - 1, NOW + 1)]),
+    SequenceIdsForgotten("pulsar-ray-query-q1", LEDGER, 9),
+    TopicEpoch(3, True),
+    SubscriptionProperties(1, {"k": "w"}),
+    Expired(1, LEDGER, 5),
 ]
 
 
@@ -122,6 +134,24 @@ def test_a_partition_of_version_0_1_names_no_cluster() -> None:
     )
     read = from_log(payload_of(old), "manifest-1")
     assert read == TopicIdentity(5, "persistent://public/default/t", -1, "")
+
+
+def test_counters_of_version_0_1_know_of_nothing_trimmed() -> None:
+    old = bytes.fromhex(
+        "2c000000020100000000000097020304cf000000028000000109cf0000018bcfe5680001819929ce2d9fffae"
+    )
+    read = from_log(payload_of(old), "manifest-1")
+    assert read == Counters(2, 3, 4, LEDGER, 9, NOW, 1, -1, -1)
+
+
+def test_nothing_has_expired_for_a_subscription_of_an_older_build() -> None:
+    read = from_log((7, [1, "s", True, LEDGER, 3, {"k": "v"}]), "manifest-1")
+    assert read == Subscription(1, "s", True, LEDGER, 3, {"k": "v"}, -1, -1)
+
+
+def test_an_incarnation_of_an_older_build_has_not_been_idle() -> None:
+    read = from_log((13, [99, 12, *BLOCKS]), "manifest-1")
+    assert read == IncarnationRecord(99, 12, *BLOCKS, idle_ms=0)
 
 
 def test_a_record_of_a_later_version_may_have_more_fields_but_no_other_number() -> None:

@@ -58,12 +58,14 @@ def test_overridden_settings_are_those_of_policies_in_force_only() -> None:
     namespace: dict[str, PolicyValue] = {
         "retention": {"retention_time_in_minutes": 5, "retention_size_in_mb": -1},
         "message_ttl": {"message_ttl": 60},
+        "compaction_threshold": {"compaction_threshold": 60},
     }
     topic: dict[str, PolicyValue] = {"retention": {"retention_size_in_mb": 9}}
     settings = SETTINGS.replace(**overridden_settings(namespace, topic))
     assert settings.default_retention_time_in_minutes == 5
     assert settings.default_retention_size_in_mb == 9
-    assert settings.ttl_duration_default_in_seconds == 0
+    assert settings.ttl_duration_default_in_seconds == 60
+    assert settings.broker_service_compaction_threshold_in_bytes == 0
 
 
 def test_every_policy_overrides_settings_and_no_setting_belongs_to_two() -> None:
@@ -122,3 +124,10 @@ def test_policies_that_contradict_each_other_are_refused(overrides: Any, says: s
 def test_a_policy_knows_its_levels() -> None:
     assert find_policy("retention", TOPIC).levels == (NAMESPACE, TOPIC)
     assert find_policy("max_topics_per_namespace", NAMESPACE).levels == (NAMESPACE,)
+
+
+def test_a_value_out_of_range_is_refused_under_the_name_that_it_was_given() -> None:
+    with pytest.raises(
+        InvalidConfiguration, match=r": max_producers \(from the policy max_producers\) is -5"
+    ):
+        checked_value("max_producers", TOPIC, {"max_producers": -5})

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_ray.errors import InvalidTopicName
-from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.model.topic_name import TopicName, nearest_topic
 
 
 @pytest.mark.parametrize(
@@ -119,3 +119,20 @@ def test_any_text_is_a_name_that_parses_back_or_is_refused(name: str) -> None:
         return
     assert TopicName.parse(topic.full) == topic
     assert topic.full.encode().decode() == topic.full
+
+
+@pytest.mark.parametrize(
+    ("missing", "nearest"),
+    [
+        ("oders", "persistent://public/default/orders"),
+        ("orders-partition-3", "persistent://public/default/orders"),
+        ("trips", ""),
+    ],
+)
+def test_a_missing_topic_has_a_nearest_one_among_few_and_many(missing: str, nearest: str) -> None:
+    few = ["persistent://public/default/bills", "persistent://public/default/orders"]
+    assert nearest_topic(TopicName.parse(missing), few) == nearest
+    other_domain = TopicName.parse("non-persistent://public/default/orders")
+    assert nearest_topic(other_domain, few) == "persistent://public/default/orders"
+    many = sorted([*few, *(f"persistent://public/default/{number:06}" for number in range(5_000))])
+    assert nearest_topic(TopicName.parse(missing), many) == nearest

@@ -34,7 +34,7 @@ def test_late_samples_are_weighed_by_their_time() -> None:
 def test_outgoing_traffic_counts_redeliveries_acks_and_batches() -> None:
     traffic = OutgoingTraffic(0)
     traffic.delivered(messages=10, entries=1, size=1_000, redelivered=0, now_ms=77)
-    traffic.delivered(messages=2, entries=2, size=200, redelivered=2, now_ms=88)
+    traffic.delivered(messages=2, entries=2, size=200, redelivered=2, now_ms=88, chunks=3)
     traffic.acked(4, now_ms=99)
     traffic.sample(2_000)
     assert round(traffic.messages_per_entry, 3) == 9.1
@@ -45,6 +45,7 @@ def test_outgoing_traffic_counts_redeliveries_acks_and_batches() -> None:
         "bytesOutCounter": 1_200,
         "msgRateRedeliver": 1.0,
         "messageAckRate": 2.0,
+        "chunkedMessageRate": 1.5,
         "lastAckedTimestamp": 99,
         "lastConsumedTimestamp": 88,
         "lastConsumedFlowTimestamp": 0,
@@ -53,7 +54,9 @@ def test_outgoing_traffic_counts_redeliveries_acks_and_batches() -> None:
 
 def test_incoming_traffic_knows_the_mean_size() -> None:
     traffic = IncomingTraffic(0)
-    assert traffic.describe() == {"msgRateIn": 0.0, "msgThroughputIn": 0.0, "averageMsgSize": 0.0}
-    traffic.stored(4, 1_000)
+    zeros = {"msgRateIn": 0.0, "msgThroughputIn": 0.0, "averageMsgSize": 0.0, "chunkedMessageRate": 0.0}
+    assert traffic.describe() == {**zeros, "msgChunkPublished": False}
+    traffic.stored(4, 1_000, 2)
     traffic.sample(2_000)
-    assert traffic.describe() == {"msgRateIn": 2.0, "msgThroughputIn": 500.0, "averageMsgSize": 250.0}
+    means = {"msgRateIn": 2.0, "msgThroughputIn": 500.0, "averageMsgSize": 250.0}
+    assert traffic.describe() == {**means, "chunkedMessageRate": 1.0, "msgChunkPublished": True}

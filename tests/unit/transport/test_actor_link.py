@@ -59,6 +59,8 @@ class StubConnection:
         self.is_lost = False
         self.is_closed = False
         self.refusal: Exception | None = None
+        self.waits = 0
+        """How often a caller has waited here; each time the carrier has nothing for it."""
 
     def send(self, buffers: Sequence[Any], *, waits: bool = False) -> None:
         if self.refusal is not None:
@@ -70,6 +72,7 @@ class StubConnection:
     def keep_alive(self, _packet: bytes) -> None: ...
 
     def wait(self, _awaited: Any, _deadline: float) -> bool:
+        self.waits += 1
         return False
 
     def close(self) -> None:
@@ -127,6 +130,7 @@ class Endpoint:
 
     awaits_packets = False
     needs_actor = False
+    awaited_consumer = None
 
     def __init__(self) -> None:
         self.told: list[Any] = []
@@ -321,6 +325,23 @@ def test_closing_wakes_who_waits_for_the_link_and_for_an_answer(link_to: MakeLin
     with pytest.raises(AlreadyClosed):
         link.ensure_attached(deadline())
     assert not link.wait(Completion(), deadline())
+
+
+def test_a_caller_that_waits_turns_to_each_new_carrier_and_sleeps_between(link_to: MakeLink) -> None:
+    actor = Actor()
+    link = link_to(actor)
+    link.add_endpoint(1, Endpoint())
+    link.ensure_attached(deadline())
+    event = Completion()
+    waiting, outcome = in_thread(lambda: link.wait(event, deadline()))
+    first = actor.connection
+    wait_until(lambda: first.waits)
+    first.lose()
+    wait_until(lambda: len(actor.connections) == 2 and actor.connection.waits)
+    event.set()
+    waiting.join(DEADLINE_S)
+    assert outcome == [True]
+    assert [connection.waits for connection in actor.connections] == [1, 2], "it looks only behind a change"
 
 
 def test_a_link_that_ended_says_why_from_then_on(link_to: MakeLink) -> None:

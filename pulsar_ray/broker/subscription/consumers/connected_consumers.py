@@ -6,8 +6,10 @@ import itertools
 from collections.abc import Sequence
 
 from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint
-from pulsar_ray.dispatch.grant import DropQueue
+from pulsar_ray.dispatch.consumer import Consumer
+from pulsar_ray.dispatch.grant import DropQueue, Grant
 from pulsar_ray.errors import BrokerMetadataError
+from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.session.session_table import Session
 
 NUMBERING_BITS = 20
@@ -37,6 +39,7 @@ class ConnectedConsumers(dict[int, ConsumerEndpoint]):
         former = self.get(endpoint.incarnation)
         if former is not None:
             former.retire()
+            endpoint.dead_letters = former.dead_letters
         self[endpoint.incarnation] = endpoint
         endpoint.session.endpoints[endpoint.consumer_id] = endpoint
 
@@ -55,6 +58,27 @@ class ConnectedConsumers(dict[int, ConsumerEndpoint]):
             if endpoint is not None:
                 endpoint.drop_queue(drop)
 
+    def deliver(
+        self, grants: Sequence[Grant], generation: int, is_for_one: bool
+    ) -> dict[int, Sequence[Grant]]:
+        """Send each consumer its grants; returns them by consumer. `is_for_one`: all are for the first's."""
+        by_consumer = {grants[0].consumer_id: grants} if is_for_one else _by_consumer(grants)
+        for incarnation, granted in by_consumer.items():
+            endpoint = self.get(incarnation)
+            if endpoint is not None:
+                endpoint.deliver(granted, generation)
+        return by_consumer
+
+    def notify_active(self, active: Consumer | None, generation: int) -> None:
+        """Notify consumers whether they are active, unless they know.
+
+        Only Failover has an active one to tell of.
+        """
+        if active is None or active.spec.consumer_type != ConsumerType.Failover:
+            return
+        for incarnation, endpoint in self.items():
+            endpoint.notify_active(incarnation == active.spec.consumer_id, generation)
+
     def sessions_beside(self, session: Session) -> list[Session]:
         """Return the sessions of the other connected consumers."""
         return [endpoint.session for endpoint in self.values() if endpoint.session is not session]
@@ -65,3 +89,10 @@ class ConnectedConsumers(dict[int, ConsumerEndpoint]):
             raise BrokerMetadataError(
                 "unsubscribe: other consumers are connected to the subscription; close them first"
             )
+
+
+def _by_consumer(grants: Sequence[Grant]) -> dict[int, Sequence[Grant]]:
+    found: dict[int, list[Grant]] = {}
+    for grant in grants:
+        found.setdefault(grant.consumer_id, []).append(grant)
+    return dict(found)

@@ -11,7 +11,7 @@ from typing import Any
 from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint
 from pulsar_ray.broker.subscription.consumers.delivery_progress import DeliveryProgress
 from pulsar_ray.broker.subscription.consumers.repeated_calls import RepeatedCalls
-from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
+from pulsar_ray.broker.subscription.open_subscription import OpenSubscription
 
 
 class ConsumerCalls:
@@ -21,8 +21,8 @@ class ConsumerCalls:
         self,
         progress: DeliveryProgress,
         *,
-        seek: Callable[[ServedSubscription, Any, bool], Coroutine[Any, Any, int]],
-        unsubscribe: Callable[[ServedSubscription, ConsumerEndpoint], Awaitable[None]],
+        seek: Callable[[str, Any, bool], Coroutine[Any, Any, int]],
+        unsubscribe: Callable[[OpenSubscription, ConsumerEndpoint], Awaitable[None]],
     ) -> None:
         self._progress = progress
         self._seek = seek
@@ -32,7 +32,7 @@ class ConsumerCalls:
     async def call(
         self,
         method: str,
-        subscription: ServedSubscription,
+        subscription: OpenSubscription,
         endpoint: ConsumerEndpoint,
         arguments: dict[str, Any],
     ) -> Any:
@@ -42,31 +42,49 @@ class ConsumerCalls:
             "check_unsubscribe": self.check_unsubscribe,
             "unsubscribe": self.unsubscribe,
             "last_message": self.last_message,
-            "has_more": self._progress.has_more,
+            "has_more": self.has_more,
+            "report_moves": self.report_moves,
         }
         return await methods[method](subscription, endpoint, **arguments)
 
     async def seek(
         self,
-        subscription: ServedSubscription,
+        subscription: OpenSubscription,
         _endpoint: ConsumerEndpoint,
         seek_id: int,
         target: Any,
         inclusive: bool,
     ) -> int:
         """Start over at the target, once for each `seek_id`; returns the new generation."""
-        sought: int = await self._seeks.once(seek_id, lambda: self._seek(subscription, target, inclusive))
+        sought: int = await self._seeks.once(
+            seek_id, lambda: self._seek(subscription.name, target, inclusive)
+        )
         return sought
 
-    async def check_unsubscribe(self, subscription: ServedSubscription, _endpoint: ConsumerEndpoint) -> None:
+    async def check_unsubscribe(self, subscription: OpenSubscription, _endpoint: ConsumerEndpoint) -> None:
         """Raise BrokerMetadataError if the subscription has other consumers."""
         subscription.consumers.check_sole()
 
-    async def unsubscribe(self, subscription: ServedSubscription, endpoint: ConsumerEndpoint) -> None:
+    async def unsubscribe(self, subscription: OpenSubscription, endpoint: ConsumerEndpoint) -> None:
         """Delete the subscription. Raises BrokerMetadataError if it has other consumers."""
         subscription.consumers.check_sole()
         await self._unsubscribe(subscription, endpoint)
 
-    async def last_message(self, subscription: ServedSubscription, _endpoint: ConsumerEndpoint) -> Any:
+    async def last_message(self, _subscription: OpenSubscription, _endpoint: ConsumerEndpoint) -> Any:
         """Return the partition's last message."""
-        return await self._progress.last_message(subscription)
+        return await self._progress.last_message()
+
+    async def has_more(
+        self, _subscription: OpenSubscription, endpoint: ConsumerEndpoint, numbering: int, received: int
+    ) -> bool:
+        """Return whether anything stored by now is still to come to the consumer."""
+        return await self._progress.has_more(endpoint, numbering, received)
+
+    async def report_moves(
+        self, _subscription: OpenSubscription, endpoint: ConsumerEndpoint, moved: int, error: str
+    ) -> None:
+        """Take a count of messages moved to a dead letter topic, for the stats.
+
+        `error` is the reason why more were not moved. A late one is made good by the next.
+        """
+        endpoint.dead_letters = (moved, error)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from pulsar_ray.broker.subscription.consumers.delivery_senders import DeliverySender
 from pulsar_ray.dispatch.grant import DropQueue, Grant
+from pulsar_ray.lane.progress_page import CounterView
 from pulsar_ray.session.requests import OpenConsumer, Reset, encode_request
 from pulsar_ray.session.session_table import Session
 
@@ -32,6 +33,12 @@ class ConsumerEndpoint:
         self.metadata = request.properties or {}
         self.reads_files = request.reads_files
         self.numbering = numbering
+        self.redeliveries = request.redeliveries
+        """How often it had asked for all it holds when it declared that."""
+        self.dead_letters = (0, "")
+        """How many messages it moved to dead letter topics, and why not more."""
+        self.handed_over = None if request.handed_over is None else CounterView.open(request.handed_over)
+        """The client's count of messages that left its queue, if it can be seen."""
         self._attachment = session.attachment
         self._sender = sender
         self._is_open = False
@@ -93,3 +100,7 @@ class ConsumerEndpoint:
         if self._is_open and is_active is not self._known_active:
             self._known_active = is_active
             self.session.send(encode_request(Reset(self.consumer_id, generation, is_active=is_active)))
+
+
+EndpointFactory = Callable[[Session, OpenConsumer, int], ConsumerEndpoint]
+"""Makes the endpoint of a consumer that opens, with the id of its numbering."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint
@@ -16,12 +17,10 @@ UNKNOWN_DEADLINE_S = 2.0
 class DeliveryProgress(Protocol):
     """Answers consumers how far their topic and their deliveries are."""
 
-    async def last_message(self, subscription: ServedSubscription) -> Any:
+    async def last_message(self) -> Any:
         """Return the partition's last message."""
 
-    async def has_more(
-        self, subscription: ServedSubscription, endpoint: ConsumerEndpoint, numbering: int, received: int
-    ) -> bool:
+    async def has_more(self, endpoint: ConsumerEndpoint, numbering: int, received: int) -> bool:
         """Return whether anything stored by now is still to come to a consumer.
 
         It has received this far.
@@ -34,15 +33,15 @@ class StoredProgress:
     The partition is asked where its log ends.
     """
 
-    def __init__(self, partition: PartitionLink) -> None:
+    def __init__(self, partition: PartitionLink, served: Mapping[str, ServedSubscription]) -> None:
         self._partition = partition
+        self._served = served
 
-    async def last_message(self, _subscription: ServedSubscription) -> Any:
+    async def last_message(self) -> Any:
         return await self._partition.call("last_message")
 
-    async def has_more(
-        self, subscription: ServedSubscription, endpoint: ConsumerEndpoint, numbering: int, received: int
-    ) -> bool:
+    async def has_more(self, endpoint: ConsumerEndpoint, numbering: int, received: int) -> bool:
+        subscription = self._served[endpoint.subscription]
         stored = await self._partition.call("last_message")
         last = Position(*stored["position"])
         if last < Position(*stored["first"]):

@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Protocol
 
 from pulsar_ray.broker.serving.owner_loop import DiskThread
+from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.ledger.reader import SegmentGone, SegmentReader
 from pulsar_ray.ledger.segment_file import segment_name
 from pulsar_ray.session.deliver_packets import DeliverEncoder
-from pulsar_ray.session.session_table import Session
+from pulsar_ray.session.session_table import Carrier, Session
 
 MAX_GRANTS_PER_PACKET = 512
+MAX_CHUNKS_PER_PACKET = 4096
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_UNSENT_BYTES = 4 * 1024 * 1024
 
@@ -46,11 +48,21 @@ class PlaceSender:
     def __init__(self, session: Session, encoder: DeliverEncoder) -> None:
         self._session = session
         self._encode = encoder.encode
+        self._encode_chunks = encoder.encode_chunks
 
     def send(self, grants: Sequence[Grant], generation: int) -> None:
         for start in range(0, len(grants), MAX_GRANTS_PER_PACKET):
             part = grants[start : start + MAX_GRANTS_PER_PACKET]
+            for grant in part:
+                if grant.block.chunks:
+                    self._send_chunks(generation, grant)
             self._session.send(self._encode(generation, part))
+
+    def _send_chunks(self, generation: int, grant: Grant) -> None:
+        chunks = grant.block.chunks
+        for index in range(0, len(chunks), MAX_CHUNKS_PER_PACKET):
+            part = chunks[index : index + MAX_CHUNKS_PER_PACKET]
+            self._session.send(self._encode_chunks(generation, grant, index, part))
 
     def drop_below(self, generation: int) -> None:
         """Drop nothing: all is sent."""
@@ -79,6 +91,7 @@ class BytesSender:
     ) -> None:
         self._session = session
         self._encode = encoder.encode
+        self._encode_chunks = encoder.encode_chunks
         self._directory = directory
         self._loop = loop
         self._disk = disk
@@ -128,7 +141,10 @@ class BytesSender:
                     continue
             generation, part = self._next_part()
             try:
-                body = await self._disk.run(lambda part=part: _read(self._directory, part))  # type: ignore[misc]
+                if part[0].block.chunks:
+                    await self._send_chunks(carrier, generation, part[0])
+                refs = [grant.block for grant in part]
+                body = await self._disk.run(lambda refs=refs: _read(self._directory, refs))  # type: ignore[misc]
             except PulsarException as error:
                 if len(part) > 1:
                     # One of them cannot be read: each goes alone, so that the others arrive.
@@ -142,6 +158,25 @@ class BytesSender:
             if self._session.carrier is carrier and not self._is_ended:
                 self._session.send(self._encode(generation, part, body))
 
+    async def _send_chunks(self, carrier: Carrier, generation: int, grant: Grant) -> None:
+        """Send the chunks before a message's last one, a few MiB at a time."""
+        chunks = grant.block.chunks
+        index = 0
+        while index < len(chunks):
+            if carrier.unsent_bytes > MAX_UNSENT_BYTES:
+                await carrier.drained()
+            if self._session.carrier is not carrier or self._is_ended:
+                return
+            size, end = chunks[index].length, index + 1
+            while end < len(chunks) and size + chunks[end].length <= MAX_BODY_BYTES:
+                size += chunks[end].length
+                end += 1
+            part = chunks[index:end]
+            body = await self._disk.run(lambda part=part: _read(self._directory, part))  # type: ignore[misc]
+            if self._session.carrier is carrier and not self._is_ended:
+                self._session.send(self._encode_chunks(generation, grant, index, part, body))
+            index = end
+
     def _next_part(self) -> tuple[int, list[Grant]]:
         generation, first = self._waiting.popleft()
         part = [first]
@@ -149,10 +184,13 @@ class BytesSender:
         if self._single_parts:
             self._single_parts -= 1
             return generation, part
+        if first.block.chunks:
+            return generation, part
         while self._waiting and len(part) < MAX_GRANTS_PER_PACKET:
             following_generation, grant = self._waiting[0]
             size += grant.block.length
-            if following_generation != generation or size > MAX_BODY_BYTES:
+            is_alone = size > MAX_BODY_BYTES or grant.block.chunks
+            if following_generation != generation or is_alone:
                 break
             part.append(grant)
             self._waiting.popleft()
@@ -164,12 +202,11 @@ def _without_bytes(grant: Grant) -> Grant:
     return grant._replace(block=grant.block._replace(length=0))
 
 
-def _read(directory: str, grants: Sequence[Grant]) -> list[bytes]:
+def _read(directory: str, refs: Sequence[BlockRef]) -> list[bytes]:
     readers: dict[tuple[int, int], SegmentReader] = {}
     try:
         body = []
-        for grant in grants:
-            ref = grant.block
+        for ref in refs:
             key = (ref.ledger_id, ref.segment_index)
             if key not in readers:
                 readers[key] = SegmentReader(Path(directory) / segment_name(*key))

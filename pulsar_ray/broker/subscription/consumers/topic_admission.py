@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 
 from pulsar_ray.broker.subscription.log.partition_link import PartitionLink
-from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
+from pulsar_ray.broker.subscription.open_subscription import OpenSubscription
 from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.lane.await_within import within
@@ -28,7 +28,7 @@ class TopicAdmission:
         self,
         settings: DispatchSettings,
         partition: PartitionLink,
-        served: Mapping[str, ServedSubscription],
+        served: Mapping[str, OpenSubscription],
         request: SubscriptionRequest,
     ) -> None:
         self._settings = settings

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
 from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.broker.subscription.consumers.connected_consumers import ConnectedConsumers
 from pulsar_ray.broker.subscription.cursor_flusher import CursorDurability
+from pulsar_ray.broker.subscription.log.chunk_reader import ChunkReader
+from pulsar_ray.broker.subscription.log.delay_reader import read_delays
 from pulsar_ray.broker.subscription.log.log_view import FileRead, LogView, Place
 from pulsar_ray.broker.subscription.log.slot_reader import read_slots
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.dispatcher import Dispatcher
-from pulsar_ray.dispatch.key_shared.sticky_key import Slots, Slotting
 from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.model.position import Position
 
@@ -24,30 +24,10 @@ logger = logging.getLogger(__name__)
 RETRY_READ_S = 1.0
 
 
-class Feeder(Protocol):
-    """Gives a dispatcher's core the entries that it wants."""
-
-    problem: str
-    """The error of what could not be read, for stats; "" if there is none."""
-
-    def feed(self, resume: Callable[[], None]) -> bool:
-        """Offer entries now; True if there were any.
-
-        `resume` is called once a file has brought some.
-        """
-
-    def extend_to_end(self) -> None:
-        """Extend the cursor to the log's end: unread entries are backlog, and may be acknowledged."""
-
-    def extend_ledgers(self) -> None:
-        """Tell the cursor where the ledgers of the log end."""
-
-    def forget_place(self) -> None:
-        """Read from elsewhere from now on: the core was sought."""
-
-
 class CoreFeeder:
-    """Runs on the owner loop; files are read on `reader`.
+    """Gives a dispatcher's core the entries that it wants.
+
+    Runs on the owner loop; files are read on `reader`.
 
     A cursor that nothing `holds` entries for goes on at the first entry that is left. Consumers whose queues
     have to go because of what was read are sent that at once.
@@ -79,8 +59,13 @@ class CoreFeeder:
         self._is_reading = False
         self._newest_ledger_id = -1
         self.problem = ""
+        """The error of what could not be read, for stats; "" if there is none."""
 
     def feed(self, resume: Callable[[], None]) -> bool:
+        """Offer entries now; True if there were any.
+
+        `resume` is called once a file has brought some.
+        """
         core = self._core
         if self._is_reading or not core.consumers:
             return False
@@ -93,19 +78,25 @@ class CoreFeeder:
             return False
         if not blocks:
             return False
-        if core.slotting is not None:
-            self._read_slots(blocks, core.slotting, resume)
+        has_marked = self._log.has_marked
+        if has_marked:
+            core.delayed.has_met = True
+            has_marked = any(ref.is_marked for ref in blocks)
+        if core.type.slotting is not None or has_marked:
+            self._read_headers(blocks, resume, has_marked=has_marked)
             return False
         self._offer(ReadBlocks(blocks), core.seek_generation)
         return True
 
     def extend_to_end(self) -> None:
+        """Extend the cursor to the log's end: unread entries are backlog, and may be acknowledged."""
         core, last = self._core, self._log.last
         if core.read_position <= last:
             self._extend_closed_ledgers()
             core.cursor.extend(last)
 
     def extend_ledgers(self) -> None:
+        """Tell the cursor where the ledgers of the log end."""
         self._core.cursor.set_ledgers(self._log.ledgers)
 
     def _extend_closed_ledgers(self) -> None:
@@ -116,22 +107,37 @@ class CoreFeeder:
             self._core.cursor.set_ledgers(self._log.ledgers)
 
     def forget_place(self) -> None:
+        """Read from elsewhere from now on: the core was sought."""
         self._place = None
 
-    def _read_slots(self, blocks: list[BlockRef], slotting: Slotting, resume: Callable[[], None]) -> None:
-        """Read the keys of blocks, which the frames in memory do not hold."""
+    def _read_headers(self, blocks: list[BlockRef], resume: Callable[[], None], *, has_marked: bool) -> None:
+        """Read keys, times and chunks of blocks: frames in memory do not hold them."""
         self._is_reading = True
         generation, position = self._core.seek_generation, self._core.read_position
+        slotting, directory = self._core.type.slotting, self._directory
+        chunks = self._chunk_reader() if has_marked else None
+        reads_delays = has_marked and self._core.delayed.is_heeded
 
-        def done(slots: list[Slots] | None, error: BaseException | None) -> None:
+        def read() -> ReadBlocks:
+            return ReadBlocks(
+                blocks,
+                None if slotting is None else read_slots(directory, blocks, slotting),
+                read_delays(directory, blocks) if reads_delays else None,
+                None if chunks is None else chunks.read(blocks),
+            )
+
+        def done(read: ReadBlocks | None, error: BaseException | None) -> None:
             self._is_reading = False
-            if slots is None:
+            if read is None:
                 self._read_failed(position, error, resume)
                 return
-            self._offer(ReadBlocks(blocks, slots), generation)
+            self._offer(read, generation)
             resume()
 
-        self._reader.submit(lambda: read_slots(self._directory, blocks, slotting), done)
+        self._reader.submit(read, done)
+
+    def _chunk_reader(self) -> ChunkReader:
+        return ChunkReader(self._log.segments, self._core.blocks.chunks.begun)
 
     def _offer(self, read: ReadBlocks, seek_generation: int) -> None:
         self._extend_closed_ledgers()
@@ -146,7 +152,9 @@ class CoreFeeder:
         if read is None:
             return
         self._is_reading = True
-        generation, slotting = self._core.seek_generation, self._core.slotting
+        generation, slotting = self._core.seek_generation, self._core.type.slotting
+        reads_delays = self._core.delayed.is_heeded
+        chunks = self._chunk_reader()
 
         def done(blocks: ReadBlocks | None, error: BaseException | None) -> None:
             self._is_reading = False
@@ -155,7 +163,7 @@ class CoreFeeder:
                 return
             self._file_was_read(read, blocks, generation, resume)
 
-        self._reader.submit(lambda: read.run(slotting), done)
+        self._reader.submit(lambda: read.run(slotting, chunks, reads_delays=reads_delays), done)
 
     def _file_was_read(
         self, read: FileRead, blocks: ReadBlocks, generation: int, resume: Callable[[], None]
@@ -167,6 +175,9 @@ class CoreFeeder:
                 logger.error("subscription %s goes on behind damage: %s", self._name, text)
             self.problem = text
         if blocks.refs:
+            if not self._log.has_marked and any(ref.is_marked for ref in blocks.refs):
+                self._log.has_marked = True
+            self._core.delayed.has_met |= self._log.has_marked
             self._offer(blocks, generation)
             resume()
         else:

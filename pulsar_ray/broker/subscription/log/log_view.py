@@ -14,8 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from pulsar_ray.broker.subscription.log.chunk_reader import ChunkReader
+from pulsar_ray.broker.subscription.log.delay_reader import delays_in
+from pulsar_ray.broker.subscription.log.segment_blocks import Segment, blocks_of
 from pulsar_ray.broker.subscription.log.slot_reader import slots_in
-from pulsar_ray.dispatch.blocks.block_ref import BlockRef, block_ref
+from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.key_shared.sticky_key import Slotting
 from pulsar_ray.errors import CorruptData
@@ -29,17 +32,6 @@ from pulsar_ray.session.requests import Advanced
 MAX_TAIL_BLOCKS = 8192
 NEAR_BLOCKS = 16
 """So many of the newest are looked at one by one."""
-
-
-class Segment(NamedTuple):
-    """One segment file with its durable end."""
-
-    ledger_id: int
-    segment_index: int
-    path: str
-    first_entry_id: int
-    end_offset: int
-    last_entry_id: int
 
 
 class Place(NamedTuple):
@@ -60,6 +52,8 @@ class LogView:
         self.first = EARLIEST
         self._segments: list[Segment] = []
         self._tail: deque[BlockRef] = deque()
+        self.has_marked = False
+        """Whether blocks were met that may be delayed or chunks."""
 
     # --- packets of the partition -----------------------------------------------------------------
 
@@ -98,6 +92,8 @@ class LogView:
             ):
                 self._tail.clear()
         self._tail += blocks_of(ledger_id, segment_index, offset, frame)
+        if frame.flags:
+            self.has_marked = True
         while len(self._tail) > MAX_TAIL_BLOCKS:
             self._tail.popleft()
         if self._segments:
@@ -115,6 +111,11 @@ class LogView:
         for segment in self._segments:
             last[segment.ledger_id] = segment.last_entry_id
         return list(last.items())
+
+    def segments_behind(self, position: Position, limit: int) -> list[Segment]:
+        """The first segments that hold entries behind a position, at most so many."""
+        index = self.segment_at(position.next())
+        return self._segments[index : index + limit]
 
     def blocks_from(self, position: Position, max_messages: int) -> list[BlockRef] | None:
         """Return blocks from `position` on out of memory; None if a file must be read."""
@@ -140,6 +141,11 @@ class LogView:
             taken.append(ref)
             messages += ref.messages
         return taken
+
+    @property
+    def segments(self) -> list[Segment]:
+        """All segments, as they are now."""
+        return list(self._segments)
 
     def segment_at(self, position: Position) -> int:
         """Index of the segment that holds `position`, or of the first one behind it."""
@@ -179,20 +185,31 @@ class FileRead:
         self.damage: list[CorruptData] = []
         """Damaged parts that were left out. Entries behind them come all the same."""
 
-    def run(self, slotting: Slotting | None = None) -> ReadBlocks:
+    def run(
+        self,
+        slotting: Slotting | None = None,
+        chunks: ChunkReader | None = None,
+        *,
+        reads_delays: bool = False,
+    ) -> ReadBlocks:
         """Return the blocks, and set the `place` to go on at.
 
         Blocks of later segments come only if damage left nothing in the first.
 
-        With a `slotting` they come with their slots. Raises SegmentGone if the first segment is not there.
+        With a `slotting` they come with their slots, and if `reads_delays` with their times. Raises
+        SegmentGone if the first segment is not there.
         """
         offset = self._offset
         for segment in self._segments:
             with SegmentReader(Path(segment.path)) as reader:
                 blocks = self._read(reader, segment, offset)
                 slots = None if slotting is None else slots_in(reader, blocks, slotting)
+                delays = None
+                if reads_delays and any(ref.is_marked for ref in blocks):
+                    delays = delays_in(reader, blocks)
             if blocks or not self.damage:
-                return ReadBlocks(blocks, slots)
+                found = None if chunks is None else chunks.read(blocks)
+                return ReadBlocks(blocks, slots, delays, found)
             offset = SEGMENT_HEADER_SIZE
         return ReadBlocks([])
 
@@ -221,18 +238,6 @@ class FileRead:
                     blocks.append(ref)
                     messages += ref.messages
         return blocks
-
-
-def blocks_of(ledger_id: int, segment_index: int, offset: int, frame: FrameHeader) -> Sequence[BlockRef]:
-    """The blocks of a frame that starts at `offset`."""
-    refs: list[BlockRef] = []
-    at = offset + frame.header_length
-    first = frame.first_entry_id
-    for length, entries, messages in frame.blocks:
-        refs.append(block_ref((ledger_id, segment_index, at, length, first, entries, messages, entries > 1)))
-        at += length
-        first += entries
-    return refs
 
 
 def _first_entry(block: BlockRef) -> Position:

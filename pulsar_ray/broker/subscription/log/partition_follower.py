@@ -7,24 +7,32 @@ from typing import Any
 
 from pulsar_ray.broker.subscription.log.partition_link import PartitionLink
 from pulsar_ray.errors import PulsarException
-from pulsar_ray.session.requests import Advanced, Follow, MoveHold
+from pulsar_ray.model.position import Position
+from pulsar_ray.session.requests import Advanced, Expired, Follow, MoveHold
 from pulsar_ray.transport.cluster import AttachReply
 
 
 class PartitionFollower:
     """The endpoint of a dispatcher at its partition.
 
-    `on_advanced` gets each packet on the owner loop.
+    `on_advanced` gets each packet on the owner loop, `on_expired` how far the broker has acknowledged.
     """
 
     awaits_packets = True
     """The partition sends packets of its own accord."""
     needs_actor = True
+    awaited_consumer = None
     """A dispatcher that runs follows its partition."""
 
-    def __init__(self, partition: PartitionLink, on_advanced: Callable[[Advanced], None]) -> None:
+    def __init__(
+        self,
+        partition: PartitionLink,
+        on_advanced: Callable[[Advanced], None],
+        on_expired: Callable[[Position], None] = lambda _: None,
+    ) -> None:
         self._partition = partition
         self._on_advanced = on_advanced
+        self._on_expired = on_expired
         self._number = -1
         self._armed = False
         self._epoch = -1
@@ -61,9 +69,11 @@ class PartitionFollower:
         """Do nothing: missed packets are made up for after the next attach."""
 
     def on_request(self, request: Any, body: memoryview) -> None:
-        """Take in an Advanced packet."""
+        """Take in a packet of the partition."""
         if isinstance(request, Advanced):
             self._on_advanced(request)
+        elif isinstance(request, Expired):
+            self._on_expired(Position(*request))
 
     def on_receipts(self, rows: Sequence[tuple[int, int, int, int, int]]) -> None:
         """Do nothing: a follower publishes nothing."""

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
+from pulsar_ray.broker.subscription.log.segment_window import SegmentWindow
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.key_shared.block_slots import SlotsOfBlocks, needs_payload
 from pulsar_ray.dispatch.key_shared.sticky_key import Slots, Slotting
-from pulsar_ray.errors import CorruptData, PulsarException
+from pulsar_ray.errors import PulsarException
 from pulsar_ray.format.arrow_message import MetadataCutOff
 from pulsar_ray.format.block import BlockHeader, parse_block_header
 from pulsar_ray.format.compression import UnknownCodec
@@ -55,16 +56,10 @@ def slots_in(reader: SegmentReader, refs: Sequence[BlockRef], slotting: Slotting
 
 
 class _Window:
-    """The part of a segment that was read last.
-
-    Neighbouring small blocks cost one read together. The slots found go to `blocks`.
-    """
+    """Looks at blocks one after the other; the slots found go to `blocks`."""
 
     def __init__(self, reader: SegmentReader, end_offset: int, blocks: SlotsOfBlocks) -> None:
-        self._reader = reader
-        self._start = 0
-        self._bytes = memoryview(b"")
-        self._end = end_offset
+        self._file = SegmentWindow(reader, end_offset)
         self._blocks = blocks
 
     def look_at(self, ref: BlockRef) -> None:
@@ -83,19 +78,19 @@ class _Window:
 
     def _look_at(self, ref: BlockRef) -> None:
         if ref.length <= _SMALL_BLOCK_BYTES:
-            self._blocks.add_block(self._read(ref.offset, ref.length, _WINDOW_BYTES))
+            self._blocks.add_block(self._file.read(ref.offset, ref.length, _WINDOW_BYTES))
             return
         data = self._beginning(ref)
-        header = parse_block_header(data, 0, str(self._reader.path))
+        header = parse_block_header(data, 0, self._file.path)
         if not needs_payload(header):
             self._blocks.add_header(header)
         elif header.codec or not self._add_keys(ref, header, data[header.header_length :]):
-            self._blocks.add_block(self._read(ref.offset, ref.length))
+            self._blocks.add_block(self._file.read(ref.offset, ref.length))
 
     def _beginning(self, ref: BlockRef) -> memoryview:
-        data = self._read(ref.offset, _BEGINNING_BYTES)
+        data = self._file.read(ref.offset, _BEGINNING_BYTES)
         needed = int.from_bytes(data[8:12], "little") + _METADATA_BYTES
-        return data if needed <= len(data) else self._read(ref.offset, min(needed, ref.length))
+        return data if needed <= len(data) else self._file.read(ref.offset, min(needed, ref.length))
 
     def _add_keys(self, ref: BlockRef, header: BlockHeader, beginning: memoryview) -> bool:
         """Add them without reading the values, unless the beginning does not say where they are."""
@@ -107,18 +102,6 @@ class _Window:
         except MetadataCutOff:
             return False
         start, end = extent(places)
-        part = self._read(ref.offset + header.header_length + start, end - start)
+        part = self._file.read(ref.offset + header.header_length + start, end - start)
         self._blocks.add_keys(header, keys_at(places, part, start))
         return True
-
-    def _read(self, offset: int, length: int, ahead: int = 0) -> memoryview:
-        """So many bytes, and if they were not read yet up to `ahead` with them."""
-        at = offset - self._start
-        if not 0 <= at <= at + length <= len(self._bytes):
-            size = max(length, min(ahead, self._end - offset))
-            try:
-                data = self._reader.read(offset, size)
-            except CorruptData:  # of a later block, perhaps
-                data = self._reader.read(offset, length)
-            self._bytes, self._start, at = memoryview(data), offset, 0
-        return self._bytes[at : at + length]

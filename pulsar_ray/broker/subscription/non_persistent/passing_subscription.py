@@ -2,76 +2,187 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import asyncio
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from pulsar_ray.broker.subscription.consumers.connected_consumers import ConnectedConsumers
+from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint, EndpointFactory
+from pulsar_ray.broker.subscription.consumers.consumer_opening import check_limit, spec_of
+from pulsar_ray.broker.subscription.consumers.consumer_traffic import ConsumerTraffic
 from pulsar_ray.broker.subscription.non_persistent.passing_sender import Bodies
-from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
+from pulsar_ray.broker.subscription.open_subscription import SettleRequest
+from pulsar_ray.clock import Clock
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
+from pulsar_ray.dispatch.inspect.key_stats import key_shared_stats
 from pulsar_ray.dispatch.key_shared.block_slots import SlotsOfBlocks
 from pulsar_ray.dispatch.key_shared.sticky_key import Slots, Slotting
 from pulsar_ray.dispatch.non_persistent import NonPersistentDispatcher
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.format.compression import UnknownCodec
+from pulsar_ray.model.generation import after_seeks
 from pulsar_ray.model.position import EARLIEST
+from pulsar_ray.session.requests import ConsumerOpened, Credit, Done, OpenConsumer, encode_request
+from pulsar_ray.session.session_table import Session
 
-
-class NoLog:
-    """An empty log, and a `Feeder` that never has anything."""
-
-    problem = ""
-    last = EARLIEST
-
-    def feed(self, resume: Callable[[], None]) -> bool:
-        return False
-
-    def extend_to_end(self) -> None:
-        """Extend nothing."""
-
-    def extend_ledgers(self) -> None:
-        """Extend nothing."""
-
-    def forget_place(self) -> None:
-        """Forget nothing."""
+GENERATION = after_seeks(0)
+"""That of all deliveries: nothing is sought, and nothing rewound."""
 
 
 class PassingSubscription:
-    """Runs on the owner loop; `served` has the consumers, `bodies` is shared with their senders."""
+    """Runs on the owner loop; `bodies` is shared with the consumers' senders."""
 
-    def __init__(self, served: ServedSubscription, core: NonPersistentDispatcher, bodies: Bodies) -> None:
-        self.served = served
+    def __init__(
+        self,
+        name: str,
+        core: NonPersistentDispatcher,
+        consumers: ConnectedConsumers,
+        new_endpoint: EndpointFactory,
+        bodies: Bodies,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.name = name
+        self.consumers = consumers
         self._core = core
+        self._new_endpoint = new_endpoint
         self._bodies = bodies
+        self._clock = clock
+        self._loop = loop
+        self._traffic = ConsumerTraffic(clock)
+
+    # --- consumers --------------------------------------------------------------------------------
+
+    async def open_consumer(self, session: Session, request: OpenConsumer) -> ConsumerOpened:
+        """Attach a consumer, or attach it again. Raises ConsumerBusy, also for one consumer too many."""
+        core = self._core
+        check_limit(core.settings, core.consumers, request)
+        numbering = self.consumers.numbering(
+            request.incarnation, is_known=request.incarnation in core.consumers
+        )
+        is_same = request.dispatcher_epoch == numbering
+        endpoint = self._new_endpoint(session, request, numbering)
+        was_known = core.attach_consumer(
+            spec_of(request, numbering),
+            received=request.received if is_same else 0,
+            received_messages=request.received_messages,
+            credit=request.credit,
+        )
+        if not was_known:
+            self._traffic.joined(request.incarnation)
+        self.consumers.put(endpoint)
+        # The answer goes first: what comes before it the client drops, for it does not know what it is yet.
+        self._loop.call_soon(self._opened, endpoint)
+        return ConsumerOpened(
+            request.request_id, request.name, numbering, was_known and is_same, GENERATION, list(EARLIEST)
+        )
+
+    def _opened(self, endpoint: ConsumerEndpoint) -> None:
+        endpoint.open((), GENERATION)
+        self._elect()
+
+    def _elect(self) -> None:
+        """Elect the active consumer of a Failover subscription, and notify consumers of changes."""
+        self._core.elect()
+        self.consumers.notify_active(self._core.type.active, GENERATION)
+
+    def detach(self, endpoint: ConsumerEndpoint) -> None:
+        """Remove a consumer whose session ended with a crash: others get what is published next."""
+        if self.consumers.remove(endpoint):
+            self._traffic.left(endpoint)
+            self._remove(endpoint)
+
+    async def close_consumer(self, endpoint: ConsumerEndpoint) -> None:
+        """Remove a consumer that left by itself."""
+        if self.consumers.remove(endpoint):
+            self._traffic.left(endpoint)
+        endpoint.session.endpoints.pop(endpoint.consumer_id, None)
+        self._remove(endpoint)
+
+    def _remove(self, endpoint: ConsumerEndpoint) -> None:
+        self._core.remove_consumer(endpoint.incarnation)
+        self._elect()
+
+    async def wait_for_known(self) -> None:
+        """Wait for nobody: consumers from before a restart are not remembered."""
+
+    def await_no_more(self, incarnation: int) -> None:
+        """Do nothing: nobody is waited for."""
+
+    def active_in_the_way(self) -> Session | None:
+        """Return None: messages that the active consumer does not take are lost."""
+        return None
+
+    # --- requests of consumers --------------------------------------------------------------------
+
+    def credit(self, endpoint: ConsumerEndpoint, request: Credit) -> None:
+        """Take a report of room and progress."""
+        self._core.set_credit(endpoint.incarnation, request.credit, request.received, request.handed_over)
+        self._traffic.credited(endpoint.incarnation)
+
+    def settle(self, endpoint: ConsumerEndpoint, request: SettleRequest) -> None:
+        """Answer that it is done: nothing is kept that could be acknowledged or come again."""
+        if request.request_id:
+            endpoint.session.send(encode_request(Done(request.request_id)))
+
+    # --- what is published ------------------------------------------------------------------------
 
     def publish(self, blocks: Sequence[BlockRef], bodies: Bodies) -> None:
         """Give blocks to consumers with room; for the others they are lost."""
-        now_ms = self.served.now_ms()
-        self.served.turn.elect(now_ms)
+        core = self._core
+        slots = None if core.type.slotting is None else _slots(bodies.values(), core.type.slotting)
+        grants = core.publish(ReadBlocks(blocks, slots), self._clock.monotonic_ms())
+        if not grants:
+            return
         self._bodies.update(bodies)
-        slotting = self._core.slotting
-        slots = None if slotting is None else _slots(bodies.values(), slotting)
-        self._core.offer(ReadBlocks(blocks, slots), self._core.seek_generation)
-        self.served.turn.dispatch(now_ms)
+        self._traffic.granted(self.consumers.deliver(grants, GENERATION, len(core.consumers) == 1))
         self._bodies.clear()
-
-    def tick(self) -> None:
-        """Sample rates, those of drops included; once a second."""
-        self.served.tick()
-        self._core.drops.sample(self.served.now_ms())
 
     def lost(self, messages: int) -> None:
         """Count messages that were dropped before they came here."""
         self._core.drops.record(messages)
 
+    # --- policies, stats --------------------------------------------------------------------------
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether connected consumers hold places that others could take meanwhile."""
+        settings = self._core.settings
+        is_limited = settings.max_consumers_per_subscription or settings.max_consumers_per_topic
+        return bool(self.consumers and is_limited)
+
+    def settings_changed(self) -> None:
+        """Let the settings of now hold for what is published next."""
+        self._core.settings_changed()
+
+    def tick(self) -> None:
+        """Sample rates, those of drops included; once a second."""
+        self._traffic.sample()
+        self._core.drops.sample(self._clock.monotonic_ms())
+
     def stats(self) -> dict[str, Any]:
         """Describe the subscription with Pulsar's names; `msgDropRate` is the rate of `msgDropCounter`."""
         return {
-            **self.served.stats(),
-            "isDurable": False,
+            **self._traffic.describe(self._core, self.consumers.values()),
+            **key_shared_stats(self._core),
+            # There is no cursor to tell of.
             "msgBacklog": 0,
+            "unackedMessages": 0,
+            "blockedSubscriptionOnUnackedMsgs": False,
+            "msgRateExpired": 0.0,
+            "totalMsgExpired": 0,
+            "lastExpireTimestamp": 0,
+            "lastMarkDeleteAdvancedTimestamp": 0,
             "markDeletePosition": [-1, -1],
             "readPosition": [-1, -1],
+            "individuallyDeletedRanges": 0,
+            "individuallyDeletedEntries": 0,
+            "subscriptionProperties": {},
+            "problem": "",
+            "stuckForMs": 0,
+            "stuckReason": "",
+            "isDurable": False,
             **self._core.drops.describe(),
         }
 

@@ -11,9 +11,9 @@ from pulsar_ray.broker.subscription.arming import Arming
 from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint
 from pulsar_ray.broker.subscription.log.partition_link import PartitionLink
 from pulsar_ray.broker.subscription.non_persistent.passing_sender import Bodies
-from pulsar_ray.broker.subscription.non_persistent.passing_subscription import PassingSubscription
+from pulsar_ray.broker.subscription.non_persistent.passing_subscription import GENERATION, PassingSubscription
 from pulsar_ray.broker.subscription.non_persistent.push_follower import PushFollower
-from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
+from pulsar_ray.broker.subscription.open_subscription import OpenSubscription
 from pulsar_ray.broker.subscription.subscription_parts import DispatcherContext, passing_subscription
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.errors import OperationNotSupported, PulsarException, SubscriptionNotFound
@@ -28,16 +28,16 @@ LOOK_DEADLINE_S = 2.0
 class PassingProgress:
     """The progress of consumers of a non-persistent topic: nothing stored is to come."""
 
-    async def last_message(self, subscription: ServedSubscription) -> Any:
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+
+    async def last_message(self) -> Any:
         """Raises OperationNotSupported."""
         raise OperationNotSupported(
-            f"{subscription.core.topic} is non-persistent: it keeps no last message; "
-            "use a persistent:// topic"
+            f"{self._topic} is non-persistent: it keeps no last message; use a persistent:// topic"
         )
 
-    async def has_more(
-        self, _subscription: ServedSubscription, endpoint: ConsumerEndpoint, numbering: int, received: int
-    ) -> bool:
+    async def has_more(self, endpoint: ConsumerEndpoint, numbering: int, received: int) -> bool:
         """Return whether something is on its way to this consumer."""
         return endpoint.has_unsent
 
@@ -55,7 +55,6 @@ class PassingSubscriptions:
     can_park = False
     directory = ""
     reach = ("", "")
-    progress = PassingProgress()
 
     def __init__(
         self,
@@ -77,8 +76,8 @@ class PassingSubscriptions:
         )
         self._arming = Arming(lambda is_armed: self._follower.follow(armed=is_armed))
         self._passing: dict[str, PassingSubscription] = {}
-        self._served: dict[str, ServedSubscription] = {}
-        self.served: Mapping[str, ServedSubscription] = self._served
+        self.served: Mapping[str, OpenSubscription] = self._passing
+        self.progress = PassingProgress(request.topic)
         self._next_entry_id = 0
         self.epoch = 0
         self.log_end = EARLIEST
@@ -108,23 +107,21 @@ class PassingSubscriptions:
             await self._follower.unfollow()  # or the partition counts it as a subscription
             raise
 
-    def _add(self, name: str) -> ServedSubscription:
+    def _add(self, name: str) -> PassingSubscription:
         passing = self._passing[name] = passing_subscription(self._context, name, self.epoch)
-        self._served[name] = passing.served
-        return passing.served
+        return passing
 
     # --- readers ----------------------------------------------------------------------------------
 
     async def prepare_open(self) -> None:
         await self._follower.wait_armed()
 
-    async def open_reader(self, request: OpenConsumer) -> ServedSubscription:
+    async def open_reader(self, request: OpenConsumer) -> OpenSubscription:
         return self._add(request.subscription)
 
-    def forget_reader(self, subscription: ServedSubscription) -> None:
+    def forget_reader(self, subscription: OpenSubscription) -> None:
         if not self._request.durable and not subscription.consumers:
             self._passing.pop(subscription.name, None)
-            self._served.pop(subscription.name, None)
 
     # --- following --------------------------------------------------------------------------------
 
@@ -149,7 +146,7 @@ class PassingSubscriptions:
 
     def update_arming(self, *, is_opening: bool) -> None:
         """Arm for connected consumers, with or without room: what they lose is counted."""
-        self._arming.update(is_opening or any(p.served.consumers for p in self._passing.values()))
+        self._arming.update(is_opening or any(p.consumers for p in self._passing.values()))
 
     def tick(self) -> None:
         self._arming.repeat()
@@ -166,9 +163,9 @@ class PassingSubscriptions:
 
     # --- calls ------------------------------------------------------------------------------------
 
-    async def seek(self, subscription: ServedSubscription, target: Any, inclusive: bool) -> int:
+    async def seek(self, name: str, target: Any, inclusive: bool) -> int:
         """Do nothing, as Pulsar: there is nothing to go back to."""
-        return subscription.core.generation
+        return GENERATION
 
     async def administer(self, name: str, arguments: dict[str, Any]) -> Any:
         """Raises OperationNotSupported: there is no backlog to administer."""
@@ -176,9 +173,10 @@ class PassingSubscriptions:
             f"{name}: {self._request.topic} is non-persistent, so that its subscriptions have no backlog"
         )
 
-    async def remove(self, subscription: ServedSubscription) -> None:
-        for endpoint in list(subscription.consumers.values()):
-            await subscription.close_consumer(endpoint)
+    async def remove(self) -> None:
+        passing = self._passing[self._request.subscription]
+        for endpoint in list(passing.consumers.values()):
+            await passing.close_consumer(endpoint)
         await self._follower.unfollow()
 
     def stats(self) -> dict[str, dict[str, Any]]:

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pulsar_ray.broker.partition.push_followers import WINDOW_BYTES
+from pulsar_ray.broker.partition.non_persistent.push_followers import WINDOW_BYTES
 from pulsar_ray.broker.subscription.log.partition_link import RETRY_S, PartitionLink
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.session.requests import Follow, Pushed
@@ -26,6 +26,7 @@ class PushFollower:
     awaits_packets = True
     """The partition sends packets of its own accord."""
     needs_actor = True
+    awaited_consumer = None
     """A dispatcher that runs follows its partition."""
 
     def __init__(

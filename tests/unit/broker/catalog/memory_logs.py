@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from pulsar_ray.broker.catalog.administration import Administration
 from pulsar_ray.broker.catalog.catalog import Catalog, PartitionRow
 from pulsar_ray.broker.catalog.change_logs import ChangeLogs
+from pulsar_ray.broker.catalog.topic_ending import TopicEnding
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import WrongNode
@@ -86,7 +87,8 @@ class Controller:
         self.gate: asyncio.Event | None = None
         """Appends wait for it."""
         self.logs = ChangeLogs(self.catalog, self, clock.now_ms)
-        self.calls = Administration(self.topics, self.logs, self, self.settings, self._changed)
+        self.ending = TopicEnding(self, self.logs, lambda _: 0)
+        self.calls = Administration(self.topics, self.logs, self.ending, self.settings, self._changed)
         finished(self.logs.catch_up())
 
     def create(self, topic: str, partitions: int = 0) -> None:
@@ -127,13 +129,11 @@ class Controller:
             raise WrongNode(f"{partition} was not found")
         return self._logs.read(partition, behind)
 
-    async def delete_topic(self, topic: str, force: bool) -> None:
-        name = TopicName.parse(topic)
-        rows = self.topics.rows_of(name)
-        await self.logs.forget_topic(name, force=force)
-        self.topics.forget(name)
-        await self.logs.forget_topic(name, force=True)
-        await self.remove(rows)
+    async def connected(self, row: PartitionRow) -> int:
+        return 0
+
+    def store_of(self, row: PartitionRow) -> str:
+        return row.store_id
 
     async def remove(self, rows: list[PartitionRow]) -> None:
         for row in rows:

@@ -137,6 +137,9 @@ def controller_update(controller: Controller) -> Any:
         ),
         ("publik/x", "max_producers", {"max_producers": 1}, TopicNotFound, "Tenant does not.* mean public"),
         ("nothing", "max_producers", {"max_producers": 1}, TopicNotFound, "nothing does not exist; create"),
+        ("ordrs", "max_producers", {"max_producers": 1}, TopicNotFound, "did you mean persistent:.*/orders"),
+        ("orders-partition-0", "max_producers", {"max_producers": 1}, TopicNotFound, "mean per.*/orders"),
+        ("parts-partition-2", "max_producers", {"max_producers": 1}, TopicNotFound, "parts has 2 partitions"),
         ("pulsar/system", "max_producers", {"max_producers": 1}, NotAllowedError, "the broker's own"),
         ("__change_events", "max_producers", {"max_producers": 1}, NotAllowedError, "a system topic"),
         ("a/../b", "max_producers", {"max_producers": 1}, TopicNotFound, "Tenant does not exist: 'a'"),
@@ -149,6 +152,7 @@ def test_policies_that_cannot_be_are_refused(
 ) -> None:
     controller = begin()
     controller.create("orders")
+    controller.create("parts", 2)
     with pytest.raises(error, match=text):
         controller.run(controller.calls.set_policy(subject, name, value))
     assert not logs.messages
@@ -170,6 +174,34 @@ def test_policies_that_a_changed_setting_contradicts_do_not_hold_and_harm_no_oth
     controller.set("public/default", "max_producers", max_producers=2)
     again = begin(max_message_size=1_000_000)
     assert again.topics.policies.update_for(TOPIC).overrides == {"max_producers_per_topic": 2}
+
+
+def test_a_policy_that_a_changed_setting_contradicts_is_not_shown_and_stands_in_no_others_way(
+    begin: Begin,
+) -> None:
+    controller = begin()
+    controller.create("orders")
+    size, producers = "max_message_size", "max_producers"
+    controller.set("public/default", size, max_message_size=4_000_000)
+    controller.set("orders", size, max_message_size=3_000_000)
+    again = begin(max_message_size=1_000_000)
+    for subject in ("public/default", TOPIC):
+        assert again.value(subject, size) == ({size: 1_000_000}, {size: "broker"})
+        again.set(subject, producers, max_producers=2)
+        assert again.value(subject, producers)[0] == {producers: 2}
+    with pytest.raises(InvalidConfiguration, match="more than the broker's 1000000"):
+        again.set("public/default", size, max_message_size=2_000_000)
+    again.set("orders", size, max_message_size=500_000)
+    assert again.value(TOPIC, size) == ({size: 500_000}, {size: "topic"})
+
+
+def test_the_policies_shown_of_a_system_topic_are_those_that_hold(begin: Begin) -> None:
+    controller = begin(default_retention_time_in_minutes=5, default_retention_size_in_mb=5)
+    controller.set("public/default", "max_consumers", max_consumers=2)
+    (log,) = {change_log_partition("public/default", "public/default").partitioned_full}
+    kept = {"retention_time_in_minutes": -1, "retention_size_in_mb": -1}
+    assert controller.value(log, RETENTION) == (kept, dict.fromkeys(kept, "broker"))
+    assert controller.value(log, "max_consumers")[0] == {"max_consumers": 0}
 
 
 def test_topics_have_no_policies_where_the_broker_has_none(begin: Begin) -> None:
@@ -196,7 +228,7 @@ def test_a_deleted_topic_leaves_no_policies_behind(begin: Begin, logs: MemoryLog
     controller = begin()
     controller.create("orders")
     controller.set("orders", "max_producers", max_producers=2)
-    controller.run(controller.delete_topic(TOPIC, False))
+    controller.run(controller.ending.delete_topic(TOPIC, False))
     controller.create("orders")
     assert controller.value("orders", "max_producers")[1] == {"max_producers": "broker"}
     controller.close()
@@ -216,7 +248,7 @@ def test_a_policy_that_is_set_while_its_topic_is_deleted_does_not_outlive_it(beg
             controller.calls.set_policy("orders", "max_producers", {"max_producers": 2})
         )
         await asyncio.sleep(0)
-        deleting = asyncio.ensure_future(controller.delete_topic(TOPIC, False))
+        deleting = asyncio.ensure_future(controller.ending.delete_topic(TOPIC, False))
         await asyncio.sleep(0)
         controller.gate.set()
         await asyncio.gather(setting, deleting)
@@ -697,7 +729,7 @@ def test_system_topics_are_hidden_and_only_the_brokers(begin: Begin) -> None:
         with pytest.raises(NotAllowedError, match="is a system topic"):
             controller.create(topic)
     with pytest.raises(NotAllowedError, match="is a system topic"):
-        controller.run(controller.delete_topic(log.full, True))
+        controller.run(controller.ending.delete_topic(log.full, True))
     with pytest.raises(NotAllowedError, match="is a system topic"):
         controller.topics.prepare_partitions(log, 8, lambda: ["store"])
     with pytest.raises(TopicNotFound, match="had no use for it yet"):

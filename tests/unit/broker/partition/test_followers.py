@@ -78,6 +78,7 @@ class Rig:
             first_position=Position(LEDGER, 0),
             segments_version=1,
             segments=list,
+            changes=self,
         )
         loop: Any = self.loop
         self.followers = Followers(self.log, loop)  # type: ignore[arg-type]
@@ -88,6 +89,9 @@ class Rig:
             self.follow(session)
         for pipe in self.pipes:
             pipe.packets.clear()
+
+    def subscription(self, _number: int) -> None:
+        """Return none: nothing of these has expired."""
 
     def follow(self, session: Session, *, armed: bool = True) -> None:
         self.followers.follow(session, Follow(session.id, EPOCH, armed))

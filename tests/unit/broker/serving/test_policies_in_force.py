@@ -16,7 +16,7 @@ CONTRADICTION = {"managed_ledger_min_ledger_rollover_time_minutes": 500}
 def test_without_policies_the_brokers_settings_hold() -> None:
     policies = PoliciesInForce(BROKER)
     assert policies.settings is BROKER
-    assert policies.may_delete
+    assert policies.are_current
 
 
 def test_the_newest_update_holds_whatever_the_order() -> None:
@@ -34,17 +34,17 @@ def test_the_newest_update_holds_whatever_the_order() -> None:
 def test_a_restarted_actor_deletes_nothing_before_the_controller_has_answered() -> None:
     for version, changed in ((7, False), (8, True)):
         policies = PoliciesInForce(BROKER, PolicyUpdate(7), is_stale=True)
-        assert not policies.may_delete
+        assert not policies.are_current
         policies.take(PolicyUpdate(6))
-        assert not policies.may_delete, "older than what it knows"
+        assert not policies.are_current, "older than what it knows"
         assert policies.take(PolicyUpdate(version)) == changed
-        assert policies.may_delete
+        assert policies.are_current
 
 
 def test_with_policies_that_contradict_the_broker_nothing_is_deleted() -> None:
     policies = PoliciesInForce(BROKER, PolicyUpdate(1, CONTRADICTION))
     assert policies.settings is BROKER
-    assert not policies.may_delete
+    assert not policies.are_current
 
 
 def test_policies_that_the_settings_refuse_change_nothing() -> None:
@@ -52,6 +52,6 @@ def test_policies_that_the_settings_refuse_change_nothing() -> None:
     with pytest.raises(InvalidConfiguration, match="at most"):
         policies.take(PolicyUpdate(3, CONTRADICTION))
     assert policies.settings.max_producers_per_topic == 2
-    assert not policies.may_delete
+    assert not policies.are_current
     policies.take(PolicyUpdate(3))
     assert policies.settings is BROKER, "mended, under the version that was refused"

@@ -13,6 +13,7 @@ from pulsar_ray.client.acks.partition_acks import PartitionAcks
 from pulsar_ray.client.acks.unanswered_requests import UnansweredRequests
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.errors import NotAllowedError, SessionLost, Timeout, WrongNode
+from pulsar_ray.model.row_sets import of_ranges, span
 from pulsar_ray.session.packet import Buffer
 from pulsar_ray.session.requests import Acknowledge, NegativeAcknowledge
 from tests.unit.client.answered_link import AnsweredLink
@@ -237,6 +238,46 @@ def test_negative_acknowledgments_go_when_they_are_due_behind_positive_ones() ->
     first, second = [request for request, _ in world.link.asked]
     assert isinstance(first, Acknowledge)
     assert second == NegativeAcknowledge(ID, [(LEDGER, 4, (), 1)], 2, 5, None, (2, 5))
+
+
+def test_messages_that_failed_one_by_one_go_as_their_block_and_are_held_until_it_is_answered() -> None:
+    world = World(negative_ack_redelivery_delay_ms=0)
+    world.sender.unacked.add(LEDGER, 10, 1000, span(0, 1000), 1000)
+    with world.lock:
+        for entry_id in (*range(510, 1010), *range(10, 500)):
+            world.sender.nacks.add(LEDGER, entry_id, 0, 0)
+    world.sender.nacks_added()
+    world.link.delayed.pop()()
+    ((request, reply),) = world.link.asked
+    assert request.items == [(LEDGER, 10, ((0, 490), (500, 1000)), 0)]
+    assert world.sender.unacked.rows_of(LEDGER, 10) == span(0, 1000)
+    reply("done", None)
+    assert world.sender.unacked.rows_of(LEDGER, 10) == span(490, 500)
+
+
+def test_a_failure_is_not_said_again_of_messages_that_have_come_again() -> None:
+    world = World(negative_ack_redelivery_delay_ms=0)
+    unacked = world.sender.unacked
+    unacked.add(LEDGER, 10, 5, span(0, 5), 5)
+    unacked.add(LEDGER, 15, 1, 1, 1)
+    with world.lock:
+        for entry_id in (11, 12, 15):
+            world.sender.nacks.add(LEDGER, entry_id, 0, 0)
+    world.sender.nacks_added()
+    world.link.delayed.pop()()
+    ((request, reply),) = world.link.asked
+    assert request.items == [(LEDGER, 10, ((1, 3),), 0), (LEDGER, 15, (), 0)]
+    # The dispatcher carried it out, and died before it answered.
+    unacked.note_count(LEDGER, 10, span(1, 2), 1)
+    unacked.note_count(LEDGER, 15, 1, 1)
+    reply(None, SessionLost("gone"))
+    world.link.asked.clear()
+    world.requests.send_all()
+    ((request, reply),) = world.link.asked
+    assert request.items == [(LEDGER, 10, ((2, 3),), 0)]
+    reply("done", None)
+    assert unacked.rows_of(LEDGER, 10) == of_ranges(((0, 2), (3, 5))), "what has come again is held"
+    assert unacked.rows_of(LEDGER, 15) == 1
 
 
 def test_forgotten_acknowledgments_are_not_sent_and_nobody_waits_for_them() -> None:

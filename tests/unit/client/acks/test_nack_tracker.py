@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
-from pulsar_ray.client.acks.nack_tracker import TICK_MS, NackTracker
+import pytest
+
+from pulsar_ray.client.acks.nack_tracker import TICK_MS, Nack, NackTracker, joined_by_block
 from pulsar_ray.client.options.policies import MultiplierRedeliveryBackoff
 
 
@@ -41,6 +44,26 @@ def test_backoff_uses_the_redelivery_count() -> None:
         assert nacks.due(expected) == [(1, 1, (), count)]
 
 
+class _Broken:
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+
+    def next(self, redelivery_count: int) -> int:
+        if self._answer is None:
+            raise RuntimeError("no idea")
+        delay: int = self._answer
+        return delay
+
+
+@pytest.mark.parametrize("answer", [None, "soon", float("inf")])
+def test_a_backoff_that_fails_costs_nobody_the_failure(answer: Any, caplog: pytest.LogCaptureFixture) -> None:
+    nacks = NackTracker(1000, _Broken(answer))
+    nacks.add(1, 1, 0, now_ms=0)
+    assert nacks.due(999) == []
+    assert nacks.due(1000) == [(1, 1, (), 0)]
+    assert "negative_ack_redelivery_backoff" in caplog.text
+
+
 def test_due_messages_come_in_position_order() -> None:
     nacks = NackTracker(100)
     for ledger_id, entry_id in ((2, 0), (1, 7), (1, 3)):
@@ -72,3 +95,29 @@ def test_clear() -> None:
     assert nacks.next_deadline_ms() is None
     nacks.add(1, 1, 0, now_ms=100)
     assert nacks.due(1100) == [(1, 1, (), 0)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_joined_failures_are_the_same_entries_with_the_same_counts_and_few(seed: int) -> None:
+    choose = random.Random(seed)
+    blocks = [range(50), range(50, 51), range(51, 90)]
+    several = [block for block in blocks if len(block) > 1]
+    nacks: set[Nack] = {
+        (choose.choice((1, 2)), choose.randrange(120), (), choose.choice((-1, 0, 3))) for _ in range(150)
+    }
+    # A batch, whose rows are its own.
+    nacks.add((1, 50, ((2, 4),), 0))
+
+    def block_of(_ledger_id: int, entry_id: int) -> range | None:
+        return next((block for block in several if entry_id in block), None)
+
+    joined = joined_by_block(sorted(nacks), block_of)
+    again: set[Nack] = set()
+    for ledger_id, entry_id, rows, count in joined:
+        if any(block.start == entry_id for block in several) and rows:
+            again |= {(ledger_id, entry_id + row, (), count) for a, b in rows for row in range(a, b)}
+        else:
+            again.add((ledger_id, entry_id, rows, count))
+    assert again == nacks
+    of_blocks = [(n, e, count) for n, e, rows, count in joined if rows and count != 0]
+    assert len(of_blocks) == len(set(of_blocks)), "one item for each count and block"

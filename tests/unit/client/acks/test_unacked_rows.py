@@ -127,3 +127,37 @@ def _remove_somewhere(chance: random.Random, held: UnackedRows, model: Model, en
     elif chance.random() < 0.1:
         held.remove_up_to(ledger, first)
         forget(model, lambda lid, entry, _: (lid, entry) <= (ledger, first))
+
+
+def test_the_count_of_an_entry_is_that_of_its_last_delivery() -> None:
+    unacked = UnackedRows()
+    unacked.add(1, 10, 5, 0b11111, 5)
+    unacked.add(1, 20, 1, 0b111, 3)
+    assert [unacked.count_of(1, entry) for entry in (9, 10, 14, 15, 20)] == [-1, 0, 0, -1, 0]
+    unacked.add(1, 10, 5, 0b00100, 5)
+    unacked.note_count(1, 10, 0b00100, 1)
+    unacked.note_count(1, 10, 0b00100, 2)
+    unacked.note_count(1, 20, 0b111, 4)
+    assert [unacked.count_of(1, entry) for entry in (11, 12, 20)] == [0, 2, 4]
+    unacked.remove_entries([(1, 20, 20)])
+    unacked.add(1, 20, 1, 0b111, 3)
+    assert unacked.count_of(1, 20) == 0
+
+
+def test_rows_that_were_delivered_since_they_failed_are_known() -> None:
+    held = UnackedRows()
+    held.add(LEDGER, 10, 5, span(0, 5), 5)
+    held.add(LEDGER, 20, 1, span(0, 8), 8)
+    failed = ((0, 2), (3, 4))
+    assert held.delivered_since(LEDGER, 10, failed, 0) == 0
+    held.note_count(LEDGER, 10, span(1, 5), 1)
+    assert held.delivered_since(LEDGER, 10, failed, 0) == of_ranges(((1, 2), (3, 4)))
+    assert held.delivered_since(LEDGER, 10, failed, 1) == 0
+    held.note_count(LEDGER, 10, span(3, 4), 2)
+    assert held.delivered_since(LEDGER, 10, failed, 1) == span(3, 4)
+    assert held.delivered_since(LEDGER, 10, failed, -1) == 0, "of which delivery is not known"
+    # A batch comes whole.
+    held.note_count(LEDGER, 20, span(0, 8), 3)
+    assert held.delivered_since(LEDGER, 20, ((1, 2),), 2) is None
+    assert held.delivered_since(LEDGER, 20, ((1, 2),), 3) == 0
+    assert held.delivered_since(LEDGER, 99, (), 0) == 0

@@ -8,7 +8,7 @@ from typing import Any
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
-from pulsar_ray.client.producer.batch_builder import BatchBuilder, BatchLimits
+from pulsar_ray.client.producer.blocks.batch_builder import BatchBuilder, BatchLimits
 from pulsar_ray.client.received.segment_files import SegmentFiles
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.session.packet import decode_packet
@@ -92,6 +92,7 @@ def deliver(
     generation: int = 0,
     epoch: int = EPOCH,
     entry_id: int | None = None,
+    count: int = 0,
 ) -> None:
     """Deliver one block with its bytes, as a dispatcher does to a consumer that cannot read the files."""
     builder = BatchBuilder(
@@ -109,6 +110,6 @@ def deliver(
     )
     first = number - 1 if entry_id is None else entry_id
     rows = ((0, len(values)),)
-    grant: Any = (LEDGER, 0, 0, len(body), first, 1, rows, 0, len(values))
+    grant: Any = (LEDGER, 0, 0, len(body), first, 1, rows, count, len(values))
     request = Deliver(partition.consumer_id, epoch, generation, [(number, grant)])
     partition.session.on_request(request, memoryview(body))

@@ -35,6 +35,7 @@ class Consumer:
     """The owner of a session, to which nothing is delivered."""
 
     generation = 0
+    awaited_consumer = (7, True)
 
     def __init__(self, link: Any) -> None:
         options, lock = ConsumerOptions(topic="t", subscription_name="s"), threading.Lock()
@@ -114,6 +115,24 @@ def test_where_its_subscription_is_not_it_can_be_opened_through_another_link(err
     assert not link.endpoints
     assert not consumer.session.is_abandoned
     assert not consumer.errors
+
+
+def test_one_that_was_open_before_its_answer_ends_with_its_subscription() -> None:
+    link = AnsweredLink()
+    consumer = Consumer(link)
+    error = SubscriptionNotFound("deleted", "/b")
+
+    def opened_by_another_attachment_and_then_deleted(_request: Request) -> None:
+        link.answer = lambda _: "opened"
+        consumer.session.reopen(FIRST)
+        raise error
+
+    link.answer = opened_by_another_attachment_and_then_deleted
+    consumer.session.open(0.0)
+    assert consumer.times_opened == 1
+    assert consumer.errors == [error]
+    assert not link.endpoints
+    assert not consumer.session.is_of("/b")
 
 
 def test_who_failed_to_open_it_has_it_closed() -> None:
@@ -240,6 +259,7 @@ def test_a_consumer_that_has_nothing_to_send_needs_no_dispatcher() -> None:
     assert not consumer.session.needs_actor
     consumer.session.close(0.0, None)
     assert [bool(link.asked), bool(link.endpoints), link.is_woken] == [False] * 3
+    assert link.left == [(7, True)], "its successor need not wait for it"
     consumer.session.reopen(OTHER_DISPATCHER)
     assert not link.asked, "an attachment that comes now opens it no more"
 

@@ -6,12 +6,13 @@ import threading
 
 import pytest
 
-from pulsar_ray.errors import SubscriptionNotFound
+from pulsar_ray.errors import SessionLost, SubscriptionNotFound
 from pulsar_ray.model.enums import ConsumerType, SubscriptionMode
 from pulsar_ray.model.generation import after_seeks
 from pulsar_ray.session.requests import (
     Acknowledge,
     CloseEndpoint,
+    ConsumerOpened,
     NegativeAcknowledge,
     OpenConsumer,
     RedeliverUnacknowledged,
@@ -91,6 +92,20 @@ def test_a_seek_drops_what_is_queued_and_the_acknowledgments_before_it() -> None
     assert partition.deliveries.consumed == 1
     partition.requests.send_all()
     assert [type(request) for request, _ in link.asked] == [Acknowledge], "it is not repeated"
+
+
+def test_what_was_not_taken_of_a_block_has_not_failed_when_all_is_to_come_again() -> None:
+    core = core_of(consumer_type=ConsumerType.Shared)
+    partition, link = open_partition(core)
+    assert partition.open_request(1).redeliveries == 0
+    deliver(partition, 1, b"a", b"b", b"c")
+    deliver(partition, 2, b"d")
+    assert core.receive(0.0).data() == b"a"
+    partition.redeliver_unacknowledged()
+    ((request, _),) = link.asked
+    assert isinstance(request, RedeliverUnacknowledged)
+    assert (request.handed_over, request.received, request.redeliveries) == (1, 2, 1)
+    assert partition.open_request(2).redeliveries == 1
 
 
 def test_in_order_what_is_on_its_way_comes_again_behind_the_oldest() -> None:
@@ -201,3 +216,30 @@ def test_it_is_opened_again_with_the_same_incarnation_and_its_first_epoch() -> N
     assert isinstance(request, OpenConsumer)
     assert request.incarnation == partition.open_request(2).incarnation
     assert request.joined == EPOCH
+
+
+def test_a_second_answer_to_opening_the_same_numbering_brings_nothing_twice() -> None:
+    core = core_of()
+    partition, _ = open_partition(core)
+    deliver(partition, 1, b"a")
+    deliver(partition, 2, b"b")
+    # Two requests to open were under way: the second one named nothing that had arrived.
+    partition.opened(ConsumerOpened(0, "c", EPOCH, resumed=False, generation=0))
+    deliver(partition, 1, b"a")
+    deliver(partition, 2, b"b")
+    deliver(partition, 3, b"c")
+    assert [core.receive(0.0).data() for _ in range(3)] == [b"a", b"b", b"c"]
+    assert not core.has_received()
+
+
+def test_a_second_request_to_redeliver_everything_names_the_first_ones_generation() -> None:
+    core = core_of()
+    partition, link = open_partition(core)
+    deliver(partition, 1, b"a")
+    partition.redeliver_unacknowledged()
+    (first,) = link.answer_all(SessionLost("gone"))
+    partition.opened(ConsumerOpened(0, "c", EPOCH, resumed=True, generation=1))
+    (again,) = link.answer_all()
+    assert isinstance(first, RedeliverUnacknowledged)
+    assert isinstance(again, RedeliverUnacknowledged)
+    assert (first.generation, again.generation) == (0, 0)

@@ -27,7 +27,9 @@ TOPICS = [
 
 
 def matching(pattern: str, flags: int = 0, **options: Any) -> list[str]:
-    chosen = TopicPattern(ConsumerOptions(topic=re.compile(pattern, flags), subscription_name="s", **options))
+    chosen = TopicPattern.of(
+        ConsumerOptions(topic=re.compile(pattern, flags), subscription_name="s", **options)
+    )
     return [topic.removeprefix("persistent://public/") for topic in TOPICS if chosen.matches(topic)]
 
 

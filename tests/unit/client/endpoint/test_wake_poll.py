@@ -9,6 +9,7 @@ import pytest
 from pulsar_ray.client.endpoint import wake_poll
 from pulsar_ray.client.endpoint.wake_poll import WakePoll
 from pulsar_ray.errors import AlreadyClosed, NotConnected, PulsarException
+from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.actor_link import ActorLink
 from pulsar_ray.transport.cluster import Cluster
@@ -26,6 +27,9 @@ class Link:
     def wake(self) -> None:
         self.is_parked = False
 
+    def awaited_consumers(self) -> list[tuple[int, bool]]:
+        return [(1, True)]
+
 
 class Controller:
     """Answers a call when the test says so, and at once when a newer one comes."""
@@ -37,10 +41,11 @@ class Controller:
         self._changed = threading.Condition()
         self._answer: list[str] | None = None
 
-    def controller(self, method: str, client_id: str, addresses: list[str], *_: Any, timeout_s: float) -> Any:
-        assert (method, client_id) == ("await_wake", "me")
+    def await_wake(self, client_id: str, parked: dict[str, list[tuple[int, bool]]], timeout_s: float) -> Any:
+        assert client_id == "me"
+        assert set(map(tuple, parked.values())) <= {((1, True),)}
         with self._changed:
-            self.calls.append(sorted(addresses))
+            self.calls.append(sorted(parked))
             if self.errors:
                 raise self.errors.pop(0)
             number = len(self.calls)
@@ -51,7 +56,7 @@ class Controller:
             if len(self.calls) > number:
                 return []
             answer, self._answer = self._answer, None
-            return answer
+            return answer or []
 
     def answer(self, *addresses: str) -> None:
         with self._changed:
@@ -69,17 +74,41 @@ def controller() -> Iterator[Controller]:
     wait_until(lambda: not controller.waiting)
 
 
+class Timer:
+    """Stands for the I/O thread: a test says when the time of gathering is over."""
+
+    def __init__(self) -> None:
+        self._due: list[Callable[[], None]] = []
+
+    def call_later(self, _delay_s: float, call: Callable[[], None]) -> None:
+        self._due.append(call)
+
+    def end(self) -> None:
+        due, self._due = self._due, []
+        for call in due:
+            call()
+
+
+TIMER = Timer()
+
+
 @pytest.fixture
 def poll(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> WakePoll:
-    monkeypatch.setattr(wake_poll, "GATHER_S", 0.01)
+    monkeypatch.setattr(IoThread, "get", lambda: TIMER)
     monkeypatch.setattr(wake_poll, "PAUSE_S", 0.01)
     return WakePoll(lambda: cast(Cluster, controller), "me")
 
 
-def add(poll: WakePoll, *addresses: str) -> list[Link]:
+def gather(poll: WakePoll, *addresses: str) -> list[Link]:
     links = [Link(address) for address in addresses]
     for link in links:
         poll.add(cast(ActorLink, link))
+    return links
+
+
+def add(poll: WakePoll, *addresses: str) -> list[Link]:
+    links = gather(poll, *addresses)
+    TIMER.end()
     return links
 
 
@@ -121,9 +150,10 @@ def test_a_closed_client_waits_for_nothing(controller: Controller, poll: WakePol
 
 
 def test_links_that_were_woken_or_left_are_not_waited_for(controller: Controller, poll: WakePoll) -> None:
-    used, closed, parked = add(poll, "used", "closed", "parked")
+    used, closed, parked = gather(poll, "used", "closed", "parked")
     used.wake()
     closed.has_endpoints = False
+    TIMER.end()
     wait_until(lambda: controller.waiting)
     assert controller.calls == [["parked"]]
     controller.answer("parked")
@@ -150,4 +180,16 @@ def test_all_attach_after_a_long_time_without_an_answer(
     controller.errors = [NotConnected("the controller is away")]
     links = add(poll, "a", "b")
     wait_until(lambda: not any(link.is_parked for link in links))
-    assert controller.calls == [["a", "b"]]
+    assert controller.calls == [["a", "b"], ["a", "b"]]
+
+
+def test_all_attach_if_an_answer_was_read_too_late(
+    controller: Controller, poll: WakePoll, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This process was stopped meanwhile."""
+    monkeypatch.setattr(wake_poll, "POLL_S", 10.0)
+    monkeypatch.setattr(wake_poll, "LATE_S", -10.0)
+    links = add(poll, "a", "b")
+    wait_until(lambda: controller.waiting)
+    controller.answer()
+    wait_until(lambda: not any(link.is_parked for link in links))

@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
-import pulsar_ray
-import pulsar_ray.asyncio
 from pulsar_ray.client.options.client_options import ClientOptions
 from pulsar_ray.client.options.consumer_options import ConsumerOptions, ReaderOptions
 from pulsar_ray.client.options.not_yet import NOT_YET, NotYet
@@ -58,15 +55,3 @@ def test_the_default_is_not_refused(row: NotYet) -> None:
     assert row.parameter in SIGNATURES[row.call].parameters
     assert row.examples
     call_with(row.call)
-
-
-@pytest.mark.parametrize("kind", [pulsar_ray.Consumer, pulsar_ray.asyncio.Consumer])
-def test_whole_calls_that_are_not_there_yet_name_a_way_out(kind: Any) -> None:
-    consumer = kind.__new__(kind)
-
-    def call() -> None:
-        called = consumer.reconsume_later(MessageId(), timedelta(seconds=1), {"why": "later"})
-        called.send(None)
-
-    with pytest.raises(OperationNotSupported, match="use negative_acknowledge"):
-        call()

@@ -9,11 +9,12 @@ import pytest
 
 from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.client.producer.partition_producer import PartitionProducer
+from pulsar_ray.client.producer.queue import partition_access
 from pulsar_ray.errors import (
     AlreadyClosed,
     DiskSpaceLow,
+    IncarnationForgotten,
     ProducerBusy,
-    ProducerFenced,
     PulsarException,
     ServiceUnitNotReady,
     SessionLost,
@@ -146,15 +147,15 @@ def test_an_actor_that_could_not_just_now_is_asked_again_soon() -> None:
     assert producer.is_connected
 
 
-def test_fenced_it_fails_its_sends_and_opens_as_another_one() -> None:
+def test_forgotten_it_fails_its_sends_and_opens_as_another_one() -> None:
     link, producer = open_producer()
     results = Results()
     producer.queue.enqueue(b"a", results)
     link.lose()
     link.attach("second")
     fenced = last_asked(link)
-    link.asked[-1][1](None, ProducerFenced("given up"))
-    assert results.came == [ProducerFenced("").result]
+    link.asked[-1][1](None, IncarnationForgotten("given up"))
+    assert results.came == [IncarnationForgotten("").result]
     request = last_asked(link)
     assert request.replaces_incarnation == fenced.incarnation != request.incarnation
     assert request.first_pending_seq == 0
@@ -334,6 +335,21 @@ def test_a_look_at_the_size_and_a_whole_block_wake_too() -> None:
     link, producer = parked_producer()
     producer.queue.add_block(lambda *_: [b""], entries=1, messages=1, size=1, done=lambda *_: None)
     assert link.begins_to_attach == 1
+
+
+@pytest.mark.parametrize(("silence_s", "is_new"), [(0.0, False), (partition_access.SILENCE_S + 1, True)])
+def test_one_that_was_parked_for_long_counts_anew(silence_s: float, is_new: bool) -> None:
+    """Its partition may have been awake for others, and have forgotten where it was."""
+    link, producer = open_producer()
+    producer.queue.enqueue(b"x", None)
+    producer.on_receipts(receipts(0, producer_id=ID))
+    former = producer.queue.opening_numbers()
+    link.carrier, link.is_parked = None, True
+    producer.on_detached()
+    producer.queue._access.closed_at_s -= silence_s
+    producer.queue.enqueue(b"y", None)
+    incarnation, replaces, first_seq = producer.queue.opening_numbers()
+    assert (incarnation != former[0], replaces, first_seq) == (is_new, 0, 0 if is_new else 1)
 
 
 def test_closing_a_producer_whose_partition_sleeps_asks_nobody() -> None:

@@ -100,21 +100,28 @@ def test_the_messages_of_a_consumer_that_left_go_to_the_new_owners_in_order() ->
     keys.add(1)
     keys.add(2)
     first = keys.entries()
-    keys.dispatcher.remove_consumer(2, Departure.CRASHED)
+    keys.dispatcher.remove_consumer(2, Departure.CRASHED, handed_over=0)
     assert keys.entries() == {1: first[2]}
 
 
-def test_suspects_of_a_crash_come_one_by_one_to_the_owner_of_their_key() -> None:
-    keys = KeysRig([*"568", *"0123"], settings=DispatchSettings(isolates_suspects=True))
+def test_suspects_go_in_halves_to_the_owners_of_their_keys_and_hold_back_their_keys_alone() -> None:
+    keys = KeysRig([*"5568", *"5501234"])
     keys.add(1, credit=0)
-    keys.add(2)
-    assert keys.granted() == {2: list("568")}
+    keys.add(2, credit=4)
+    assert keys.granted() == {2: list("5568")}
     keys.dispatcher.remove_consumer(2, Departure.CRASHED)
     keys.rig.report(1, 1000)
-    for entry, key in enumerate("568"):
-        assert keys.granted() == {1: [key]}
+    assert keys.granted() == {1: list("01234")}, "the other keys go on"
+    for entry in range(6, 11):
         keys.acknowledge(1, entry)
-    assert keys.granted() == {1: list("0123")}
+    assert keys.entries() == {1: [0, 1]}, "the first half of what the crashed consumer had, alone"
+    keys.acknowledge(1, 0)
+    assert keys.granted() == {}
+    keys.acknowledge(1, 1)
+    assert keys.entries() == {1: [4, 5]}, "before the second half others have their turn"
+    keys.acknowledge(1, 4)
+    keys.acknowledge(1, 5)
+    assert keys.entries() == {1: [2, 3]}
 
 
 def test_a_nacked_message_comes_back_to_the_owner_and_blocks_nobody() -> None:
@@ -167,18 +174,6 @@ def test_rows_of_a_block_wait_for_credit_rather_than_be_cut() -> None:
     assert keys.granted() == {1: list("0123479") * 40}
     keys.rig.report(1, 1400, handed_over=400)
     assert keys.granted() == {1: list("0123479") * 40}
-
-
-def test_rows_behind_a_suspect_go_when_it_is_acknowledged() -> None:
-    keys = KeysRig([*"555", *"068"], per_block=3, settings=DispatchSettings(isolates_suspects=True))
-    keys.add(1, credit=1000)
-    keys.add(2, credit=3)
-    assert keys.granted() == {2: list("555"), 1: ["0"]}
-    keys.dispatcher.remove_consumer(1, Departure.CRASHED)
-    keys.rig.report(2, 1000, received=1, handed_over=3)
-    assert keys.granted() == {}, "it holds something, and gets a suspect only when it does not"
-    keys.acknowledge(2, 3)
-    assert keys.granted() == {2: list("68")}
 
 
 def test_a_queue_that_may_hold_less_is_filled_all_the_same() -> None:

@@ -52,3 +52,12 @@ def test_what_mark_delete_has_passed_is_not_written() -> None:
         cursor.acknowledge_bits(1, block * 1000, evens << 1)
     assert cursor.mark_delete == Position(1, ENTRIES - 1)
     assert "d" not in changes_payload(cursor)
+
+
+def test_messages_that_fail_one_by_one_are_written_as_one_run() -> None:
+    cursor, again = new_cursor(), new_cursor()
+    for entry in (*range(100), *range(200, 300), 99):
+        cursor.count_redelivery(1, entry, entry, 1 + cursor.counts.of(1, entry))
+    assert cursor.changes.counts == [(1, 0, 99, 1), (1, 200, 299, 1), (1, 99, 99, 2)]
+    apply_changes(again, changes_payload(cursor))
+    assert list(again.counts) == [(1, 0, 98, 1), (1, 99, 99, 2), (1, 200, 299, 1)]

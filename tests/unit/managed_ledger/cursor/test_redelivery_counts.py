@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -32,6 +33,9 @@ def test_counts_agree_with_a_dictionary(seed: int) -> None:
             naive = {entry: c for entry, c in naive.items() if entry > (ledger, first)}
         kept = {entry: c for entry, c in naive.items() if c}
         assert {(n, e): c for n, a, b, c in counts for e in range(a, b + 1)} == kept
+        found = list(counts)
+        for (n, _, end, count), (of, start, _, following) in itertools.pairwise(found):
+            assert n != of or end + 1 < start or count != following, "neighbours are one run"
         runs = counts.runs(ledger, first, last)
         assert [(e, c) for a, b, c in runs for e in range(a, b + 1)] == [
             (entry[1], naive.get(entry, 0)) for entry in touched

@@ -10,6 +10,7 @@ import pytest
 from pulsar_ray.errors import Fenced
 from pulsar_ray.format.block import verify_block
 from pulsar_ray.format.frame import parse_frame_header
+from pulsar_ray.format.metadata import BlockMetadata, ChunkInfo
 from pulsar_ray.ledger.reader import SegmentReader
 from pulsar_ray.managed_ledger.log.producer_incarnations import InFlight, New, Repeat
 from pulsar_ray.managed_ledger.log.rollover import RolloverPolicy
@@ -53,6 +54,18 @@ def test_blocks_of_one_commit_are_one_frame_stored_verbatim(tmp_path: Path) -> N
     assert log.last_message() == {"position": [FIRST_LEDGER, 4], "batch_size": 0}
     second = parse_frame_header(append(log, 5).frames[0][3])
     assert second.durable_entry_id == 4
+
+
+def test_the_frame_of_delayed_and_chunked_blocks_says_so(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    chunk = ChunkInfo("p-1", 0, 2, 100)
+    marked = [
+        append_blocks(log, [block(0), block(1, metadata=BlockMetadata(deliver_at=77))]),
+        append_blocks(log, [block(2, metadata=BlockMetadata(chunk=chunk))]),
+        append_blocks(log, [block(3), block(4, rows=2)]),
+    ]
+    frames = [parse_frame_header(result.frames[0][3]) for result in marked]
+    assert [frame.holds_marked_blocks for frame in frames] == [True, True, False]
 
 
 def test_nothing_counts_before_it_is_finished(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from pulsar_ray.errors import SubscriptionNotFound
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
-from pulsar_ray.managed_ledger.log.manifest import LedgerInfo
-from pulsar_ray.managed_ledger.log.manifest_change import run_together
-from pulsar_ray.managed_ledger.log.manifest_records import Lease
+from pulsar_ray.managed_ledger.log.manifest.manifest import LedgerInfo
+from pulsar_ray.managed_ledger.log.manifest.manifest_change import run_together
+from pulsar_ray.managed_ledger.log.manifest.manifest_records import Lease
 from pulsar_ray.managed_ledger.log.retention import Retention, ledgers_to_trim
 from pulsar_ray.model.position import EARLIEST, LATEST, Position
 from pulsar_ray.testing.faulty_disk import FaultyDisk
@@ -123,6 +123,19 @@ def test_the_slowest_durable_hold_decides(tmp_path: Path) -> None:
     assert ledger_ids(log) == [3]
     assert [segment.ledger_id for segment in log.segments()] == [FIRST + 3]
     del fast
+
+
+def test_the_last_entry_that_was_trimmed_stays_known(tmp_path: Path) -> None:
+    log = log_of(tmp_path, 8)
+    number = change(log, log.changes.register("s", True, "latest")).number
+    assert log.trimmed_position == EARLIEST
+    change(log, log.changes.trim(9_000, NONE))
+    assert log.trimmed_position == Position(FIRST + 2, 1)
+    for _ in range(2):  # of the records at first, then of the snapshot
+        abandon(log)
+        log = open_log(tmp_path, config=TWO_A_LEDGER)
+        assert log.trimmed_position == Position(FIRST + 2, 1)
+    change(log, log.changes.remove_subscription(number))
 
 
 def test_a_hold_that_is_being_lowered_or_registered_is_respected_at_once(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pulsar_ray.managed_ledger.log.manifest.manifest_records import IncarnationRecord
 from pulsar_ray.managed_ledger.log.producer_incarnations import (
     FORGET_AFTER_MS,
     WINDOW_BLOCKS,
@@ -136,6 +137,36 @@ def test_setting_the_clock_neither_forgets_a_producer_nor_keeps_it(jump_ms: int)
     for second in range(FORGET_AFTER_MS // 1000, 3 * FORGET_AFTER_MS // 1000):
         forgotten += known.forget_idle(now_ms + second * 1000)
     assert forgotten == [1]
+
+
+def test_an_hour_of_many_short_lives_is_an_hour(tmp_path: Path) -> None:
+    now_ms, ten_minutes = 1_000_000, FORGET_AFTER_MS // 6
+    log = open_log(tmp_path)
+    append(log, 0)
+    lives = 0
+    while log.incarnations.knows(5):
+        log.close()
+        now_ms += 20 * FORGET_AFTER_MS  # asleep
+        log = open_log(tmp_path, now_ms=now_ms)
+        for _ in range(ten_minutes // 1000):
+            now_ms += 1000
+            log.incarnations.forget_idle(now_ms)
+        change = log.changes.trim(now_ms, is_leaving=True)
+        if change is not None:
+            change.run()
+            log.changes.finish(change)
+        lives += 1
+        assert lives < 10
+    assert lives == 6
+
+
+def test_the_hour_begins_anew_with_each_block() -> None:
+    known = ProducerIncarnations()
+    known.restore(IncarnationRecord(1, 4, b"", b"", b"", FORGET_AFTER_MS - 1), 0)
+    known.restore(IncarnationRecord(2, 4, b"", b"", b"", FORGET_AFTER_MS - 1), 0)
+    known.record(block(5, incarnation=1)[0], 10, 0, 0)
+    known.confirm()
+    assert known.forget_idle(1000) == [2]
 
 
 def test_an_incarnation_is_forgotten_an_hour_after_its_last_session() -> None:

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
 
-from pulsar_ray.managed_ledger.store.wake_times import NOTE, WakeTimes, read_wake_times, write_wake_time
+from pulsar_ray.managed_ledger.store.wake_times import (
+    NOTE,
+    WakeTimes,
+    mark_awake,
+    read_wake_times,
+    write_wake_time,
+)
 
 
 @pytest.fixture
@@ -32,8 +39,23 @@ def test_a_damaged_note_is_due_at_once(ledgers: Path, text: str) -> None:
     assert read_wake_times(ledgers) == {2: 0}
 
 
+def test_one_that_is_awake_is_due_at_once_should_it_die(ledgers: Path) -> None:
+    write_wake_time(ledgers / "1", 5000)
+    for number in (1, 2):
+        mark_awake(ledgers / str(number))
+    assert read_wake_times(ledgers) == {1: 0, 2: 0}
+    mark_awake(ledgers / "gone")
+
+
 def test_a_staged_note_is_no_note(ledgers: Path) -> None:
     (ledgers / "2" / "wake-at.new").write_text("5")
+    assert read_wake_times(ledgers) == {}
+
+
+def test_other_files_beside_the_partitions_are_no_notes(ledgers: Path) -> None:
+    (ledgers / "4").write_text("a file with a partition's name")
+    (ledgers / "\u0664").mkdir()
+    (ledgers / "\u0664" / NOTE).write_text("5")
     assert read_wake_times(ledgers) == {}
 
 
@@ -50,3 +72,77 @@ def test_what_is_due_is_answered_once_the_longest_due_first() -> None:
     assert times.take_due(300, 2) == []
     times.slept({3: None, 2: 400})
     assert times.take_due(1000, 10) == [2]
+
+
+class CountedTime(int):
+    """A time that counts how often any is compared with another."""
+
+    comparisons = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedTime.comparisons += 1
+        return int(self) == other
+
+    __hash__ = int.__hash__
+
+    def __lt__(self, other: int) -> bool:
+        CountedTime.comparisons += 1
+        return int(self) < int(other)
+
+    def __le__(self, other: int) -> bool:
+        CountedTime.comparisons += 1
+        return int(self) <= int(other)
+
+
+def test_a_look_costs_what_is_due_and_not_what_sleeps() -> None:
+    times = WakeTimes()
+    sleeping = 10_000
+    times.learn({number: CountedTime(1000 + number) for number in range(sleeping)})
+    CountedTime.comparisons = 0
+    for _ in range(100):
+        assert times.take_due(999, 20) == []
+    assert CountedTime.comparisons <= 100
+    CountedTime.comparisons = 0
+    assert times.take_due(1_000_000, 20) == list(range(20))
+    assert CountedTime.comparisons < 20 * 100
+
+
+def test_times_that_are_replaced_pile_up_nowhere() -> None:
+    times = WakeTimes()
+    times.learn({1: 100, 2: 200})
+    for later in range(10_000):
+        times.slept({1: 1_000_000 - later, 3: later})
+        times.slept({3: None})
+    assert len(times._heap) < 200
+    assert times.take_due(1_000_000, 10) == [2, 1]
+
+
+def test_a_time_that_is_taken_back_and_noted_again_is_due_once() -> None:
+    times = WakeTimes()
+    times.slept({1: 100})
+    times.slept({1: None})
+    times.slept({1: 100})
+    assert times.take_due(100, 10) == [1]
+    assert times.take_due(100, 10) == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_order_of_notes_and_looks_is_that_of_a_plain_table(seed: int) -> None:
+    rng = Random(seed)
+    times = WakeTimes()
+    plain: dict[int, int] = {}
+    for _ in range(2000):
+        number, at = rng.randrange(20), rng.randrange(50)
+        if rng.random() < 0.7:
+            noted = rng.choice([at, at, None])
+            times.slept({number: noted})
+            if noted is None:
+                plain.pop(number, None)
+            else:
+                plain[number] = noted
+        else:
+            most = rng.randrange(1, 5)
+            expected = sorted((due, each) for each, due in plain.items() if due <= at)[:most]
+            assert times.take_due(at, most) == [each for _, each in expected]
+            for _, each in expected:
+                del plain[each]

@@ -29,14 +29,16 @@ class Subscription:
         self.sought: list[Any] = []
         self.unsubscribed: list[str] = []
         played: Any = self
-        self.calls = ConsumerCalls(StoredProgress(played), seek=self._seek, unsubscribe=self._unsubscribe)
+        self.name = self.subscription = "s"
+        progress = StoredProgress(played, {"s": played})
+        self.calls = ConsumerCalls(progress, seek=self._seek, unsubscribe=self._unsubscribe)
 
     async def call(self, method: str) -> Any:
         assert method == "last_message"
         return self.stored
 
-    async def _seek(self, host: Any, target: Any, inclusive: bool) -> int:
-        assert host is self
+    async def _seek(self, name: str, target: Any, inclusive: bool) -> int:
+        assert name == self.name
         self.sought.append((target, inclusive))
         return len(self.sought)
 

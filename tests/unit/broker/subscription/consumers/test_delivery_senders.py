@@ -19,7 +19,7 @@ from pulsar_ray.broker.subscription.consumers.delivery_senders import (
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.errors import CorruptData
-from pulsar_ray.lane.drain_signal import DrainSignal
+from pulsar_ray.lane.serving.drain_signal import DrainSignal
 from pulsar_ray.ledger.reader import SegmentGone
 
 
@@ -52,12 +52,17 @@ class Played:
     def send(self, packet: Any) -> None:
         self.packets.append(packet)
 
-    def _read(self, _directory: str, grants: Sequence[Grant]) -> list[bytes]:
-        self.read.append([g.number for g in grants])
-        for g in grants:
-            if g.number in self.unreadable:
-                raise self.unreadable[g.number]
-        return [b"x"] * len(grants)
+    def encode_chunks(
+        self, generation: int, of: Grant, first: int, chunks: Sequence[BlockRef], body: Sequence[bytes] = ()
+    ) -> Any:
+        return generation, [of.number, -first, *(ref.first_entry_id for ref in chunks)], len(body)
+
+    def _read(self, _directory: str, refs: Sequence[BlockRef]) -> list[bytes]:
+        self.read.append([ref.first_entry_id for ref in refs])
+        for ref in refs:
+            if ref.first_entry_id in self.unreadable:
+                raise self.unreadable[ref.first_entry_id]
+        return [b"x"] * len(refs)
 
     async def run(self, work: Callable[[], Any]) -> Any:
         await asyncio.sleep(0)
@@ -164,3 +169,34 @@ def test_bytes_that_were_read_for_a_lost_carrier_are_not_sent(played: Played) ->
 
     asyncio.run(run())
     assert played.packets == []
+
+
+def chunked(number: int, entries: Sequence[int], length: int) -> Grant:
+    """A message whose chunks are these entries, with the last one in the grant."""
+    of_message = grant(number, length)
+    chunks = tuple(BlockRef(1, 0, 0, length, entry, 1, 1, False) for entry in entries[:-1])
+    return of_message._replace(
+        block=of_message.block._replace(chunks=chunks, first_entry_id=entries[-1], length=length)
+    )
+
+
+def test_chunks_go_before_the_last_one_of_their_message_a_few_at_a_time(played: Played) -> None:
+    async def run() -> None:
+        sender = played.bytes_sender()
+        sender.send([grant(1), chunked(2, [7, 8, 9, 10], MAX_BODY_BYTES // 2), grant(3)], 1)
+        await sent(sender)
+
+    asyncio.run(run())
+    assert played.packets == [
+        (1, [1], 1),
+        (1, [2, 0, 7, 8], 2),
+        (1, [2, -2, 9], 1),
+        (1, [2], 1),
+        (1, [3], 1),
+    ]
+
+
+def test_their_places_go_before_it_in_one_packet(played: Played) -> None:
+    player: Any = played
+    PlaceSender(player, player).send([grant(1), chunked(2, [7, 8, 9], 100)], 1)
+    assert played.packets == [(1, [2, 0, 7, 8], 0), (1, [1, 2], 0)]

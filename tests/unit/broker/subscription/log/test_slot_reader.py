@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pulsar_ray.broker.subscription.log.log_view import blocks_of
+from pulsar_ray.broker.subscription.log.segment_blocks import blocks_of
 from pulsar_ray.broker.subscription.log.slot_reader import read_slots
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.key_shared.sticky_key import Slotting, slot_of

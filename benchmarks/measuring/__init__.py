@@ -1,0 +1,1 @@
+"""Measuring: environments, floors, CPU time, result tables."""

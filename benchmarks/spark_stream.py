@@ -1,0 +1,127 @@
+"""Streams of micro-batches: delay, catching up against a batch read, and the driver's memory."""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+import time
+from typing import Any
+
+import psutil
+
+from benchmarks.measuring.environment import Broker, Environment, Skipped
+from benchmarks.measuring.measure import alternate, p50, rate
+from benchmarks.measuring.results import Row
+
+TRIGGER_S = 1.0
+MESSAGES = 2_000_000
+MESSAGE = b"x" * 100
+DELAYS = 40
+ROUNDS = 3
+
+
+def run(env: Environment) -> list[Row]:
+    """One Spark session; the stream and the read of the same messages take turns."""
+    for package in ("pyspark", "raydp"):
+        if importlib.util.find_spec(package) is None:
+            raise Skipped(f"{package} is not installed")
+    import pulsar_ray_spark  # noqa: PLC0415 - only where Spark is installed
+
+    with env.broker() as broker:
+        spark = pulsar_ray_spark.start("bench", executor_cores=2, executor_memory="2g")
+        try:
+            return [
+                _delay(spark, broker, env.count(DELAYS, 10)),
+                *_catch_up(spark, broker, env.count(MESSAGES, 20_000) // 1000 * 1000),
+            ]
+        finally:
+            pulsar_ray_spark.stop()
+
+
+def _delay(spark: Any, broker: Broker, count: int) -> Row:
+    """From a publish to the return of the function that has counted its batch."""
+    import pulsar_ray_spark  # noqa: PLC0415
+
+    topic, delays = broker.topic(), []
+    counted = threading.Event()
+    producer = broker.client.create_producer(topic)
+
+    def function(frame: Any, _batch_id: int) -> None:
+        frame.count()
+        counted.set()
+
+    stream = pulsar_ray_spark.read_stream(spark, topic, name="bench-delay", start="earliest")
+    with stream.foreach_batch(function).trigger(processing_time=TRIGGER_S).start():
+        for turn in range(count + 2):
+            # At all moments of the interval, which a fixed pause would not meet.
+            time.sleep(TRIGGER_S * (turn * 0.37 % 1))
+            counted.clear()
+            began = time.perf_counter()
+            producer.send(MESSAGE)
+            counted.wait()
+            delays.append(time.perf_counter() - began)
+    producer.close()
+    pulsar_ray_spark.drop_query("bench-delay")
+    middle = p50(delays[2:])
+    return Row(
+        f"publish to the function's return, trigger of {TRIGGER_S:g} s, p50",
+        f"{middle:.2f} s",
+        f"the trigger {TRIGGER_S:g} s",
+        middle / TRIGGER_S,
+        1.5,
+        at_most=True,
+    )
+
+
+def _catch_up(spark: Any, broker: Broker, messages: int) -> list[Row]:
+    import pulsar_ray_spark  # noqa: PLC0415
+
+    topic = broker.topic()
+    producer = broker.client.create_producer(topic, batching_enabled=True)
+    values = [MESSAGE] * 1000
+    for _ in range(messages // 1000):
+        producer.send_many_async(values, None)
+    producer.flush()
+    producer.close()
+    counts: list[int] = []
+    names: list[str] = []
+
+    def stream() -> None:
+        names.append(f"bench-{len(names)}")
+        before = len(counts)
+        query = (
+            pulsar_ray_spark.read_stream(spark, topic, name=names[-1], start="earliest")
+            .foreach_batch(lambda frame, _: counts.append(frame.count()))
+            .trigger(available_now=True)
+            .start()
+        )
+        query.await_termination()
+        assert sum(counts[before:]) == messages
+
+    def read() -> None:
+        with pulsar_ray_spark.releasing(pulsar_ray_spark.read(spark, topic)) as frame:
+            assert frame.count() == messages
+
+    driver = psutil.Process()
+    times = alternate({"stream": stream, "read": read}, 1)
+    before = driver.memory_info().rss
+    for name, taken in alternate({"stream": stream, "read": read}, ROUNDS, warm_up=0).items():
+        times[name] += taken
+    grown = driver.memory_info().rss - before
+    for name in names:
+        pulsar_ray_spark.drop_query(name)
+    ours, theirs = p50(times["stream"]), p50(times["read"])
+    return [
+        Row(
+            f"stream of {messages:,} messages of 100 B, foreach_batch with a count",
+            rate(messages, ours),
+            f"the batch read {rate(messages, theirs)}",
+            theirs / ours,
+            0.7,
+        ),
+        Row(
+            f"memory of the driver's Python, over {ROUNDS} more such streams",
+            f"+{grown / 2**20:.1f} MiB",
+            f"{messages * len(MESSAGE) / 2**20:.0f} MiB each",
+        ),
+    ]

@@ -1,0 +1,66 @@
+"""The DelayedDeliveryTracker actor: a thin shell around DelayedTracker."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from pulsar_ray.broker.serving.owner_loop import prepare_broker_process
+from pulsar_ray.broker.subscription.delayed.delayed_tracker import DelayedTracker
+from pulsar_ray.broker.subscription.delayed.tracker_messages import FollowAnswer, FollowRequest
+from pulsar_ray.clock import SystemClock
+from pulsar_ray.errors import PulsarException
+from pulsar_ray.managed_ledger.store.store_directory import hold_cluster_lock
+from pulsar_ray.model.policies import PolicyUpdate
+
+
+class DelayedDeliveryTracker:
+    """Keeps the delayed messages of one subscription on one partition, until they are due.
+
+    It is made when the first one shows up, and ended when the last one has left. It may be killed at any
+    moment.
+    """
+
+    def __init__(self, label: str, data_dir: str) -> None:
+        prepare_broker_process()
+        self._label = label
+        self._tracker = DelayedTracker(SystemClock())
+        # Ray runs the calls of its two groups in two threads.
+        self._lock = Lock()
+        self._refusal: PulsarException | None = None
+        try:
+            self._cluster_lock = hold_cluster_lock(Path(data_dir))
+        except PulsarException as error:
+            self._refusal = error
+
+    def __repr__(self) -> str:
+        return self._label
+
+    async def follow(self, request: FollowRequest) -> FollowAnswer:
+        """See DelayedTracker.follow."""
+        if self._refusal is not None:
+            raise self._refusal.again()
+        with self._lock:
+            return self._tracker.follow(request)
+
+    async def probe(self) -> int:
+        """Return the process id."""
+        return os.getpid()
+
+    async def idle(self) -> None:
+        """Answer None: it leaves with its dispatcher, or when that has nothing delayed any more."""
+
+    async def apply_policies(self, update: PolicyUpdate) -> None:
+        """Do nothing: its dispatcher sends with each request whatever of them concerns it."""
+
+    async def stats(self) -> dict[str, Any]:
+        """Entries that wait, in memory and on disk; `refused` if it cannot serve."""
+        if self._refusal is not None:
+            return {"refused": str(self._refusal)}
+        with self._lock:
+            return {**self._tracker.stats(), "pid": os.getpid()}
+
+    async def shutdown(self) -> None:
+        """Do nothing: what is not durable is read from the log again."""

@@ -1,0 +1,73 @@
+"""Knows which consumers wait for sleeping dispatchers, and which have left. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+Consumers = Sequence[tuple[int, bool]]
+"""(incarnation, whether its end calls for an election) of each."""
+MOST_LEFT = 10_000
+"""Consumers that have left and are remembered; for older ones their dispatchers wait again."""
+
+
+class ParkedConsumers:
+    """Dispatchers are known by their addresses, client processes by the ids of their clients.
+
+    A dispatcher that starts waits for the consumers that its cursor log knows, but for those that have left.
+    All of it is memory alone: what a controller forgets when it dies costs a wait.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, tuple[int, Mapping[str, Consumers]]] = {}
+        self._left: dict[str, dict[int, bool]] = {}
+        self._left_count = 0
+
+    def waits(self, client_id: str, number: int, consumers: Mapping[str, Consumers]) -> None:
+        """Take in the dispatchers that a client waits for, and its consumers there.
+
+        It waits by its call of this number, which takes the place of the one before.
+        """
+        self._waiting[client_id] = number, consumers
+
+    def waits_no_more(self, client_id: str, number: int) -> None:
+        """A client has the answer to its call, and lives."""
+        if self._waiting.get(client_id, (None, None))[0] == number:
+            del self._waiting[client_id]
+
+    def died(self, client_id: str, number: int) -> list[tuple[str, int, bool]]:
+        """Return (dispatcher, incarnation, whether its end calls for an election) of a client's consumers.
+
+        It died before it had the answer to its call of this number.
+        """
+        called, consumers = self._waiting.get(client_id, (None, {}))
+        if called != number:
+            return []
+        del self._waiting[client_id]
+        return [(address, *each) for address, of_client in consumers.items() for each in of_client]
+
+    def left(self, address: str, incarnation: int, *, calls_election: bool) -> None:
+        """A consumer was closed while its dispatcher slept; may be repeated."""
+        of_dispatcher = self._left.setdefault(address, {})
+        self._left_count += incarnation not in of_dispatcher
+        of_dispatcher[incarnation] = calls_election
+        while self._left_count > MOST_LEFT:
+            self.take_left(next(iter(self._left)))
+
+    def take_left(self, address: str) -> tuple[int, ...]:
+        """Return once the consumers that have left a dispatcher."""
+        left = tuple(self._left.pop(address, ()))
+        self._left_count -= len(left)
+        return left
+
+    def to_elect(self, addresses: Iterable[str]) -> list[str]:
+        """Return those dispatchers that are to elect another active consumer of those that wait."""
+        return [address for address in addresses if address in self._left and self._must_elect(address)]
+
+    def _must_elect(self, address: str) -> bool:
+        left = self._left[address]
+        waiting = {
+            incarnation
+            for _, consumers in self._waiting.values()
+            for incarnation, _ in consumers.get(address, ())
+        }
+        return any(left.values()) and not left.keys() >= waiting

@@ -1,0 +1,1 @@
+"""The backlogs of a partition's subscriptions: messages that expire, and quotas."""

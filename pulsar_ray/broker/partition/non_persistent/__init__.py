@@ -1,0 +1,1 @@
+"""Partitions of non-persistent topics, and the dispatchers that follow them."""

@@ -1,0 +1,268 @@
+"""The producers that are connected to a partition, by name."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Protocol
+
+from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
+from pulsar_ray.broker.partition.publishing.producer_endpoint import ProducerEndpoint
+from pulsar_ray.broker.partition.publishing.waiting_blocks import WaitingBlocks
+from pulsar_ray.clock import Clock
+from pulsar_ray.errors import IncarnationForgotten, ProducerBusy, ProducerFenced
+from pulsar_ray.managed_ledger.log.producer_incarnations import ProducerIncarnations
+from pulsar_ray.managed_ledger.log.producer_sequences import ProducerSequences
+from pulsar_ray.model.enums import ProducerAccessMode
+from pulsar_ray.model.traffic import IncomingTraffic
+from pulsar_ray.session.requests import (
+    NO_BLOCK,
+    OpenProducer,
+    ProducerOpened,
+    PublishFailed,
+    encode_request,
+)
+from pulsar_ray.session.session_table import Session
+
+logger = logging.getLogger(__name__)
+
+
+class ProducerLog(Protocol):
+    """The log that producers' blocks are appended to: it remembers their incarnations."""
+
+    epoch: int
+    incarnations: ProducerIncarnations
+    sequences: ProducerSequences
+
+
+class ConnectedProducers:
+    """Opens and closes producers on the owner loop.
+
+    `waiting` has the blocks that are admitted and not written yet.
+    """
+
+    def __init__(
+        self,
+        log: ProducerLog,
+        waiting: WaitingBlocks,
+        policies: PartitionPolicies,
+        clock: Clock,
+        name_prefix: str,
+    ) -> None:
+        self._log = log
+        self._waiting = waiting
+        self._policies = policies
+        self._clock = clock
+        self._name_prefix = name_prefix
+        self._made_up_names = 0
+        self.by_name: dict[str, ProducerEndpoint] = {}
+
+    @property
+    def admitted(self) -> int:
+        """Rises with each block that a connected producer sends, whatever becomes of it."""
+        return sum(producer.next_seq for producer in self.by_name.values())
+
+    @property
+    def hold_places(self) -> bool:
+        """Whether a producer has what another one could take while the partition sleeps.
+
+        That is a name that its user has chosen, or a place where their number is limited.
+        """
+        if not self.by_name:
+            return False
+        is_limited = self._policies.max_producers_per_topic > 0
+        return is_limited or any(producer.is_user_named for producer in self.by_name.values())
+
+    def holder_beside(self, session: Session, name: str | None) -> Session | None:
+        """Return the other session that holds a producer's name, if one does."""
+        held = self.by_name.get(name) if name else None
+        return None if held is None or held.session is session else held.session
+
+    def open(self, session: Session, request: OpenProducer) -> ProducerOpened:
+        """Open a producer, or open it again.
+
+        Raises ProducerBusy while another session holds the name, or if there are as many producers as the
+        topic may have; IncarnationForgotten for one that is not remembered.
+        """
+        name = request.name or _name_given(session, request) or self._make_up_name()
+        held = self.by_name.get(name)
+        if held is not None and held.incarnation not in (request.incarnation, request.replaces_incarnation):
+            raise ProducerBusy(
+                f"a producer named {name!r} is already connected: close it, or choose another producer_name"
+            )
+        if held is None and not request.was_open:
+            self._check_limit()
+        self._make_room(name)
+        same = held if held is not None and held.incarnation == request.incarnation else None
+        now_ms = self._clock.now_ms()
+        last_seq = self._open_incarnation(request, name, held, now_ms)
+        queued = self._waiting.next_seqs(request.incarnation)
+        in_flight = same.next_seq if same is not None else 0
+        next_seq = max([last_seq + 1, request.first_pending_seq, in_flight, *queued])
+        if same is not None:
+            traffic, connected_ms = same.traffic, same.connected_ms
+        else:
+            traffic, connected_ms = IncomingTraffic(self._clock.monotonic_ms()), now_ms
+        endpoint = ProducerEndpoint(
+            session, request.producer_id, name, request.incarnation, next_seq, traffic, connected_ms
+        )
+        endpoint.metadata = request.properties or {}
+        endpoint.is_user_named = request.user_named
+        endpoint.access_mode = ProducerAccessMode(request.access_mode)
+        self.by_name[name] = endpoint
+        session.endpoints[request.producer_id] = endpoint
+        policies = self._policies
+        return ProducerOpened(
+            request.request_id,
+            name,
+            last_seq,
+            self._last_sequence_id(name),
+            policies.max_message_size,
+            self._log.epoch,
+            policies.max_block_rows,
+            policies.max_block_bytes,
+            max_delivery_delay_ms=policies.max_delivery_delay_ms,
+        )
+
+    def _make_room(self, name: str) -> None:
+        """Forget another producer's sequence ids if deduplication remembers as many as it may."""
+        limit = self._policies.deduplication_max_producers
+        gone = self._log.sequences.make_room(name, limit, self.by_name)
+        if gone is not None:
+            logger.warning(
+                "deduplication forgets the producer %r, which has been away longest: it remembers %d, the "
+                "setting broker_deduplication_max_number_of_producers",
+                gone,
+                limit,
+            )
+
+    def _last_sequence_id(self, name: str) -> int:
+        """Return the highest sequence id of a producer that is stored, or soon is.
+
+        It is -1 without deduplication.
+        """
+        sequences = self._log.sequences
+        return max(sequences.last_id(name), self._waiting.last_sequence_id(name)) if sequences.is_on else -1
+
+    def _check_limit(self) -> None:
+        limit = self._policies.max_producers_per_topic
+        if 0 < limit <= len(self.by_name):
+            raise ProducerBusy(
+                f"the topic has {len(self.by_name)} producers, and its policy max_producers allows {limit}: "
+                "close one, or raise the policy (setting max_producers_per_topic)"
+            )
+
+    def _open_incarnation(
+        self, request: OpenProducer, name: str, held: ProducerEndpoint | None, now_ms: int
+    ) -> int:
+        """Open an incarnation in place of the one before; returns its last stored entry_seq.
+
+        Raises IncarnationForgotten for one that is not remembered any more, unless sequence ids tell
+        which of its messages are stored: all that it sent may have been duplicates.
+        """
+        incarnations = self._log.incarnations
+        if incarnations.is_retired(request.incarnation):
+            raise IncarnationForgotten(
+                f"producer incarnation {request.incarnation} was away for too long in the middle of a "
+                "message in chunks: start a new one"
+            )
+        if request.replaces_incarnation:
+            incarnations.retire(request.replaces_incarnation)
+        last_seq = incarnations.last_entry_seq(request.incarnation)
+        is_known = incarnations.knows(request.incarnation) or self._log.sequences.last_id(name) >= 0
+        if request.first_pending_seq > 0 and not is_known:
+            raise IncarnationForgotten(
+                f"producer incarnation {request.incarnation} is not remembered any more: start a new one"
+            )
+        if held is None or held.incarnation != request.incarnation:
+            incarnations.open_session(request.incarnation, now_ms)
+            if held is not None:
+                incarnations.close_session(held.incarnation, now_ms)
+        return last_seq
+
+    def take_leave(self, sending: Mapping[int, int], idle_ms: int) -> list[int]:
+        """Return those incarnations that store nothing more of a message in chunks.
+
+        `sending` has the entry_seq of the last chunk of each that was read. A producer that has been away
+        for so long is not let in again with its incarnation: the rest of its message would come to nothing.
+        """
+        incarnations, now_ms = self._log.incarnations, self._clock.now_ms()
+        reached = {producer.incarnation: producer.next_seq for producer in self.by_name.values()}
+        left = []
+        for incarnation, entry_seq in sending.items():
+            if self._waiting.next_seqs(incarnation) or incarnations.is_in_flight(incarnation):
+                continue
+            if incarnations.is_past(incarnation, entry_seq) or reached.get(incarnation, 0) > entry_seq + 1:
+                left.append(incarnation)
+            elif incarnations.is_away(incarnation, idle_ms, now_ms):
+                incarnations.retire(incarnation)
+                left.append(incarnation)
+        return left
+
+    def evict(self, endpoint: ProducerEndpoint, error: ProducerFenced) -> None:
+        """Free a producer's name against its will; its blocks that wait are not written."""
+        for _, header, _, carrier in self._waiting.take_out(endpoint.incarnation):
+            if carrier is not None:
+                carrier.release(header.total_length)
+        del self.by_name[endpoint.name]
+        endpoint.eviction = error
+        tell_evicted(endpoint)
+
+    def close(self, endpoint: ProducerEndpoint) -> None:
+        """Free a producer's name; blocks already admitted are still written."""
+        if self.by_name.get(endpoint.name) is endpoint:
+            del self.by_name[endpoint.name]
+        endpoint.session.endpoints.pop(endpoint.producer_id, None)
+        self._log.incarnations.close_session(endpoint.incarnation, self._clock.now_ms())
+
+    def _make_up_name(self) -> str:
+        self._made_up_names += 1
+        return f"{self._name_prefix}-{self._log.epoch}-{self._made_up_names}"
+
+    def limits_changed(self) -> None:
+        """Send all producers the limits of messages that hold from now on.
+
+        One that misses it learns them when it opens again.
+        """
+        size, delay_ms = self._policies.message_limits
+        for producer in self.by_name.values():
+            news = PublishFailed(
+                producer.producer_id,
+                NO_BLOCK,
+                "MessageTooBig",
+                f"the topic's policy max_message_size allows {size} bytes now",
+                {"max_message_size": size, "max_delivery_delay_ms": delay_ms},
+            )
+            producer.session.send(encode_request(news))
+
+    def sample_rates(self) -> None:
+        """Sample the rates of all producers; once a second."""
+        now_ms = self._clock.monotonic_ms()
+        for producer in self.by_name.values():
+            producer.traffic.sample(now_ms)
+
+    def current(self, producer: ProducerEndpoint) -> ProducerEndpoint | None:
+        """Return the endpoint for a producer's answers; None if it gave its incarnation up."""
+        current = self.by_name.get(producer.name, producer)
+        return current if current.incarnation == producer.incarnation else None
+
+
+def _name_given(session: Session, request: OpenProducer) -> str:
+    """Return the name that a producer was given by a lost answer.
+
+    It is "" if there was none. By another name the producer would be there twice, and once for good.
+    """
+    known = session.endpoints.get(request.producer_id)
+    return (
+        known.name if isinstance(known, ProducerEndpoint) and known.incarnation == request.incarnation else ""
+    )
+
+
+def tell_evicted(endpoint: ProducerEndpoint) -> None:
+    """Tell an evicted producer, as often as it sends something."""
+    assert endpoint.eviction is not None
+    error = endpoint.eviction
+    news = PublishFailed(
+        endpoint.producer_id, NO_BLOCK, type(error).__name__, error.text, {"is_evicted": True}
+    )
+    endpoint.session.send(encode_request(news))

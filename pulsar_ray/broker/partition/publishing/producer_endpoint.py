@@ -1,0 +1,66 @@
+"""A connected producer at its partition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pulsar_ray.errors import ProducerFenced
+from pulsar_ray.model.enums import ProducerAccessMode
+from pulsar_ray.model.traffic import IncomingTraffic
+from pulsar_ray.session.session_table import Session
+
+
+class ProducerEndpoint:
+    """One connected producer: its name, incarnation and the entry_seq its next block must carry."""
+
+    __slots__ = (
+        "access_mode",
+        "connected_ms",
+        "eviction",
+        "incarnation",
+        "is_user_named",
+        "metadata",
+        "name",
+        "next_seq",
+        "producer_id",
+        "rest_end_seq",
+        "session",
+        "traffic",
+    )
+
+    def __init__(
+        self,
+        session: Session,
+        producer_id: int,
+        name: str,
+        incarnation: int,
+        next_seq: int,
+        traffic: IncomingTraffic,
+        connected_ms: int,
+    ) -> None:
+        self.session = session
+        self.producer_id = producer_id
+        self.name = name
+        self.incarnation = incarnation
+        self.next_seq = next_seq
+        self.traffic = traffic
+        self.connected_ms = connected_ms
+        self.metadata: Mapping[str, str] = {}
+        self.is_user_named = False
+        self.access_mode = ProducerAccessMode.Shared
+        self.eviction: ProducerFenced | None = None
+        """Why it is evicted, if it is."""
+        self.rest_end_seq = 0
+        """Above 0: the rest of the block that ends there is to come.
+
+        It begins at `next_seq`, and its front is stored.
+        """
+
+    @property
+    def awaits_rest(self) -> bool:
+        """Whether the rest of a block is to come before anything else."""
+        return self.rest_end_seq > 0
+
+    def may_skip_to(self, entry_seq: int) -> bool:
+        """Whether the next block may begin there: the entries before were stored by another one."""
+        return entry_seq < self.rest_end_seq

@@ -1,0 +1,201 @@
+"""Opens a partition's producers by their access modes, and evicts them (ADR 0037).
+
+Everything runs on the owner loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from pulsar_ray.broker.partition.manifest_writer import ManifestWriter
+from pulsar_ray.broker.partition.publishing.connected_producers import ConnectedProducers
+from pulsar_ray.broker.partition.publishing.producer_endpoint import ProducerEndpoint
+from pulsar_ray.broker.partition.publishing.topic_access import Admitted, TopicAccess
+from pulsar_ray.broker.serving.session_host import SessionHost
+from pulsar_ray.errors import ProducerFenced, PulsarException
+from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
+from pulsar_ray.model.enums import ProducerAccessMode
+from pulsar_ray.model.system_topics import check_user_may_publish
+from pulsar_ray.session.requests import NO_EPOCH, Failed, OpenProducer, ProducerOpened, encode_request
+from pulsar_ray.session.session_table import Session
+
+
+class ProducerOpening:
+    """Answers requests to open, once a topic epoch is durable or it is their turn.
+
+    `opened` is called for each session whose producer opens. After a restart of the partition the producer
+    that had it for itself has `grace_s` to come back, before others are answered.
+    """
+
+    def __init__(
+        self,
+        ledger: ManagedLedger,
+        producers: ConnectedProducers,
+        writer: ManifestWriter,
+        host: SessionHost,
+        loop: asyncio.AbstractEventLoop,
+        opened: Callable[[Session], None],
+        grace_s: float,
+    ) -> None:
+        self._ledger = ledger
+        self._producers = producers
+        self._writer = writer
+        self._host = host
+        self._opened = opened
+        held = ledger.changes.topic_epoch
+        self._access = TopicAccess(held.epoch, is_awaited=held.is_held)
+        self._outlasting = False
+        if held.is_held:
+            loop.call_later(grace_s, self._end_awaiting)
+
+    @property
+    def topic_epoch(self) -> int:
+        """How often the partition has been taken by one producer for itself; -1 for never."""
+        return self._access.epoch
+
+    @property
+    def waiting(self) -> int:
+        """How many producers wait to have the partition for themselves."""
+        return len(self._access.waiting)
+
+    @property
+    def holds_places(self) -> bool:
+        """Whether a producer has the partition for itself, waits for that, or prevents it.
+
+        Where somebody has had it before, others may want it again: those that share it keep them out.
+        """
+        access = self._access
+        if access.holder is not None or access.is_awaited or self.waiting > 0:
+            return True
+        return access.epoch > NO_EPOCH and bool(self._producers.by_name)
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def open(self, session: Session, request: OpenProducer) -> None:
+        """Answer a request to open, perhaps later."""
+        holders = self._stopped_holders(session, request)
+        if holders:
+            self._host.spawn(self._open_later(session, request, holders))
+        else:
+            self._open_now(session, request)
+
+    def _stopped_holders(self, session: Session, request: OpenProducer) -> Sequence[Session]:
+        """The processes that keep the producer out, if all of them are stopped."""
+        holder = self._producers.holder_beside(session, request.name)
+        holders = [] if holder is None else [holder]
+        if request.access_mode == ProducerAccessMode.Exclusive and not request.was_open:
+            sessions = {producer.session for producer in self._producers.by_name.values()}
+            holders = list(sessions - {session}) if session not in sessions else []
+        return holders if all(holder.is_stopped for holder in holders) else []
+
+    async def _open_later(self, session: Session, request: OpenProducer, holders: Sequence[Session]) -> None:
+        attachment = session.attachment
+        await self._host.outlast(holders)
+        if not session.is_ended and session.attachment == attachment:
+            self._open_now(session, request)
+
+    def _open_now(self, session: Session, request: OpenProducer) -> None:
+        access = self._access
+        try:
+            check_user_may_publish(self._ledger.identity.topic)
+            takes_over = request.access_mode == ProducerAccessMode.ExclusiveWithFencing
+            if access.is_awaited and request.topic_epoch == NO_EPOCH and not takes_over:
+                # Answered when the producer that had the partition for itself is back, or stays away.
+                access.wait(session, request)
+                return
+            admitted = access.decide(request, self._producers.by_name.values())
+            if admitted is None:
+                access.wait(session, request)
+            else:
+                self._admit(session, request, admitted)
+        except PulsarException as error:
+            access.stop_waiting(session, request.producer_id)
+            _refuse(session, request, error)
+
+    def _admit(self, session: Session, request: OpenProducer, admitted: Admitted) -> None:
+        """Open a producer, and evict others for it. Raises what opening raises."""
+        access, epoch = self._access, admitted.epoch
+        access.stop_waiting(session, request.producer_id)
+        if request.access_mode == ProducerAccessMode.ExclusiveWithFencing and epoch > access.epoch:
+            self._refuse_waiting(epoch)
+        for producer in admitted.evicted:
+            self._producers.evict(producer, _evicted(epoch))
+            access.release(producer.incarnation)
+        opened = self._producers.open(session, request)._replace(topic_epoch=epoch)
+        self._opened(session)
+        if epoch == NO_EPOCH:
+            session.send(encode_request(opened))
+            return
+        was_awaited = access.is_awaited
+        access.take(request.incarnation, epoch)
+        if self._ledger.changes.topic_epoch == (epoch, True):
+            session.send(encode_request(opened))
+        else:
+            self._host.spawn(self._answer_durably(session, request, opened))
+        if was_awaited:
+            self._ask_again()
+
+    def _refuse_waiting(self, epoch: int) -> None:
+        for session, request in self._access.take_waiting():
+            _refuse(session, request, _evicted(epoch))
+
+    async def _answer_durably(self, session: Session, request: OpenProducer, opened: ProducerOpened) -> None:
+        try:
+            await self._writer.durable(self._ledger.changes.set_topic_epoch(opened.topic_epoch, held=True))
+        except PulsarException as error:
+            endpoint = session.endpoints.get(request.producer_id)
+            if isinstance(endpoint, ProducerEndpoint) and endpoint.incarnation == request.incarnation:
+                self.close(endpoint)
+            _refuse(session, request, error)
+            return
+        if self._access.holder == request.incarnation:
+            session.send(encode_request(opened))
+
+    # --- leaving ----------------------------------------------------------------------------------
+
+    def close(self, endpoint: ProducerEndpoint) -> None:
+        """Free the place of a producer that is gone, for those that wait for it."""
+        self._producers.close(endpoint)
+        is_gone = self._producers.current(endpoint) is endpoint
+        if is_gone and self._access.release(endpoint.incarnation):
+            self._writer.submit(self._ledger.changes.set_topic_epoch(self._access.epoch, held=False))
+        if not self._producers.by_name:
+            self._ask_again()
+
+    def stop_waiting(self, session: Session, producer_id: int | None = None) -> None:
+        """Forget a producer that waits, or all of a session."""
+        self._access.stop_waiting(session, producer_id)
+
+    def tick(self) -> None:
+        """Let stopped processes lose the place that others wait for; once a second."""
+        holders = list({producer.session for producer in self._producers.by_name.values()})
+        if self.waiting and holders and not self._outlasting and all(h.is_stopped for h in holders):
+            self._outlasting = True
+            self._host.spawn(self._outlast(holders))
+
+    async def _outlast(self, holders: Sequence[Session]) -> None:
+        await self._host.outlast(holders)
+        self._outlasting = False
+
+    def _end_awaiting(self) -> None:
+        if self._access.is_awaited:
+            self._access.is_awaited = False
+            self._ask_again()
+
+    def _ask_again(self) -> None:
+        """Answer those that wait, in their order, as far as that is possible now."""
+        for session, request in self._access.take_waiting():
+            if not session.is_ended:
+                self._open_now(session, request)
+
+
+def _evicted(epoch: int) -> ProducerFenced:
+    return ProducerFenced(
+        f"another producer has taken the topic for itself, as topic epoch {epoch}: this one is evicted; "
+        "create another producer to go on"
+    )
+
+
+def _refuse(session: Session, request: OpenProducer, error: PulsarException) -> None:
+    session.send(encode_request(Failed(request.request_id, type(error).__name__, error.text)))

@@ -1,0 +1,420 @@
+"""Publishing at the partition: admit blocks, write them in groups, answer when they are durable.
+
+Everything that arrived in one turn of the owner loop becomes one write and one fdatasync on the disk thread;
+what arrives meanwhile becomes the next one. A receipt follows the durable write and the epoch check after it,
+never anything earlier. Small writes to a disk that has proved quick are waited for instead (ADR 0009).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
+from pulsar_ray.broker.partition.publishing.connected_producers import ConnectedProducers, tell_evicted
+from pulsar_ray.broker.partition.publishing.duplicate_blocks import sift
+from pulsar_ray.broker.partition.publishing.producer_endpoint import ProducerEndpoint
+from pulsar_ray.broker.partition.publishing.publish_gate import PublishGate
+from pulsar_ray.broker.partition.publishing.publish_throttle import PublishThrottle
+from pulsar_ray.broker.partition.publishing.quick_disk import SMALL_WRITE_BYTES, QuickDisk, is_small
+from pulsar_ray.broker.partition.publishing.waiting_blocks import Admitted, WaitingBlocks
+from pulsar_ray.clock import Clock
+from pulsar_ray.config import ENTRY_OVERHEAD_BYTES
+from pulsar_ray.errors import (
+    BrokerPersistenceError,
+    Fenced,
+    ProtocolError,
+    PulsarException,
+    SessionLost,
+)
+from pulsar_ray.format.block import (
+    ARROW,
+    CHUNK,
+    DELAYED,
+    BlockHeader,
+    check_block_size,
+    parse_block_header,
+    verify_block,
+)
+from pulsar_ray.format.delivery_times import check_delay, delivery_times
+from pulsar_ray.managed_ledger.log.commit import AppendResult
+from pulsar_ray.managed_ledger.log.producer_incarnations import (
+    NO_IDS,
+    Duplicate,
+    Forgotten,
+    Gap,
+    NeverStored,
+    New,
+    ProducerIncarnations,
+    Repeat,
+)
+from pulsar_ray.managed_ledger.log.producer_sequences import ProducerSequences
+from pulsar_ray.model.position import DUPLICATE, Position
+from pulsar_ray.model.traffic import IncomingTraffic
+from pulsar_ray.session.packet_encoder import PacketEncoder
+from pulsar_ray.session.requests import PublishFailed, Receipt, encode_request
+from pulsar_ray.session.session_table import Session
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Log(Protocol):
+    """Where blocks are appended: a managed ledger, or one that keeps nothing."""
+
+    epoch: int
+    incarnations: ProducerIncarnations
+    sequences: ProducerSequences
+
+    @property
+    def last_position(self) -> Position: ...
+
+    def begin_append(self, blocks: Any, now_ms: int) -> Any: ...
+
+    def finish_append(self, commit: Any) -> AppendResult: ...
+
+    def fail_append(self, commit: Any) -> None: ...
+
+
+class CommitThread(Protocol):
+    """Where appends are written: a DiskThread, or nowhere."""
+
+    @property
+    def is_idle(self) -> bool: ...
+
+    def submit(
+        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
+    ) -> None: ...
+
+
+class PublishIntake:
+    """Owns a partition's stream of commits, from admitted blocks to receipts.
+
+    Runs on the owner loop.
+
+    `on_durable` is called for each commit, `on_fatal` if the log belongs to another owner by now.
+    """
+
+    def __init__(
+        self,
+        ledger: Log,
+        producers: ConnectedProducers,
+        policies: PartitionPolicies,
+        gate: PublishGate,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        disk: CommitThread,
+        waiting: WaitingBlocks,
+        throttle: PublishThrottle,
+        *,
+        on_durable: Callable[[AppendResult], None],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._ledger = ledger
+        self._producers = producers
+        self._policies = policies
+        self._gate = gate
+        self._clock = clock
+        self._loop = loop
+        self._disk = disk
+        self._on_durable = on_durable
+        self._on_fatal = on_fatal
+        self._waiting = waiting
+        self._throttle = throttle
+        self._receipt = PacketEncoder(Receipt)
+        self._committing = False
+        self._turn_scheduled = False
+        self._is_awaited = False
+        self._quick_disk = QuickDisk()
+        self.traffic = IncomingTraffic(clock.monotonic_ms())
+        self.commits = 0
+        self.duplicates = 0
+        """Messages that were left out because they had been stored before."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no block is admitted that is not answered yet."""
+        return not (self._committing or self._turn_scheduled or self._waiting.size_bytes)
+
+    # --- admission --------------------------------------------------------------------------------
+
+    def publish(
+        self, session: Session, producer_id: int, body: memoryview, *, is_awaited: bool = False
+    ) -> None:
+        """Admit every block of one packet; `is_awaited`: somebody stands still for its receipt.
+
+        Raises ProtocolError for bytes that are no blocks (the carrier is then closed).
+        """
+        producer = session.endpoints.get(producer_id)
+        if not isinstance(producer, ProducerEndpoint):
+            raise SessionLost(f"producer {producer_id} is not open in this session: open it again")
+        if producer.eviction is not None:
+            tell_evicted(producer)
+            return
+        self._is_awaited |= is_awaited
+        offset, size = 0, len(body)
+        while offset < size:
+            header = parse_block_header(body, offset)
+            end = offset + header.total_length
+            if end > size:
+                raise ProtocolError(
+                    f"a block of {header.total_length} bytes in {size - offset} bytes of packet"
+                )
+            verify_block(body, offset, header)
+            self._admit(producer, header, body[offset:end])
+            offset = end
+
+    def _admit(self, producer: ProducerEndpoint, header: BlockHeader, block: memoryview) -> None:
+        seq = header.entry_seq
+        if header.incarnation != producer.incarnation:
+            raise ProtocolError(
+                f"a block of incarnation {header.incarnation} on a producer of {producer.incarnation}"
+            )
+        if seq < producer.next_seq:
+            self._answer_repeat(producer, header)
+            return
+        if seq > producer.next_seq and not producer.may_skip_to(seq):
+            if producer.awaits_rest:
+                return  # what was sent behind a block before its rest comes again, behind that
+            raise SessionLost(
+                f"entry_seq {producer.next_seq} is missing before {seq}: attach again and resend"
+            )
+        producer.rest_end_seq = 0
+        producer.next_seq = seq + header.entries
+        refusal = self._refusal(header)
+        if refusal is not None:
+            self._refuse(producer, seq, refusal)
+            return
+        carrier = producer.session.carrier
+        if carrier is not None:
+            carrier.retain(header.total_length)
+        self._waiting.append((producer, header, block, carrier))
+        if self._throttle.limit is not None:
+            self._throttle.charge(producer.session, header.message_count, header.total_length)
+        if not self._turn_scheduled:
+            self._turn_scheduled = True
+            self._loop.call_soon(self._end_of_turn)
+
+    def _refusal(self, header: BlockHeader) -> PulsarException | None:
+        payload, total = header.payload_length, header.total_length
+        policies = self._policies
+        if payload > policies.max_message_size or total > policies.max_frame_bytes:
+            limit = policies.max_message_size
+            with_columns = (limit + ENTRY_OVERHEAD_BYTES) * header.message_count
+            if header.payload_format == ARROW and payload <= with_columns:
+                # Messages became a batch before their producer knew the limit of now: none of them need be
+                # too large.
+                limit = payload
+            try:
+                check_block_size(payload, total, limit, policies.max_frame_bytes)
+            except PulsarException as error:
+                return error
+        if policies.max_delivery_delay_ms and header.flags & DELAYED:
+            try:
+                self._check_delays(header)
+            except PulsarException as error:
+                return error
+        return self._gate.refusal
+
+    def _check_delays(self, header: BlockHeader) -> None:
+        """Refuse a block of messages delayed too long; their producer knows the limit, too."""
+        times = delivery_times(header)
+        latest = times if isinstance(times, int) else max(times or (0,))
+        # A message may be added to a block some time after that was begun.
+        now_ms = max(self._clock.now_ms(), header.publish_time_ms)
+        check_delay(latest, now_ms, self._policies.max_delivery_delay_ms)
+
+    def _answer_repeat(self, producer: ProducerEndpoint, header: BlockHeader) -> None:
+        ledger = self._ledger
+        last_id = header.last_sequence_id if ledger.sequences.is_on else NO_IDS
+        known = ledger.incarnations.classify(header.incarnation, header.entry_seq, header.entries, last_id)
+        # Behind blocks that were left out or refused, the log has a gap where the next one was expected.
+        is_not_stored = isinstance(known, New | Gap)
+        if is_not_stored and last_id <= ledger.sequences.durable_id(producer.name):
+            known = Duplicate()
+        # A repeat that is not durable yet is in the group being written: its receipt follows from there.
+        if isinstance(known, Repeat) and known.position <= self._ledger.last_position:
+            row = (producer.producer_id, header.entry_seq, header.entries, *known.position)
+            producer.session.send(self._receipt.encode(([row],)))
+        elif isinstance(known, Duplicate):
+            if not self._waiting.has(header):
+                self._confirm_duplicates([(producer, header)])
+        elif isinstance(known, Forgotten):
+            refusal = BrokerPersistenceError("nobody remembers whether the partition stored this message")
+            self._refuse(producer, header.entry_seq, refusal)
+        elif isinstance(known, NeverStored) or (is_not_stored and not self._waiting.has(header)):
+            # It was refused, and the refusal lost with its carrier. Later blocks may be stored already.
+            not_stored = "the partition refused this message before: it was not stored"
+            reason = self._refusal(header) or BrokerPersistenceError(not_stored)
+            self._refuse(producer, header.entry_seq, reason)
+
+    def _refuse(self, producer: ProducerEndpoint, entry_seq: int, error: PulsarException) -> None:
+        refused = PublishFailed(producer.producer_id, entry_seq, type(error).__name__, error.text)
+        producer.session.send(encode_request(refused))
+
+    # --- commits ----------------------------------------------------------------------------------
+
+    def _end_of_turn(self) -> None:
+        self._turn_scheduled = False
+        if not self._committing:
+            self._next()
+
+    def _next(self) -> None:
+        self._committing = False
+        while self._waiting.size_bytes:
+            group = self._waiting.take_group()
+            if self._ledger.sequences.is_on:
+                group = self._without_duplicates(group)
+            if group:
+                self._committing = True
+                self._commit(group, retried=False)
+                return
+
+    def _without_duplicates(self, group: list[Admitted]) -> list[Admitted]:
+        """Take out the blocks whose messages are stored already, and answer those."""
+        sifted = sift(group, self._ledger.sequences)
+        if len(sifted.new) == len(group):
+            return group
+        self._waiting.put_back(sifted.put_off)
+        self._release(sifted.duplicates)
+        self._confirm_duplicates([(producer, header) for producer, header, *_ in sifted.duplicates])
+        self._release(sifted.behind)
+        for admitted, stored_id in sifted.overlapping:
+            self._release([admitted])
+            self._ask_for_rest(admitted[0], admitted[1], stored_id)
+        return sifted.new
+
+    def _confirm_duplicates(self, blocks: list[tuple[ProducerEndpoint, BlockHeader]]) -> None:
+        rows: dict[Session, list[tuple[int, int, int, int, int]]] = {}
+        for producer, header in blocks:
+            self.duplicates += header.message_count
+            current = self._producers.current(producer)
+            if current is not None:
+                receipt = (current.producer_id, header.entry_seq, header.entries, *DUPLICATE)
+                rows.setdefault(current.session, []).append(receipt)
+        for session, receipts in rows.items():
+            session.send(self._receipt.encode((receipts,)))
+
+    def _ask_for_rest(self, producer: ProducerEndpoint, header: BlockHeader, stored_id: int) -> None:
+        """Have a producer send a block again without the messages that are stored.
+
+        All that it sent behind that block has to come again, too.
+        """
+        self._release(self._waiting.take_out(header.incarnation))
+        current = self._producers.current(producer)
+        if current is None:
+            return
+        current.next_seq = header.entry_seq
+        current.rest_end_seq = header.entry_seq + header.entries
+        asked = PublishFailed(
+            current.producer_id,
+            header.entry_seq,
+            "ProducerBusy",
+            f"messages up to sequence id {stored_id} are stored: send those above it",
+            {"stored_sequence_id": stored_id},
+        )
+        current.session.send(encode_request(asked))
+
+    def _release(self, blocks: list[Admitted]) -> None:
+        """Count these blocks no more against what is held of their carriers."""
+        for _, header, _, carrier in blocks:
+            if carrier is not None:
+                carrier.release(header.total_length)
+
+    def _commit(self, group: list[Admitted], *, retried: bool) -> None:
+        is_awaited, self._is_awaited = self._is_awaited, False
+        blocks = []
+        messages = 0
+        for _, header, block, _ in group:
+            blocks.append((header, (block,)))
+            messages += header.message_count
+        commit = self._ledger.begin_append(blocks, self._clock.now_ms())
+        is_lone = is_small(commit.total_bytes, messages)
+
+        def done(seconds: float | None, error: BaseException | None) -> None:
+            if error is not None:
+                self._ledger.fail_append(commit)
+                self._failed(group, error, retried=retried)
+                return
+            if is_lone and seconds is not None:
+                self._quick_disk.took(seconds)
+            self._finish(group, self._ledger.finish_append(commit), is_awaited=is_awaited)
+
+        if not is_lone or not self._quick_disk.is_trusted or not self._disk.is_idle:
+            self._disk.submit(partial(_run, commit), done)
+            return
+        try:
+            seconds = _run(commit)
+        except BaseException as error:  # noqa: BLE001 - as from the disk thread
+            done(None, error)
+        else:
+            done(seconds, None)
+
+    def _finish(self, group: list[Admitted], result: AppendResult, *, is_awaited: bool) -> None:
+        # Waiting blocks go to the disk thread before this group is answered, so that the disk is not idle
+        # meanwhile; but not a write that would be waited for here, whose answers must come behind.
+        is_disk_busy = self._waiting.size_bytes > SMALL_WRITE_BYTES
+        if is_disk_busy:
+            self._next()
+        if not is_awaited:
+            # The process written to first tends to run first, often on this very processor: dispatchers.
+            self._on_durable(result)
+        rows: dict[Session, list[tuple[int, int, int, int, int]]] = {}
+        messages = size = chunks = 0
+        for (producer, header, _, carrier), position in zip(group, result.positions, strict=True):
+            length = header.total_length
+            messages += header.message_count
+            size += length
+            is_chunk = 1 if header.flags & CHUNK else 0
+            chunks += is_chunk
+            producer.traffic.stored(header.message_count, length, is_chunk)
+            if carrier is not None:
+                carrier.release(length)
+            current = self._producers.current(producer)
+            if current is not None:
+                receipt = (current.producer_id, header.entry_seq, header.entries, position[0], position[1])
+                rows.setdefault(current.session, []).append(receipt)
+        self.traffic.stored(messages, size, chunks)
+        for session, blocks in rows.items():
+            session.send(self._receipt.encode((blocks,)))
+        if is_awaited:
+            self._on_durable(result)
+        self.commits += 1
+        if not is_disk_busy:
+            self._next()
+
+    def _failed(
+        self,
+        group: list[Admitted],
+        error: BaseException,
+        *,
+        retried: bool,
+    ) -> None:
+        if isinstance(error, Fenced):
+            self._on_fatal(error)
+            return
+        logger.error("a write of %d blocks failed: %s", len(group), error)
+        if not retried:
+            # The failed file was ended at its durable offset; the same blocks go once into a new one.
+            self._commit(group, retried=True)
+            return
+        refusal = BrokerPersistenceError(f"the partition could not store the message: {error}")
+        for producer, header, _, carrier in group:
+            if carrier is not None:
+                carrier.release(header.total_length)
+            current = self._producers.current(producer)
+            if current is not None:
+                self._refuse(current, header.entry_seq, refusal)
+        self._next()
+
+
+def _run(commit: Any) -> float:
+    """Write; the seconds it took."""
+    start = time.perf_counter()
+    commit.run()
+    return time.perf_counter() - start

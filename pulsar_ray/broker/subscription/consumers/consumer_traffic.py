@@ -1,0 +1,126 @@
+"""The traffic of a subscription and of each of its consumers, sampled once a second."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint
+from pulsar_ray.clock import Clock
+from pulsar_ray.dispatch.consumer import Consumer
+from pulsar_ray.dispatch.grant import Grant
+from pulsar_ray.dispatch.inspect.key_stats import KeyedConsumers, key_shared_consumer_stats
+from pulsar_ray.model.traffic import OutgoingTraffic
+
+
+class ConsumerTraffic:
+    """Counted as it happens, over the consumers' re-attachments."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._all = OutgoingTraffic(clock.monotonic_ms())
+        self._consumers: dict[int, tuple[OutgoingTraffic, int]] = {}
+        self._dead_lettered = 0
+        """Messages that consumers which are gone moved to dead letter topics."""
+
+    # --- what happens -----------------------------------------------------------------------------
+
+    def joined(self, incarnation: int) -> None:
+        """A consumer that was not known attached."""
+        traffic = OutgoingTraffic(self._clock.monotonic_ms())
+        self._consumers[incarnation] = (traffic, self._clock.now_ms())
+
+    def left(self, endpoint: ConsumerEndpoint) -> None:
+        """It is gone; what it was given, and moved, stays in the subscription's counters."""
+        self._consumers.pop(endpoint.incarnation, None)
+        self._dead_lettered += endpoint.dead_letters[0]
+
+    def granted(self, by_consumer: Mapping[int, Sequence[Grant]]) -> None:
+        """Consumers are sent these, by their incarnation."""
+        now_ms = self._clock.now_ms()
+        for incarnation, grants in by_consumer.items():
+            self._count(incarnation, grants, now_ms)
+
+    def _count(self, incarnation: int, grants: Sequence[Grant], now_ms: int) -> None:
+        messages = entries = size = redelivered = chunks = 0
+        for grant in grants:
+            block = grant.block
+            rows = grant.row_set.bit_count()
+            messages += rows
+            entries += rows if block.row_is_entry else 1
+            size += block.length * rows // block.messages
+            if block.chunks:
+                chunks += 1 + len(block.chunks)
+                size += sum(chunk.length for chunk in block.chunks)
+            if grant.redelivery_count:
+                redelivered += rows
+        self._all.delivered(messages, entries, size, redelivered, now_ms, chunks)
+        if known := self._consumers.get(incarnation):
+            known[0].delivered(messages, entries, size, redelivered, now_ms, chunks)
+
+    def acknowledged(self, incarnation: int, messages: int) -> None:
+        """A consumer acknowledged; so many of the messages were pending."""
+        now_ms = self._clock.now_ms()
+        self._all.acked(messages, now_ms)
+        if known := self._consumers.get(incarnation):
+            known[0].acked(messages, now_ms)
+
+    def credited(self, incarnation: int) -> None:
+        """Count a consumer's report of its credit."""
+        now_ms = self._clock.now_ms()
+        self._all.last_flow_ms = now_ms
+        if known := self._consumers.get(incarnation):
+            known[0].last_flow_ms = now_ms
+
+    def sample(self) -> None:
+        """Once a second."""
+        now_ms = self._clock.monotonic_ms()
+        self._all.sample(now_ms)
+        for traffic, _ in self._consumers.values():
+            traffic.sample(now_ms)
+
+    # --- describing -------------------------------------------------------------------------------
+
+    def describe(self, core: KeyedConsumers, endpoints: Iterable[ConsumerEndpoint]) -> dict[str, Any]:
+        """Traffic, type and consumers, with Pulsar's names where Pulsar has one. Costs per consumer."""
+        consumer_type, active = core.type.kind, core.type.active
+        consumers = [self._consumer(core, endpoint) for endpoint in endpoints]
+        return {
+            **self._all.describe(),
+            "type": "" if consumer_type is None else consumer_type.name.replace("KeyShared", "Key_Shared"),
+            "activeConsumerName": "" if active is None else active.spec.name,
+            "deadLetteredMessages": self._dead_lettered
+            + sum(consumer["deadLetteredMessages"] for consumer in consumers),
+            "deadLetterError": next(
+                filter(None, (consumer["deadLetterError"] for consumer in consumers)), ""
+            ),
+            "consumers": consumers,
+        }
+
+    def _consumer(self, core: KeyedConsumers, endpoint: ConsumerEndpoint) -> dict[str, Any]:
+        traffic, connected_ms = self._consumers[endpoint.incarnation]
+        moved, error = endpoint.dead_letters
+        return {
+            "consumerName": endpoint.name,
+            **traffic.describe(),
+            **_state(core.consumers.get(endpoint.incarnation)),
+            **key_shared_consumer_stats(core, endpoint.incarnation),
+            "deadLetteredMessages": moved,
+            "deadLetterError": error,
+            "avgMessagesPerEntry": round(traffic.messages_per_entry),
+            "connectedSince": connected_ms,
+            "address": endpoint.session.client_id,
+            "metadata": dict(endpoint.metadata),
+            "readsFiles": endpoint.reads_files,
+            "carrier": endpoint.session.carrier.kind if endpoint.session.carrier else "none",
+        }
+
+
+def _state(consumer: Consumer | None) -> dict[str, Any]:
+    if consumer is None:
+        return {"availablePermits": 0, "unackedMessages": 0, "blockedConsumerOnUnackedMsgs": False}
+    return {
+        "availablePermits": consumer.permits,
+        "unackedMessages": consumer.unacked,
+        "blockedConsumerOnUnackedMsgs": consumer.is_blocked,
+    }

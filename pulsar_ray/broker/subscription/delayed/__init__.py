@@ -1,0 +1,1 @@
+"""The tracker of delayed messages, and its dispatcher's side."""

@@ -1,0 +1,121 @@
+"""Files that are sent and received whole, as one message each, however large."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from pulsar_ray.cli.console import err
+from pulsar_ray.cli.interrupt import Interrupt
+from pulsar_ray.client.producer.blocks.send_callbacks import ErrorCallback
+from pulsar_ray.errors import MessageTooBig, PulsarException, Result, error_from
+from pulsar_ray.format.compression import MAX_CHUNKED_LENGTH
+from pulsar_ray.model.message_id import MessageId
+
+if TYPE_CHECKING:
+    from pulsar_ray.client.producer.producer import Producer
+
+_STEP_S = 0.1
+
+
+class WholeFiles:
+    """Sends files one after the other, with a bar on a terminal."""
+
+    def __init__(self, producer: Producer, names: tuple[str, ...], **fields: Any) -> None:
+        self._producer = producer
+        self._names = names
+        self._fields = fields
+        self.sent: list[tuple[str, int, MessageId]] = []
+        """Name, size and id of each file that is stored."""
+
+    def send(self, interrupt: Interrupt) -> None:
+        """Send all of them. Raises MessageTooBig, and what sending raises; the former ones are stored."""
+        for name in self._names:
+            interrupt.check()
+            self._send_one(name, interrupt)
+
+    def _send_one(self, name: str, interrupt: Interrupt) -> None:
+        interrupt.is_waiting = True
+        content = _content(name)
+        interrupt.is_waiting = False
+        receipt = _Receipt()
+        bar = _bar() if err().is_terminal else None
+        task = bar.add_task("", total=len(content), name=_shown(name)) if bar is not None else None
+        with bar or nullcontext():
+            self._producer.send_async(content, receipt, **self._fields)
+            while not receipt.is_there.wait(_STEP_S):
+                interrupt.check()
+                if bar is not None and task is not None:
+                    left = min(self._producer.pending_bytes(), len(content))
+                    bar.update(task, completed=len(content) - left, refresh=True)
+        if receipt.error is not None:
+            raise receipt.error
+        self.sent.append((_shown(name), len(content), receipt.message_id))
+
+
+class _Receipt(ErrorCallback):
+    """Of one message; the producer's I/O thread calls it."""
+
+    def __init__(self) -> None:
+        self.is_there = threading.Event()
+        self.error: PulsarException | None = None
+        self.message_id = MessageId()
+
+    def __call__(self, result: Any, message_id: MessageId) -> None:
+        if result == Result.Ok:
+            self.message_id = message_id
+            self.is_there.set()
+        else:
+            self.failed(error_from(int(result), ""))
+
+    def failed(self, error: PulsarException) -> None:
+        self.error = error
+        self.is_there.set()
+
+
+def write_whole(content: bytes, name: str) -> None:
+    """Write a message into a new file, whole or not at all.
+
+    "-" is standard output.
+    """
+    if name == "-":
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+        return
+    path = Path(name)
+    staged = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with staged.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())  # it is acknowledged next, and will not come again
+        os.link(staged, path)  # fails where such a file has come to be meanwhile
+    finally:
+        staged.unlink(missing_ok=True)
+
+
+def _content(name: str) -> bytes:
+    if name != "-" and (length := os.stat(name).st_size) > MAX_CHUNKED_LENGTH:
+        raise MessageTooBig(
+            f"{name} has {length} bytes, a message at most {MAX_CHUNKED_LENGTH}: split it, or store it "
+            "elsewhere and send a reference"
+        )
+    with click.open_file(name, "rb") as stream:
+        content: bytes = stream.read()
+    return content
+
+
+def _shown(name: str) -> str:
+    return "standard input" if name == "-" else name
+
+
+def _bar() -> Progress:
+    columns = [TextColumn("{task.fields[name]}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()]
+    return Progress(*columns, console=err(), transient=True)

@@ -1,0 +1,1 @@
+"""Retry letter and dead letter topics: copies of messages that failed."""

@@ -1,0 +1,298 @@
+"""The thread that moves messages that failed too often to the dead letter topic."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import NamedTuple
+
+from pulsar_ray.client.consumer.consumer_core import ConsumerCore
+from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
+from pulsar_ray.client.dead_letters.letter_producers import LetterProducers, send_columns
+from pulsar_ray.client.dead_letters.letter_topics import LetterTopics
+from pulsar_ray.client.dead_letters.letters import joined_columns, letter_columns
+from pulsar_ray.client.dead_letters.move_report import REPORT_S, MoveReport
+from pulsar_ray.client.endpoint.forking import notify_of_forks
+from pulsar_ray.client.options.policies import MultiplierRedeliveryBackoff
+from pulsar_ray.client.received.block_rows import BlockRows, items_of, ranges_of, rows_in
+from pulsar_ray.client.received.queued_delivery import QueuedDelivery
+from pulsar_ray.errors import AlreadyClosed, ForkedClient, MessageTooBig, PulsarException
+from pulsar_ray.model.position import entry_at
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 0.1
+"""Between two looks at messages that wait behind others in the queue."""
+TOO_LARGE_S = 10.0
+"""Before a message is tried again that is too large for the dead letter topic.
+
+Its redelivery delay comes on top.
+"""
+IDLE_S = 60.0
+"""The producers are closed when there was nothing to move for so long.
+
+Their partitions can sleep then.
+"""
+
+
+class _Taken(NamedTuple):
+    """Rows of a delivery that are being moved."""
+
+    delivery: QueuedDelivery
+    partition: PartitionConsumer
+    part: BlockRows
+
+    @property
+    def is_current(self) -> bool:
+        """Whether no seek has happened since, after which the rows come again by themselves."""
+        return self.delivery.generation == self.delivery.source.generation
+
+
+class DeadLetterMover:
+    """Copies messages, and acknowledges them once their copies are durable.
+
+    So a crash in between leaves a message in both topics, never in none. Messages that wait while others are
+    copied go together in one call. Those that cannot be copied come again after the redelivery delay of the
+    consumer, and later the more often copying has failed. The thread begins with the first message, and ends
+    when there was none for a minute.
+    """
+
+    def __init__(self, core: ConsumerCore, topics: LetterTopics, producers: LetterProducers) -> None:
+        self._core = core
+        self._topics = topics
+        self._producers = producers
+        self._report = MoveReport()
+        self._backoff = MultiplierRedeliveryBackoff(100, 60_000, 2.0)
+        self._failures = 0
+        self._again_s = 0.0
+        self._fitting: dict[str, int] = {}
+        """The size of the largest message that went to each dead letter topic."""
+        self._start_empty()
+        notify_of_forks(self)
+        core.move_by(self)
+
+    def _start_empty(self) -> None:
+        self._wake = threading.Condition()
+        self._waiting: list[QueuedDelivery] = []
+        self._thread: threading.Thread | None = None
+        self._is_to_look = False
+        self._is_ended = False
+
+    def forked(self, _error: ForkedClient) -> None:
+        """Move nothing in a forked child: what was delivered is the parent's."""
+        self._start_empty()
+        self._is_ended = True
+        self._producers.forked()
+
+    def take(self, delivery: QueuedDelivery) -> None:
+        """Begin to move a delivery. Called with the consumer's lock held."""
+        delivery.source.begin_move(delivery)
+        with self._wake:
+            self._waiting.append(delivery)
+        self.look()
+
+    def look(self) -> None:
+        """Look for deliveries to move, which may wait behind others.
+
+        Called with the consumer's lock held.
+        """
+        with self._wake:
+            self._is_to_look = True
+            self._wake.notify_all()
+            if self._thread is None and not self._is_ended:
+                name = f"pulsar-ray-dead-letters-{self._core.name}"
+                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._thread.start()
+
+    def end(self) -> None:
+        """Begin no more; messages that were not copied stay unacknowledged."""
+        with self._wake:
+            self._is_ended = True
+            self._wake.notify_all()
+
+    def close(self, deadline: float) -> None:
+        """End, wait for what is being copied, and close the producers."""
+        self.end()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if thread is None or not thread.is_alive():
+            self._report.send()
+        self._producers.close()
+
+    # --- the thread -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while (batch := self._next()) is not None:
+            try:
+                self._move(batch)
+            except Exception:
+                # The thread goes on, and the messages stay where they are.
+                logger.exception("messages that failed too often could not be moved")
+            for delivery in batch:
+                delivery.source.end_move(delivery)
+            self._report.send_if_due()
+
+    def _next(self) -> list[QueuedDelivery] | None:
+        """The deliveries that wait to be moved; none after a while, None at the end."""
+        is_more_behind = self._core.leave_to_mover()
+        with self._wake:
+            wait_s = LOOK_S if is_more_behind else REPORT_S if self._report.is_due else IDLE_S
+            has_come = self._wake.wait_for(
+                lambda: self._is_ended or self._is_to_look or bool(self._waiting), wait_s
+            )
+            self._is_to_look = False
+            batch, self._waiting = self._waiting, []
+            if self._is_ended:
+                return None
+            if has_come or wait_s < IDLE_S:
+                return batch
+        self._producers.close()
+        with self._wake:
+            if self._waiting or self._is_to_look:
+                return []
+            self._thread = None
+            return None
+
+    # --- moving -----------------------------------------------------------------------------------
+
+    def _move(self, batch: list[QueuedDelivery]) -> None:
+        by_source: dict[str, list[_Taken]] = {}
+        for delivery in batch:
+            for source, one in self._rows_of(delivery):
+                by_source.setdefault(source, []).append(one)
+        for source, taken in by_source.items():
+            if (wait_s := self._again_s - time.monotonic()) > 0:
+                self._have_delivered_again(taken, wait_s)
+            else:
+                self._copy(source, taken)
+
+    def _rows_of(self, delivery: QueuedDelivery) -> list[tuple[str, _Taken]]:
+        """The rows to be moved, each with the topic that it belongs to."""
+        core, source = self._core, delivery.source
+        try:
+            block = source.decode(delivery)
+            partition = core.partitions.of(block.topic_name, block.partition)
+        except PulsarException as error:
+            logger.warning("a message that failed too often cannot be moved: %s", error)
+            return []
+        with core.lock:
+            rows = source.outstanding_rows(delivery, block.message_count) if block.is_batch else delivery.rows
+        parts = self._topics.rows_by_source(block, rows_in(rows)) if rows else {}
+        return [(real, _Taken(delivery, partition, part)) for real, part in parts.items()]
+
+    def _copy(self, source: str, taken: list[_Taken]) -> None:
+        """Copy rows.
+
+        One that is larger than any before goes first and alone, for it may be too large.
+        """
+        while taken:
+            size, place, row = _largest(taken)
+            if size <= self._fitting.get(source, -1):
+                break
+            one, taken = _split_off(taken, place, row)
+            self._copy_together(source, [one], size)
+        if taken:
+            self._copy_together(source, taken, 0)
+
+    def _copy_together(self, source: str, taken: list[_Taken], size: int) -> None:
+        """Copy rows in one call, and acknowledge them.
+
+        `size` is that of a row that goes alone.
+        """
+        if self._is_ended:
+            return
+        columns = joined_columns([letter_columns(*one.part, source) for one in taken])
+        try:
+            send_columns(self._producers.open(source, is_dead=True), columns)
+        except MessageTooBig as error:
+            if len(columns.values) == 1:
+                self._complain(source, taken, error)
+                self._have_delivered_again(taken, TOO_LARGE_S)
+                return
+            # By its properties, or the topic takes less than before. Rows that went before it go again.
+            self._fitting.pop(source, None)
+            while taken:
+                one, taken = _split_off(taken, 0, taken[0].part.rows[0])
+                self._copy_together(source, [one], 0)
+        except Exception as error:  # noqa: BLE001 - a customizer may raise anything
+            self._failed(source, taken, error)
+        else:
+            self._fitting[source] = max(size, self._fitting.get(source, 0))
+            self._acknowledge(taken)
+
+    def _acknowledge(self, taken: list[_Taken]) -> None:
+        with self._core.lock:
+            for one in taken:
+                if one.is_current:
+                    one.partition.ack_sender.acks.add_part(*one.part)
+                self._report.moved(one.partition, len(one.part.rows))
+        for partition in {one.partition for one in taken}:
+            if partition.session.is_abandoned:
+                partition.ack_sender.forget()
+            else:
+                partition.ack_sender.flush()
+        if self._failures:
+            self._failures = 0
+            logger.info("messages are moved to the dead letter topic again")
+
+    def _failed(self, source: str, taken: list[_Taken], error: Exception) -> None:
+        if self._is_ended and isinstance(error, AlreadyClosed):
+            return
+        self._failures += 1
+        wait_s = self._backoff.next(self._failures - 1) / 1000
+        self._again_s = time.monotonic() + wait_s
+        self._complain(source, taken, error)
+        self._have_delivered_again(taken, wait_s)
+
+    def _complain(self, source: str, taken: list[_Taken], error: Exception) -> None:
+        reason = f"{self._topics.dead_letter_topic(source)}: {error}"
+        if self._report.failed({one.partition for one in taken}, reason):
+            logger.warning(
+                "messages of %s that failed too often stay there and are tried again, for they cannot be "
+                "moved to %s",
+                source,
+                reason,
+                exc_info=not isinstance(error, PulsarException),
+            )
+
+    def _have_delivered_again(self, taken: list[_Taken], wait_s: float) -> None:
+        # They count as failed from the moment on when copying is to be tried again.
+        failed_ms = time.monotonic_ns() // 1_000_000 + int(wait_s * 1000)
+        with self._core.lock:
+            for one in taken:
+                if one.is_current:
+                    _nack(one, failed_ms)
+        for partition in {one.partition for one in taken}:
+            partition.ack_sender.nacks_added()
+
+
+def _nack(taken: _Taken, failed_ms: int) -> None:
+    block, rows = taken.part
+    nacks = taken.partition.ack_sender.nacks
+    if block.is_batch:
+        nacks.add(block.ledger_id, block.first_entry_id, block.redelivery_count, failed_ms, ranges_of(rows))
+        return
+    for row in rows:
+        nacks.add(block.ledger_id, entry_at(block.first_entry_id, row), block.redelivery_count, failed_ms)
+
+
+def _largest(taken: list[_Taken]) -> tuple[int, int, int]:
+    """The size of the largest row, the index of its delivery, and its number."""
+    found = (-1, 0, 0)
+    for place, one in enumerate(taken):
+        block, rows = one.part
+        for row, value in zip(rows, items_of(block.values, rows), strict=True):
+            if (size := len(value or b"")) > found[0]:
+                found = (size, place, row)
+    return found
+
+
+def _split_off(taken: list[_Taken], place: int, row: int) -> tuple[_Taken, list[_Taken]]:
+    """One row, and all others."""
+    block, rows = taken[place].part
+    one = taken[place]._replace(part=BlockRows(block, [row]))
+    others = BlockRows(block, [other for other in rows if other != row])
+    between = [taken[place]._replace(part=others)] if others.rows else []
+    return one, [*taken[:place], *between, *taken[place + 1 :]]

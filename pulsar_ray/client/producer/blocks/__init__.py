@@ -1,0 +1,1 @@
+"""A producer's blocks: gathering messages, encoding them, waiting for receipts."""

@@ -1,0 +1,1 @@
+"""Publishing lists and tables at once."""

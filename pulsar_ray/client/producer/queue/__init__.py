@@ -1,0 +1,1 @@
+"""The queue of one producer for one partition, and its parts."""

@@ -1,0 +1,148 @@
+"""Ranges of topics as Ray Datasets."""
+
+from __future__ import annotations
+
+import pickle
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import ray.data
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from pulsar_ray.data.broker_planner import BrokerPlanner
+from pulsar_ray.data.lease_keeper import LEASE_KEEPER
+from pulsar_ray.data.lost_ranges import check_nothing_lost
+from pulsar_ray.data.message_columns import as_columns, block_columns
+from pulsar_ray.data.message_table import message_table, table_schema_of
+from pulsar_ray.data.plan import BoundArgument, ReadRange, Topics, as_bound, as_topics
+from pulsar_ray.data.range_leases import RangeLeases
+from pulsar_ray.data.rows import BLOCK_BYTES, message_batches
+from pulsar_ray.data.segments import stored_rows
+
+_RANGE = "range"
+
+
+class _Hold:
+    """The leases of a Dataset and of all that are made from it.
+
+    Tasks get an empty one.
+    """
+
+    def __init__(self, leases: RangeLeases | None = None) -> None:
+        self._give_back: Callable[[], object] = lambda: None
+        if leases is not None:
+            ending = weakref.finalize(self, LEASE_KEEPER.leave, leases)
+            # A process that ends gives nothing back: its leases end by themselves.
+            ending.atexit = False
+            self._give_back = ending
+
+    def give_back(self) -> None:
+        """Give the leases back, once."""
+        self._give_back()
+
+    def __reduce__(self) -> tuple[type[_Hold], tuple[()]]:
+        return _Hold, ()
+
+
+_HOLDS: weakref.WeakKeyDictionary[ray.data.Dataset, _Hold] = weakref.WeakKeyDictionary()
+
+
+def read(
+    topic: str | Topics,
+    start: BoundArgument = "earliest",
+    end: BoundArgument = "latest",
+    *,
+    columns: Sequence[str] | None = None,
+    fail_on_data_loss: bool = True,
+    block_bytes: int = BLOCK_BYTES,
+    num_cpus: float = 1,
+    service_url: str = "auto",
+) -> ray.data.Dataset:
+    """Read a range of topics or partitions as a Ray Dataset of Arrow blocks.
+
+    `topic` is a name, a list of names, or a compiled pattern as `Client.subscribe` takes it. The Dataset has
+    `columns` of a received table (None: all); others are neither decoded nor moved. `start` is inclusive,
+    `end` exclusive: "earliest", "latest", a message id or one per partition, a datetime, a timedelta before
+    now, AtTime or AtSubscription. Both are fixed in this call, and so are the rows, however often and late
+    the Dataset is computed.
+
+    The Dataset is lazy. Each task, of `num_cpus`, reads some 32 MiB, in blocks of about `block_bytes`: where
+    it runs, or else on the node that has the files, verified and decoded before they move. Rows keep the
+    order of each partition's log within a task; Ray Data keeps that of tasks with `preserve_order`. The
+    broker keeps the range until the Dataset and all that are made from it are garbage, or `release` is
+    called; after a crash for an hour.
+
+    Raises InvalidConfiguration for a wrong bound or column, TopicNotFound, DataLost if messages from
+    `start`, an id, on are trimmed (with `fail_on_data_loss=False` what is left is read), and the client's own
+    errors. Errors of tasks, as CorruptData and WrongNode, come as Ray Data raises them when it computes.
+    """
+    topics, wanted = as_topics(topic), as_columns(columns)
+    now_ms = time.time_ns() // 1_000_000
+    first, last = as_bound(start, now_ms), as_bound(end, now_ms)
+    plan, leases = BrokerPlanner(service_url).held_plan(topics, first, last)
+    hold = _Hold(leases)
+    if fail_on_data_loss:
+        check_nothing_lost(plan.lost)
+    if not plan.ranges:
+        hold.give_back()
+        return ray.data.from_arrow(table_schema_of(wanted).empty_table())
+    # A block, and so a task, for each range.
+    blocks = [pa.table({_RANGE: pa.array([pickle.dumps(each)], pa.binary())}) for each in plan.ranges]
+    dataset = ray.data.from_arrow(blocks).map_batches(
+        _reading(wanted, block_bytes, hold), batch_size=None, batch_format="pyarrow", num_cpus=num_cpus
+    )
+    _HOLDS[dataset] = hold
+    return dataset
+
+
+def release(dataset: ray.data.Dataset) -> None:
+    """Give up the range under a Dataset of `read`.
+
+    Rows that were not computed by then may be gone.
+
+    Does nothing for others and the second time.
+    """
+    hold = _HOLDS.pop(dataset, None)
+    if hold is not None:
+        hold.give_back()
+
+
+def _reading(
+    columns: tuple[str, ...], block_bytes: int, hold: _Hold
+) -> Callable[[pa.Table], Iterator[pa.Table]]:
+    """The function of the tasks, which keeps `hold` as Ray Data keeps the function."""
+
+    def read_ranges(ranges: pa.Table) -> Iterator[pa.Table]:
+        assert hold is not None
+        yield table_schema_of(columns).empty_table()
+        for pickled in ranges.column(_RANGE).to_pylist():
+            read_range: ReadRange = pickle.loads(pickled)
+            if read_range.node_id == ray.get_runtime_context().get_node_id():
+                yield from _tables(read_range, columns, block_bytes)
+            else:
+                yield from _fetched(read_range, columns, block_bytes)
+
+    return read_ranges
+
+
+def _tables(read_range: ReadRange, columns: tuple[str, ...], block_bytes: int) -> Iterator[pa.Table]:
+    rows = stored_rows(read_range)
+    for batch in message_batches(rows, 0, block_bytes, block_columns(columns)):
+        yield message_table(batch, read_range.topic, read_range.partition, columns)
+
+
+def _fetched(read_range: ReadRange, columns: tuple[str, ...], block_bytes: int) -> Iterator[pa.Table]:
+    """Read a range on the node that has its files.
+
+    Ray Data places its own tasks as it likes. Without that node the reading starts elsewhere, and says that
+    the files are not there.
+    """
+    placement = NodeAffinitySchedulingStrategy(read_range.node_id, soft=True)
+    reading: Any = ray.remote(_tables).options(
+        num_cpus=0, num_returns="streaming", scheduling_strategy=placement, name="pulsar_ray.data.read"
+    )
+    for block in reading.remote(read_range, columns, block_bytes):
+        yield ray.get(block)

@@ -1,0 +1,150 @@
+"""Ray Datasets to topics."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import ray
+import ray.data
+
+from pulsar_ray.data.publishers import PUBLISHERS, Connection, Publisher
+from pulsar_ray.data.publishing import Part, Sending
+from pulsar_ray.data.query_batch import QueryBatch
+from pulsar_ray.data.write_target import WriteTarget
+from pulsar_ray.errors import InvalidConfiguration
+from pulsar_ray.model.enums import CompressionType, HashingScheme
+
+_MESSAGES = "messages"
+
+
+def write(
+    dataset: ray.data.Dataset,
+    topic: str,
+    *,
+    value: str | None = None,
+    key: str | None = None,
+    properties: str | None = None,
+    ordering_key: str | None = None,
+    event_time: str | None = None,
+    name: str | None = None,
+    batch_id: int = 0,
+    hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
+    compression_type: CompressionType = CompressionType.NONE,
+    num_cpus: float = 1,
+    service_url: str = "auto",
+    data_dir: str | os.PathLike[str] | None = None,
+) -> int:
+    """Publish the rows of a Ray Dataset, each a message.
+
+    Returns their number once all are durable.
+
+    Arguments name columns; None takes the column of the argument's own name if there is one (`value` there
+    has to be). `value` is binary or text, null a tombstone; `key` and `ordering_key` text; `properties` a map
+    of text to text; `event_time` a timestamp, or ms since 1970 as an integer. Other columns are left out.
+
+    Without `name` tasks of `num_cpus` publish blocks as they are computed, at least once: a task that is
+    repeated sends its block again, and rows that were sent before an error stay. With `name` the Dataset is
+    computed first, into Ray's object store, and each row of the batch `batch_id` is stored once, however
+    often it is written. That rests on the topic's deduplication, which is turned on, on batch ids that
+    rise, and on a Dataset that has the same rows in the same blocks each time: its order is preserved, and
+    so it has them if it is made of files or of a range of a topic, without random or timed parts.
+
+    Raises InvalidConfiguration for wrong columns, NotAllowedError for a batch behind a later one, and the
+    client's own errors; without `name` those of tasks come as Ray Data raises them.
+    """
+    columns = {
+        "value": value,
+        "key": key,
+        "properties": properties,
+        "ordering_key": ordering_key,
+        "event_time": event_time,
+    }
+    connection = Connection(service_url, None if data_dir is None else os.fspath(data_dir))
+    sending = Sending(hashing_scheme, compression_type)
+    if name is not None:
+        return _write_once(dataset, topic, columns, QueryBatch.checked(name, batch_id), sending, connection)
+    with WriteTarget.connected(topic, connection) as target:
+        target.create()
+
+    def send(block: pa.Table) -> pa.Table:
+        sent = 0
+        if block.num_rows:
+            part = Part(0, lambda: sent_columns(block, columns), topic, sending)
+            sent = sum(_publisher(connection).publish(part).values())
+        return pa.table({_MESSAGES: pa.array([sent], pa.int64())})
+
+    counts = dataset.map_batches(send, batch_size=None, batch_format="pyarrow", num_cpus=num_cpus)
+    return sum(row[_MESSAGES] for row in counts.iter_rows())
+
+
+@lru_cache(maxsize=4)
+def _publisher(connection: Connection) -> Publisher:
+    """The publisher of a worker's process, kept for its next task."""
+    return Publisher(connection)
+
+
+def sent_columns(block: pa.Table, columns: dict[str, str | None]) -> pa.Table:
+    """Choose the columns that become messages, under the names that producers take.
+
+    Raises InvalidConfiguration for one that is not there.
+    """
+    chosen = {}
+    for argument, given in columns.items():
+        wanted = argument if given is None else given
+        if wanted in block.column_names:
+            chosen[argument] = block.column(wanted)
+        elif given is not None or argument == "value":
+            raise InvalidConfiguration(
+                f"{argument}: the Dataset has no column {wanted!r}; there are {', '.join(block.column_names)}"
+            )
+    return pa.table(chosen)
+
+
+@dataclass(frozen=True)
+class _BlockRows:
+    """A block in Ray's object store; called, it fetches what is sent of it."""
+
+    block: Any
+    columns: dict[str, str | None]
+
+    def __call__(self) -> pa.Table:
+        return sent_columns(ray.get(self.block), self.columns)
+
+
+def _write_once(
+    dataset: ray.data.Dataset,
+    topic: str,
+    columns: dict[str, str | None],
+    batch: QueryBatch,
+    sending: Sending,
+    connection: Connection,
+) -> int:
+    blocks = _in_order(dataset.to_arrow_refs, dataset)
+    with WriteTarget.connected(topic, connection) as target:
+        named = target.begin(batch, max(len(blocks), 1))
+        if named.layout.tasks != max(len(blocks), 1):
+            raise InvalidConfiguration(
+                f"the Dataset has {len(blocks)} blocks, and had {named.layout.tasks} when batch "
+                f"{batch.batch_id} of {batch.query!r} was begun: write the same Dataset, or give another name"
+            )
+        parts = [
+            Part(task, _BlockRows(block, columns), topic, sending, named) for task, block in enumerate(blocks)
+        ]
+        counts = PUBLISHERS.publish(parts, connection)
+        target.end(named)
+    return sum(rows for of_part in counts for rows in of_part.values())
+
+
+def _in_order(compute: Callable[[], list[Any]], dataset: ray.data.Dataset) -> list[Any]:
+    """Compute a Dataset with its blocks in their order."""
+    options = dataset.context.execution_options
+    before, options.preserve_order = options.preserve_order, True
+    try:
+        return compute()
+    finally:
+        options.preserve_order = before

@@ -1,0 +1,121 @@
+"""Publisher actors send the parts of a write, each one at a time.
+
+Actors and not tasks, for the reason that readers are: Ray ends idle workers, and each write would pay for new
+processes and connections. Ray starts one that dies anew and has it send its part again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import ray
+from ray import ObjectRef
+from ray.exceptions import RayTaskError
+
+from pulsar_ray.client.client import Client
+from pulsar_ray.data.idle_actors import IdleActors
+from pulsar_ray.data.publishing import Part, publish_part
+from pulsar_ray.errors import PulsarException
+
+_ATTEMPTS = 3
+_MAX_PUBLISHERS = 64
+
+
+class Connection(NamedTuple):
+    """Where the broker is, as `Client` takes it."""
+
+    service_url: str = "auto"
+    data_dir: str | None = None
+
+    def open(self) -> Client:
+        """Connect."""
+        return Client(self.service_url, data_dir=self.data_dir)
+
+
+class Publisher:
+    """Sends parts over one connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._client: Client | None = None
+
+    def __repr__(self) -> str:
+        return "pulsar-ray publisher"
+
+    def publish(self, part: Part) -> dict[int, int]:
+        """Send a part; see `publish_part`."""
+        if self._client is None:
+            self._client = self._connection.open()
+        return publish_part(self._client, part)
+
+
+class PublisherPool:
+    """The publishers of a process, each with one part at a time.
+
+    They reserve no CPU, for executors of Spark may have them all.
+    """
+
+    def __init__(self) -> None:
+        self._idle: IdleActors[Connection] = IdleActors()
+
+    def publish(self, parts: Sequence[Part], connection: Connection) -> list[dict[int, int]]:
+        """Send all parts; their counts, in their order.
+
+        Raises the first error once no publisher sends any more; a part whose publisher dies is sent again.
+        """
+        waiting = deque(enumerate(parts))
+        running: dict[ObjectRef[Any], tuple[int, Any]] = {}
+        counts: list[dict[int, int]] = [{} for _ in parts]
+        error: Exception | None = None
+        room = min(len(parts), _publisher_limit())
+        try:
+            while running or (waiting and error is None):
+                while waiting and error is None and len(running) < room:
+                    place, part = waiting.popleft()
+                    publisher = self._idle.take(connection) or _new_publisher(connection)
+                    running[publisher.publish.remote(part)] = place, publisher
+                (done,), _ = ray.wait(list(running), num_returns=1)
+                place, publisher = running[done]
+                try:
+                    counts[place] = ray.get(done)
+                except RayTaskError as failed:
+                    error = error or _own_error(failed)
+                del running[done]
+                self._idle.put_back(connection, publisher)
+        finally:
+            # Left by an interrupt or by the loss of a publisher for good: nobody would wait for the others.
+            for _, publisher in running.values():
+                ray.kill(publisher)
+        if error is not None:
+            raise error
+        return counts
+
+    def close(self) -> None:
+        """End all idle publishers."""
+        self._idle.close()
+
+
+def _new_publisher(connection: Connection) -> Any:
+    options = {
+        "num_cpus": 0,
+        "scheduling_strategy": "SPREAD",
+        "max_restarts": -1,
+        "max_task_retries": _ATTEMPTS - 1,
+    }
+    return ray.remote(Publisher).options(**options).remote(connection)
+
+
+def _publisher_limit() -> int:
+    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    return min(max(int(resources.get("CPU", 1)), 1), _MAX_PUBLISHERS)
+
+
+def _own_error(failed: RayTaskError) -> Exception:
+    cause: Any = failed.cause
+    return cause if isinstance(cause, PulsarException) else failed
+
+
+PUBLISHERS = PublisherPool()
+"""The pool of this process."""

@@ -1,0 +1,107 @@
+"""The messages that a crash is laid to: fewer with each further crash.
+
+One crash makes two groups of suspects of all messages that were handed over, which are tried by consumers
+that have nothing else in hand. The crash of such a consumer is explained by the part of its group that it
+had in hand: that is halved again, and all others of the same origin are suspect no more. A message that was
+tried alone has failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
+from pulsar_ray.dispatch.consumer import Consumer, Delivery, Key, SuspectGroup
+from pulsar_ray.dispatch.redelivery import Redelivery
+from pulsar_ray.model import row_sets
+from pulsar_ray.model.row_sets import RowSet
+
+UNEXPLAINED_CRASHES = 2
+"""After so many crashes without a report all that was granted counts as handed over."""
+
+Handed = Sequence[tuple[Delivery, RowSet]]
+
+
+class Blame:
+    """Takes back what a crashed consumer held."""
+
+    def __init__(self, blocks: DispatchBlocks, redelivery: Redelivery) -> None:
+        self._blocks = blocks
+        self._redelivery = redelivery
+
+    def crashed(self, consumer: Consumer, handed_over: int | None) -> None:
+        """Take everything back from a consumer that ended without a word.
+
+        `handed_over` is as for `Dispatcher.remove_consumer`.
+        """
+        if handed_over is not None:
+            consumer.handed_over = handed_over
+        handed = self._handed(consumer, is_known=handed_over is not None)
+        if tried := [(delivery, rows) for delivery, rows in handed if delivery.group is not None]:
+            handed = tried
+            origins = {delivery.group.origin for delivery, _ in tried if delivery.group is not None}
+            for group in self._blocks.suspects:
+                if group.origin in origins:
+                    self._blocks.release(group)
+        count = sum(rows.bit_count() for _, rows in handed)
+        failed = dict(handed) if count == 1 else {}
+        groups = self._groups(handed, count)
+        for delivery in tuple(consumer.deliveries):
+            suspects = groups.get(delivery, [])
+            if delivery.group is not None:
+                suspects = [(delivery.rows, delivery.group)]
+            self._redelivery.give_back_suspects(delivery, failed.get(delivery, 0), suspects)
+
+    def _handed(self, consumer: Consumer, *, is_known: bool) -> Handed:
+        """The rows that were handed over, by delivery, in the order of the log."""
+        handed = []
+        unreported: dict[SuspectGroup, None] = {}
+        for delivery in sorted(consumer.deliveries, key=lambda each: (each.block.key, each.number)):
+            group = delivery.group
+            if not is_known and group is None:
+                # Only suspects are reported one by one.
+                rows = delivery.rows
+            else:
+                rows = delivery.handed_over_rows()
+                if not rows and not is_known and group is not None:
+                    unreported[group] = None
+                    if group.unexplained + 1 >= UNEXPLAINED_CRASHES:
+                        rows = delivery.rows
+            if rows:
+                handed.append((delivery, rows))
+        for group in unreported:
+            group.unexplained += 1
+        return handed
+
+    def _groups(self, handed: Handed, count: int) -> dict[Delivery, list[tuple[RowSet, SuspectGroup]]]:
+        """Make groups of halves, or of a message alone.
+
+        Returns each delivery's rows in them.
+        """
+        if not count:
+            return {}
+        first, second = [], []
+        left = max(count // 2, 1)
+        for delivery, rows in handed:
+            part = row_sets.lowest(rows, left)
+            left -= part.bit_count()
+            if part:
+                first.append((delivery, part))
+            if part != rows:
+                second.append((delivery, rows & ~part))
+        groups: dict[Delivery, list[tuple[RowSet, SuspectGroup]]] = {}
+        origin = None
+        for half in (first, second):
+            if half:
+                group = self._blocks.suspects.begin(_members(half), origin)
+                origin = group.origin
+                for delivery, rows in half:
+                    groups.setdefault(delivery, []).append((rows, group))
+        return groups
+
+
+def _members(rows_of: Iterable[tuple[Delivery, RowSet]]) -> dict[Key, RowSet]:
+    members: dict[Key, RowSet] = {}
+    for delivery, rows in rows_of:
+        members[delivery.block.key] = members.get(delivery.block.key, 0) | rows
+    return members

@@ -1,0 +1,1 @@
+"""The actor's end of lanes: listening, accepting, reading, bounds."""

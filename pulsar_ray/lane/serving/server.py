@@ -1,0 +1,280 @@
+"""Where an actor's clients connect: a Unix socket always, a TCP port when asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import secrets
+import socket
+import stat
+from collections.abc import Callable, Hashable
+from pathlib import Path
+
+from pulsar_ray.errors import (
+    AuthorizationError,
+    InvalidConfiguration,
+    NotAllowedError,
+    PulsarException,
+    TooManyConnections,
+)
+from pulsar_ray.format.block_memory import BlockMemory
+from pulsar_ray.lane.address import LaneAddress, TcpAddress, UnixAddress, configure_socket
+from pulsar_ray.lane.hello import HelloFields, SessionDecision, encode_error
+from pulsar_ray.lane.limits import LaneLimits
+from pulsar_ray.lane.peer import PeerCredentials, peer_credentials
+from pulsar_ray.lane.serving.connection_limits import ConnectionLimits, UnprovenConnections, file_limit
+from pulsar_ray.lane.serving.listener import Listener
+from pulsar_ray.lane.serving.receive_budget import ReceiveBudget
+from pulsar_ray.lane.serving.server_lane import LaneHandler, ServerLane
+from pulsar_ray.session.packet import STAGING_BYTES
+
+logger = logging.getLogger(__name__)
+
+_MAX_SOCKET_PATH_BYTES = 107
+_BACKLOG = 512
+_CHECKS_PER_DEADLINE = 8
+_KEPT_BYTES = 16 * 1024 * 1024
+"""Of buffers for large packets that wait to be used again."""
+
+
+class LaneServer:
+    """Accepts lanes on the owner loop and gives their packets to the handler.
+
+    `token_check` is asked once per lane; it answers with the session or raises the PulsarException to
+    refuse with, and compares tokens in constant time. On Unix sockets only peers of the same user get as
+    far. `connection_limits` bounds the connections that have not got there yet: the oldest goes. All methods
+    belong to the loop.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        directory: str | Path,
+        *,
+        node_address: str,
+        token_check: Callable[[HelloFields], SessionDecision],
+        handler: LaneHandler,
+        limits: LaneLimits | None = None,
+        credentials: Callable[[socket.socket], PeerCredentials | None] = peer_credentials,
+    ) -> None:
+        self.loop = loop
+        self.limits = limits or LaneLimits()
+        self.token_check = token_check
+        self.connection_limits = ConnectionLimits.of(file_limit())
+        self._credentials = credentials
+        self._allowed_uid = os.geteuid()
+        self._unproven: UnprovenConnections[ServerLane] = UnprovenConnections(self.connection_limits)
+        self.budget = ReceiveBudget(self.limits.received_bytes, self.limits.lane_received_bytes)
+        # A parser keeps nothing in it between two reads, and reads on one loop follow each other.
+        self.staging = bytearray(STAGING_BYTES)
+        self.memory = BlockMemory(_KEPT_BYTES)
+        self.unix_address: UnixAddress | None = None
+        self.tcp_address: TcpAddress | None = None
+        self.is_closing = False
+        self._directory = Path(directory)
+        self._node_address = node_address
+        self._handler = handler
+        self._listeners: list[Listener] = []
+        self.welcoming: set[asyncio.Task[None]] = set()
+        """Tasks that make lanes of accepted connections; they are not to be cancelled."""
+        self._lanes: set[ServerLane] = set()
+        self._sweep: asyncio.TimerHandle | None = None
+        self._all_gone: asyncio.Future[None] | None = None
+        deadlines = (self.limits.hello_s, self.limits.packet_s, self.limits.write_s)
+        self._sweep_s = min(deadlines) / _CHECKS_PER_DEADLINE
+
+    @property
+    def addresses(self) -> list[LaneAddress]:
+        """Where clients can connect at the moment."""
+        return [address for address in (self.unix_address, self.tcp_address) if address is not None]
+
+    @property
+    def lanes(self) -> list[ServerLane]:
+        """Connections that exist or of which `on_closed` is due, those before their hello included."""
+        return list(self._lanes)
+
+    async def start(self) -> UnixAddress:
+        """Listen on a new Unix socket in the directory, which nobody else may enter.
+
+        Those of processes that are gone, which a kill leaves behind, are removed. Raises InvalidConfiguration
+        if the path is too long for a socket, NotAllowedError if the directory is somebody else's.
+        """
+        if self.unix_address is not None:
+            return self.unix_address
+        path = self._directory / f"{os.getpid()}-{secrets.token_hex(4)}"
+        if len(os.fsencode(path)) > _MAX_SOCKET_PATH_BYTES:
+            raise InvalidConfiguration(
+                f"{path} is longer than the {_MAX_SOCKET_PATH_BYTES} bytes a Unix socket's path may have: "
+                "choose a shorter directory"
+            )
+        _make_private(self._directory)
+        _remove_left_behind(self._directory)
+        address = UnixAddress(str(path))
+        sock = address.new_socket()
+        sock.bind(address.target())
+        self._listen(sock)
+        self.unix_address = address
+        return self.unix_address
+
+    async def listen_tcp(self, ports: range | None = None) -> TcpAddress:
+        """Listen on the node's address too, on a free port of `ports` (default: any).
+
+        Repeats are harmless.
+
+        Raises OSError when no port of the range is free.
+        """
+        if self.tcp_address is None:
+            sock = self._bound_socket(ports or range(1))
+            self._listen(sock)
+            self.tcp_address = TcpAddress(self._node_address, sock.getsockname()[1])
+        return self.tcp_address
+
+    def _bound_socket(self, ports: range) -> socket.socket:
+        for port in ports:
+            sock = TcpAddress(self._node_address, port).new_socket()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if _is_bound(sock, self._node_address, port):
+                return sock
+            sock.close()
+        raise OSError(errno.EADDRINUSE, f"no free port in {ports}")
+
+    def _listen(self, sock: socket.socket) -> None:
+        sock.listen(_BACKLOG)
+        self._listeners.append(Listener(self.loop, sock, self._accepted))
+
+    def _accepted(self, sock: socket.socket) -> None:
+        task = self.loop.create_task(self._welcome(sock))
+        self.welcoming.add(task)
+        task.add_done_callback(self.welcoming.discard)
+
+    async def _welcome(self, sock: socket.socket) -> None:
+        """Make a lane of a new connection; the hello comes later."""
+        lane = None
+        try:
+            configure_socket(sock)
+            peer = self._credentials(sock)
+            if self.is_closing or (peer is not None and peer.uid != self._allowed_uid):
+                self._refuse(sock, peer)
+                return
+            lane = ServerLane(self, self._handler, "tcp" if peer is None else "socket", peer)
+            self._make_room(lane, sock.getpeername()[0] if peer is None else peer.pid)
+            await self.loop.connect_accepted_socket(lambda: lane, sock)
+        except OSError as error:
+            # It is gone already, or this process is short of something: it connects again.
+            logger.debug("a connection could not be taken: %s", error)
+            if lane is not None:
+                self._unproven.remove(lane)
+            sock.close()
+
+    def _refuse(self, sock: socket.socket, peer: PeerCredentials | None) -> None:
+        if peer is not None and not self.is_closing:
+            text = f"lanes of uid {self._allowed_uid} are closed to uid {peer.uid}"
+            with contextlib.suppress(OSError):
+                sock.send(b"".join(encode_error(AuthorizationError(text))))
+        sock.close()
+
+    def _make_room(self, lane: ServerLane, peer: Hashable) -> None:
+        limits = self.connection_limits
+        oldest = self._unproven.add(lane, peer)
+        if oldest is not None:
+            oldest.close(
+                TooManyConnections(
+                    f"more than {limits.unproven} connections, or {limits.unproven_of_peer} of one "
+                    "peer, have not said who they are, and the oldest is closed: the limit on open files "
+                    "(ulimit -Hn, where Ray is started) leaves room for so many"
+                )
+            )
+
+    async def close(self, error: PulsarException | None = None) -> None:
+        """Stop listening, remove the socket and close every lane with `error`.
+
+        Returns when they are gone.
+
+        `on_closed` was called for each by then.
+        """
+        self.is_closing = True
+        for listener in self._listeners:
+            listener.close()
+        if self.unix_address is not None:
+            _remove(self.unix_address.path)
+        if self.welcoming:
+            await asyncio.wait(self.welcoming)
+        for lane in list(self._lanes):
+            lane.close(error)
+        self._listeners.clear()
+        if self._lanes:
+            self._all_gone = self.loop.create_future()
+            await self._all_gone
+
+    def watch_deadlines(self) -> None:
+        """A lane has a deadline running: look at all of them until none has."""
+        if self._sweep is None:
+            self._sweep = self.loop.call_later(self._sweep_s, self._check_deadlines)
+
+    def lane_opened(self, lane: ServerLane) -> None:
+        """Note a lane that is connected; called by the lane."""
+        self._lanes.add(lane)
+        self.watch_deadlines()
+
+    def lane_proven(self, lane: ServerLane) -> None:
+        """Note that a lane's client has shown its token; called by the lane."""
+        self._unproven.remove(lane)
+
+    def lane_ended(self, lane: ServerLane) -> None:
+        """Note that a lane's connection is gone, and that its peer's fate is settled.
+
+        Called by the lane.
+        """
+        self._lanes.discard(lane)
+        self._unproven.remove(lane)
+        if self._all_gone is not None and not self._lanes and not self._all_gone.done():
+            self._all_gone.set_result(None)
+
+    def _check_deadlines(self) -> None:
+        self._sweep = None
+        now = self.loop.time()
+        watched = [lane for lane in list(self._lanes) if lane.check_deadlines(now)]
+        if watched:
+            self.watch_deadlines()
+
+
+def _is_bound(sock: socket.socket, host: str, port: int) -> bool:
+    try:
+        sock.bind((host, port))
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return False
+    return True
+
+
+def _remove(path: str) -> None:
+    Path(path).unlink(missing_ok=True)
+
+
+def _remove_left_behind(directory: Path) -> None:
+    for path in directory.iterdir():
+        pid, is_ours, _ = path.name.partition("-")
+        if is_ours and pid.isdigit() and not _is_running(int(pid)):
+            _remove(str(path))
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _make_private(directory: Path) -> None:
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = directory.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        raise NotAllowedError(f"{directory} is no directory of this user's: lanes must not listen there")
+    directory.chmod(0o700)

@@ -1,0 +1,1 @@
+"""Checks data directories, repairs them, and copies them, beside a broker or without one."""

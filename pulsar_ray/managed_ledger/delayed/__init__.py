@@ -1,0 +1,1 @@
+"""The index of a subscription's delayed messages, on disk in sorted runs."""

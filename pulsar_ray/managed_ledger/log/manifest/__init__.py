@@ -1,0 +1,1 @@
+"""A partition's manifest: contents, records, reading them back."""

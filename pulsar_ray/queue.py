@@ -1,0 +1,339 @@
+"""A durable queue with the methods of `ray.util.queue.Queue`.
+
+Items are messages of a topic, and whoever gets them shares one subscription. An item is durable when `put`
+returns, and gone for good when `get` returns; one that a getter held when it was killed comes to another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import uuid
+import warnings
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any
+
+import ray.cloudpickle
+from ray.util.queue import Empty, Full
+
+from pulsar_ray.admin.admin import Admin
+from pulsar_ray.client.client import Client
+from pulsar_ray.client.consumer.consumer import Consumer
+from pulsar_ray.client.options.checks import check_number
+from pulsar_ray.client.producer.producer import Producer
+from pulsar_ray.client.received.message import Message
+from pulsar_ray.errors import AlreadyClosed
+from pulsar_ray.lane.await_within import within
+from pulsar_ray.model.enums import ConsumerType, InitialPosition
+from pulsar_ray.model.topic_name import TopicName
+
+__all__ = ["Empty", "Full", "Queue"]
+
+SUBSCRIPTION = "queue"
+_FIRST_LOOK_S, _LAST_LOOK_S = 0.01, 0.25
+"""How often a full queue is looked at: less often the longer it is full."""
+_PROMPT_S = 1.0
+"""An item that is there comes within that time, unless another getter has it."""
+_NEVER = float("inf")
+
+
+class Queue:
+    """A first-in, first-out queue of Python objects that outlives every process.
+
+    Arguments and methods are those of `ray.util.queue.Queue`, with the same exceptions; a handle can be
+    passed to tasks and actors. `name` is the queue's topic, by which others find it; without one it has a
+    name of its own and is found through its handle only. `client` is the client to work with (None: a new
+    `Client()`). `actor_options` has no effect, for there is no such actor.
+
+    An item is pickled, and durable once `put` returns. `get` returns once it is durable that the item is
+    taken, so that no crash brings it back; an item that a process had received and not returned when it was
+    killed comes to another getter. Order is that of the puts, except for items that come again. `maxsize` is
+    checked when something is put: several processes at once may exceed it, by one call each.
+    """
+
+    def __init__(
+        self,
+        maxsize: int = 0,
+        actor_options: dict[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        client: Client | None = None,
+        _is_passed_on: bool = False,
+    ) -> None:
+        check_number("maxsize", maxsize)
+        if actor_options:
+            warnings.warn("actor_options have no effect: a durable queue is a topic", stacklevel=2)
+        self.maxsize = maxsize
+        self.topic = TopicName.parse(f"queue-{uuid.uuid4().hex}" if name is None else name).full
+        self._is_own_client = client is None
+        self._client = client
+        self._lock = threading.RLock()
+        self._sender: Producer | None = None
+        self._resting: list[Consumer] = []
+        self._known: Admin | None = None
+        self._is_shut_down = False
+        if not _is_passed_on:
+            self._open()
+
+    def _open(self) -> Client:
+        """Connect at the first use of a handle.
+
+        One that is passed to a task comes while Ray reads arguments, where nobody may wait.
+        """
+        with self._lock:
+            self._check()
+            if self._client is None:
+                self._client = Client()
+            if self._known is None:
+                self._known = Admin._on(self._client.cluster)  # noqa: SLF001 - the broker that is found already
+                # From now on the topic keeps what is put.
+                self._subscribed(self._client).close()
+            return self._client
+
+    @property
+    def _admin(self) -> Admin:
+        self._open()
+        assert self._known is not None
+        return self._known
+
+    # --- how much there is
+
+    def __len__(self) -> int:
+        return self.size()
+
+    def size(self) -> int:
+        """How many items nobody has taken yet."""
+        backlog: int = self._admin.topics.stats(self.topic)["subscriptions"][SUBSCRIPTION]["msgBacklog"]
+        return backlog
+
+    def qsize(self) -> int:
+        """How many items nobody has taken yet."""
+        return self.size()
+
+    def empty(self) -> bool:
+        """Whether there is no item."""
+        return self.size() == 0
+
+    def full(self) -> bool:
+        """Whether `maxsize` items are there; never where it is 0 or less."""
+        return 0 < self.maxsize <= self.size()
+
+    # --- putting
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Put an item, and return once it is durable.
+
+        A full queue is waited for if `block`, for at most `timeout` seconds. Raises Full, ValueError for a
+        negative timeout, and what `Producer.send` raises.
+        """
+        data = _pickled(item)
+        for pause_s in self._pauses(block=block, timeout=timeout):
+            time.sleep(pause_s)
+        self._producer().send(data)
+
+    async def put_async(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Put an item as `put` does; a cancelled one may have been put."""
+        data = _pickled(item)
+        pauses = self._pauses(block=block, timeout=timeout)
+        while (pause_s := await asyncio.to_thread(next, pauses, None)) is not None:
+            await asyncio.sleep(pause_s)
+        producer = await asyncio.to_thread(self._producer)
+        await asyncio.to_thread(producer.send, data)
+
+    def put_nowait(self, item: Any) -> None:
+        """Put an item, or raise Full at once."""
+        self.put(item, block=False)
+
+    def put_nowait_batch(self, items: Iterable[Any]) -> None:
+        """Put all items in their order, or raise Full without putting any."""
+        if not isinstance(items, Iterable):
+            raise TypeError("Argument 'items' must be an Iterable")
+        pickled = [_pickled(item) for item in items]
+        if self.maxsize > 0 and (size := self.size()) + len(pickled) > self.maxsize:
+            raise Full(f"Cannot add {len(pickled)} items to queue of size {size} and maxsize {self.maxsize}.")
+        if pickled:
+            self._producer().send_many(pickled)
+
+    def _pauses(self, *, block: bool, timeout: float | None) -> Iterator[float]:
+        """Say how long to wait before the next look, until there is room. Raises Full."""
+        deadline = _deadline(timeout) if block else 0.0
+        pause_s = _FIRST_LOOK_S
+        while self.full():
+            if time.monotonic() >= deadline:
+                raise Full
+            yield min(pause_s, max(deadline - time.monotonic(), 0.0))
+            pause_s = min(2 * pause_s, _LAST_LOOK_S)
+
+    # --- getting
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Take an item.
+
+        An empty queue is waited for if `block`, for at most `timeout` seconds. Raises Empty, ValueError for a
+        negative timeout, and what unpickling raises; the item is then gone.
+        """
+        deadline = _deadline(timeout)
+        if not block or timeout == 0:
+            if self.empty():
+                raise Empty
+            deadline = time.monotonic() + _PROMPT_S
+        consumer = self._awake()
+        message = _received(consumer.receive_async(), deadline)
+        if message is None:
+            consumer.close()
+            raise Empty
+        return self._taken(consumer, message)
+
+    async def get_async(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Take an item as `get` does; one that is cancelled takes none."""
+        deadline = _deadline(timeout)
+        if not block or timeout == 0:
+            if await asyncio.to_thread(self.empty):
+                raise Empty
+            deadline = time.monotonic() + _PROMPT_S
+        consumer = await asyncio.to_thread(self._awake)
+        future = consumer.receive_async()
+        try:
+            left_s = None if deadline == _NEVER else max(deadline - time.monotonic(), 0.0)
+            message = await within(asyncio.wrap_future(future), left_s)
+        except asyncio.TimeoutError:
+            await asyncio.to_thread(consumer.close)
+            raise Empty from None
+        except asyncio.CancelledError:
+            # An item that came meanwhile goes to another.
+            await asyncio.shield(asyncio.to_thread(consumer.close))
+            raise
+        return await asyncio.to_thread(self._taken, consumer, message)
+
+    def get_nowait(self) -> Any:
+        """Take an item, or raise Empty at once."""
+        return self.get(block=False)
+
+    def get_nowait_batch(self, num_items: int) -> list[Any]:
+        """Take so many items, or raise Empty if there are fewer."""
+        if not isinstance(num_items, int):
+            raise TypeError("Argument 'num_items' must be an int")
+        if num_items < 0:
+            raise ValueError("'num_items' must be nonnegative")
+        if (size := self.size()) < num_items:
+            raise Empty(f"Cannot get {num_items} items from queue of size {size}.")
+        consumer = self._awake()
+        messages: list[Message] = []
+        while len(messages) < num_items:
+            message = _received(consumer.receive_async(), time.monotonic() + _PROMPT_S)
+            if message is None:
+                consumer.close()  # what it has goes back: others were quicker
+                raise Empty(f"Cannot get {num_items} items: others took some of them meanwhile.")
+            messages.append(message)
+        self._acknowledge(consumer, messages)
+        return [_unpickled(message) for message in messages]
+
+    def _awake(self) -> Consumer:
+        """A consumer for one getter, which asks for an item at a time.
+
+        So none waits with it.
+        """
+        client = self._open()
+        with self._lock:
+            if self._resting:
+                return self._resting.pop()
+        return self._subscribed(client)
+
+    def _subscribed(self, client: Client) -> Consumer:
+        return client.subscribe(
+            self.topic,
+            SUBSCRIPTION,
+            ConsumerType.Shared,
+            receiver_queue_size=0,
+            initial_position=InitialPosition.Earliest,
+            ack_receipt_enabled=True,
+        )
+
+    def _rest(self, consumer: Consumer) -> None:
+        with self._lock:
+            if not self._is_shut_down:
+                self._resting.append(consumer)
+                return
+        consumer.close()
+
+    def _taken(self, consumer: Consumer, message: Message) -> Any:
+        """Acknowledge an item durably, and unpickle it."""
+        self._acknowledge(consumer, [message])
+        return _unpickled(message)
+
+    def _acknowledge(self, consumer: Consumer, messages: list[Message]) -> None:
+        """Acknowledge items durably; the consumer then waits for the next getter."""
+        try:
+            consumer.acknowledge(messages)
+        except BaseException:
+            consumer.close()
+            raise
+        self._rest(consumer)
+
+    # --- the end
+
+    def shutdown(self, force: bool = False, grace_period_s: int = 5) -> None:
+        """Close this handle; the items stay, for other handles and the next program.
+
+        `force` and `grace_period_s` have no effect: nothing is lost either way. `delete` ends the queue.
+        """
+        with self._lock:
+            self._is_shut_down = True
+            resting, self._resting = self._resting, []
+            sender, self._sender = self._sender, None
+            known, self._known = self._known, None
+        for closed in (*resting, sender, known, self._client if self._is_own_client else None):
+            if closed is not None:
+                closed.close()
+
+    def delete(self) -> None:
+        """Delete the queue with all its items, whoever uses it."""
+        self._admin.topics.delete(self.topic, force=True)
+        self.shutdown()
+
+    def _producer(self) -> Producer:
+        client = self._open()
+        with self._lock:
+            if self._sender is None:
+                self._sender = client.create_producer(self.topic, block_if_queue_full=True)
+            return self._sender
+
+    def _check(self) -> None:
+        if self._is_shut_down:
+            raise AlreadyClosed(f"this handle of the queue {self.topic} was shut down")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        client = None if self._is_own_client else self._client
+        return _handle, (self.maxsize, self.topic, client)
+
+
+def _handle(maxsize: int, topic: str, client: Client | None) -> Queue:
+    return Queue(maxsize, name=topic, client=client, _is_passed_on=True)
+
+
+def _deadline(timeout: float | None) -> float:
+    if timeout is None:
+        return _NEVER
+    if timeout < 0:
+        raise ValueError("'timeout' must be a non-negative number")
+    return time.monotonic() + timeout
+
+
+def _received(future: Future[Message], deadline: float) -> Message | None:
+    """The message that comes in time; the consumer is to be closed if none does."""
+    try:
+        return future.result(None if deadline == _NEVER else max(deadline - time.monotonic(), 0.0))
+    except FutureTimeout:
+        return None if future.cancel() else future.result()
+
+
+def _pickled(item: Any) -> bytes:
+    data: bytes = ray.cloudpickle.dumps(item)  # type: ignore[no-untyped-call]
+    return data
+
+
+def _unpickled(message: Message) -> Any:
+    return ray.cloudpickle.loads(message.data())

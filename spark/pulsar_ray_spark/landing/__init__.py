@@ -1,0 +1,1 @@
+"""Topics as folders of parquet files, for Spark's own Structured Streaming."""

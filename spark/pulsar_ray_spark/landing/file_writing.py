@@ -1,0 +1,70 @@
+"""Write a range of a partition as one parquet file.
+
+Beside the data, without Ray and pyspark.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pulsar_ray.data.plan import ReadRange
+from pulsar_ray.data.rows import BLOCK_BYTES, encode_blocks
+from pulsar_ray.data.segments import stored_rows
+from pulsar_ray_spark.landing.columns import block_columns_of, file_schema, file_table
+from pulsar_ray_spark.landing.folder import Folder
+
+
+@dataclass(frozen=True)
+class FileJob:
+    """A file to be written, and where."""
+
+    read_range: ReadRange
+    folder: Folder
+    name: str
+    columns: tuple[str, ...]
+    time_ms: int
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A file that is there now; without messages there is none."""
+
+    topic: str
+    messages: int
+    stored_bytes: int
+
+
+def write_file(job: FileJob) -> WrittenFile:
+    """Write the file unless it is there.
+
+    Behind this it is durable, and has every message of the range. Raises the errors of
+    `stored_rows`, and OSError of the folder.
+    """
+    topic = job.read_range.topic
+    if job.folder.has(job.name):
+        return WrittenFile(topic, 0, 0)
+    scratch = job.folder.scratch()
+    try:
+        messages = _write(job, scratch)
+        stored_bytes = scratch.stat().st_size if messages else 0
+        if messages:
+            job.folder.place(scratch, job.name, job.time_ms)
+    finally:
+        scratch.unlink(missing_ok=True)
+    return WrittenFile(topic, messages, stored_bytes)
+
+
+def _write(job: FileJob, path: Path) -> int:
+    read_range, messages = job.read_range, 0
+    columns = block_columns_of(job.columns)
+    with pq.ParquetWriter(path, file_schema(job.columns), compression="zstd") as writer:
+        # A group of rows per block: Spark reads them in parallel, and here is only one at a time.
+        for block, count in encode_blocks(stored_rows(read_range), 0, BLOCK_BYTES, columns):
+            table = pa.ipc.open_stream(block).read_all()
+            writer.write_table(file_table(table, read_range.topic, read_range.partition, job.columns))
+            messages += count
+    return messages

@@ -1,0 +1,76 @@
+"""A topic whose last message is its only writer's last decision."""
+
+from __future__ import annotations
+
+from pulsar_ray.admin.admin import Admin
+from pulsar_ray.client.client import Client
+from pulsar_ray.errors import ProducerBusy, ProducerFenced
+from pulsar_ray.model.enums import ProducerAccessMode
+from pulsar_ray.model.message_id import MessageId
+from pulsar_ray_spark.errors import LandingInUse
+
+_APPENDS_PER_TRIM = 100
+
+
+class PlanLog:
+    """Keeps a writer's last record, durably, and every other writer out.
+
+    A writer that lost its place (stopped, cut off) cannot append any more, so that what it does by its last
+    record is done again by its successor, and nothing else.
+    """
+
+    HOLD = "last"
+    """A subscription that keeps the last message, which a topic without any might trim."""
+
+    def __init__(self, client: Client, admin: Admin, topic: str) -> None:
+        """Take the topic, which is created if it is new.
+
+        Raises LandingInUse if another process has it.
+        """
+        self._admin = admin
+        self._topic = topic
+        self._appended = 0
+        try:
+            self._producer = client.create_producer(topic, access_mode=ProducerAccessMode.Exclusive)
+        except (ProducerFenced, ProducerBusy) as error:
+            raise LandingInUse(
+                f"another process has {topic}: stop that landing first, or take another name; the place of "
+                "a process that was killed on another node is free after a minute"
+            ) from error
+        try:
+            if self.HOLD not in admin.topics.subscriptions(topic):
+                admin.topics.create_subscription(topic, self.HOLD, "earliest")
+            _keep_for_ever(admin, topic)
+            self.last = self._read_last(client)
+        except BaseException:
+            self._producer.close()
+            raise
+        """The record appended last, by whomever; None in a new topic."""
+
+    def append(self, record: bytes) -> None:
+        """Replace the last record, durably. Raises LandingInUse if another writer has taken the topic."""
+        try:
+            message_id = self._producer.send(record)
+        except ProducerFenced as error:
+            raise LandingInUse(f"another process has taken {self._topic}, and goes on instead") from error
+        self.last = record
+        self._appended += 1
+        if self._appended % _APPENDS_PER_TRIM == 0:
+            self._admin.topics.reset_cursor(self._topic, self.HOLD, message_id)
+
+    def close(self) -> None:
+        """Let others take the topic."""
+        self._producer.close()
+
+    def _read_last(self, client: Client) -> bytes | None:
+        reader = client.create_reader(self._topic, MessageId.latest, start_message_id_inclusive=True)
+        try:
+            return reader.read_next().data() if reader.has_message_available() else None
+        finally:
+            reader.close()
+
+
+def _keep_for_ever(admin: Admin, topic: str) -> None:
+    """Let no expiry of the namespace take the last record."""
+    if admin.topics.policies.get(topic, "message_ttl").value["message_ttl"]:
+        admin.topics.policies.set(topic, "message_ttl", 0)

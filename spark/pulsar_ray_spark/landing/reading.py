@@ -1,0 +1,60 @@
+"""Landed folders as streaming DataFrames."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pyarrow.fs as pafs
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from pulsar_ray.errors import InvalidConfiguration
+from pulsar_ray_spark.landing.checkpoint import SparkCheckpoint
+from pulsar_ray_spark.landing.folder import LocalFolder, open_folder
+from pulsar_ray_spark.schema import MESSAGE_SCHEMA
+
+# Spark remembers the files it has read that are not older than the newest by more than this. Rounds rise in
+# time, so that a file it has not read is never older.
+_REMEMBERED = "1d"
+
+
+def read_landing(
+    spark: SparkSession,
+    path: str | os.PathLike[str],
+    *,
+    checkpoint: str | os.PathLike[str] | None = None,
+    max_files_per_trigger: int | None = None,
+    filesystem: pafs.FileSystem | None = None,
+) -> DataFrame:
+    """Read a folder that `land` writes as a stream of Spark's own.
+
+    It has the landing's columns of MESSAGE_SCHEMA, and takes everything that Structured Streaming has:
+    watermarks, windows, joins, state, any sink. Each message comes exactly once, by the files' names and the
+    query's checkpoint. Files come in the order of their rounds, `max_files_per_trigger` at a time (None: all
+    that are there); where watermarks matter give at least as many as the topics have partitions.
+
+    `checkpoint` is the query's `checkpointLocation`, which is only looked into, so that a wrong one is
+    refused before Spark mixes two streams. A path of an object store is given as Spark knows it (s3a://);
+    `filesystem` is pyarrow's for the same path, if it is not found by itself.
+
+    Raises InvalidConfiguration for a folder without a landing, LandingMismatch for a checkpoint of another.
+    """
+    folder = open_folder(path, filesystem)
+    description = folder.description()
+    if description is None:
+        raise InvalidConfiguration(f"{folder.path} has no landing: start one with land(), or mend the path")
+    if checkpoint is not None:
+        SparkCheckpoint(checkpoint, filesystem).check(folder)
+    columns = json.loads(description)["columns"]
+    reader = (
+        spark.readStream.schema(StructType([MESSAGE_SCHEMA[name] for name in columns]))
+        .option("pathGlobFilter", "*.parquet")
+        .option("latestFirst", "false")
+        .option("maxFileAge", _REMEMBERED)
+        # Times before 1900 are as they stand; Spark would ask whether an old version of it had written them.
+        .option("datetimeRebaseMode", "CORRECTED")
+    )
+    if max_files_per_trigger is not None:
+        reader = reader.option("maxFilesPerTrigger", str(max_files_per_trigger))
+    return reader.parquet(folder.path if isinstance(folder, LocalFolder) else os.fspath(path))

@@ -1,0 +1,176 @@
+"""The topics of a landing at the broker.
+
+Partitions, ranges, and the durable subscription behind them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from pulsar_ray.admin.admin import Admin
+from pulsar_ray.admin.topic_calls import TopicCalls
+from pulsar_ray.client.consumer.topic_pattern import TopicPattern
+from pulsar_ray.data.broker_planner import target_of
+from pulsar_ray.data.lost_ranges import lost_of
+from pulsar_ray.data.plan import Bound, ReadRange, SegmentSlice, Topics, segments_before
+from pulsar_ray.errors import DataLost, PulsarException
+from pulsar_ray.model.position import EARLIEST, Position
+from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.transport.cluster import PartitionRoute
+from pulsar_ray_spark.landing.rounds import FileRange, PlannedPartition
+
+_LEASE_MS = 3_600_000
+_WHOLE = 1 << 40
+
+
+class TopicSource:
+    """Ranges of some topics, kept by a durable subscription until they are landed."""
+
+    def __init__(
+        self, admin: Admin, topics: Topics, subscription: str, *, fail_on_data_loss: bool = True
+    ) -> None:
+        self._admin = admin
+        self._fail_on_data_loss = fail_on_data_loss
+        self._calls = TopicCalls(admin)
+        self._topics = topics
+        self._subscription = subscription
+        self._registered: set[str] = set()
+
+    def partitions(self) -> list[str]:
+        """Names of the partitions that there are now; none of them is woken. Raises TopicNotFound."""
+        return [route.topic for topic in self._names() for route in self._calls.all_routes(topic)]
+
+    def ends(self, partitions: Sequence[str]) -> dict[str, Position]:
+        """The position behind the last stored message of each partition, which is not woken."""
+        lasts = {name: self._calls.last_message(self._known(name)) for name in partitions}
+        return {name: Position(*last["position"]).next() for name, last in lasts.items()}
+
+    def first_positions(self, start: Bound) -> dict[str, Position]:
+        """The positions that a bound stands for now, of each partition; held from now on."""
+        positions = {}
+        for name in self.partitions():
+            planned = self._planned(self.held(name), start, "latest", _WHOLE)
+            positions[name] = planned.first
+        return positions
+
+    def plan(
+        self, ends: Mapping[str, Position], positions: Mapping[str, Position], file_bytes: int
+    ) -> Iterator[PlannedPartition]:
+        """The ranges from `positions` to `ends` of the partitions that have any.
+
+        A partition without a position is new, and begins at its start. Raises DataLost.
+        """
+        for name, end in ends.items():
+            first = positions.get(name, EARLIEST)
+            if end > first and end.ledger_id >= 0:
+                planned = self._planned(self.held(name), first, end, file_bytes)
+                if self._fail_on_data_loss:
+                    check_kept(planned, first, self._subscription)
+                yield planned
+
+    @contextmanager
+    def leased(self, file: FileRange) -> Iterator[ReadRange]:
+        """The segments that hold a range, which stay until the context is left."""
+        route = self._started(file.topic)
+        answer = self._ask(route, [*file.first], [*file.end], _WHOLE)
+        segments = tuple(SegmentSlice(*piece) for group in answer["groups"] for piece in group)
+        log = [SegmentSlice(*piece) for piece in answer["log"]]
+        before = segments_before(log, segments) if segments else ()
+        node_id = answer.get("node_id", "")
+        try:
+            yield ReadRange(
+                node_id, file.topic, file.partition, segments, file.first, file.end, before=before
+            )
+        finally:
+            self._release(route, answer)
+
+    def acknowledge(self, positions: Mapping[str, Position]) -> None:
+        """Give up all messages before these positions, durably.
+
+        One in chunks is where its last chunk is: the others stay for it.
+        """
+        for name, position in positions.items():
+            if position.ledger_id >= 0:
+                mark = [position.ledger_id, position.entry_id - 1]
+                self._calls.ask_dispatcher(
+                    self.held(name), self._subscription, "acknowledge_messages_through", position=mark
+                )
+
+    def held(self, name: str) -> PartitionRoute:
+        """The route of a partition that is started, and has the subscription."""
+        route = self._started(name)
+        if name not in self._registered:
+            self._calls.ask_partition(
+                route,
+                "register_subscription",
+                name=self._subscription,
+                durable=True,
+                initial="earliest",
+                properties={},
+                create=True,
+            )
+            self._registered.add(name)
+        return route
+
+    def _names(self) -> Sequence[str]:
+        if not isinstance(self._topics, re.Pattern):
+            return self._topics
+        pattern = TopicPattern(self._topics)
+        known = self._admin.cluster.topics(pattern.namespace, self._calls.timeout_s)
+        return [name for name, _ in known if pattern.matches(name)]
+
+    def _known(self, name: str) -> PartitionRoute:
+        (route,) = self._calls.all_routes(name)
+        return route
+
+    def _started(self, name: str) -> PartitionRoute:
+        (route,) = self._calls.routes(name)
+        return route
+
+    def _planned(
+        self, route: PartitionRoute, start: Bound | Position, end: Bound | Position, file_bytes: int
+    ) -> PlannedPartition:
+        answer = self._ask(route, _target(start, route), _target(end, route), file_bytes)
+        self._release(route, answer)
+        starts = [Position(*start) for start in answer["starts"]]
+        first, stop = Position(*answer["first"]), Position(*answer["end"])
+        return PlannedPartition(
+            route.topic, route.partition, first, stop, starts, Position(*answer["trimmed"])
+        )
+
+    def _ask(self, route: PartitionRoute, start: Any, end: Any, slice_bytes: int) -> dict[str, Any]:
+        answer: dict[str, Any] = self._calls.ask_partition(
+            route, "plan_range", start=start, end=end, slice_bytes=slice_bytes, lease_ms=_LEASE_MS
+        )
+        return answer
+
+    def _release(self, route: PartitionRoute, answer: Mapping[str, Any]) -> None:
+        # A lease that cannot be given back ends by itself.
+        with suppress(PulsarException):
+            self._calls.ask_partition(route, "release_lease", lease_id=answer["lease_id"])
+
+
+def _target(bound: Bound | Position, route: PartitionRoute) -> Any:
+    if bound == EARLIEST:
+        return "earliest"
+    return [*bound] if isinstance(bound, Position) else target_of(bound, route.partition)
+
+
+def check_kept(planned: PlannedPartition, asked: Position, subscription: str) -> None:
+    """Raise DataLost if messages from the position on that comes next are trimmed."""
+    lost = lost_of(planned.topic, asked, planned.end, planned.trimmed)
+    if lost is not None:
+        raise DataLost(
+            f"{lost} is trimmed: subscription {subscription!r} was moved or deleted, or messages expired; "
+            "give fail_on_data_loss=False to go on behind them"
+        )
+
+
+def full_names(topics: Topics) -> tuple[str, ...]:
+    """Topics as a landing's identity keeps them."""
+    if isinstance(topics, re.Pattern):
+        return (f"pattern:{topics.pattern}",)
+    return tuple(sorted(TopicName.parse(topic).full for topic in topics))

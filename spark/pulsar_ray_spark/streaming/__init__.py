@@ -1,0 +1,1 @@
+"""Streams of topics as micro-batches of DataFrames."""

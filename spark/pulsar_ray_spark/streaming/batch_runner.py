@@ -1,0 +1,70 @@
+"""Reads a batch into a DataFrame, and hands that to the query's function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pulsar_ray.data.plan import ReadRange
+from pulsar_ray_spark.handover import release
+from pulsar_ray_spark.reading import read_ranges
+from pulsar_ray_spark.running import check_runs, naming_a_stop, runs
+from pulsar_ray_spark.streaming.planned_batch import PlannedBatch
+from pulsar_ray_spark.streaming.query_topics import QueryTopics
+
+
+class BatchRunner:
+    """Runs batches on a Spark session."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        topics: QueryTopics,
+        columns: Sequence[str],
+        function: Callable[[DataFrame, int], Any],
+    ) -> None:
+        self._spark = spark
+        self._topics = topics
+        self._columns = columns
+        self._function = function
+
+    def run(self, batch: PlannedBatch) -> int:
+        """Call the function with a batch's rows and number; returns the count of rows.
+
+        The rows' blocks are given up when it has returned or raised. Raises DataLost, SparkStopped, and the
+        function's own error.
+        """
+        check_runs(self._spark)
+        with ExitStack() as leases:
+            ranges: list[ReadRange] = []
+            for partition, (first, end) in sorted(batch.ranges.items()):
+                ranges += leases.enter_context(self._topics.leased(partition, first, end))
+            read = read_ranges(self._spark, ranges, self._columns)
+        try:
+            with naming_a_stop(self._spark):
+                self._function(read.frame, batch.number)
+        finally:
+            self._release(read.frame)
+        return read.messages
+
+    def begin_jobs(self, group: str, description: str) -> None:
+        """Put the Spark jobs of this thread into a group. Raises SparkStopped."""
+        check_runs(self._spark)
+        self._spark.sparkContext.setJobGroup(group, description, interruptOnCancel=True)
+
+    def cancel_jobs(self, group: str) -> None:
+        """Cancel the jobs of a group that run now."""
+        if runs(self._spark):
+            self._spark.sparkContext.cancelJobGroup(group)
+
+    def check_spark(self) -> None:
+        """Raise SparkStopped if the session has ended."""
+        check_runs(self._spark)
+
+    def _release(self, frame: DataFrame) -> None:
+        # With a session that has ended its blocks went too, and the error of the function says more.
+        if runs(self._spark):
+            release(frame)

@@ -1,0 +1,179 @@
+"""The batches of a query, one after the other: plan, run, commit.
+
+A plan is durable before its batch runs. After a crash that batch runs again, with the same rows, before
+anything is planned.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from pulsar_ray.clock import Clock
+from pulsar_ray.data.plan import Bound
+from pulsar_ray.errors import PulsarException
+from pulsar_ray_spark.streaming.batch_limits import BatchLimits, Measured, ends_within
+from pulsar_ray_spark.streaming.planned_batch import (
+    BEGINNING,
+    Place,
+    PlannedBatch,
+    QueryIdentity,
+    decode_batch,
+    encode_batch,
+)
+
+_log = logging.getLogger(__name__)
+
+
+class PlanRecords(Protocol):
+    """Keeps the last record of a query, and its other writers out; see PlanLog."""
+
+    @property
+    def last(self) -> bytes | None: ...
+
+    def append(self, record: bytes) -> None: ...
+
+
+class BatchTopics(Protocol):
+    """The topics of a query at the broker; see QueryTopics."""
+
+    def places(self, start: Bound) -> dict[str, Place]:
+        """The places that a bound stands for now, of each partition; held from now on."""
+
+    def ends(self) -> dict[str, Place]:
+        """The place behind the last message of each partition that there is now."""
+
+    def measure(
+        self, partition: str, first: Place, end: Place, messages: int, stored_bytes: int, takes_one: bool
+    ) -> Measured:
+        """Where so many messages end."""
+
+    def acknowledge(self, places: Mapping[str, Place]) -> None:
+        """Give up all messages before these places, durably."""
+
+
+@dataclass(frozen=True)
+class BatchRun:
+    """A batch that was run and committed."""
+
+    batch: PlannedBatch
+    rows: int
+    latest: Mapping[str, Place]
+    """Where the partitions ended when the batch was planned."""
+    durations_ms: Mapping[str, int]
+    """By the names that Spark uses."""
+
+
+class MicroBatches:
+    """Runs the batches of a query, and keeps its state.
+
+    `run` reads a batch, hands it to the query's function, and returns the number of rows.
+    """
+
+    def __init__(
+        self,
+        identity: QueryIdentity,
+        topics: BatchTopics,
+        log: PlanRecords,
+        run: Callable[[PlannedBatch], int],
+        limits: BatchLimits,
+        clock: Clock,
+    ) -> None:
+        self._identity = identity
+        self._topics = topics
+        self._log = log
+        self._run = run
+        self._limits = limits
+        self._clock = clock
+        self._last = PlannedBatch(-1)
+        self._unacknowledged: dict[str, Place] = {}
+        self._durations_ms: dict[str, int] = {}
+
+    @property
+    def identity(self) -> QueryIdentity:
+        """The query's, with the id that was given when it was begun."""
+        return self._identity
+
+    @property
+    def places(self) -> Mapping[str, Place]:
+        """The next message of each partition, behind all that is committed."""
+        return self._last.places
+
+    def begin(self, start: Bound) -> None:
+        """Go on where former processes were; a new query begins at `start`, durably.
+
+        Raises QueryMismatch if the query was begun with other topics.
+        """
+        if self._log.last is None:
+            self._store(PlannedBatch(-1, self._topics.places(start)))
+            if start == "earliest":
+                return
+        else:
+            identity, self._last = decode_batch(self._log.last)
+            self._identity.check(identity)
+            self._identity = identity
+        self._acknowledge(self._last.places)
+
+    def ends(self) -> dict[str, Place]:
+        """The place behind the last message of each partition that there is now."""
+        return self._topics.ends()
+
+    def plan_next(self, ends: Mapping[str, Place], *, limited: bool = True) -> PlannedBatch | None:
+        """Plan the batch to run next, durably; None if there are no messages.
+
+        A batch that was planned and not committed comes first. A new one has messages before `ends`, within
+        the limits unless they are off.
+        """
+        self._durations_ms = {}
+        if not self._last.is_committed:
+            return self._last
+        ranges = {
+            name: (first, end)
+            for name, end in ends.items()
+            if end > (first := self.places.get(name, BEGINNING))
+        }
+        with self._timed("queryPlanning"):
+            limits = self._limits if limited else BatchLimits()
+            planned = ends_within(limits, ranges, self._topics.measure, self._last.number + 1)
+        if not planned:
+            return None
+        with self._timed("walCommit"):
+            self._store(self._last.next(planned))
+        return self._last
+
+    def run(self, batch: PlannedBatch, latest: Mapping[str, Place]) -> BatchRun:
+        """Run the planned batch, and commit it, durably.
+
+        An error of the function is raised as it is, and leaves the batch to be run again. Positions that
+        cannot be acknowledged just now are with the next batch.
+        """
+        with self._timed("addBatch"):
+            rows = self._run(batch)
+        with self._timed("commitOffsets"):
+            self._store(batch.committed())
+            self._acknowledge(batch.ends)
+        return BatchRun(batch, rows, latest, dict(self._durations_ms))
+
+    def _store(self, batch: PlannedBatch) -> None:
+        self._log.append(encode_batch(self._identity, batch))
+        self._last = batch
+
+    def _acknowledge(self, places: Mapping[str, Place]) -> None:
+        self._unacknowledged.update(places)
+        try:
+            self._topics.acknowledge(self._unacknowledged)
+        except PulsarException as error:
+            if not error.retriable:
+                raise
+            _log.warning("query %s acknowledges later, after %s", self._identity.name, error)
+        else:
+            self._unacknowledged.clear()
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        began_ms = self._clock.monotonic_ms()
+        yield
+        self._durations_ms[name] = self._clock.monotonic_ms() - began_ms

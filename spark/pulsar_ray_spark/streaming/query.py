@@ -1,0 +1,246 @@
+"""A query that runs, as Spark's StreamingQuery."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from pulsar_ray.clock import Clock
+from pulsar_ray.errors import PulsarException
+from pulsar_ray_spark.errors import QueryFailed
+from pulsar_ray_spark.streaming.micro_batches import MicroBatches
+from pulsar_ray_spark.streaming.planned_batch import Place, PlannedBatch, is_behind
+from pulsar_ray_spark.streaming.progress import describe_progress
+from pulsar_ray_spark.streaming.trigger import Mode, Trigger
+
+_log = logging.getLogger(__name__)
+_KEPT_PROGRESS = 100
+_IDLE_MS = 50
+"""Between two looks for messages without an interval."""
+_LOOK_MS = 500
+"""Between two looks whether Spark still runs, while a query waits."""
+_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 500, 10_000
+
+
+class SparkJobs(Protocol):
+    """The jobs of a query on its Spark session; see BatchRunner."""
+
+    def begin_jobs(self, group: str, description: str) -> None: ...
+
+    def cancel_jobs(self, group: str) -> None: ...
+
+    def check_spark(self) -> None:
+        """Raise SparkStopped if the session has ended."""
+
+
+class StreamingQuery:
+    """Runs batches on a thread until it is stopped, fails, or has all there was.
+
+    One batch at a time: a trigger that comes late runs at once, with all messages since. When the process
+    dies the query goes on with the batch it was in, at the next start under its name.
+    """
+
+    def __init__(
+        self,
+        batches: MicroBatches,
+        jobs: SparkJobs,
+        trigger: Trigger,
+        clock: Clock,
+        close: Callable[[], None],
+    ) -> None:
+        self._batches = batches
+        self._jobs = jobs
+        self._trigger = trigger
+        self._clock = clock
+        self._close = close
+        self._run_id = str(uuid.uuid4())
+        self._stopping = threading.Event()
+        self._committed = threading.Condition()
+        self._progress: deque[dict[str, Any]] = deque(maxlen=_KEPT_PROGRESS)
+        self._former_ms: int | None = None
+        self._reached: Mapping[str, Place] = batches.places
+        self._error: QueryFailed | None = None
+        self._status = {"message": "Initializing", "isDataAvailable": False, "isTriggerActive": False}
+        self._thread = threading.Thread(target=self._run, name=f"query {self.name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def id(self) -> str:
+        """The query's id, the same after each restart under its name."""
+        return self._batches.identity.query_id
+
+    @property
+    def run_id(self) -> str:
+        """The id of this run of the query."""
+        return self._run_id
+
+    @property
+    def name(self) -> str:
+        """The name under which the query goes on after a crash."""
+        return self._batches.identity.name
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the query has neither ended nor failed."""
+        return self._thread.is_alive()
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """`message`, in words, `isDataAvailable` and `isTriggerActive`."""
+        return dict(self._status)
+
+    @property
+    def recent_progress(self) -> list[dict[str, Any]]:
+        """The last hundred batches of this run, as Spark describes them."""
+        return list(self._progress)
+
+    @property
+    def last_progress(self) -> dict[str, Any] | None:
+        """The last of `recent_progress`, None before there is one."""
+        recent = self.recent_progress
+        return recent[-1] if recent else None
+
+    def exception(self) -> QueryFailed | None:
+        """The error that ended the query, with its cause; None if there is none."""
+        return self._error
+
+    def await_termination(self, timeout_s: float | None = None) -> bool:
+        """Wait until the query has ended; whether it has. Raises QueryFailed if it failed."""
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            return False
+        self._raise_error()
+        return True
+
+    def process_all_available(self) -> None:
+        """Wait until all messages that are stored now are committed. Raises QueryFailed.
+
+        Returns at once if the query has been stopped. For tests: messages that come meanwhile do not count,
+        but the trigger's interval does.
+        """
+        if self.is_active:
+            ends = self._batches.ends()
+            with self._committed:
+                while self._thread.is_alive() and is_behind(self._reached, ends):
+                    self._committed.wait(_LOOK_MS / 1000)
+        self._raise_error()
+
+    def stop(self) -> None:
+        """End the query, and wait for that.
+
+        Jobs of a batch under way are cancelled; that batch runs again at the next start. Called by the
+        query's own function this returns at once, and the query ends behind the batch.
+        """
+        self._stopping.set()
+        if threading.current_thread() is self._thread:
+            return
+        self._jobs.cancel_jobs(self._run_id)
+        self._thread.join()
+
+    def __enter__(self) -> StreamingQuery:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error.again() from self._error.__cause__
+
+    # --- its thread ---------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._jobs.begin_jobs(self._run_id, f"query {self.name}")
+            if self._trigger.mode is Mode.PROCESSING_TIME:
+                self._run_on()
+            else:
+                self._run_to(self._tried(self._batches.ends))
+            self._tell("Stopped")
+        except BaseException as error:  # noqa: BLE001 - given to whoever asks; sys.exit() ends a thread unseen
+            if self._stopping.is_set():
+                self._tell("Stopped")
+            else:
+                self._fail(error)
+        finally:
+            self._leave()
+            with self._committed:
+                self._committed.notify_all()
+
+    def _leave(self) -> None:
+        try:
+            self._close()
+        except Exception as error:  # noqa: BLE001 - all that is durable is stored, and the error of the query counts
+            _log.warning("query %s left its broker with %s", self.name, error)
+
+    def _fail(self, error: BaseException) -> None:
+        text = str(error) if isinstance(error, PulsarException) else f"{type(error).__name__}: {error}"
+        failed = QueryFailed(f"query {self.name!r} stopped at {text}")
+        failed.__cause__ = error
+        self._error = failed
+        self._tell(f"Terminated with exception: {error}")
+        _log.error("query %s failed", self.name, exc_info=error)
+
+    def _run_on(self) -> None:
+        while not self._stopping.is_set():
+            began_ms = self._clock.now_ms()
+            due_ms = self._trigger.next_ms(began_ms)
+            if not self._run_trigger(self._tried(self._batches.ends), limited=True):
+                due_ms = max(due_ms, began_ms + _IDLE_MS)
+            self._wait_till(due_ms)
+
+    def _run_to(self, ends: Mapping[str, Place]) -> None:
+        """Run what the trigger means with the messages before `ends`."""
+        limited = self._trigger.mode is Mode.AVAILABLE_NOW
+        while not self._stopping.is_set() and self._run_trigger(ends, limited=limited):
+            if not limited and not is_behind(self._batches.places, ends):
+                return
+
+    def _run_trigger(self, ends: Mapping[str, Place], *, limited: bool) -> bool:
+        """Run a batch, if there are messages; whether there were."""
+        began_ms = self._clock.now_ms()
+        self._jobs.check_spark()
+        self._tell("Getting offsets", active=True)
+        batch: PlannedBatch | None = self._tried(lambda: self._batches.plan_next(ends, limited=limited))
+        if batch is None:
+            self._tell("Waiting for data to arrive")
+            return False
+        self._tell("Processing new data", available=True, active=True)
+        done = self._batches.run(batch, ends)
+        self._progress.append(
+            describe_progress(
+                self._batches.identity, self._run_id, done, began_ms, self._former_ms, self._clock.now_ms()
+            )
+        )
+        self._former_ms = began_ms
+        self._reached = self._batches.places
+        self._tell("Waiting for next trigger")
+        with self._committed:
+            self._committed.notify_all()
+        return True
+
+    def _wait_till(self, due_ms: int) -> None:
+        while (left_ms := due_ms - self._clock.now_ms()) > 0 and not self._stopping.is_set():
+            self._stopping.wait(min(left_ms, _LOOK_MS) / 1000)
+            self._jobs.check_spark()
+
+    def _tried(self, step: Callable[[], Any]) -> Any:
+        """Make a step, again after errors that may pass, until the query is stopped."""
+        pause_ms = _FIRST_PAUSE_MS
+        while True:
+            try:
+                return step()
+            except PulsarException as error:
+                if not error.retriable or self._stopping.is_set():
+                    raise
+                self._tell(f"Trying again after {error}")
+                _log.warning("query %s tries again after %s", self.name, error)
+            self._wait_till(self._clock.now_ms() + pause_ms)
+            pause_ms = min(2 * pause_ms, _LONGEST_PAUSE_MS)
+
+    def _tell(self, message: str, *, available: bool = False, active: bool = False) -> None:
+        self._status = {"message": message, "isDataAvailable": available, "isTriggerActive": active}

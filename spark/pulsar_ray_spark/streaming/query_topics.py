@@ -1,0 +1,97 @@
+"""The topics of a query at the broker, and the durable subscription behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+
+from pulsar_ray.admin.admin import Admin
+from pulsar_ray.admin.topic_calls import TopicCalls
+from pulsar_ray.data.broker_planner import batch_index_of
+from pulsar_ray.data.lost_ranges import check_nothing_lost
+from pulsar_ray.data.plan import AtMessages, Bound, RangePlan, RangePlanner, ReadRange
+from pulsar_ray.errors import TopicNotFound
+from pulsar_ray.model.message_id import MessageId
+from pulsar_ray.model.position import Position
+from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray_spark.landing.topic_source import TopicSource
+from pulsar_ray_spark.streaming.batch_limits import Measured
+from pulsar_ray_spark.streaming.planned_batch import BEGINNING, Place
+
+_CALLS_AT_ONCE = 8
+
+
+class QueryTopics:
+    """Topics whose messages a durable subscription keeps until a query has committed them."""
+
+    def __init__(self, admin: Admin, source: TopicSource, planner: RangePlanner, *, may_lose: bool) -> None:
+        self._calls = TopicCalls(admin)
+        self._source = source
+        self._planner = planner
+        self._may_lose = may_lose
+
+    def places(self, start: Bound) -> dict[str, Place]:
+        """The places that a bound stands for now, of each partition; held from now on."""
+        return {
+            name: Place(position, batch_index_of(start, TopicName.parse(name).partition_index, position))
+            if position.ledger_id >= 0
+            else BEGINNING
+            for name, position in self._source.first_positions(start).items()
+        }
+
+    def ends(self) -> dict[str, Place]:
+        """The place behind the last message of each partition; none is woken."""
+        ends = self._source.ends(self._source.partitions())
+        return {name: Place(end) for name, end in ends.items() if end.ledger_id >= 0}
+
+    def measure(
+        self, partition: str, first: Place, end: Place, messages: int, stored_bytes: int, takes_one: bool
+    ) -> Measured:
+        """Where so many messages end; see `measure_range` of a partition.
+
+        From then on the partition keeps its messages for the query.
+        """
+        answer = self._calls.ask_partition(
+            self._source.held(partition),
+            "measure_range",
+            first=[*first.position],
+            batch_index=first.batch_index,
+            end=[*end.position],
+            messages=messages,
+            stored_bytes=stored_bytes,
+            takes_one=takes_one,
+        )
+        place = Place(Position(*answer["end"]), answer["batch_index"])
+        return Measured(place, answer["messages"], answer["stored_bytes"])
+
+    def acknowledge(self, places: Mapping[str, Place]) -> None:
+        """Give up all messages before these places, durably, of the topics that are still there."""
+
+        def give_up(item: tuple[str, Place]) -> None:
+            name, place = item
+            with suppress(TopicNotFound):
+                self._source.acknowledge({name: place.position})
+
+        with ThreadPoolExecutor(_CALLS_AT_ONCE) as pool:
+            list(pool.map(give_up, places.items()))
+
+    @contextmanager
+    def leased(self, partition: str, first: Place, end: Place) -> Iterator[Sequence[ReadRange]]:
+        """The files that hold a range, kept until the context is left. Raises DataLost, TopicNotFound."""
+        index = TopicName.parse(partition).partition_index
+        start: Bound = "earliest" if first == BEGINNING else _at(index, first)
+        with ExitStack() as lease:
+            try:
+                plan = lease.enter_context(self._planner.plan([partition], start, _at(index, end)))
+            except TopicNotFound:
+                if not self._may_lose:
+                    raise
+                plan = RangePlan(())
+            if not self._may_lose:
+                check_nothing_lost(plan.lost)
+            yield plan.ranges
+
+
+def _at(partition: int, place: Place) -> AtMessages:
+    return AtMessages((MessageId(partition, *place.position, place.batch_index or -1),))

@@ -1,0 +1,139 @@
+"""Start a query on topics."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pulsar_ray.admin.admin import Admin
+from pulsar_ray.client.client import Client
+from pulsar_ray.clock import SystemClock
+from pulsar_ray.data.broker_planner import BrokerPlanner
+from pulsar_ray.data.message_columns import as_columns
+from pulsar_ray.data.plan import Bound, BoundArgument, Topics, as_bound, as_topics
+from pulsar_ray.errors import InvalidConfiguration
+from pulsar_ray_spark.landing.land import check_name
+from pulsar_ray_spark.landing.topic_source import TopicSource, full_names
+from pulsar_ray_spark.running import check_runs
+from pulsar_ray_spark.streaming.batch_limits import BatchLimits
+from pulsar_ray_spark.streaming.batch_runner import BatchRunner
+from pulsar_ray_spark.streaming.micro_batches import MicroBatches
+from pulsar_ray_spark.streaming.planned_batch import QueryIdentity
+from pulsar_ray_spark.streaming.query import StreamingQuery
+from pulsar_ray_spark.streaming.query_names import open_plans, subscription_of
+from pulsar_ray_spark.streaming.query_topics import QueryTopics
+from pulsar_ray_spark.streaming.trigger import Trigger
+
+_AT_ONCE = Trigger()
+
+
+@dataclass(frozen=True)
+class StreamReader:
+    """A query that is not started yet; each method returns another one."""
+
+    spark: SparkSession
+    name: str
+    topics: Topics
+    first: Bound
+    columns: tuple[str, ...]
+    limits: BatchLimits
+    fail_on_data_loss: bool
+    service_url: str
+    function: Callable[[DataFrame, int], Any] | None = None
+    when: Trigger = _AT_ONCE
+
+    def foreach_batch(self, function: Callable[[DataFrame, int], Any]) -> StreamReader:
+        """Have `function(frame, batch_id)` called with each batch.
+
+        The frame has columns of MESSAGE_SCHEMA, and loses its rows when the function returns. After a crash
+        the same rows come under the same batch id, so that a sink that stores the id with its output, or
+        names its output by it, has each message once.
+        """
+        if not callable(function):
+            raise InvalidConfiguration(
+                f"foreach_batch({function!r}): give a function of a DataFrame and an id"
+            )
+        return replace(self, function=function)
+
+    def trigger(
+        self,
+        *,
+        processing_time: str | float | timedelta | None = None,
+        once: bool | None = None,
+        available_now: bool | None = None,
+    ) -> StreamReader:
+        """Say when batches run; without, as soon as there are messages.
+
+        `processing_time` ("10 seconds", a timedelta, or seconds): at multiples of it, at once if the former
+        batch took longer. `available_now`: all messages stored at the start, in batches within the limits.
+        `once`: these in one batch, whatever the limits, behind a batch that a crash has left.
+        """
+        return replace(self, when=Trigger.from_arguments(processing_time, once, available_now))
+
+    def start(self) -> StreamingQuery:
+        """Start the query on a thread.
+
+        Raises QueryInUse, QueryMismatch, SparkStopped, TopicNotFound and what the client raises.
+        """
+        if self.function is None:
+            raise InvalidConfiguration("nothing is to be done with the batches: give foreach_batch(function)")
+        check_runs(self.spark)
+        clock = SystemClock()
+        with ExitStack() as opened:
+            client = opened.enter_context(Client(self.service_url))
+            admin = opened.enter_context(Admin(self.service_url))
+            log = opened.enter_context(open_plans(client, admin, self.name))
+            source = TopicSource(admin, self.topics, subscription_of(self.name))
+            planner = BrokerPlanner.on(admin.cluster)
+            topics = QueryTopics(admin, source, planner, may_lose=not self.fail_on_data_loss)
+            runner = BatchRunner(self.spark, topics, self.columns, self.function)
+            identity = QueryIdentity(self.name, str(uuid.uuid4()), full_names(self.topics))
+            batches = MicroBatches(identity, topics, log, runner.run, self.limits, clock)
+            batches.begin(self.first)
+            return StreamingQuery(batches, runner, self.when, clock, opened.pop_all().close)
+
+
+def read_stream(
+    spark: SparkSession,
+    topics: str | Topics,
+    *,
+    name: str,
+    start: BoundArgument = "latest",
+    columns: Sequence[str] | None = None,
+    max_messages_per_trigger: int | None = None,
+    max_bytes_per_trigger: int | None = None,
+    fail_on_data_loss: bool = True,
+    service_url: str = "auto",
+) -> StreamReader:
+    """Read topics as a stream of micro-batches: DataFrames with ids.
+
+    `topics` is a name, a list of names or a compiled pattern; partitions and topics that come later are taken
+    from their start. Under a known `name` the query goes on where it was; `start` counts for a new name.
+    Frames have `columns` of MESSAGE_SCHEMA (None: all). A batch has up to `max_messages_per_trigger` messages
+    and `max_bytes_per_trigger` bytes as they are stored, spread over partitions, but at least one message.
+
+    A batch's ranges are stored at the broker before it runs, and its positions behind it, so that after a
+    crash of anything the same rows come under the same id. The durable subscription `spark-<name>` keeps
+    messages until their batch is done, and shows the backlog; `drop_query` deletes it. Ranges that were
+    trimmed all the same end the query with DataLost unless `fail_on_data_loss` is off.
+
+    Raises InvalidConfiguration, and `start()` what it says.
+    """
+    check_name(name)
+    return StreamReader(
+        spark,
+        name,
+        as_topics(topics),
+        as_bound(start, time.time_ns() // 1_000_000),
+        as_columns(columns),
+        BatchLimits(max_messages_per_trigger, max_bytes_per_trigger),
+        fail_on_data_loss,
+        service_url,
+    )

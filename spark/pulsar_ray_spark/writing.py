@@ -1,0 +1,144 @@
+"""DataFrames as messages of a topic, at least once or, under a name, exactly once."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame
+
+from pulsar_ray.client.options.checks import check_enum, check_number
+from pulsar_ray.data.publishers import PUBLISHERS, Connection
+from pulsar_ray.data.publishing import NamedWrite, Part, Sending
+from pulsar_ray.data.query_batch import MAX_TASKS, QueryBatch
+from pulsar_ray.data.write_target import WriteTarget
+from pulsar_ray.errors import InvalidConfiguration
+from pulsar_ray.model.enums import CompressionType, HashingScheme
+from pulsar_ray_spark.executor_blocks import MessageRows, executor_blocks
+from pulsar_ray_spark.running import check_runs, naming_a_stop
+from pulsar_ray_spark.sent_columns import IF_PRESENT, ColumnArgument, in_repeatable_order, message_columns
+
+
+class Written(NamedTuple):
+    """How many messages a write has, and how many an earlier run had stored."""
+
+    messages: int
+    repeated: int
+
+    @property
+    def stored(self) -> int:
+        """How many messages this write itself stored."""
+        return self.messages - self.repeated
+
+
+def write(
+    frame: DataFrame,
+    topic: str,
+    *,
+    value: ColumnArgument = IF_PRESENT,
+    key: ColumnArgument = IF_PRESENT,
+    properties: ColumnArgument = IF_PRESENT,
+    ordering_key: ColumnArgument = IF_PRESENT,
+    event_time: ColumnArgument = IF_PRESENT,
+    name: str | None = None,
+    batch_id: int | None = None,
+    tasks: int | None = None,
+    hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
+    compression_type: CompressionType = CompressionType.NONE,
+    service_url: str = "auto",
+    data_dir: str | os.PathLike[str] | None = None,
+) -> Written:
+    """Publish the rows of a DataFrame, each a message, and wait until all are durable.
+
+    Columns are names or Column expressions; left out, the column of that name is taken if there is one, and
+    None sends nothing. `value` is binary or string, null a tombstone; `key` and `ordering_key` string or
+    binary, null for none; `properties` map<string,string>; `event_time` a timestamp, or ms since 1970 as an
+    integer. Executors compute the rows and Ray actors publish them, up to one for each CPU; the driver gets
+    counts only. A keyed row goes to the partition of its key's hash, as from every other producer.
+
+    With `name` and `batch_id` exactly once: however often the batch is written, after whatever crash, with
+    other `tasks` or on a topic that has grown meanwhile, each of its rows is stored once. It rests on the
+    topic's deduplication, which is turned on, on a DataFrame that has the same rows each time, and on
+    batch ids that rise. Rows are then divided by key among `tasks` (as many as Spark has cores) and sorted
+    by event time, key and all else, and so stored, per key and task. Without `name` at least once:
+    a publisher that dies sends its part again, and a part of a write that raises may be stored. The order of
+    each partition of the DataFrame is then kept.
+
+    Raises InvalidConfiguration for a wrong column, name or batch, NotAllowedError for a batch behind a later
+    one, SparkStopped, ServiceUnitNotReady if no executor is left, ProducerBusy if the same batch is being
+    written elsewhere, and the client's own errors; a named batch may be written again after any of them.
+    """
+    spark = frame.sparkSession
+    check_runs(spark)
+    batch = _batch(name, batch_id)
+    check_enum("hashing_scheme", hashing_scheme, HashingScheme)
+    check_enum("compression_type", compression_type, CompressionType)
+    if tasks is not None:
+        check_number("tasks", tasks, 1, MAX_TASKS)
+    arguments = {
+        "value": value,
+        "key": key,
+        "properties": properties,
+        "ordering_key": ordering_key,
+        "event_time": event_time,
+    }
+    messages = message_columns(frame, arguments)
+    connection = Connection(service_url, None if data_dir is None else os.fspath(data_dir))
+    sending = Sending(hashing_scheme, compression_type)
+    with WriteTarget.connected(topic, connection) as target, naming_a_stop(spark):
+        if batch is None:
+            target.create()
+            chosen = messages if tasks is None else messages.repartition(tasks)
+            return _summary(_publish(chosen, topic, sending, connection, None))
+        usual = tasks or min(MAX_TASKS, spark.sparkContext.defaultParallelism)
+        with target.taken(batch.query):
+            named = target.begin(batch, usual)
+            ordered = in_repeatable_order(messages, named.layout.tasks)
+            counts = _publish(ordered, topic, sending, connection, named)
+            if any(counts):
+                target.end(named)
+        return _summary(counts, named)
+
+
+def forget_writes(
+    topic: str, name: str, *, service_url: str = "auto", data_dir: str | os.PathLike[str] | None = None
+) -> int:
+    """Forget the names of a query's producers, and return their number.
+
+    For a query that will not run again: its names are kept until then. A batch that is written again
+    afterwards is stored again. Raises TopicNotFound, WrongNode if a partition is away.
+    """
+    connection = Connection(service_url, None if data_dir is None else os.fspath(data_dir))
+    with WriteTarget.connected(topic, connection) as target:
+        return len(target.forget(name))
+
+
+def _batch(name: str | None, batch_id: int | None) -> QueryBatch | None:
+    if name is None and batch_id is None:
+        return None
+    if name is None or batch_id is None:
+        raise InvalidConfiguration(
+            f"name={name!r} and batch_id={batch_id!r} belong together: with both each row is stored once, "
+            "with neither at least once"
+        )
+    return QueryBatch.checked(name, batch_id)
+
+
+def _publish(
+    messages: DataFrame, topic: str, sending: Sending, connection: Connection, named: NamedWrite | None
+) -> list[dict[int, int]]:
+    with executor_blocks(messages) as blocks:
+        parts = [Part(task, MessageRows(block), topic, sending, named) for task, block in enumerate(blocks)]
+        return PUBLISHERS.publish(parts, connection)
+
+
+def _summary(counts: list[dict[int, int]], named: NamedWrite | None = None) -> Written:
+    messages = sum(rows for of_task in counts for rows in of_task.values())
+    if named is None:
+        return Written(messages, 0)
+    repeated = sum(
+        min(rows, named.rows_stored(task, index))
+        for task, of_task in enumerate(counts)
+        for index, rows in of_task.items()
+    )
+    return Written(messages, repeated)

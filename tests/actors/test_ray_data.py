@@ -1,0 +1,115 @@
+"""Topics as Ray Datasets on a real Ray."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import ray
+
+import pulsar_ray.data
+from pulsar_ray import Admin, Client
+from pulsar_ray.client.arrow.table_schema import TABLE_SCHEMA
+from pulsar_ray.data.broker_planner import BrokerPlanner
+from pulsar_ray.data.dataset_reading import _fetched
+from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, TopicNotFound
+from pulsar_ray.testing.waiting import wait_until
+from pulsar_ray.transport.actor_names import partition_name
+from tests.running_broker import Broker
+
+WAIT_S = 60.0
+
+
+def numbers(first: int, end: int) -> list[bytes]:
+    return [b"%06d" % number for number in range(first, end)]
+
+
+def lease_count(broker: Broker, partition: str) -> int:
+    def count(actor: Any) -> int:
+        return len(actor._server.ledger.changes.leases())
+
+    return int(broker.run_in(partition_name(partition), count))
+
+
+def test_a_range_is_a_dataset_that_the_broker_keeps_for_as_long_as_it_is_there(
+    broker: Broker, client: Client, topic: str
+) -> None:
+    Admin(broker.address).topics.create_partitioned_topic(topic, 2)
+    parts = [f"{topic}-partition-{index}" for index in range(2)]
+    keys = [f"k{number % 7}" for number in range(300)]
+    producer = client.create_producer(topic)
+    producer.send_many(numbers(0, 300), partition_keys=keys)
+    dataset = pulsar_ray.data.read(topic, num_cpus=0.5)
+    producer.send(b"later")
+    assert [lease_count(broker, part) for part in parts] == [1, 1]
+    rows = dataset.take_all()
+    assert sorted((row["value"], row["key"]) for row in rows) == sorted(
+        zip(numbers(0, 300), keys, strict=True)
+    )
+    assert {row["topic"] for row in rows} == set(parts)
+    assert pa.schema(dataset.schema().base_schema).equals(TABLE_SCHEMA)
+    counted = dataset.groupby("key").count()
+    assert {row["key"]: row["count()"] for row in counted.take_all()} == {k: keys.count(k) for k in set(keys)}
+    few = pulsar_ray.data.read(topic, columns=["value", "topic"], num_cpus=0.5)
+    assert few.schema().names == ["value", "topic"]
+    assert few.count() == 301
+    pulsar_ray.data.release(few)
+    pulsar_ray.data.release(few)
+    nothing = pulsar_ray.data.read(topic, "latest")
+    # Older Rays know no columns of a Dataset without rows.
+    schema = nothing.schema()
+    assert schema is None or schema.names == TABLE_SCHEMA.names
+    assert nothing.count() == 0
+    with pytest.raises(TopicNotFound):
+        pulsar_ray.data.read("nobody-made-it")
+    del dataset, counted, nothing, few
+    gc.collect()
+    wait_until(
+        lambda: [lease_count(broker, part) for part in parts] == [0, 0], WAIT_S, "ranges that are given back"
+    )
+
+
+def test_a_range_of_another_node_is_fetched_from_there(broker: Broker, client: Client, topic: str) -> None:
+    client.create_producer(topic).send_many(numbers(0, 50))
+    with BrokerPlanner(broker.address).plan([topic], "earliest", "latest") as plan:
+        (piece,) = plan.ranges
+        fetched = list(_fetched(piece, ("value", "topic"), 1))
+    assert pa.concat_tables(fetched).to_pylist() == [
+        {"value": value, "topic": topic} for value in numbers(0, 50)
+    ]
+
+
+def stored(client: Client, topic: str) -> list[tuple[bytes | None, str | None]]:
+    with pulsar_ray.data.batches(topic, idle_millis=3000, client=client) as tables:
+        return [(row["value"], row["key"]) for table in tables for row in table.to_pylist()]
+
+
+def test_a_dataset_is_written_as_messages_once_under_a_name(
+    broker: Broker, client: Client, topic: str
+) -> None:
+    Admin(broker.address).topics.create_partitioned_topic(topic, 2)
+    rows: list[dict[str, Any]] = [
+        {"payload": f"{number:03}", "who": f"k{number % 5}", "more": number} for number in range(100)
+    ]
+    wanted = [(row["payload"].encode(), row["who"]) for row in rows]
+    dataset = ray.data.from_items(rows, override_num_blocks=3)
+    columns: Any = {"value": "payload", "key": "who"}
+    assert pulsar_ray.data.write(dataset, topic, **columns, num_cpus=0.5) == 100
+    assert sorted(stored(client, topic)) == sorted(wanted)
+    for _ in range(2):
+        written = pulsar_ray.data.write(dataset, topic, **columns, name="people", batch_id=4)
+        assert written == 100
+    assert sorted(stored(client, topic)) == sorted(2 * wanted)
+    again = pulsar_ray.data.read(topic, columns=["key", "value", "properties"], num_cpus=0.5)
+    assert pulsar_ray.data.write(again, f"{topic}-copy", num_cpus=0.5) == 200
+    assert sorted(stored(client, f"{topic}-copy")) == sorted(2 * wanted)
+    with pytest.raises(InvalidConfiguration, match="has no column 'payload'; there are key, value"):
+        pulsar_ray.data.write(again, topic, value="payload", name="others")
+    fewer = ray.data.from_items(rows, override_num_blocks=2)
+    with pytest.raises(InvalidConfiguration, match="has 2 blocks, and had 3 when batch 4 of 'people'"):
+        pulsar_ray.data.write(fewer, topic, **columns, name="people", batch_id=4)
+    with pytest.raises(NotAllowedError, match="comes after batch 4"):
+        pulsar_ray.data.write(dataset, topic, **columns, name="people", batch_id=3)
+    broker.forget(f"{topic}-copy")

@@ -1,0 +1,97 @@
+"""Tests that cannot hold where actors leave all the time: the transport `sleepy` skips them.
+
+They look up in actors what these keep in memory, count their processes or ledgers, or do something to one
+that has to run for it. All that clients see is tested there as well.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+ALL = "all tests of the file"
+NEED_RUNNING_ACTORS: dict[str, tuple[str, ...]] = {
+    # Counters begin at 0 with each start, and stats show who is attached.
+    "test_administration": (
+        "test_a_check_of_the_stores_publishes_and_reads",
+        # The disk fails as one starts.
+        "test_a_check_says_why_a_store_fails",
+    ),
+    "test_topics": ("test_a_topic_in_use_is_deleted_by_force_alone",),
+    "test_chunks": ("test_chunks_show_in_the_stats",),
+    "test_stats": (
+        "test_properties_show_as_metadata",
+        "test_redeliveries_and_limits_show",
+        "test_the_active_consumer_and_readers_show",
+    ),
+    "test_subscription_modes": (
+        "test_it_starts_where_it_is_told_and_is_forgotten_with_its_last_consumer",
+        "test_its_type_decides_who_may_join_and_who_gets_what",
+    ),
+    "test_asyncio_receiving": ("test_batches_and_tables_are_received",),
+    "test_flow": (
+        "test_the_subscriptions_limit_holds_everybody_until_half_is_acknowledged",
+        "test_a_full_queue_is_not_told_of_new_messages_and_misses_none",
+    ),
+    # How many messages wait for their time is in the dispatcher's stats alone.
+    "test_delayed_delivery": (
+        "test_many_at_once_can_be_delayed",
+        "test_each_of_many_can_have_a_time_of_its_own",
+        "test_they_wait_for_each_subscription_and_survive_its_dispatcher_and_its_tracker",
+        "test_a_tracker_that_stands_still_holds_nothing_else_up_and_loses_nothing",
+        "test_acknowledging_before_they_are_due_skips_them",
+        "test_the_next_type_of_consumers_decides_anew",
+        "test_delays_can_be_switched_off_while_messages_wait",
+        "test_an_administrator_is_told_that_messages_wait_for_their_time",
+        "test_deleting_the_subscription_or_the_topic_ends_its_tracker",
+        "test_skipping_everything_skips_what_waits",
+        "test_a_restarted_dispatcher_delivers_nothing_early_before_it_knows_the_policies",
+    ),
+    "test_retry_letters": (
+        "test_a_message_is_retried_until_it_is_moved",
+        "test_a_message_whose_copy_is_refused_stays",
+    ),
+    # Which consumer has which keys depends on the order in which they come back.
+    "test_key_shared": (
+        "test_questions_about_partitions_and_other_types",
+        "test_keys_stay_with_their_consumers",
+        "test_a_mixed_batch_goes_to_the_consumer_of_its_first_message",
+        "test_the_ordering_key_decides_and_keyless_messages_have_one_consumer",
+    ),
+    "test_key_figures": (
+        "test_ranges_are_halved_by_who_comes_and_given_to_the_right_by_who_goes",
+        "test_sticky_consumers_have_what_they_declare",
+        "test_the_stats_of_a_subscription_whose_second_consumer_came_later",
+    ),
+    # This transport keeps all messages, so that none would be lost.
+    "test_dead_letters": ("test_a_dead_letter_topic_that_keeps_nothing_is_warned_of_once",),
+    "test_redrive": ("test_nothing_is_sent_where_it_would_be_lost",),
+    # Each sleep ends a ledger; this transport keeps all of them.
+    "test_growth": ("test_topics_grow_again_and_stay_grown",),
+    "test_several_readers": ("test_a_reader_goes_on_at_what_trimming_left",),
+    "test_seeks_of_others": ("test_nothing_is_available_behind_what_trimming_took",),
+    "test_settings": (
+        "test_consumed_ledgers_go_at_the_next_retention_check",
+        "test_a_subscription_that_the_disk_refused_keeps_nothing",
+    ),
+    # Actors that are killed, frozen or taken away, as their clients notice.
+    "test_asyncio_sending": ("test_the_loop_goes_on_while_an_actor_is_slow_to_attach",),
+    "test_away": (
+        "test_closing_waits_for_nobody_who_is_away",
+        "test_a_loop_goes_on_while_all_partitions_are_silent",
+        "test_a_loop_is_told_that_all_partitions_are_away",
+    ),
+    "test_batch_turns": ("test_a_full_partition_passes_its_turn_on_or_is_waited_for",),
+    "test_lost_moments": ("test_a_dispatcher_that_does_not_answer_keeps_a_consumer_open_at_no_other",),
+    "test_sessions": ("test_what_is_sent_again_from_before_checkpoints_is_answered_with_its_id",),
+    "test_given_up": (ALL,),
+    "test_incomplete_chunks": (ALL,),
+    # They put actors to sleep themselves.
+    "test_sleeping": (ALL,),
+    "test_parked": (ALL,),
+}
+
+
+def needs_running_actors(test: pytest.Item) -> bool:
+    """Whether a test is one of those."""
+    names = NEED_RUNNING_ACTORS.get(test.path.stem, ())
+    return ALL in names or getattr(test, "originalname", test.name) in names

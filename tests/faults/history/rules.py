@@ -1,0 +1,155 @@
+"""Each promise as the query that finds where it was broken.
+
+A history is a database with a table for each kind of operation, named like its class, with the columns
+`process`, `at_ns` and its fields; a place is partition, ledger, entry and batch.
+"""
+
+from __future__ import annotations
+
+_SAME_PLACE = "{0}.partition = {1}.partition AND {0}.ledger = {1}.ledger AND {0}.entry = {1}.entry"
+_SAME_MESSAGE = "{0}.topic = {1}.topic AND {0}.producer = {1}.producer AND {0}.number = {1}.number"
+
+STEPS = (
+    "CREATE INDEX stored_places ON Stored (topic, partition, ledger, entry, batch)",
+    "CREATE INDEX stored_messages ON Stored (topic, producer, number)",
+    "CREATE INDEX invoked_messages ON SendInvoked (topic, producer, number)",
+    # A place's rank is its row in `stored`: the log was read in its order.
+    f"""CREATE TABLE delivered AS
+        SELECT d.*, s.rowid AS rank, s.producer AS stored_producer, s.number AS stored_number,
+               s.digest AS stored_digest
+        FROM Received d LEFT JOIN Stored s
+        ON s.topic = d.topic AND {_SAME_PLACE.format("s", "d")} AND s.batch = d.batch""",
+    "CREATE INDEX delivered_ranks ON delivered (topic, subscription, rank, at_ns)",
+    # The acknowledgment of a batch holds once one consumer has a receipt for each of its messages.
+    f"""CREATE TABLE done AS
+        SELECT a.topic, a.subscription, s.rowid AS rank, MIN(a.at_ns) AS at_ns FROM (
+            SELECT topic, subscription, partition, ledger, entry, MAX(first_ns) AS at_ns
+            FROM (SELECT *, MIN(at_ns) AS first_ns FROM AcknowledgeOk
+                  GROUP BY process, topic, subscription, partition, ledger, entry, batch)
+            GROUP BY process, topic, subscription, partition, ledger, entry
+            HAVING COUNT(*) >= MAX(batch_size)) a
+        JOIN Stored s ON s.topic = a.topic AND {_SAME_PLACE.format("s", "a")}
+        GROUP BY a.topic, a.subscription, s.rowid""",
+    "CREATE INDEX done_ranks ON done (topic, subscription, rank)",
+    # Up to which rank a cumulative acknowledgment reaches; one inside a batch leaves the whole batch.
+    f"""CREATE TABLE reached AS
+        SELECT c.at_ns, c.topic, c.subscription, c.partition, c.ledger, c.entry,
+               CASE WHEN c.batch < 0 OR c.batch = c.batch_size - 1 THEN MAX(s.rowid)
+               ELSE MIN(s.rowid) - 1 END AS rank
+        FROM CumulativeOk c JOIN Stored s ON s.topic = c.topic AND {_SAME_PLACE.format("s", "c")}
+        GROUP BY c.rowid""",
+    # Each message's first showing; the bare columns of a MIN are those of its row.
+    """CREATE TABLE firsts AS
+        SELECT d.topic, d.subscription, d.process, d.partition, d.key, d.rank, MIN(d.at_ns) AS at_ns,
+               d.producer, d.number
+        FROM delivered d WHERE d.rank IS NOT NULL GROUP BY d.topic, d.subscription, d.rank""",
+)
+
+
+def _out_of_order(ordering: str, grouping: str, condition: str) -> str:
+    return f"""
+        SELECT * FROM (
+            SELECT f.topic, f.subscription, f.process, f.{grouping}, f.producer, f.number, f.rank, f.at_ns,
+                   LAG(f.rank) OVER (PARTITION BY f.topic, f.subscription, f.process, f.{grouping}
+                                     ORDER BY f.at_ns, f.rank) AS rank_before
+            FROM firsts f JOIN DeclaredSubscription u USING (topic, subscription)
+            WHERE u.ordering = '{ordering}' {condition})
+        WHERE rank_before > rank"""
+
+
+_NOT_DELAYED = f"""AND NOT EXISTS (SELECT 1 FROM SendInvoked i
+    WHERE {_SAME_MESSAGE.format("i", "f")} AND i.due_ms > 0)"""
+
+RULES: dict[str, str] = {
+    "confirmed messages that are not in the log": f"""
+        SELECT c.topic, c.producer, c.number, c.partition, c.ledger, c.entry, c.batch FROM SendOk c
+        WHERE NOT EXISTS (SELECT 1 FROM Stored s WHERE {_SAME_MESSAGE.format("s", "c")})""",
+    "messages that are not where their receipts said": f"""
+        SELECT c.*, s.partition AS is_partition, s.ledger AS is_ledger, s.entry AS is_entry,
+               s.batch AS is_batch
+        FROM SendOk c JOIN Stored s ON {_SAME_MESSAGE.format("s", "c")}
+        WHERE c.ledger IS NOT NULL AND NOT ({_SAME_PLACE.format("s", "c")} AND s.batch = c.batch)""",
+    "messages of the log that nobody sent": f"""
+        SELECT s.* FROM Stored s JOIN DeclaredTopic t USING (topic) WHERE t.letters_of IS NULL
+        AND NOT EXISTS (SELECT 1 FROM SendInvoked i WHERE {_SAME_MESSAGE.format("i", "s")})""",
+    "dead letters that are not in the log they are from": """
+        SELECT s.* FROM Stored s JOIN DeclaredTopic t USING (topic) WHERE t.letters_of IS NOT NULL
+        AND NOT EXISTS (SELECT 1 FROM Stored o
+            WHERE o.topic = t.letters_of AND o.producer = s.producer AND o.number = s.number)""",
+    "messages in the log although their sending was refused": f"""
+        SELECT r.*, s.ledger, s.entry FROM SendFailed r JOIN Stored s ON {_SAME_MESSAGE.format("s", "r")}""",
+    "messages stored more than once": """
+        SELECT s.topic, s.producer, s.number, COUNT(*) AS times
+        FROM Stored s JOIN DeclaredTopic t USING (topic)
+        WHERE t.letters_of IS NULL
+        GROUP BY s.topic, s.producer, s.number HAVING COUNT(*) > 1""",
+    "messages whose bytes changed on their way into the log": f"""
+        SELECT s.* FROM Stored s JOIN SendInvoked i ON {_SAME_MESSAGE.format("i", "s")}
+        WHERE i.digest <> s.digest OR i.key <> s.key""",
+    "messages of a producer out of order in the log": """
+        SELECT * FROM (
+            SELECT s.*, LAG(s.number) OVER (PARTITION BY s.topic, s.partition, s.producer ORDER BY s.rowid)
+                AS number_before
+            FROM Stored s JOIN DeclaredTopic t USING (topic) WHERE t.letters_of IS NULL)
+        WHERE number_before >= number""",
+    "keys whose messages are in several partitions": """
+        SELECT topic, key, COUNT(DISTINCT partition) AS partitions FROM Stored WHERE key <> ''
+        GROUP BY topic, key HAVING COUNT(DISTINCT partition) > 1""",
+    "messages that a subscription gave to nobody": """
+        SELECT u.subscription, s.* FROM DeclaredSubscription u JOIN Stored s USING (topic)
+        WHERE NOT EXISTS (SELECT 1 FROM delivered d
+            WHERE d.topic = u.topic AND d.subscription = u.subscription AND d.rank = s.rowid)""",
+    "deliveries of what is not in the log": "SELECT * FROM delivered WHERE rank IS NULL",
+    "deliveries of other bytes than the log has": """
+        SELECT * FROM delivered WHERE rank IS NOT NULL
+        AND (producer <> stored_producer OR number <> stored_number OR digest <> stored_digest)""",
+    "messages that came to a consumer out of their partition's order": _out_of_order(
+        "partition", "partition", ""
+    ),
+    "messages that came to a consumer out of their key's order": _out_of_order("key", "key", _NOT_DELAYED),
+    "messages that came after the receipt of their acknowledgment": """
+        SELECT d.topic, d.subscription, d.process, d.producer, d.number, d.ledger, d.entry, d.batch,
+               (d.at_ns - o.at_ns) / 1000000 AS ms_later
+        FROM delivered d JOIN done o USING (topic, subscription, rank) WHERE d.at_ns > o.at_ns""",
+    "messages that came after the receipt of a cumulative acknowledgment": """
+        SELECT * FROM (
+            SELECT topic, subscription, partition, what, rank, at_ns,
+                   MAX(CASE what WHEN '' THEN rank END) OVER (PARTITION BY topic, subscription, partition
+                       ORDER BY at_ns ROWS UNBOUNDED PRECEDING) AS reached
+            FROM (SELECT topic, subscription, partition, '' AS what, rank, at_ns FROM reached
+                  UNION ALL
+                  SELECT topic, subscription, partition, process || ': ' || producer || ' ' || number,
+                         rank, at_ns FROM delivered WHERE rank IS NOT NULL
+                         AND (topic, subscription) IN (SELECT topic, subscription FROM CumulativeOk)))
+        WHERE what <> '' AND rank <= reached""",
+    "messages left over although their acknowledgment had a receipt": f"""
+        SELECT r.* FROM Remains r JOIN Stored s ON s.topic = r.topic AND {_SAME_PLACE.format("s", "r")}
+            AND s.batch = r.batch
+        WHERE EXISTS (SELECT 1 FROM done o
+            WHERE o.topic = r.topic AND o.subscription = r.subscription AND o.rank = s.rowid)
+        OR EXISTS (SELECT 1 FROM reached c
+            WHERE c.topic = r.topic AND c.subscription = r.subscription AND c.partition = r.partition
+            AND c.rank >= s.rowid)""",
+    "mark-delete positions before what had been acknowledged": """
+        SELECT m.*, s.ledger AS reached_ledger, s.entry AS reached_entry FROM (
+            SELECT m.*, MAX(r.rank) AS rank FROM MarkDeleted m JOIN reached r ON r.topic = m.topic
+            AND r.subscription = m.subscription AND r.partition = m.partition AND r.at_ns <= m.asked_at_ns
+            GROUP BY m.rowid) m
+        JOIN Stored s ON s.rowid = m.rank
+        WHERE s.partition = m.partition AND (m.ledger, m.entry) < (s.ledger, s.entry)""",
+    "delayed messages that came early": f"""
+        SELECT d.process, d.topic, d.producer, d.number, i.due_ms - d.wall_ms AS ms_early
+        FROM delivered d JOIN SendInvoked i ON {_SAME_MESSAGE.format("i", "d")}
+        WHERE i.due_ms > d.wall_ms + (SELECT clock_error_ms FROM limits)
+        AND EXISTS (SELECT 1 FROM DeclaredSubscription u WHERE u.topic = d.topic
+            AND u.subscription = d.subscription AND u.ordering <> 'partition')""",
+    "messages that fail and are not among the dead letters": f"""
+        SELECT t.topic, s.producer, s.number FROM DeclaredTopic t JOIN Stored s ON s.topic = t.letters_of
+        JOIN SendInvoked i ON {_SAME_MESSAGE.format("i", "s")} AND i.fails
+        WHERE NOT EXISTS (SELECT 1 FROM Stored l
+            WHERE l.topic = t.topic AND l.producer = s.producer AND l.number = s.number)""",
+    "good messages among the dead letters": """
+        SELECT l.* FROM DeclaredTopic t JOIN Stored l USING (topic) WHERE t.letters_of IS NOT NULL
+        AND NOT EXISTS (SELECT 1 FROM SendInvoked i WHERE i.topic = t.letters_of
+            AND i.producer = l.producer AND i.number = l.number AND i.fails)""",
+}

@@ -1,0 +1,125 @@
+"""The mover copies messages, and only then acknowledges them; producers and dispatcher are played here."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from pulsar_ray.client.consumer.consumer_core import ConsumerCore
+from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
+from pulsar_ray.client.dead_letters.dead_letter_mover import DeadLetterMover
+from pulsar_ray.client.dead_letters.letter_topics import LetterTopics
+from pulsar_ray.client.options.policies import ConsumerDeadLetterPolicy
+from pulsar_ray.errors import TopicTerminated
+from pulsar_ray.model.enums import ConsumerType
+from pulsar_ray.session.requests import Acknowledge, NegativeAcknowledge, Reset
+from pulsar_ray.testing.waiting import wait_until
+from tests.unit.client.consumer.delivering import DispatcherLink, core_of, deliver, open_partition
+
+LIMIT = 2
+
+
+class Producers:
+    """Takes copies, or refuses them, once it is `allowed`."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.calls = 0
+        self.error: Exception | None = None
+        self.allowed = threading.Event()
+        self.allowed.set()
+        self.is_routed_by_hand = False
+
+    def open(self, source: str, *, is_dead: bool) -> Producers:
+        assert is_dead
+        return self
+
+    def is_chunked(self, value: bytes) -> bool:
+        return False
+
+    def send_many(self, values: list[bytes], **columns: Any) -> None:
+        assert self.allowed.wait(20)
+        self.calls += 1
+        if self.error is not None:
+            raise self.error
+        self.sent += values
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Moving:
+    """A consumer with a mover, and its dispatcher."""
+
+    def __init__(self) -> None:
+        self.core: ConsumerCore = core_of(
+            consumer_type=ConsumerType.Shared,
+            dead_letter_policy=ConsumerDeadLetterPolicy(LIMIT),
+            negative_ack_redelivery_delay_ms=0,
+            receiver_queue_size=10,
+        )
+        self.partition: PartitionConsumer
+        self.link: DispatcherLink
+        self.partition, self.link = open_partition(self.core)
+        self.producers = Producers()
+        producers: Any = self.producers
+        self.mover = DeadLetterMover(self.core, LetterTopics(self.core.options), producers)
+
+    def asked(self, kind: type) -> list[Any]:
+        return [request for request, _ in self.link.asked if isinstance(request, kind)]
+
+
+@pytest.fixture
+def moving() -> Any:
+    made = Moving()
+    yield made
+    made.mover.close(0.0)
+
+
+def test_a_copy_comes_before_the_acknowledgment_and_the_credit(moving: Moving) -> None:
+    moving.producers.allowed.clear()
+    deliver(moving.partition, 1, b"poison", count=LIMIT + 1)
+    deliver(moving.partition, 2, b"fine", count=LIMIT)
+    assert moving.core.receive(0.0).data() == b"fine"
+    assert (moving.partition.deliveries.moving, moving.partition.deliveries.consumed) == (1, 1)
+    assert not moving.asked(Acknowledge)
+    moving.producers.allowed.set()
+    wait_until(lambda: moving.partition.deliveries.consumed == 2, what="the move")
+    assert moving.producers.sent == [b"poison"]
+    (acknowledged,) = moving.asked(Acknowledge)
+    assert acknowledged.ranges == [(3, 0, 0)]
+    assert moving.partition.deliveries.moving == 0
+
+
+def test_messages_that_wait_go_together(moving: Moving) -> None:
+    moving.producers.allowed.clear()
+    for number in range(1, 10):
+        deliver(moving.partition, number, b"%d" % number, count=LIMIT + 1)
+    moving.producers.allowed.set()
+    wait_until(lambda: len(moving.producers.sent) == 9, what="all copies")
+    assert moving.producers.calls <= 3, "the first of its size, what came with it, and the rest"
+
+
+def test_a_refused_copy_leaves_its_message_to_come_again(moving: Moving) -> None:
+    moving.producers.error = TopicTerminated("no more")
+    deliver(moving.partition, 1, b"poison", count=LIMIT + 1)
+    wait_until(lambda: moving.partition.deliveries.consumed == 1, what="the attempt")
+    assert len(moving.partition.ack_sender.nacks) == 1
+    assert not moving.asked(Acknowledge)
+    assert not moving.asked(NegativeAcknowledge), "not at once, though the redelivery delay is none"
+
+
+def test_behind_a_seek_the_copied_message_is_not_acknowledged(moving: Moving) -> None:
+    moving.producers.allowed.clear()
+    deliver(moving.partition, 1, b"poison", count=LIMIT + 1)
+    wait_until(lambda: moving.partition.deliveries.moving == 1, what="the begin")
+    generation = 1 << 32
+    reset = Reset(moving.partition.consumer_id, generation, True, 1, 1)
+    moving.partition.session.on_request(reset, memoryview(b""))
+    moving.producers.allowed.set()
+    wait_until(lambda: moving.producers.sent == [b"poison"], what="the copy")
+    moving.mover.close(20.0)
+    assert not moving.asked(Acknowledge)
+    assert (moving.partition.deliveries.moving, moving.partition.deliveries.consumed) == (0, 1)

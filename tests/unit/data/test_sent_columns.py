@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from pulsar_ray.data.dataset_writing import sent_columns
+from pulsar_ray.errors import InvalidConfiguration
+
+NOTHING: dict[str, str | None] = dict.fromkeys(("value", "key", "properties", "ordering_key", "event_time"))
+
+
+def test_columns_are_those_named_or_of_the_name_and_no_others() -> None:
+    block = pa.table({"value": ["v"], "key": ["k"], "who": ["w"], "topic": ["t"], "event_time": [1]})
+    assert sent_columns(block, NOTHING).to_pydict() == {"value": ["v"], "key": ["k"], "event_time": [1]}
+    assert sent_columns(block, {**NOTHING, "key": "who"}).to_pydict() == {
+        "value": ["v"],
+        "key": ["w"],
+        "event_time": [1],
+    }
+
+
+@pytest.mark.parametrize(("argument", "given"), [("value", None), ("key", "who")])
+def test_a_column_that_is_not_there_is_named(argument: str, given: str | None) -> None:
+    block = pa.table({"said": ["v"]})
+    columns = {**NOTHING, "value": "said", argument: given}
+    with pytest.raises(
+        InvalidConfiguration, match=f"{argument}: the Dataset has no column .* there are said"
+    ):
+        sent_columns(block, columns)

@@ -1,0 +1,340 @@
+"""The history checker finds each kind of violation where one is planted, and none in a good history."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.faults.history.checker import Verdict, judge
+from tests.faults.history.operations import (
+    AcknowledgeOk,
+    CumulativeOk,
+    DeclaredSubscription,
+    DeclaredTopic,
+    MarkDeleted,
+    Operation,
+    Received,
+    Remains,
+    SendFailed,
+    SendInvoked,
+    SendOk,
+    SendUnknown,
+    Stored,
+    digest_of,
+    note,
+    payload,
+    source_of,
+)
+from tests.faults.history.rules import RULES
+from tests.faults.journal import Id, Journal
+
+TOPIC, LETTERS = "orders", "orders-shared-DLQ"
+DUE_MS = 1_000_000
+KEYS = ("a", "b")
+BAD, UNKNOWN, DELAYED = 5, 6, 7
+
+
+class History:
+    """Eight messages by one producer on two partitions, given to a subscription of each order.
+
+    Number 5 fails always, 6 has no receipt and is not stored, 7 is delayed; 0 and 2 are one batch.
+    """
+
+    def __init__(self) -> None:
+        self.by_process: dict[str, list[Operation]] = {}
+        for topic, letters_of in ((TOPIC, None), (LETTERS, TOPIC)):
+            self.add("run", DeclaredTopic(topic, letters_of))
+        for subscription, order in (("shared", "none"), ("failover", "partition"), ("keyed", "key")):
+            self.add("run", DeclaredSubscription(TOPIC, subscription, order))
+        for number in range(8):
+            self.add("producer", self.invoked(number))
+            self.add(
+                "producer",
+                SendUnknown(TOPIC, "p", number, "Timeout")
+                if number == UNKNOWN
+                else SendOk(TOPIC, "p", number, place(number)),
+            )
+        for number in sorted(set(range(8)) - {UNKNOWN}, key=place):
+            self.add("reader", self.stored(number))
+            for subscription in ("shared", "failover", "keyed"):
+                self.add(f"c-{subscription}", self.received(number, subscription))
+            self.add("c-shared", AcknowledgeOk(TOPIC, "shared", place(number), size(number)))
+        self.add("reader", Stored(LETTERS, (-1, 9, 0, -1), "p", BAD, KEYS[1], digest_of(data(BAD))))
+        self.add("c-failover", CumulativeOk(TOPIC, "failover", place(DELAYED), 1))
+
+    def add(self, process: str, operation: Operation) -> None:
+        self.by_process.setdefault(process, []).append(operation)
+
+    def drop(self, unwanted: Callable[[Operation], bool]) -> None:
+        for operations in self.by_process.values():
+            operations[:] = [each for each in operations if not unwanted(each)]
+
+    def invoked(self, number: int) -> SendInvoked:
+        due_ms = DUE_MS if number == DELAYED else 0
+        key = KEYS[number % 2]
+        return SendInvoked(TOPIC, "p", number, key, digest_of(data(number)), due_ms, number == BAD)
+
+    def stored(self, number: int, at: Id | None = None) -> Stored:
+        key = KEYS[number % 2]
+        return Stored(TOPIC, at or place(number), "p", number, key, digest_of(data(number)))
+
+    def received(self, number: int, subscription: str) -> Received:
+        key, digest = KEYS[number % 2], digest_of(data(number))
+        return Received(TOPIC, subscription, place(number), "p", number, key, digest, DUE_MS)
+
+    def verdict(self, directory: Path, clock_error_ms: int = 0) -> Verdict:
+        """Write it down and judge it."""
+        for process, operations in self.by_process.items():
+            journal = Journal(directory / f"{process}.journal")
+            for operation in operations:
+                note(journal, operation)
+        return judge(directory, clock_error_ms)
+
+
+def data(number: int) -> bytes:
+    return payload("p", number, 10)
+
+
+def place(number: int) -> Id:
+    """Even numbers are on partition 0, odd ones on 1; the first two of partition 0 are one batch."""
+    return (0, 1, 0, number // 2) if number in (0, 2) else (number % 2, 1, 1 + number, -1)
+
+
+def size(number: int) -> int:
+    return 2 if number in (0, 2) else 1
+
+
+def of(kind: type[Operation], number: int) -> Callable[[Operation], bool]:
+    """Whether an operation is of this kind, and on `orders` about this number."""
+
+    def matches(operation: Operation) -> bool:
+        return (
+            isinstance(operation, kind)
+            and operation.topic == TOPIC
+            and getattr(operation, "number", None) == number
+        )
+
+    return matches
+
+
+def lose(history: History) -> None:
+    history.drop(of(Stored, 4))
+    history.drop(of(Received, 4))
+
+
+def misplace(history: History) -> None:
+    history.drop(of(SendOk, 4))
+    history.add("producer", SendOk(TOPIC, "p", 4, (0, 1, 77, -1)))
+
+
+def invent(history: History) -> None:
+    history.drop(of(SendInvoked, 4))
+
+
+def invent_letter(history: History) -> None:
+    history.add("reader", Stored(LETTERS, (-1, 9, 1, -1), "q", 0, "", 0))
+
+
+def store_refused(history: History) -> None:
+    history.drop(of(SendOk, 4))
+    history.add("producer", SendFailed(TOPIC, "p", 4, "MessageTooBig"))
+
+
+def store_twice(history: History) -> None:
+    history.add("reader", history.stored(4, (0, 2, 0, -1)))
+
+
+def change_bytes(history: History) -> None:
+    history.drop(of(SendInvoked, 4))
+    history.add("producer", history.invoked(4)._replace(digest=1))
+
+
+def store_out_of_order(history: History) -> None:
+    history.add("reader", history.stored(UNKNOWN, (1, 2, 0, -1)))
+
+
+def split_key(history: History) -> None:
+    history.add("reader", history.stored(UNKNOWN, (1, 2, 0, -1)))
+
+
+def give_to_nobody(history: History) -> None:
+    history.drop(lambda o: of(Received, 4)(o) and getattr(o, "subscription", "") == "keyed")
+
+
+def give_what_is_not_stored(history: History) -> None:
+    history.add("c-shared", history.received(UNKNOWN, "shared"))
+
+
+def give_other_bytes(history: History) -> None:
+    history.add("c-keyed", history.received(4, "keyed")._replace(digest=1))
+
+
+def give_out_of_order(history: History) -> None:
+    _move_to_the_end(history, "failover", 1)
+
+
+def give_out_of_key_order(history: History) -> None:
+    _move_to_the_end(history, "keyed", 1)
+
+
+def _move_to_the_end(history: History, subscription: str, number: int) -> None:
+    moved = history.received(number, subscription)
+    operations = history.by_process[f"c-{subscription}"]
+    operations.remove(moved)
+    operations.insert(len(operations) - (subscription == "failover"), moved)
+
+
+def give_again(history: History) -> None:
+    history.add("c-shared", history.received(2, "shared"))
+
+
+def give_again_behind_cumulative(history: History) -> None:
+    history.add("c-other", history.received(1, "failover"))
+
+
+def leave_over(history: History) -> None:
+    history.add("run", Remains(TOPIC, "shared", place(4)))
+
+
+def fall_back(history: History) -> None:
+    history.add("run", MarkDeleted(TOPIC, "failover", 1, 1, 7, 2**62))
+
+
+def come_early(history: History) -> None:
+    history.add("c-keyed", history.received(DELAYED, "keyed")._replace(wall_ms=DUE_MS - 30))
+
+
+def keep_from_letters(history: History) -> None:
+    history.drop(lambda o: isinstance(o, Stored) and o.topic == LETTERS)
+
+
+def move_good_one(history: History) -> None:
+    history.add("reader", Stored(LETTERS, (-1, 9, 1, -1), "p", 4, "a", digest_of(data(4))))
+
+
+PLANTED: dict[str, Callable[[History], None]] = {
+    "confirmed messages that are not in the log": lose,
+    "messages that are not where their receipts said": misplace,
+    "messages of the log that nobody sent": invent,
+    "dead letters that are not in the log they are from": invent_letter,
+    "messages in the log although their sending was refused": store_refused,
+    "messages stored more than once": store_twice,
+    "messages whose bytes changed on their way into the log": change_bytes,
+    "messages of a producer out of order in the log": store_out_of_order,
+    "keys whose messages are in several partitions": split_key,
+    "messages that a subscription gave to nobody": give_to_nobody,
+    "deliveries of what is not in the log": give_what_is_not_stored,
+    "deliveries of other bytes than the log has": give_other_bytes,
+    "messages that came to a consumer out of their partition's order": give_out_of_order,
+    "messages that came to a consumer out of their key's order": give_out_of_key_order,
+    "messages that came after the receipt of their acknowledgment": give_again,
+    "messages that came after the receipt of a cumulative acknowledgment": give_again_behind_cumulative,
+    "messages left over although their acknowledgment had a receipt": leave_over,
+    "mark-delete positions before what had been acknowledged": fall_back,
+    "delayed messages that came early": come_early,
+    "messages that fail and are not among the dead letters": keep_from_letters,
+    "good messages among the dead letters": move_good_one,
+}
+
+
+def test_good_history(tmp_path: Path) -> None:
+    verdict = History().verdict(tmp_path)
+    assert not verdict.violations, verdict
+    assert verdict.operations["Stored"] == 8
+    assert verdict.operations["Received"] == 3 * 7
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_planted_violation(tmp_path: Path, rule: str) -> None:
+    history = History()
+    PLANTED[rule](history)
+    found = {violation.rule for violation in history.verdict(tmp_path).violations}
+    assert rule in found, f"found only {found}"
+
+
+def test_unknown_send_may_be_stored(tmp_path: Path) -> None:
+    history = History()
+    reader = history.by_process["reader"]
+    reader.insert(reader.index(history.stored(4)) + 1, history.stored(UNKNOWN))
+    for subscription in ("shared", "failover", "keyed"):
+        operations = history.by_process[f"c-{subscription}"]
+        operations.insert(
+            operations.index(history.received(4, subscription)) + 1, history.received(UNKNOWN, subscription)
+        )
+    assert not history.verdict(tmp_path).violations
+
+
+def test_redelivery_is_no_violation_before_the_receipt(tmp_path: Path) -> None:
+    history = History()
+    history.drop(lambda o: isinstance(o, AcknowledgeOk) and o.place == place(2))
+    history.add("c-shared", history.received(2, "shared"))
+    # The batch comes again whole: the acknowledgment of one of its messages does not hold alone.
+    history.add("c-shared", history.received(0, "shared"))
+    history.add("c-keyed", history.received(3, "keyed"))
+    assert not history.verdict(tmp_path).violations
+
+
+def test_what_had_been_acknowledged_may_be_told_as_it_is(tmp_path: Path) -> None:
+    history = History()
+    history.add("run", MarkDeleted(TOPIC, "failover", 1, 1, 8, 2**62))
+    history.add("run", MarkDeleted(TOPIC, "failover", 1, 1, 3, 0))
+    history.add("run", Remains(TOPIC, "keyed", place(4)))
+    assert not history.verdict(tmp_path).violations
+
+
+def test_duplicate_of_a_successor_has_no_place_of_its_own(tmp_path: Path) -> None:
+    history = History()
+    history.add("producer-2", history.invoked(4))
+    history.add("producer-2", SendOk(TOPIC, "p", 4, None))
+    assert not history.verdict(tmp_path).violations
+
+
+def test_clocks_that_were_set_forward(tmp_path: Path) -> None:
+    history = History()
+    come_early(history)
+    assert not history.verdict(tmp_path, clock_error_ms=30).violations
+
+
+def test_torn_last_line_is_not_read(tmp_path: Path) -> None:
+    History().verdict(tmp_path)
+    with open(tmp_path / "producer.journal", "ab") as journal:
+        journal.write(b'[1, "SendOk", "ord')
+    assert not judge(tmp_path).violations
+
+
+@pytest.mark.parametrize(("plant", "code"), [(None, 0), (lose, 1)])
+def test_command_judges_again(tmp_path: Path, plant: Callable[[History], None] | None, code: int) -> None:
+    history = History()
+    if plant is not None:
+        plant(history)
+    first = str(history.verdict(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.faults.history", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code
+    assert done.stdout == first + "\n"
+
+
+def test_command_without_a_history(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.faults.history", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "name the directory of a recorded run" in done.stderr
+
+
+def test_payloads_name_their_source() -> None:
+    assert source_of(payload("p-1", 7, 300)) == ("p-1", 7)
+    assert payload("p-1", 7, 300) == payload("p-1", 7, 300)
+    with pytest.raises(ValueError):
+        source_of(b"something else")
