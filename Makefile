@@ -38,7 +38,7 @@ test: setup
 test-all: test
 	$(MAKE) --no-print-directory test-long
 
-# A test that passed in its second try is named at the end, with the failure of its first.
+# A test that passed in a later try is named at the end, with its failures before.
 PYTEST := $(BIN)/python -m pytest --rerun-show-tracebacks
 
 test-without-ray: setup

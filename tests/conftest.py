@@ -14,9 +14,9 @@ from packaging.version import Version
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default")
 
-# They start whole brokers or clusters, on machines that may be busy. A second failure counts; a first one
-# is shown as a rerun. Nothing below them gets a second try, and no broken promise does.
-_SECOND_TRY = {"actors", "conformance", "docs", "faults", "nodes", "spark"}
+# They start whole brokers or clusters, on machines that may be busy for minutes. A third failure counts; those
+# before are shown as reruns, with their tracebacks. Nothing below them is tried again, and no broken promise is.
+_TRIED_AGAIN = {"actors", "conformance", "docs", "faults", "nodes", "spark"}
 # All of it is left to `make test-all`; elsewhere a test says so itself.
 _LONG = {"nodes"}
 # What shares one Ray runs in one process, where tests are divided among several (`--dist loadgroup`).
@@ -76,8 +76,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     reruns = config.pluginmanager.hasplugin("rerunfailures")  # -p no:rerunfailures shows the first failure
     for item in items:
         suite = item.path.relative_to(_HERE).parts[0]
-        if suite in _SECOND_TRY and reruns:
-            item.add_marker(pytest.mark.flaky(reruns=1, rerun_except=["PromiseBroken"]))
+        if suite in _TRIED_AGAIN and reruns:
+            item.add_marker(pytest.mark.flaky(reruns=2, rerun_except=["PromiseBroken"]))
         if suite in _LONG:
             item.add_marker(pytest.mark.long)
         item.add_marker(pytest.mark.xdist_group(_group(item)))

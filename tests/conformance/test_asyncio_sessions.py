@@ -173,7 +173,7 @@ async def test_the_session_of_a_closed_loop_ends(
                 await asyncio.sleep(0.05)
             else:
                 break
-        assert consumer.is_connected()
+        await until(consumer.is_connected)
     forgetful.shutdown()
     gc.collect()
 
