@@ -49,7 +49,7 @@ SCHEMA_COMPATIBILITY = (
 )
 SUBSCRIPTION_TYPES = ("Exclusive", "Shared", "Failover", "Key_Shared")
 
-_BYTES_PER_ACTIVE_ACTOR = 80 * MIB  # 59 MB private memory each, and room for what it reads and writes
+_BYTES_PER_ACTIVE_ACTOR = 80 * MIB  # about 70 MB each, and room for what it reads and writes
 _PORT_RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?\Z", re.ASCII)
 _MAX_INT32 = 2**31 - 1
 

@@ -14,8 +14,9 @@ from packaging.version import Version
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default")
 
-# They start whole brokers or clusters, on machines that may be busy for minutes. A third failure counts; those
-# before are shown as reruns, with their tracebacks. Nothing below them is tried again, and no broken promise is.
+# They start whole brokers or clusters, on machines that may be busy for minutes. A third failure counts;
+# those before are shown as reruns, with their tracebacks. Nothing below them is tried again, and no broken
+# promise is.
 _TRIED_AGAIN = {"actors", "conformance", "docs", "faults", "nodes", "spark"}
 # All of it is left to `make test-all`; elsewhere a test says so itself.
 _LONG = {"nodes"}

@@ -10,6 +10,7 @@ import click
 from rich.table import Table
 
 from pulsar_ray.cli.console import out, say
+from pulsar_ray.cli.negative_numbers import TAKES_NUMBERS, no_option, numbers_or_no_option
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.whole_help import WholeHelp
 from pulsar_ray.config import setting_field
@@ -45,10 +46,10 @@ def policies_group(level: str, policies_of: Callable[[Admin], Policies]) -> clic
             found = policies.list(subject) if name is None else {name: policies.get(subject, name)}
         _show(subject, found, as_json=as_json)
 
-    @group.command(name="set")
-    @subject
-    @click.argument("name")
-    @click.argument("values", nargs=-1, required=True)
+    @group.command(name="set", context_settings=TAKES_NUMBERS)
+    @click.argument("subject", metavar=level.upper(), callback=no_option)
+    @click.argument("name", callback=no_option)
+    @click.argument("values", nargs=-1, required=True, callback=numbers_or_no_option)
     @pass_target
     def set_policy(target: Target, subject: str, name: str, values: tuple[str, ...]) -> None:
         """Set the policy NAME: to VALUE, or to several written name=value.

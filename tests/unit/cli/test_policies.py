@@ -38,6 +38,8 @@ def test_a_policy_that_nothing_heeds_yet_is_said_to_be_one(run: Run) -> None:
         (("retention", "5"), "by name, as retention_time_in_minutes="),
         (("retention", "retention_time=5"), "it has retention_time_in_minutes"),
         (("max_consumers", "many"), "give an integer of at least 0"),
+        (("max_consumers", "-1"), "give an integer of at least 0"),
+        (("max_consumers", "-1.5e3"), "give an integer of at least 0"),
         (("max_consumers", "1", "2"), "by name, as max_consumers="),
         (("auto_topic_creation", "topic_type=partitioned"), "a policy of a namespace"),
     ],
@@ -48,6 +50,24 @@ def test_bad_values_are_one_line_with_the_remedy(run: Run, arguments: tuple[str,
     assert result.exit_code == 1
     assert says in result.stderr
     assert result.stderr.count("\n") == 1
+    assert not any(call[0] == "set" for call in target.the_admin.calls)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("max_consumers", "5", "--jsn"),
+        ("max_consumers", "--jsn=1"),
+        ("max_consumers", "-x", "-1"),
+        ("-x", "max_consumers", "-1"),
+        ("max_consumers", "-1=x"),
+    ],
+)
+def test_a_mistyped_option_is_no_value(run: Run, arguments: tuple[str, ...]) -> None:
+    target = FakeTarget()
+    result = run(target, "namespaces", "policies", "set", "shop/eu", *arguments)
+    assert result.exit_code == 2
+    assert "No such option" in result.stderr
     assert not any(call[0] == "set" for call in target.the_admin.calls)
 
 
