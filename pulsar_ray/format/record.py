@@ -93,13 +93,38 @@ def _intact_head(view: memoryview, offset: int) -> tuple[int, int, int, int, int
     return head
 
 
+def intact_records(buf: Buffer, path: str = "log") -> Iterator[tuple[int, Any]]:
+    """Yield (type, payload) of every intact record, those behind damage too.
+
+    For repairing; raises UnsupportedFormatVersion at an intact record of another version.
+    """
+    view = memoryview(buf).cast("B")
+    offset = 0
+    while offset < len(view):
+        head = _intact_head(view, offset)
+        if head is None:
+            offset = next((start for start, _ in _intact_behind(view, offset)), len(view))
+            continue
+        end = offset + head[0]
+        for record_type, payload, _ in read_records(view[offset:end], path):
+            yield record_type, payload
+        offset = end
+
+
 def _refuse_corruption(view: memoryview, bad: int, path: str) -> None:
     """Raise CorruptData if a good record behind `bad` was written after `bad` had been durable."""
+    for start, head in _intact_behind(view, bad):
+        if start - head[4] > bad:
+            raise CorruptData(path, bad, f"bad record although an intact one follows at offset {start}")
+
+
+def _intact_behind(view: memoryview, bad: int) -> Iterator[tuple[int, tuple[int, int, int, int, int]]]:
+    """Yield place and head of each seemingly intact record behind a bad one."""
     rest = bytes(view[bad:])
     found = rest.find(_VERSION_AND_RESERVED)
     while found >= 0:
         start = bad + found - 5
         head = _intact_head(view, start) if start > bad else None
-        if head is not None and start - head[4] > bad:
-            raise CorruptData(path, bad, f"bad record although an intact one follows at offset {start}")
+        if head is not None:
+            yield start, head
         found = rest.find(_VERSION_AND_RESERVED, found + 1)

@@ -79,6 +79,17 @@ def take_lock(path: Path) -> FileLock:
         raise
 
 
+def take_free_lock(path: Path) -> FileLock:
+    """Take the lock of a directory that nobody owns. Raises DataDirectoryInUse if somebody does."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    if not try_lock(fd):
+        holder = _read_holder(fd)
+        os.close(fd)
+        raise DataDirectoryInUse(f"{path} is held by process {holder[0] if holder else '?'}: stop its broker")
+    _write_holder(fd)
+    return FileLock(fd)
+
+
 def try_lock(fd: int, is_shared: bool = False) -> bool:
     """Take or convert a flock if that is possible at once."""
     try:

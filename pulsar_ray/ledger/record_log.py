@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from pulsar_ray.errors import CorruptData
-from pulsar_ray.format.record import encode_record, read_records
+from pulsar_ray.format.record import encode_record, intact_records, read_records
 from pulsar_ray.ledger.directory_owner import DirectoryOwner
 from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk, write_fully
 
@@ -156,6 +156,20 @@ def read_log(directory: Path, name: str) -> LogContent | None:
     if not is_whole:
         raise CorruptData(str(path), size, "the snapshot the log starts with is not whole")
     return LogContent(path, epoch, records, size, size < len(content))
+
+
+def salvage_log(directory: Path, name: str) -> list[Record]:
+    """Read all intact records of the newest log of that name.
+
+    Those behind damage are among them; there are none without a log.
+
+    Raises UnsupportedFormatVersion.
+    """
+    files = _log_files(directory, name)
+    if not files:
+        return []
+    _, path = max(files)
+    return [record for record in intact_records(path.read_bytes(), str(path)) if record[0] != SNAPSHOT_END]
 
 
 def _encode(records: Iterable[Record], same_write: int) -> bytes:

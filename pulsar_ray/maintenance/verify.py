@@ -31,14 +31,15 @@ def verify_directory(path: Path, progress: Progress = _nothing) -> Findings:
     In memory are one manifest, one cursor and one frame at a time, and the damages, up to a bound. Raises
     NotOurDataDirectory if it is none.
     """
+    require_data_directory(path)
     findings = Findings()
-    identity = _identity(path, findings)
+    identity = check_store(path, findings)
     ledgers = path / LEDGERS
     for number in partition_numbers(ledgers):
         directory = ledgers / str(number)
         findings.merge(check_partition(directory, identity.cluster_id if identity else "", progress))
     if identity is not None:
-        findings.merge(_catalog(path, identity))
+        findings.merge(check_catalog_of(path, identity))
     return findings
 
 
@@ -53,7 +54,15 @@ def stored_bytes(path: Path) -> int:
     return total
 
 
-def _identity(path: Path, findings: Findings) -> StoreIdentity | None:
+def require_data_directory(path: Path) -> None:
+    """Raise NotOurDataDirectory unless something of a broker is there."""
+    named = (STORE_FILE, CATALOG_FILE)
+    if not any((path / name).exists() for name in named) and not partition_numbers(path / LEDGERS):
+        raise NotOurDataDirectory(f"{path} is no data directory: it has neither store.json nor partitions")
+
+
+def check_store(path: Path, findings: Findings) -> StoreIdentity | None:
+    """Read `store.json`; None if it is damaged."""
     try:
         identity = read_identity(path)
     except UnsupportedFormatVersion as error:
@@ -63,15 +72,11 @@ def _identity(path: Path, findings: Findings) -> StoreIdentity | None:
         findings.add(Damage(Kind.STORE, error.path, error.text))
         return None
     if identity is None:
-        if not partition_numbers(path / LEDGERS) and not (path / CATALOG_FILE).exists():
-            raise NotOurDataDirectory(
-                f"{path} is no data directory: it has neither store.json nor partitions"
-            )
         findings.add(Damage(Kind.STORE, str(path / STORE_FILE), "the file is not there"))
     return identity
 
 
-def _catalog(path: Path, identity: StoreIdentity) -> Findings:
+def check_catalog_of(path: Path, identity: StoreIdentity) -> Findings:
     """Check the catalog, if it belongs here."""
     file = path / CATALOG_FILE
     if not file.exists():

@@ -21,6 +21,14 @@ def cursor_directory(log_directory: Path, number: int) -> Path:
     return log_directory / "s" / str(number)
 
 
+def subscription_numbers(log_directory: Path) -> list[int]:
+    """The numbers of all subscriptions that have a cursor directory."""
+    directory = cursor_directory(log_directory, 0).parent
+    if not directory.is_dir():
+        return []
+    return sorted(int(path.name) for path in directory.iterdir() if path.name.isdigit())
+
+
 def remove_cursor(log_directory: Path, number: int) -> None:
     """Remove the directory of a subscription that was removed durably.
 

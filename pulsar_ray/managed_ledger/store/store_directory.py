@@ -7,6 +7,7 @@ import json
 import os
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from pulsar_ray.errors import (
@@ -214,6 +215,27 @@ def hold_cluster_lock(path: Path) -> FileLock:
     holder = _holder(fd)
     os.close(fd)
     raise DataDirectoryInUse(f"{path} is being taken over by {holder}")
+
+
+@contextlib.contextmanager
+def holding_alone(path: Path, address: str) -> Iterator[None]:
+    """Keep everybody out of a data directory, whatever its state; for repairing it.
+
+    Raises DataDirectoryInUse if a broker or one of its processes uses it.
+    """
+    lock = _lock(path / "store.lock", address, deadline=0.0)
+    try:
+        fd = os.open(path / "cluster.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if not try_lock(fd):
+                raise DataDirectoryInUse(
+                    f"{path} is used by processes of the cluster of {_holder(fd)}: stop that broker"
+                )
+            yield
+        finally:
+            os.close(fd)
+    finally:
+        lock.release()
 
 
 def check_foreign(path: Path) -> None:

@@ -1,0 +1,62 @@
+"""`pulsar-ray repair`: mends what is damaged in a data directory that nobody uses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from pulsar_ray.cli.target import Target, pass_target
+from pulsar_ray.cli.verify import DAMAGED, described, report
+from pulsar_ray.clock import SystemClock
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import NotOurDataDirectory
+from pulsar_ray.maintenance.repair import RepairReport, repair_directory
+
+
+@click.command()
+@click.argument("directory", required=False, type=click.Path(exists=True, file_okay=False))
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@pass_target
+def repair(target: Target, directory: str | None, dry_run: bool, as_json: bool) -> None:
+    """Mend a damaged data directory; its broker has to be stopped.
+
+    Makes anew what can be made of the rest: manifests from ledgers, cursors from the intact records of their
+    logs, store.json and the catalog from each other. The former files are kept in DIRECTORY/repaired. Says
+    what was done, then what is damaged still. DIRECTORY is by default --data-dir.
+
+    Exits with 0 if all is whole then, and with 4 if something is damaged still.
+
+    \b
+    Example:
+      pulsar-ray repair /data/pulsar-ray --dry-run
+    """
+    path = Path(directory or Settings.load(data_dir=target.data_dir).data_dir)
+    try:
+        done = repair_directory(
+            path,
+            SystemClock().now_ms(),
+            is_dry_run=dry_run,
+            tell=lambda repair: None if as_json else click.echo(f"{'would: ' if dry_run else ''}{repair}"),
+        )
+    except NotOurDataDirectory as error:
+        raise click.UsageError(error.text) from None
+    if as_json:
+        click.echo(json.dumps(_described(path, done, dry_run=dry_run), indent=1))
+    else:
+        if done.kept is not None:
+            click.echo(f"the former files are in {done.kept}")
+        report(path, done.left)
+    if not done.left.is_clean:
+        raise click.exceptions.Exit(DAMAGED)
+
+
+def _described(path: Path, done: RepairReport, *, dry_run: bool) -> dict[str, object]:
+    return {
+        "dry_run": dry_run,
+        "repairs": [repair.describe() for repair in done.repairs],
+        "kept": str(done.kept) if done.kept is not None else None,
+        **described(path, done.left),
+    }
