@@ -14,7 +14,7 @@ from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pulsar_ray.broker.partition.non_persistent.non_persistent_partition import NonPersistentPartitionServer
 from pulsar_ray.broker.partition.partition_server import PartitionServer
@@ -41,6 +41,7 @@ from pulsar_ray.ledger.owner_lock import HeldLock, take_lock
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.partition_directories import TopicIdentity
 from pulsar_ray.model.policies import PolicyUpdate
+from pulsar_ray.testing.stub_process import AskedCluster, StubProcess
 from pulsar_ray.transport.actor_names import partition_name
 from pulsar_ray.transport.cluster import Cluster, SubscriptionRequest
 
@@ -370,7 +371,7 @@ class StubDispatcher(StubActor):
         self,
         address: str,
         request: SubscriptionRequest,
-        cluster: Cluster,
+        cluster: AskedCluster,
         settings: Settings,
         policies: PolicyUpdate,
         lane_directory: Path,
@@ -380,7 +381,7 @@ class StubDispatcher(StubActor):
         answered: PolicyUpdate | None,
     ) -> None:
         self.request = request
-        self._cluster = cluster
+        self._cluster = cast(Cluster, StubProcess(cluster, lambda: self.is_dead))
         self.created_with = policies
         """The policies that each later life begins with."""
         self._answered = answered

@@ -59,6 +59,10 @@ from pulsar_ray.transport.retry import until
 ATTACH_TIMEOUT_S = 5.0
 
 
+def _anybody() -> None:
+    """No process ends among those that only tests run in."""
+
+
 class StubCluster:
     """Serves `data_dir`; a new one on the same directory finds what an earlier one stored.
 
@@ -129,10 +133,13 @@ class StubCluster:
 
     # --- the Cluster protocol ------------------------------------------------------------------------------
 
-    def resolve(self, topic: str, *, create: bool, timeout_s: float) -> list[PartitionRoute]:
-        """As Controller.resolve."""
+    def resolve(
+        self, topic: str, *, create: bool, timeout_s: float, check: Callable[[], None] = _anybody
+    ) -> list[PartitionRoute]:
+        """As Controller.resolve; `check` raises for an asking process that has ended meanwhile."""
         with self._lock:
             self._check_runs()
+            check()
             rows = self._topics.resolve(TopicName.parse(topic), create=create, stores=lambda: [STORE])
             return self._started(rows)
 
@@ -202,10 +209,17 @@ class StubCluster:
             return address
 
     def attach(
-        self, address: str, client_id: str, *, want_tcp: bool, attempt: int, timeout_s: float
+        self,
+        address: str,
+        client_id: str,
+        *,
+        want_tcp: bool,
+        attempt: int,
+        timeout_s: float,
+        check: Callable[[], None] = _anybody,
     ) -> AttachReply:
-        """Attach, restarting the actor first if it was killed."""
-        actor = self._running(address)
+        """Attach, restarting the actor first if it was killed; `check` as for `resolve`."""
+        actor = self._running(address, check)
         reply = AttachReply(**actor.attach(client_id, PROTOCOL_VERSION, want_tcp, attempt, timeout_s))
         if not self._reads_files:
             reply = dataclasses.replace(reply, reach=("", ""))
@@ -334,8 +348,9 @@ class StubCluster:
 
     # --- running actors ------------------------------------------------------------------------------------
 
-    def _running(self, address: str) -> StubActor:
+    def _running(self, address: str, check: Callable[[], None] = _anybody) -> StubActor:
         with self._lock:
+            check()
             if topic_of_actor(address) in self._away:
                 raise Moved(f"{address}: its node is gone")
             actor = self._actors.get(address)

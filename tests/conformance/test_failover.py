@@ -108,11 +108,13 @@ def test_a_better_priority_level_takes_over_at_once_and_gives_back_when_it_leave
     topic = broker.topic()
     producer = client.create_producer(topic)
     producer.send_many(numbers(0, 2000))
-    low = failover(client, topic, "low", priority_level=5)
+    watch = Watch()
+    low = failover(client, topic, "low", priority_level=5, consumer_event_listener=watch)
     assert take(low, 100) == numbers(0, 100)
     held = receive(low, 10)
     high = failover(broker.client(), topic, "high", priority_level=1)
     assert values(high, 1500) == numbers(100, 1600)
+    wait_until(lambda: ("inactive", -1) in watch.told)  # what waits in the queue of "low" goes with the news
     assert_quiet(low)
     low.acknowledge(held)  # late, but true
     high.close()
