@@ -18,14 +18,18 @@ from pulsar_ray.maintenance.repair import RepairReport, repair_directory
 @click.command()
 @click.argument("directory", required=False, type=click.Path(exists=True, file_okay=False))
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option(
+    "--cut-damaged", is_flag=True, help="Cut lost entries out too: subscriptions pass over them silently."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @pass_target
-def repair(target: Target, directory: str | None, dry_run: bool, as_json: bool) -> None:
+def repair(target: Target, directory: str | None, dry_run: bool, cut_damaged: bool, as_json: bool) -> None:
     """Mend a damaged data directory; its broker has to be stopped.
 
     Makes anew what can be made of the rest: manifests from ledgers, cursors from the intact records of their
-    logs, store.json and the catalog from each other. The former files are kept in DIRECTORY/repaired. Says
-    what was done, then what is damaged still. DIRECTORY is by default --data-dir.
+    logs, store.json and the catalog from each other. Lost entries stay listed, unless --cut-damaged is
+    given. The former files are kept in DIRECTORY/repaired. Says what was done, then what is damaged still.
+    DIRECTORY is by default --data-dir.
 
     Exits with 0 if all is whole then, and with 4 if something is damaged still.
 
@@ -39,6 +43,7 @@ def repair(target: Target, directory: str | None, dry_run: bool, as_json: bool) 
             path,
             SystemClock().now_ms(),
             is_dry_run=dry_run,
+            cuts_damaged=cut_damaged,
             tell=lambda repair: None if as_json else click.echo(f"{'would: ' if dry_run else ''}{repair}"),
         )
     except NotOurDataDirectory as error:

@@ -12,7 +12,10 @@ from pulsar_ray.ledger.directory_owner import read_epoch_slots
 from pulsar_ray.ledger.segment_file import parse_segment_name
 from pulsar_ray.maintenance.damage import Damage, Findings, Kind, Totals, seen_thrice
 from pulsar_ray.maintenance.segment_check import Progress, check_segment
-from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory
+from pulsar_ray.managed_ledger.cursor.cursor_directories import (
+    cursor_directory,
+    subscription_numbers,
+)
 from pulsar_ray.managed_ledger.cursor.cursor_store import read_cursor
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor
 from pulsar_ray.managed_ledger.delayed.delayed_index import verify_index
@@ -78,6 +81,9 @@ def _check_epoch(directory: Path) -> Iterable[Damage]:
 def _without_manifest(directory: Path) -> Iterable[Damage]:
     if any(parse_segment_name(path.name) for path in directory.iterdir()):
         reason = "there are ledgers but no manifest"
+        yield Damage(Kind.MANIFEST, str(directory / "manifest-*"), reason, topic=_topic_of(directory))
+    elif subscription_numbers(directory):
+        reason = "there are subscriptions but no manifest"
         yield Damage(Kind.MANIFEST, str(directory / "manifest-*"), reason, topic=_topic_of(directory))
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pulsar_ray.errors import CorruptData
-from pulsar_ray.maintenance.damage import Findings
+from pulsar_ray.maintenance.damage import Findings, Kind
+from pulsar_ray.maintenance.damage_cut import cuts_of
 from pulsar_ray.maintenance.partition_check import check_partition
 from pulsar_ray.maintenance.partition_repair import Repair, repairs_of
 from pulsar_ray.maintenance.set_aside import SetAside
@@ -45,10 +46,16 @@ class RepairReport:
 
 
 def repair_directory(
-    path: Path, now_ms: int, *, is_dry_run: bool, tell: Callable[[Repair], None] = lambda _: None
+    path: Path,
+    now_ms: int,
+    *,
+    is_dry_run: bool,
+    cuts_damaged: bool = False,
+    tell: Callable[[Repair], None] = lambda _: None,
 ) -> RepairReport:
     """Mend what can be mended without a loss, and check the directory again.
 
+    With `cuts_damaged` lost entries are cut out as well: nobody is told of them any more.
     Files that are replaced are kept below `repaired/`. A repair that was killed can be run again. A dry run
     changes nothing, and shows what the first look finds.
 
@@ -59,7 +66,7 @@ def repair_directory(
     with holding_alone(path, f"pulsar-ray repair, process {os.getpid()}"):
         aside = SetAside(path, str(now_ms))
         for _ in range(1 if is_dry_run else _ROUNDS):
-            repairs = _plan(path)
+            repairs = _plan(path, cuts_damaged)
             for repair in repairs:
                 tell(repair)
                 if not is_dry_run:
@@ -73,22 +80,26 @@ def repair_directory(
     return report
 
 
-def _plan(path: Path) -> list[Repair]:
+def _plan(path: Path, cuts_damaged: bool) -> list[Repair]:
     found = Findings()
     identity = check_store(path, found)
-    if identity is None:
-        return repairs_of_store(path, found.damages)
-    repairs: list[Repair] = []
-    names = identities_in_catalog(path, identity)
+    repairs = repairs_of_store(path, found.damages)
+    if repairs or any(damage.kind is Kind.VERSION for damage in found.damages):
+        return repairs
+    names = identities_in_catalog(path, identity) if identity else {}
+    cluster_id = identity.cluster_id if identity else ""
     for number in partition_numbers(path / LEDGERS):
         directory = path / LEDGERS / str(number)
-        damages = check_partition(directory, identity.cluster_id, lambda _: None).damages
+        damages = check_partition(directory, cluster_id, lambda _: None).damages
         try:
-            repairs += repairs_of(directory, damages, identity.cluster_id, names.get(number))
+            of_partition = repairs_of(directory, damages, cluster_id, names.get(number))
+            if cuts_damaged and not of_partition:
+                of_partition = cuts_of(directory, damages)
+            repairs += of_partition
         except CorruptData:
             # A second fault of the same file: it stays, and is among what is left.
             continue
-    if not repairs:
+    if not repairs and identity is not None:
         # It is made of the partitions, once these are whole.
         repairs += repairs_of_catalog(path, check_catalog_of(path, identity).damages, identity)
     return repairs

@@ -124,7 +124,7 @@ def _lost_blocks(corruption: Corruption, base: Damage) -> Iterator[Damage]:
             return
         at, entry_id = corruption.offset + header.header_length, header.first_entry_id
         for span in header.blocks:
-            if reason := _damage_of_block(reader, at, span):
+            if reason := damage_of_block(reader, at, span):
                 yield replace(
                     whole,
                     reason=reason,
@@ -144,8 +144,8 @@ def _frame_header(reader: SegmentReader, offset: int) -> FrameHeader | None:
     return None
 
 
-def _damage_of_block(reader: SegmentReader, offset: int, span: BlockSpan) -> str:
-    """Return what is wrong with the block there; "" if nothing is."""
+def damage_of_block(reader: SegmentReader, offset: int, span: BlockSpan) -> str:
+    """Return why a block cannot be delivered; "" if it can."""
     try:
         block = reader.read_block(offset, span.length)
         header = parse_block_header(block)
