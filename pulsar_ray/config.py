@@ -330,8 +330,6 @@ class Settings:
 
 
 NOT_IN_FORCE_YET = (
-    "backlog_quota_default_limit_bytes",
-    "backlog_quota_default_limit_second",
     "broker_service_compaction_threshold_in_bytes",
     "subscription_expiration_time_minutes",
     "broker_delete_inactive_topics_enabled",

@@ -34,6 +34,11 @@ _KEY_SHARED_SUMS = (
 _KEY_SHARED_FIELDS = ("keySharedMode", "allowOutOfOrderDelivery", *_KEY_SHARED_SUMS)
 _PUBLISHER_SUMS = (*_RATES_IN, "msgInCounter", "bytesInCounter", "chunkedMessageRate")
 _PUBLISHING = ("deduplicationStatus", "topicEpoch", "waitingPublishers")
+_QUOTA = (
+    "backlogQuotaLimitSize", "backlogQuotaLimitTime", "backlogQuotaPolicy", "backlogQuotaExceeded",
+    "oldestBacklogMessageAgeSeconds", "oldestBacklogMessageSubscriptionName",
+    "slowestSubscriptionBacklogSize",
+)  # fmt: skip
 _DROPS = ("msgDropRate", "msgDropCounter")
 """Only non-persistent topics have them."""
 
@@ -66,7 +71,7 @@ def partition_stats(
     copied = (
         *_RATES_IN, "averageMsgSize", "msgInCounter", "bytesInCounter", "storageSize", "publishers",
         "lastPosition", "epoch", "corruptions", "diskLow", "pid", "chunkedMessageRate", "msgChunkPublished",
-        *_PUBLISHING,
+        *_PUBLISHING, *_QUOTA,
     )  # fmt: skip
     return {
         **{field: partition[field] for field in copied},
@@ -156,6 +161,19 @@ def _publishing(partitions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "deduplicationStatus": statuses.pop() if len(statuses) == 1 else "Mixed",
         "topicEpoch": max(partition["topicEpoch"] for partition in partitions),
         "waitingPublishers": sum(partition["waitingPublishers"] for partition in partitions),
+        **_quota(partitions),
+    }
+
+
+def _quota(partitions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Give the quota, and the oldest backlog of all partitions."""
+    oldest = max(partitions, key=lambda partition: partition["oldestBacklogMessageAgeSeconds"])
+    sizes = [partition["slowestSubscriptionBacklogSize"] for partition in partitions]
+    exceeded = [p["backlogQuotaExceeded"] for p in partitions if p["backlogQuotaExceeded"]]
+    return {
+        **{field: oldest[field] for field in _QUOTA},
+        "backlogQuotaExceeded": exceeded[0] if exceeded else "",
+        "slowestSubscriptionBacklogSize": max(sizes),
     }
 
 

@@ -159,7 +159,6 @@ _ALL = (
             "limit_time": "backlog_quota_default_limit_second",
             "policy": "backlog_quota_default_retention_policy",
         },
-        is_in_force=False,
     ),
     _single(
         "deduplication",

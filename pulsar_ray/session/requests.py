@@ -145,7 +145,8 @@ class PublishFailed(NamedTuple):
     this id had been stored before: the block with the others is to come next, then all later ones again. The
     entries that are left out of it are its first ones. Until it comes nothing else of the producer is stored;
     a repeat asks for the same. With `is_evicted` in `details` the producer was evicted for good, and nothing
-    more of it is stored.
+    more of it is stored; with `is_held` nothing before it opens again, which is answered once there is room
+    for it, and then all that has no receipt is to come again.
     """
 
     producer_id: int

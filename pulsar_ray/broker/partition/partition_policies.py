@@ -30,6 +30,11 @@ class PartitionPolicies:
     publish_rate_bytes: int
     message_ttl_ms: int
     """The broker acknowledges older messages; 0: none."""
+    backlog_limit_bytes: int
+    """Of the largest backlog; -1: none."""
+    backlog_limit_ms: int
+    """Of the age of its oldest message; below 0: none."""
+    backlog_policy: str
     deduplication_enabled: bool
     deduplication_timeout_ms: int
     """After so long away a producer's sequence ids are forgotten."""
@@ -67,6 +72,9 @@ def _values(settings: Settings) -> dict[str, Any]:
         "publish_rate_messages": settings.max_publish_rate_per_topic_in_messages,
         "publish_rate_bytes": settings.max_publish_rate_per_topic_in_bytes,
         "message_ttl_ms": settings.ttl_duration_default_in_seconds * 1000,
+        "backlog_limit_bytes": settings.backlog_quota_default_limit_bytes,
+        "backlog_limit_ms": settings.backlog_quota_default_limit_second * 1000,
+        "backlog_policy": settings.backlog_quota_default_retention_policy,
         "deduplication_enabled": settings.broker_deduplication_enabled,
         "deduplication_timeout_ms": settings.broker_deduplication_producer_inactivity_timeout_minutes
         * 60_000,

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pulsar_ray.broker.partition.attendance import Attendance
+from pulsar_ray.broker.partition.backlog.backlog_quota import BacklogQuota
 from pulsar_ray.broker.partition.backlog.message_expiry import MessageExpiry
 from pulsar_ray.broker.partition.followers import Followers
 from pulsar_ray.broker.partition.manifest_writer import ManifestWriter
@@ -46,6 +47,7 @@ from pulsar_ray.errors import (
     BrokerPersistenceError,
     DiskSpaceLow,
     InvalidConfiguration,
+    ProducerBlockedQuotaExceededException,
     PulsarException,
 )
 from pulsar_ray.managed_ledger.cursor.cursor_directories import remove_forgotten
@@ -107,6 +109,20 @@ class PartitionServer:
             ledger, waiting, policies, clock, f"pulsar-ray-{ledger.identity.number}"
         )
         self._throttle = PublishThrottle(policies, clock, loop)
+        self._writer = ManifestWriter(ledger, loop, self._disk, on_fatal)
+        self._holds = ReportedHolds(ledger.changes, self._writer, loop)
+        self._expiry = MessageExpiry(ledger, self._writer, policies, clock, self._has_expired)
+        self._quota = BacklogQuota(
+            ledger,
+            policies,
+            clock,
+            loop,
+            partial(host.spawn, is_work=False),
+            self._holds.write_now,
+            self._expiry.expire_before,
+            self._quota_changed,
+            lambda: in_force.are_current,
+        )
         self.intake = PublishIntake(
             ledger,
             self.producers,
@@ -119,11 +135,11 @@ class PartitionServer:
             self._throttle,
             on_durable=self.followers.advanced,
             on_fatal=on_fatal,
+            quota=self._quota,
         )
         self._on_fatal = on_fatal
         self._uses = 0
         self._calls_under_way = 0
-        self._writer = ManifestWriter(ledger, loop, self._disk, on_fatal)
         self._attendance = Attendance(policies, ledger.changes.count_subscriptions)
         own_messages = OwnMessages(self.producers, self.intake, clock)
         self.calls = PartitionCalls(
@@ -131,12 +147,10 @@ class PartitionServer:
         )
         grace_s = in_force.settings.reattach_grace_seconds
         self._opening = ProducerOpening(
-            ledger, self.producers, self._writer, host, loop, self._throttle.opened, grace_s
+            ledger, self.producers, self._writer, host, loop, self._throttle.opened, grace_s, self._quota
         )
         self._deduplication = DeduplicationSwitch(ledger, self._writer, self.producers, policies, in_force)
         self._deduplication.begin()
-        self._holds = ReportedHolds(ledger.changes, self._writer, loop)
-        self._expiry = MessageExpiry(ledger, self._writer, policies, clock, self._has_expired)
         self._trimmed_at = loop.time()
         self.reach = self._write_reach_file()
         self._remove_forgotten_cursors()
@@ -236,6 +250,8 @@ class PartitionServer:
         self._deduplication.tick(now_ms)
         if self._in_force.are_current and self._expiry.is_due():
             self._host.spawn(self._expire(), is_work=False)
+        if self._quota.is_due():
+            self._quota.decide_again()
         if self._in_force.are_current and self._loop.time() - self._trimmed_at >= self._trim_interval():
             self._trimmed_at = self._loop.time()
             self._writer.submit(self.ledger.changes.trim(now_ms))
@@ -251,6 +267,13 @@ class PartitionServer:
         for number in numbers:
             self._cursors.woke(number)
         self.followers.expired(numbers)
+
+    def _quota_changed(self, refusal: PulsarException | None) -> None:
+        """Refuse messages at the backlog's limit, or let producers go on."""
+        is_refused = isinstance(refusal, ProducerBlockedQuotaExceededException)
+        self._gate.set(ClosedBy.BACKLOG_QUOTA, refusal if is_refused else None)
+        if refusal is None:
+            self._opening.room_again()
 
     def _space_probed(self, refusal: DiskSpaceLow | None, error: BaseException | None) -> None:
         if error is None:
@@ -281,6 +304,7 @@ class PartitionServer:
             former_limits = self._policies.message_limits
             self._policies.take(self._in_force.settings)
             self._throttle.settings_changed()
+            self._quota.settings_changed()
             if self._policies.message_limits != former_limits:
                 self.producers.limits_changed()
             self.ledger.policies.take(self._in_force.settings)
@@ -311,7 +335,7 @@ class PartitionServer:
         followed = self.followers.numbers
         subscriptions = self.ledger.changes.subscriptions()
         await self._cursors.learn([s for s in subscriptions if s.is_durable and s.number not in followed])
-        described = self._described(subscriptions[:STATS_SLICE])
+        described = self._described(subscriptions[:STATS_SLICE]) | await self._quota.describe()
         for start in range(STATS_SLICE, len(subscriptions), STATS_SLICE):
             await asyncio.sleep(0)
             part = subscriptions[start : start + STATS_SLICE]
@@ -337,7 +361,7 @@ class PartitionServer:
             return None
         if self.producers.hold_places or self._opening.holds_places:
             return None
-        if self._throttle.is_slowing or not self._in_force.are_current:
+        if self._throttle.is_slowing or self._opening.holds_back or not self._in_force.are_current:
             # A partition that does not know yet what it may delete cannot say when to be woken for it.
             return None
         return self._uses, len(self.producers.by_name), self.producers.admitted, self.intake.commits
@@ -347,6 +371,7 @@ class PartitionServer:
         await self._holds.write_now()
         if self._in_force.are_current:
             await self._expiry.run()
+            await self._quota.look()
         await self._writer.durable(self.ledger.changes.trim(self._clock.now_ms(), is_leaving=True))
 
     async def fall_asleep(self) -> Retired:
@@ -358,10 +383,15 @@ class PartitionServer:
     async def _end_log(self) -> int | None:
         """End the log, and leave a note when something will be due.
 
-        That is trimming, or messages that expire. Returns that time in ms, None if it never comes.
+        That is trimming, or messages that expire or are evicted. Returns that time in ms, None if it never
+        comes.
         """
         self.ledger.changes.end_log()
-        due_ms = [self.ledger.changes.next_trim_ms(), await self._expiry.next_due_ms()]
+        due_ms = [
+            self.ledger.changes.next_trim_ms(),
+            await self._expiry.next_due_ms(),
+            await self._quota.next_due_ms(),
+        ]
         wake_at_ms = min((time_ms for time_ms in due_ms if time_ms is not None), default=None)
         await self._disk.run(lambda: write_wake_time(Path(self.ledger.directory), wake_at_ms))
         return wake_at_ms

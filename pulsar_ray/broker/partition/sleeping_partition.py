@@ -13,6 +13,17 @@ from pulsar_ray.model.position import EARLIEST
 from pulsar_ray.model.traffic import IncomingTraffic
 from pulsar_ray.session.requests import NO_EPOCH
 
+NO_QUOTA = {
+    "backlogQuotaLimitSize": -1,
+    "backlogQuotaLimitTime": -1,
+    "backlogQuotaPolicy": "",
+    "backlogQuotaExceeded": "",
+    "oldestBacklogMessageAgeSeconds": -1,
+    "oldestBacklogMessageSubscriptionName": "",
+    "slowestSubscriptionBacklogSize": 0,
+}
+"""Of a partition that measures no backlog."""
+
 
 def describe_unstored() -> dict[str, Any]:
     """Describe a partition that has stored nothing, in the shape of a running one's stats."""
@@ -35,6 +46,7 @@ def describe_unstored() -> dict[str, Any]:
         "deduplicationStatus": "Disabled",
         "topicEpoch": NO_EPOCH,
         "waitingPublishers": 0,
+        **NO_QUOTA,
         "pid": 0,
     }
 

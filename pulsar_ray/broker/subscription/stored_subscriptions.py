@@ -195,6 +195,7 @@ class StoredSubscriptions:
     async def seek(self, name: str, target: Any, inclusive: bool) -> int:
         subscription = self._served[name]
         if self._request.durable:
+            self._follower.forget_hold()
             mark = await self._partition.call(
                 "hold_for_seek", number=self._number, target=target, inclusive=inclusive
             )

@@ -87,6 +87,8 @@ def _publishing(found: dict[str, Any]) -> str:
         told.append(f"topic epoch: {found['topicEpoch']}")
     if found.get("waitingPublishers", 0):
         told.append(f"producers that wait to have the topic for themselves: {found['waitingPublishers']}")
+    if found.get("backlogQuotaExceeded"):
+        told.append(f"nothing is stored: {found['backlogQuotaExceeded']}")
     return "".join(f"{line}\n" for line in told)
 
 

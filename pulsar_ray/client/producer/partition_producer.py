@@ -55,6 +55,8 @@ class PartitionProducer:
         self._pending_close = PendingClose()
         self._topic_epoch = NO_EPOCH
         """In which the producer has the topic for itself."""
+        self._held_because = ""
+        """Why the partition stores nothing of the producer, until it is open there again."""
         notify_of_forks(self)
 
     def forked(self, error: ForkedClient) -> None:
@@ -136,6 +138,7 @@ class PartitionProducer:
 
     def _reopened(self, opened: ProducerOpened, carrier: Connection) -> None:
         self._topic_epoch = opened.topic_epoch
+        self._held_because = ""
         self.queue.resume(opened, carrier)
 
     def _not_reopened(self, error: PulsarException) -> None:
@@ -185,6 +188,10 @@ class PartitionProducer:
         if details.get("is_evicted"):
             self.fail(error_from(request.error, request.text))
             ClosingEndpoint(self.link, self.producer_id, self._pending_close)
+        elif details.get("is_held"):
+            self._held_because = request.text
+            self.queue.pause()
+            self._request_open()
         elif request.entry_seq == NO_BLOCK:
             self.queue.set_limits(details["max_message_size"], details.get("max_delivery_delay_ms", 0))
         elif "stored_sequence_id" in details:
@@ -206,6 +213,8 @@ class PartitionProducer:
         text = f"no receipt within {self._send_timeout_s} s; whether it was stored is unknown"
         if (absence := self.queue.absence) is not None:
             text = f"{text}: {absence.text}"
+        elif self._held_because:
+            text = f"{text}: {self._held_because}"
         self.queue.start_over(Timeout(text))
         if self.link.is_attached:
             self._request_open()

@@ -39,6 +39,8 @@ class LogState:
         self.ended: list[ManifestRecord] = []
         """Ends of ledgers that hold already, and are written with the next records."""
         self.segments_version = 0
+        self.appended_bytes = 0
+        """Of all frames since the log was opened."""
         self._closed_segments: list[SegmentInfo] | None = None
         self._checkpoint_bytes = settings.index_checkpoint_bytes
         self._checkpoint_entries = settings.index_checkpoint_entries
@@ -106,6 +108,7 @@ class LogState:
         self.index.add_frame(
             commit.ledger_id, commit.segment_index, commit.offset, first, commit.max_publish_ms
         )
+        self.appended_bytes += length
         self._bytes_since_checkpoint += length
         self._entries_since_checkpoint += entries
 

@@ -143,6 +143,11 @@ class ManagedLedger:
         """Rises whenever segments come or go."""
         return self._state.segments_version
 
+    @property
+    def appended_bytes(self) -> int:
+        """Bytes of all frames that became durable since the log was opened."""
+        return self._state.appended_bytes
+
     def segments(self) -> list[SegmentInfo]:
         """The segments with durable entries, in order; only the last one's ends can still move."""
         return self._state.segments()

@@ -35,6 +35,7 @@ from pulsar_ray.managed_ledger.log.retention import Retention, ledgers_to_trim, 
 from pulsar_ray.model.position import EARLIEST, Position
 
 _IDLE_MS = 60_000
+_OF_HOLDS = (Subscription, HoldMoved, Expired, SubscriptionRemoved)
 
 
 class ManifestChanges:
@@ -44,6 +45,10 @@ class ManifestChanges:
         self._state = state
         self._files = files
         self._policies = policies
+        self.holds_changed = 0
+        """Rises whenever a hold has moved, come or gone."""
+        self.holds_lowered = 0
+        """Rises whenever a hold has moved back, or come."""
 
     def finish(self, change: ManifestChange) -> Any:
         """The change's run returned: it is durable; returns its result."""
@@ -52,12 +57,22 @@ class ManifestChanges:
         for record in change.records:
             if isinstance(record, DeduplicationSwitched):
                 state.sequences.switch(on=record.is_on)
-            state.manifest.apply(record)
+            if isinstance(record, _OF_HOLDS):
+                self._apply_to_hold(record)
+            else:
+                state.manifest.apply(record)
         if change.deleted:
             state.manifest.deleted -= change.deleted
             state.forget_points()
             state.segments_changed()
         return change.result
+
+    def _apply_to_hold(self, record: Subscription | HoldMoved | Expired | SubscriptionRemoved) -> None:
+        before = self.subscription(record.number)
+        self._state.manifest.apply(record)
+        after = self.subscription(record.number)
+        self.holds_changed += 1
+        self.holds_lowered += after is not None and (before is None or after.hold < before.hold)
 
     def fail(self, change: ManifestChange) -> None:
         """The change's run raised: whether it is in effect after a restart is unknown."""

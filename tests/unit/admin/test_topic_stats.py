@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from pulsar_ray.admin.topic_stats import internal_stats, partition_stats, sum_of_partitions
+from pulsar_ray.broker.partition.sleeping_partition import NO_QUOTA
 from pulsar_ray.model.traffic import OutgoingTraffic
 
 
@@ -55,6 +56,7 @@ def actor(*subscriptions: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "deduplicationStatus": "Disabled",
         "topicEpoch": -1,
         "waitingPublishers": 0,
+        **NO_QUOTA,
         "pid": 5,
         **changes,
     }

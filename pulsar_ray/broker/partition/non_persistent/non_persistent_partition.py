@@ -22,6 +22,7 @@ from pulsar_ray.broker.partition.publishing.publish_gate import PublishGate
 from pulsar_ray.broker.partition.publishing.publish_intake import PublishIntake
 from pulsar_ray.broker.partition.publishing.publish_throttle import PublishThrottle
 from pulsar_ray.broker.partition.publishing.waiting_blocks import WaitingBlocks
+from pulsar_ray.broker.partition.sleeping_partition import NO_QUOTA
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.broker.serving.sleeper import Retired
@@ -232,6 +233,7 @@ class NonPersistentPartitionServer:
             "hasReaders": self.followers.has_readers,
             "diskLow": False,
             "deduplicationStatus": "Disabled",
+            **NO_QUOTA,
             "topicEpoch": NO_EPOCH,
             "waitingPublishers": 0,
         }

@@ -10,7 +10,7 @@ from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.broker.partition.publishing.producer_endpoint import ProducerEndpoint
 from pulsar_ray.broker.partition.publishing.waiting_blocks import WaitingBlocks
 from pulsar_ray.clock import Clock
-from pulsar_ray.errors import IncarnationForgotten, ProducerBusy, ProducerFenced
+from pulsar_ray.errors import IncarnationForgotten, ProducerBusy, ProducerFenced, PulsarException
 from pulsar_ray.managed_ledger.log.producer_incarnations import ProducerIncarnations
 from pulsar_ray.managed_ledger.log.producer_sequences import ProducerSequences
 from pulsar_ray.model.enums import ProducerAccessMode
@@ -109,6 +109,8 @@ class ConnectedProducers:
         endpoint.metadata = request.properties or {}
         endpoint.is_user_named = request.user_named
         endpoint.access_mode = ProducerAccessMode(request.access_mode)
+        if same is not None:
+            endpoint.message_in_chunks = same.message_in_chunks
         self.by_name[name] = endpoint
         session.endpoints[request.producer_id] = endpoint
         policies = self._policies
@@ -207,6 +209,17 @@ class ConnectedProducers:
         del self.by_name[endpoint.name]
         endpoint.eviction = error
         tell_evicted(endpoint)
+
+    def hold(self, endpoint: ProducerEndpoint, next_seq: int, error: PulsarException) -> None:
+        """Store nothing more of a producer before it opens again.
+
+        It is then to begin with the block of that entry_seq."""
+        endpoint.is_held = True
+        endpoint.next_seq, endpoint.rest_end_seq = next_seq, 0
+        news = PublishFailed(
+            endpoint.producer_id, NO_BLOCK, type(error).__name__, error.text, {"is_held": True}
+        )
+        endpoint.session.send(encode_request(news))
 
     def close(self, endpoint: ProducerEndpoint) -> None:
         """Free a producer's name; blocks already admitted are still written."""

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 
+from pulsar_ray.broker.partition.backlog.backlog_quota import BacklogQuota
 from pulsar_ray.broker.partition.manifest_writer import ManifestWriter
 from pulsar_ray.broker.partition.publishing.connected_producers import ConnectedProducers
 from pulsar_ray.broker.partition.publishing.producer_endpoint import ProducerEndpoint
 from pulsar_ray.broker.partition.publishing.topic_access import Admitted, TopicAccess
 from pulsar_ray.broker.serving.session_host import SessionHost
-from pulsar_ray.errors import ProducerFenced, PulsarException
+from pulsar_ray.errors import ProducerBlockedQuotaExceededError, ProducerFenced, PulsarException
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.model.enums import ProducerAccessMode
 from pulsar_ray.model.system_topics import check_user_may_publish
@@ -37,12 +39,16 @@ class ProducerOpening:
         loop: asyncio.AbstractEventLoop,
         opened: Callable[[Session], None],
         grace_s: float,
+        quota: BacklogQuota,
     ) -> None:
         self._ledger = ledger
         self._producers = producers
         self._writer = writer
         self._host = host
         self._opened = opened
+        self._quota = quota
+        self._held: dict[tuple[Session, int], OpenProducer] = {}
+        """Requests of producers that wait until the backlog has shrunk."""
         held = ledger.changes.topic_epoch
         self._access = TopicAccess(held.epoch, is_awaited=held.is_held)
         self._outlasting = False
@@ -74,6 +80,42 @@ class ProducerOpening:
 
     def open(self, session: Session, request: OpenProducer) -> None:
         """Answer a request to open, perhaps later."""
+        if self._is_held(session, request):
+            self._held[session, request.producer_id] = request
+        elif not request.was_open and self._quota.room_bytes() <= 0:
+            self._quota.decide(partial(self._open_measured, session, session.attachment, request))
+        else:
+            self._open_beside_others(session, request)
+
+    def _is_held(self, session: Session, request: OpenProducer) -> bool:
+        """Whether the producer was held back, and the backlog has not shrunk since."""
+        held = self._producers.by_name.get(request.name or "")
+        is_held = held is not None and held.is_held and held.session is session
+        return is_held and isinstance(self._quota.refusal, ProducerBlockedQuotaExceededError)
+
+    def _open_measured(
+        self, session: Session, attachment: int, request: OpenProducer, refusal: PulsarException | None
+    ) -> None:
+        if session.is_ended or session.attachment != attachment:
+            return
+        if refusal is not None:
+            _refuse(session, request, refusal)
+        else:
+            self._open_beside_others(session, request)
+
+    def room_again(self) -> None:
+        """Answer the producers that were held back: the backlog has shrunk."""
+        held, self._held = self._held, {}
+        for (session, _), request in held.items():
+            if not session.is_ended:
+                self._open_beside_others(session, request)
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether a producer waits until the backlog has shrunk."""
+        return bool(self._held)
+
+    def _open_beside_others(self, session: Session, request: OpenProducer) -> None:
         holders = self._stopped_holders(session, request)
         if holders:
             self._host.spawn(self._open_later(session, request, holders))
@@ -156,6 +198,7 @@ class ProducerOpening:
 
     def close(self, endpoint: ProducerEndpoint) -> None:
         """Free the place of a producer that is gone, for those that wait for it."""
+        self._held.pop((endpoint.session, endpoint.producer_id), None)
         self._producers.close(endpoint)
         is_gone = self._producers.current(endpoint) is endpoint
         if is_gone and self._access.release(endpoint.incarnation):

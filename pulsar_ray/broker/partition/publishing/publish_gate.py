@@ -14,6 +14,7 @@ class ClosedBy(Enum):
     """
 
     DISK_SPACE = "disk space"
+    BACKLOG_QUOTA = "backlog quota"
 
 
 class PublishGate:

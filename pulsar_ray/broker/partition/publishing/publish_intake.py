@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from pulsar_ray.broker.partition.backlog.backlog_quota import UNLIMITED
 from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.broker.partition.publishing.connected_producers import ConnectedProducers, tell_evicted
 from pulsar_ray.broker.partition.publishing.duplicate_blocks import sift
@@ -27,6 +28,8 @@ from pulsar_ray.config import ENTRY_OVERHEAD_BYTES
 from pulsar_ray.errors import (
     BrokerPersistenceError,
     Fenced,
+    ProducerBlockedQuotaExceededError,
+    ProducerBlockedQuotaExceededException,
     ProtocolError,
     PulsarException,
     SessionLost,
@@ -92,6 +95,16 @@ class CommitThread(Protocol):
     ) -> None: ...
 
 
+class Quota(Protocol):
+    """Says how much may be stored before a backlog is at its limit."""
+
+    def room_bytes(self) -> int:
+        """Return how much fits in; 0: it has to decide first."""
+
+    def decide(self, answer: Callable[[PulsarException | None], None]) -> None:
+        """Answer, perhaps later, with the reason not to store; None: there is room."""
+
+
 class PublishIntake:
     """Owns a partition's stream of commits, from admitted blocks to receipts.
 
@@ -114,11 +127,13 @@ class PublishIntake:
         *,
         on_durable: Callable[[AppendResult], None],
         on_fatal: Callable[[BaseException], None],
+        quota: Quota | None = None,
     ) -> None:
         self._ledger = ledger
         self._producers = producers
         self._policies = policies
         self._gate = gate
+        self._quota = quota
         self._clock = clock
         self._loop = loop
         self._disk = disk
@@ -156,6 +171,8 @@ class PublishIntake:
         if producer.eviction is not None:
             tell_evicted(producer)
             return
+        if producer.is_held:
+            return  # it comes again, behind its next opening
         self._is_awaited |= is_awaited
         offset, size = 0, len(body)
         while offset < size:
@@ -187,9 +204,14 @@ class PublishIntake:
         producer.rest_end_seq = 0
         producer.next_seq = seq + header.entries
         refusal = self._refusal(header)
+        chunk = header.metadata().chunk if header.flags & CHUNK else None
+        if isinstance(refusal, ProducerBlockedQuotaExceededException) and producer.goes_on_with(chunk):
+            refusal = None
         if refusal is not None:
             self._refuse(producer, seq, refusal)
             return
+        if chunk is not None:
+            producer.admitted_chunk(chunk)
         carrier = producer.session.carrier
         if carrier is not None:
             carrier.retain(header.total_length)
@@ -267,13 +289,45 @@ class PublishIntake:
     def _next(self) -> None:
         self._committing = False
         while self._waiting.size_bytes:
-            group = self._waiting.take_group()
+            room_bytes = UNLIMITED if self._quota is None else self._quota.room_bytes()
+            if self._quota is not None and room_bytes <= 0:
+                self._committing = True  # nothing else is written meanwhile
+                self._quota.decide(self._decided)
+                return
+            group = self._waiting.take_group(room_bytes)
             if self._ledger.sequences.is_on:
                 group = self._without_duplicates(group)
             if group:
                 self._committing = True
                 self._commit(group, retried=False)
                 return
+
+    def _decided(self, refusal: PulsarException | None) -> None:
+        """Store what waits, or turn it back because of the backlog."""
+        group = [] if refusal is None else self._turn_back(refusal)
+        if group and self._ledger.sequences.is_on:
+            group = self._without_duplicates(group)
+        if group:
+            self._commit(group, retried=False)
+        else:
+            self._next()
+
+    def _turn_back(self, refusal: PulsarException) -> list[Admitted]:
+        """Hold the producers of waiting blocks, or refuse these.
+
+        Returns the blocks that are to be stored all the same."""
+        going_on, others = self._waiting.take_all()
+        self._release(others)
+        for producer, header, *_ in others:
+            current = self._producers.current(producer)
+            if current is None:
+                continue
+            current.message_in_chunks = ""
+            if not isinstance(refusal, ProducerBlockedQuotaExceededError):
+                self._refuse(current, header.entry_seq, refusal)
+            elif not current.is_held:
+                self._producers.hold(current, header.entry_seq, refusal)
+        return going_on
 
     def _without_duplicates(self, group: list[Admitted]) -> list[Admitted]:
         """Take out the blocks whose messages are stored already, and answer those."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from pulsar_ray.broker.partition.publishing.producer_endpoint import ProducerEndpoint
-from pulsar_ray.format.block import BlockHeader
+from pulsar_ray.format.block import CHUNK, BlockHeader
 from pulsar_ray.session.session_table import Carrier
 
 MAX_GROUP_BYTES = 32 * 1024 * 1024
@@ -60,16 +60,39 @@ class WaitingBlocks:
         headers = [header for _, header, *_ in self._blocks]
         return [h.entry_seq + h.entries for h in headers if h.incarnation == incarnation]
 
-    def take_group(self) -> list[Admitted]:
-        """Take as many of the oldest blocks as one write may have; one at least."""
-        if self.size_bytes <= MAX_GROUP_BYTES:
+    def take_all(self) -> tuple[list[Admitted], list[Admitted]]:
+        """Take all blocks; returns those that go on with messages in chunks, and all others.
+
+        The chunks before them are stored. Without the rest nobody could consume what is stored already.
+        """
+        going_on: list[Admitted] = []
+        others: list[Admitted] = []
+        ended: set[int] = set()
+        for admitted in self._blocks:
+            header = admitted[1]
+            chunk = header.metadata().chunk if header.flags & CHUNK else None
+            if chunk is not None and chunk.chunk_id > 0 and header.incarnation not in ended:
+                going_on.append(admitted)
+            else:
+                ended.add(header.incarnation)
+                others.append(admitted)
+        self._blocks, self.size_bytes = [], 0
+        return going_on, others
+
+    def take_group(self, room_bytes: int = MAX_GROUP_BYTES) -> list[Admitted]:
+        """Take as many of the oldest blocks as one write may have.
+
+        That is one at least, and the one that exceeds `room_bytes` is the last.
+        """
+        most_bytes = min(MAX_GROUP_BYTES, room_bytes)
+        if self.size_bytes <= most_bytes:
             group, self._blocks = self._blocks, []
             self.size_bytes = 0
             return group
         size = 0
         for taken, (_, header, *_) in enumerate(self._blocks):  # noqa: B007
             size += header.total_length
-            if size > MAX_GROUP_BYTES:
+            if size >= most_bytes:
                 break
         group, self._blocks = self._blocks[: taken + 1], self._blocks[taken + 1 :]
         self.size_bytes -= size

@@ -36,6 +36,7 @@ class PartitionFollower:
         self._number = -1
         self._armed = False
         self._epoch = -1
+        self._hold: Position | None = None
 
     async def attach(self) -> AttachReply:
         """Wait until attached."""
@@ -51,8 +52,13 @@ class PartitionFollower:
         self._partition.send(Follow(self._number, self._epoch, self._armed))
 
     def move_hold(self, ledger_id: int, entry_id: int) -> None:
-        """Report a durable mark-delete position."""
+        """Report a durable mark-delete position, also over the next carrier: this one may lose it."""
+        self._hold = Position(ledger_id, entry_id)
         self._partition.send(MoveHold(self._number, ledger_id, entry_id))
+
+    def forget_hold(self) -> None:
+        """Report the last position no more: the partition is about to go back behind it."""
+        self._hold = None
 
     # --- the endpoint: called on the owner loop, but for losses and attachments -------------------
 
@@ -61,6 +67,8 @@ class PartitionFollower:
         self._epoch = attached.epoch
         if self._number >= 0:
             self._send_follow()
+        if self._hold is not None:
+            self.move_hold(*self._hold)
 
     def on_refused(self, error: PulsarException) -> None:
         """Do nothing: the topic was deleted, and the controller ends this actor too."""
