@@ -26,7 +26,7 @@ they start an embedded broker in the background, which ends a minute after the l
 stays in --data-dir (PULSAR_RAY_DATA_DIR, ~/.pulsar-ray).
 
 Exit codes: 0 done, 1 failed (one line says why and what to do), 2 wrong usage, 3 the broker runs and not all
-of its stores work (start, status), 4 something is damaged (verify,\nrepair), 130 stopped by Ctrl-C.
+of its stores work (start, status), 4 something is damaged (verify, repair, backup), 130 stopped by Ctrl-C.
 """
 
 
@@ -38,6 +38,8 @@ _COMMANDS = {
     "stop": ("broker", "End the broker; what it stores stays."),
     "verify": ("verify", "Check every checksum of a data directory, running or not."),
     "repair": ("repair", "Mend a damaged data directory of a stopped broker."),
+    "backup": ("backup", "Copy a data directory, while the broker runs or not."),
+    "adopt": ("backup", "Let a backup be served from now on."),
     "produce": ("produce", "Send lines to a topic."),
     "consume": ("consume", "Show the messages of a subscription."),
     "perf": ("perf", "Measure rates and latencies."),

@@ -85,13 +85,13 @@ def report(path: Path, findings: Findings) -> None:
 
 
 @contextlib.contextmanager
-def showing_progress(path: Path) -> Iterator[segment_check.Progress]:
+def showing_progress(path: Path, doing: str = "checking") -> Iterator[segment_check.Progress]:
     """A bar on standard error, if that is a terminal."""
     console = err()
     if not console.is_terminal:
         yield lambda _: None
         return
-    columns = (TextColumn("checking"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    columns = (TextColumn(doing), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=stored_bytes(path) or None)
         yield lambda count: bar.advance(task, count)

@@ -140,6 +140,15 @@ def read_log(directory: Path, name: str) -> LogContent | None:
 
     A torn end (a write nobody was promised) is left out. Raises CorruptData if anything before it is bad.
     """
+    found = read_log_bytes(directory, name)
+    return None if found is None else found[0]
+
+
+def read_log_bytes(directory: Path, name: str) -> tuple[LogContent, bytes] | None:
+    """Read the newest log of that name and the bytes that it was read from.
+
+    Raises as `read_log`, and FileNotFoundError if another owner replaces it meanwhile.
+    """
     files = _log_files(directory, name)
     if not files:
         return None
@@ -155,7 +164,7 @@ def read_log(directory: Path, name: str) -> LogContent | None:
             records.append((kind, payload))
     if not is_whole:
         raise CorruptData(str(path), size, "the snapshot the log starts with is not whole")
-    return LogContent(path, epoch, records, size, size < len(content))
+    return LogContent(path, epoch, records, size, size < len(content)), content
 
 
 def salvage_log(directory: Path, name: str) -> list[Record]:

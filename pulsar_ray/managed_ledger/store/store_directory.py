@@ -12,8 +12,10 @@ from pathlib import Path
 
 from pulsar_ray.errors import (
     BrokerPersistenceError,
+    CorruptData,
     DataDirectoryInUse,
     NotOurDataDirectory,
+    UnsupportedFormatVersion,
     WrongNode,
 )
 from pulsar_ray.ledger.file_system import require_local_file_system
@@ -239,13 +241,28 @@ def holding_alone(path: Path, address: str) -> Iterator[None]:
 
 
 def check_foreign(path: Path) -> None:
-    """Raise NotOurDataDirectory if something else lies in a directory."""
+    """Raise NotOurDataDirectory if something else lies in a directory, or a backup."""
     if (path / STORE_FILE).exists():
+        _check_no_copy(path)
         return
     others = sorted(entry.name for entry in path.iterdir() if entry.name not in _IGNORED)
     if others:
         raise NotOurDataDirectory(
             f"{path} has no store.json but holds {', '.join(others[:3])}: give data_dir its own"
+        )
+
+
+def _check_no_copy(path: Path) -> None:
+    try:
+        identity = read_identity(path)
+    except (CorruptData, UnsupportedFormatVersion):
+        # Reading it to open it raises the same.
+        return
+    if identity is not None and identity.copied_ms:
+        made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(identity.copied_ms / 1000))
+        raise NotOurDataDirectory(
+            f"{path} is a backup of store {identity.store_id}, made {made}: if it is to take the place of "
+            f"that one, run `pulsar-ray adopt {path}`, and never serve both"
         )
 
 

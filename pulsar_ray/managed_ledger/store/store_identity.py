@@ -30,6 +30,7 @@ class StoreIdentity:
     `catalog_store_id` and `catalog_host` locate the cluster's catalog, `generations` lists the catalogs there
     have been, `numbers_below` is above every partition number that may have been granted (ADR 0026).
     `has_change_logs`: policies may lie in logs, without which a new catalog does not know them (ADR 0031).
+    `copied_ms`: a backup made the directory at that time, and nobody has adopted it (ADR 0053).
     """
 
     store_id: str
@@ -40,6 +41,7 @@ class StoreIdentity:
     generations: tuple[str, ...] = ()
     numbers_below: int = 0
     has_change_logs: bool = False
+    copied_ms: int = 0
 
 
 def new_identity() -> StoreIdentity:
@@ -65,6 +67,7 @@ def read_identity(directory: Path) -> StoreIdentity | None:
         fields["generations"] = tuple(map(str, fields.get("generations", ())))
         fields["numbers_below"] = int(fields.get("numbers_below", 0))
         fields["has_change_logs"] = bool(fields.get("has_change_logs", False))
+        fields["copied_ms"] = int(fields.get("copied_ms", 0))
         identity = StoreIdentity(
             **{**fields, "store_id": str(content["store_id"]), "format_version": version}
         )

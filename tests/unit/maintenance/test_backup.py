@@ -1,0 +1,190 @@
+"""Backups: whole and consistent, of directories that are written meanwhile and of those that are not."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pulsar_ray.broker.catalog.catalog import Catalog
+from pulsar_ray.cli.target import Target
+from pulsar_ray.errors import CorruptData, DataDirectoryInUse, InvalidConfiguration, NotOurDataDirectory
+from pulsar_ray.maintenance.adoption import adopt_copy
+from pulsar_ray.maintenance.backup import back_up
+from pulsar_ray.maintenance.verify import verify_directory
+from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory
+from pulsar_ray.managed_ledger.cursor.cursor_store import CursorStore, read_cursor
+from pulsar_ray.managed_ledger.store.store_directory import StoreDirectory
+from pulsar_ray.managed_ledger.store.store_identity import read_identity
+from pulsar_ray.model.position import Position
+from tests.stored_blocks import append, change
+from tests.stored_directory import MESSAGES, SUBSCRIPTION, StoredTopic, make_directory
+from tests.unit.cli.conftest import run
+from tests.unit.maintenance.test_verify import flip, spoil_manifest
+
+__all__ = ["run"]
+
+NOW_MS = 5000
+
+
+def copied(topic: StoredTopic, target: Path) -> StoredTopic:
+    return topic._replace(directory=target / "p" / str(topic.number))
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_copy_is_whole_and_has_everything(tmp_path: Path, is_closed: bool) -> None:
+    source, target = tmp_path / "data", tmp_path / "backups" / "monday"
+    topics = make_directory(source, is_closed=is_closed)
+    report = back_up(source, target, NOW_MS)
+    assert report.partitions == 2
+    findings = verify_directory(target)
+    assert (findings.damages, findings.remarks) == ([], [])
+    assert findings.totals == verify_directory(source).totals
+    for topic in topics:
+        assert read_cursor(cursor_directory(copied(topic, target).directory, 1)) is not None
+        log = copied(topic, target).open()
+        assert log.last_position == Position(topic.ledger_id, MESSAGES - 1)
+        assert log.sequences.durable_id("till") == MESSAGES - 1
+        log.close()
+    assert not any(path.name in ("owner.lock", "store.lock") for path in tmp_path.glob("backups/monday/*"))
+
+
+def test_a_copy_of_what_is_written_meanwhile_has_all_that_was_confirmed(tmp_path: Path) -> None:
+    """Ledgers begin, are rolled and trimmed, and the cursor moves, under one backup after the other."""
+    source = tmp_path / "data"
+    orders, _ = make_directory(source)
+    log = orders.open()
+    cursor = CursorStore.open(cursor_directory(orders.directory, 1))
+    done = threading.Event()
+    problems: list[Exception] = []
+    confirmed = [log.last_position]
+
+    def write() -> None:
+        try:
+            for seq in range(MESSAGES, 10_000_000):
+                if done.is_set():
+                    return
+                append(log, seq, incarnation=9, size=3000, now_ms=seq)
+                confirmed[0] = log.last_position
+                if seq % 20 == 0:
+                    cursor.cursor.set_ledgers([(e.ledger_id, e.last_entry_id) for e in log.segments()])
+                    cursor.cursor.acknowledge_up_to(log.last_position)
+                    if (flush := cursor.begin_flush()) is not None:
+                        flush.run()
+                        cursor.finish_flush(flush)
+                    change(log, log.changes.move_hold(1, log.last_position))
+                if seq % 50 == 0:
+                    log.changes.end_log()
+                    change(log, log.changes.trim(seq))
+        except Exception as error:  # noqa: BLE001
+            problems.append(error)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        number, deadline = 0, time.monotonic() + 100
+        while number < 6 or log.trimmed_position < (orders.ledger_id + 3, 0):
+            target = tmp_path / f"copy-{number}"
+            before = confirmed[0]
+            back_up(source, target, NOW_MS)
+            assert verify_directory(target).damages == []
+            here = copied(orders, target)
+            copy = read_cursor(cursor_directory(here.directory, 1))
+            assert copy is not None
+            opened = here.open()
+            assert opened.last_position >= max(before, copy.mark_delete)
+            assert opened.corruptions == []
+            opened.close()
+            assert time.monotonic() < deadline
+            assert problems == []
+            number += 1
+    finally:
+        done.set()
+        writer.join()
+        cursor.close()
+        log.close()
+
+
+def test_topics_that_come_or_go_meanwhile_leave_a_copy_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = tmp_path / "data", tmp_path / "copy"
+    orders, bills = make_directory(source)
+    catalog = Catalog(source / "meta.sqlite")
+    # The catalog names a partition before its process has made the directory.
+    orders.directory.rename(tmp_path / "not-there-yet")
+    back_up(source, target, NOW_MS)
+    catalog.close()
+    assert verify_directory(target).damages == []
+    with sqlite3.connect(target / "meta.sqlite") as copy:
+        rows = dict(copy.execute("SELECT name, has_ledger FROM partition").fetchall())
+    copy.close()
+    assert rows == {orders.name: 0, bills.name: 1}
+
+
+def test_a_running_broker_is_copied_and_its_copy_not_served_unasked(tmp_path: Path) -> None:
+    source, target = tmp_path / "data", tmp_path / "copy"
+    make_directory(source)
+    held = StoreDirectory.open(source, address="here")
+    back_up(source, target, NOW_MS)
+    with pytest.raises(NotOurDataDirectory, match=f"run `pulsar-ray adopt {target}`"):
+        StoreDirectory.open(target, address="there")
+    identity, was_copy = adopt_copy(target)
+    assert was_copy
+    assert identity == held.identity == read_identity(target)
+    ours = StoreDirectory.open(target, address="there")
+    with pytest.raises(DataDirectoryInUse):
+        adopt_copy(target)
+    ours.close()
+    assert adopt_copy(target) == (identity, False)
+    held.close()
+
+
+def test_a_backup_is_refused_where_it_would_do_harm(tmp_path: Path) -> None:
+    source = tmp_path / "data"
+    make_directory(source)
+    (tmp_path / "link").symlink_to(source)
+    for target in (source, tmp_path / "link", source / "copy", tmp_path):
+        with pytest.raises(InvalidConfiguration):
+            back_up(source, target, NOW_MS)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(InvalidConfiguration, match="not empty"):
+        back_up(source, tmp_path / "full", NOW_MS)
+    with pytest.raises(NotOurDataDirectory):
+        back_up(tmp_path / "full", tmp_path / "copy", NOW_MS)
+    assert verify_directory(source).is_clean
+
+
+def test_damage_is_copied_and_told(tmp_path: Path) -> None:
+    source = tmp_path / "data"
+    orders, bills = make_directory(source)
+    flip(bills.segment, 4096 + 150)
+    back_up(source, tmp_path / "first", NOW_MS)
+    assert verify_directory(tmp_path / "first").lost_entries == verify_directory(source).lost_entries == 3
+    spoil_manifest(orders)
+    with pytest.raises(CorruptData):
+        back_up(source, tmp_path / "second", NOW_MS)
+    # It was broken off, so nobody takes it for a backup.
+    with pytest.raises(NotOurDataDirectory):
+        adopt_copy(tmp_path / "second")
+
+
+def test_the_commands(tmp_path: Path, run: Callable) -> None:  # type: ignore[type-arg]
+    source, target = tmp_path / "data", tmp_path / "copy"
+    make_directory(source)
+    done = run(Target(data_dir=str(source)), "backup", str(target))
+    assert done.exit_code == 0
+    assert "copied 2 partitions" in done.stdout
+    assert "all is whole" in done.stdout
+    again = run(Target(data_dir=str(source)), "backup", str(target))
+    assert again.exit_code == 2
+    assert "not empty" in again.output
+    assert "from now on" in run(Target(), "adopt", str(target)).stdout
+    assert "nothing to do" in run(Target(), "adopt", str(target)).stdout
+    assert run(Target(), "adopt", str(tmp_path)).exit_code == 2
+    assert SUBSCRIPTION not in done.stdout
