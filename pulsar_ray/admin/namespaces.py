@@ -5,10 +5,12 @@ from __future__ import annotations
 import builtins
 
 from pulsar_ray.admin.policies import Policies
-from pulsar_ray.admin.topic_calls import Broker
+from pulsar_ray.admin.topic_calls import Broker, TopicCalls
+from pulsar_ray.admin.topic_ending import TopicEnding
 from pulsar_ray.client.options.checks import check_flag, check_text
 from pulsar_ray.errors import NotAllowedError, PulsarException, TopicNotFound
 from pulsar_ray.model.policies import NAMESPACE
+from pulsar_ray.model.topic_name import TopicName
 
 
 class Namespaces:
@@ -20,6 +22,7 @@ class Namespaces:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._ending = TopicEnding(TopicCalls(broker))
         self.policies = Policies(broker, NAMESPACE)
         """They override the broker's settings for all topics of a namespace."""
 
@@ -48,6 +51,21 @@ class Namespaces:
         self._broker.ask(
             "delete_namespace", namespace, force, was_done=lambda refused: isinstance(refused, TopicNotFound)
         )
+
+    def clear_backlog(self, namespace: str, subscription: str | None = None) -> None:
+        """Acknowledge all that a namespace's topics have stored by now.
+
+        That is for one subscription, or for all.
+
+        Durable when it returns, and no subscription is started for it. If some topics cannot be reached the
+        others are cleared, and the first error is raised. Raises TopicNotFound for a missing namespace.
+        """
+        check_text("namespace", namespace)
+        if subscription is not None:
+            check_text("subscription", subscription)
+        rows = self._broker.ask("list_topics", namespace, False)
+        topics = [name for name, _ in rows if TopicName.parse(name).is_persistent]
+        self._ending.clear_backlog(topics, subscription or "")
 
     def abandon_change_logs(self, namespace: str) -> builtins.list[str]:
         """Give up logs of policies whose disks are lost for good; returns their names.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pulsar_ray.admin.policies import Policies
 from pulsar_ray.admin.redrive import Redrive
 from pulsar_ray.admin.topic_calls import Broker, TopicCalls
+from pulsar_ray.admin.topic_ending import TopicEnding, each_of
 from pulsar_ray.admin.topic_growth import TopicGrowth, check_partitions
 from pulsar_ray.admin.topic_inspection import TopicInspection
 from pulsar_ray.admin.topic_subscriptions import TopicSubscriptions
@@ -37,6 +38,7 @@ class Topics:
         self._growth = TopicGrowth(self._calls)
         self._inspection = TopicInspection(self._calls)
         self._subscriptions = TopicSubscriptions(self._calls)
+        self._ending = TopicEnding(self._calls)
         self._redrive = Redrive(self._calls, self._inspection, self._subscriptions, new_client)
         self.policies = Policies(broker, TOPIC)
         """They override the namespace's policies and the broker's settings for one topic."""
@@ -86,6 +88,37 @@ class Topics:
         self._calls.ask_controller(
             "delete_topic", full, force, was_done=lambda refused: isinstance(refused, TopicNotFound)
         )
+
+    def delete_many(self, topics: Iterable[str], force: bool = False) -> None:
+        """Delete several topics, as `delete`.
+
+        If some cannot be deleted the others are, and the first error is raised; its text names all of them.
+        """
+        if isinstance(topics, str):
+            raise ValueError("topics is a str: give a list of names")
+        each_of(topics, lambda topic: self.delete(topic, force))
+
+    def terminate_topic(self, topic: str) -> MessageId:
+        """End a topic, durably and for good; returns the id of its last message.
+
+        Producers get TopicTerminated, those that are connected too. Consumers get all that is
+        stored. May be repeated. Raises NotAllowedError for a partitioned topic, as Pulsar does, but not for
+        one of its partitions; for a non-persistent one; and for system topics.
+        """
+        return self._ending.terminate(topic)
+
+    def terminate_partitioned_topic(self, topic: str) -> dict[int, MessageId]:
+        """End all partitions of a topic, as `terminate_topic`; returns the last id of each."""
+        return self._ending.terminate_partitions(topic)
+
+    def truncate(self, topic: str) -> None:
+        """Delete all messages that are stored by now, and give their space back.
+
+        Retention keeps none of them. They are acknowledged for all subscriptions, which stay, as does the
+        topic. Messages that a lease of a reader in bulk covers are deleted once that ends. Raises
+        NotAllowedError for non-persistent and system topics.
+        """
+        self._ending.truncate(topic)
 
     def list(self, namespace: str = "public/default", *, include_system_topic: bool = False) -> list[str]:
         """Full names of the topics of a namespace, sorted; a partitioned topic counts once.

@@ -218,6 +218,10 @@ class Dispatcher:
         """The first entry that was not offered yet; offers go on there."""
         return self._intake.read_position
 
+    def pass_acknowledged(self) -> bool:
+        """Read on behind what was acknowledged before it was read; False if nothing was."""
+        return self._intake.pass_acknowledged()
+
     def blocks_wanted(self) -> int:
         """How many messages to read and offer now."""
         return self._read_ahead.messages_wanted()

@@ -78,6 +78,9 @@ PARTITION_CALLS: Calls = {
     "read_messages": {"behind": is_position},
     "forget_producers": {"prefix": is_text},
     "producer_sequence_ids": {"prefix": is_text},
+    "clear_backlog": {"subscription": is_text},
+    "truncate": {},
+    "terminate": {},
     "end_messages": {"sending": _are_entry_seqs, "idle_ms": is_number},
     "measure_range": {
         "first": is_position,

@@ -8,10 +8,12 @@ from functools import partial
 from typing import Any
 
 from pulsar_ray.broker.partition.attendance import Attendance
+from pulsar_ray.broker.partition.backlog.backlog_clearing import BacklogClearing
 from pulsar_ray.broker.partition.manifest_writer import ManifestWriter
 from pulsar_ray.broker.partition.message_pages import Record, read_page
 from pulsar_ray.broker.partition.publishing.connected_producers import ConnectedProducers
 from pulsar_ray.broker.partition.publishing.own_messages import OwnMessages
+from pulsar_ray.broker.partition.publishing.topic_end import TopicEnd
 from pulsar_ray.broker.partition.range_measure import RangeLimits, measure_range
 from pulsar_ray.broker.partition.range_plan import cut_range, segments_before
 from pulsar_ray.broker.serving.owner_loop import DiskThread
@@ -43,11 +45,15 @@ class PartitionCalls:
         attendance: Attendance,
         own_messages: OwnMessages,
         producers: ConnectedProducers,
+        clearing: BacklogClearing,
+        end: TopicEnd,
     ) -> None:
         self._ledger = ledger
         self._attendance = attendance
         self._own_messages = own_messages
         self._producers = producers
+        self._clearing = clearing
+        self._end = end
         self._writer = writer
         self._disk = disk
         self._clock = clock
@@ -72,6 +78,9 @@ class PartitionCalls:
             "forget_producers": self.forget_producers,
             "producer_sequence_ids": self.producer_sequence_ids,
             "end_messages": self.end_messages,
+            "clear_backlog": self._clearing.clear,
+            "truncate": self._clearing.truncate,
+            "terminate": self._end.terminate,
         }
         check_call(PARTITION_CALLS, "partition", name, arguments)
         return await methods[name](**arguments)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pulsar_ray.broker.partition.attendance import Attendance
+from pulsar_ray.broker.partition.backlog.backlog_clearing import BacklogClearing
 from pulsar_ray.broker.partition.backlog.backlog_quota import BacklogQuota
 from pulsar_ray.broker.partition.backlog.message_expiry import MessageExpiry
 from pulsar_ray.broker.partition.followers import Followers
@@ -35,6 +36,7 @@ from pulsar_ray.broker.partition.publishing.producer_opening import ProducerOpen
 from pulsar_ray.broker.partition.publishing.publish_gate import ClosedBy, PublishGate
 from pulsar_ray.broker.partition.publishing.publish_intake import PublishIntake
 from pulsar_ray.broker.partition.publishing.publish_throttle import PublishThrottle
+from pulsar_ray.broker.partition.publishing.topic_end import TopicEnd
 from pulsar_ray.broker.partition.publishing.waiting_blocks import WaitingBlocks
 from pulsar_ray.broker.partition.reported_holds import ReportedHolds
 from pulsar_ray.broker.partition.sleeping_cursors import SleepingCursors
@@ -143,7 +145,15 @@ class PartitionServer:
         self._attendance = Attendance(policies, ledger.changes.count_subscriptions)
         own_messages = OwnMessages(self.producers, self.intake, clock)
         self.calls = PartitionCalls(
-            ledger, self._writer, self._disk, clock, self._attendance, own_messages, self.producers
+            ledger,
+            self._writer,
+            self._disk,
+            clock,
+            self._attendance,
+            own_messages,
+            self.producers,
+            BacklogClearing(ledger, self._writer, clock, self._has_expired),
+            TopicEnd(ledger, self.intake, self._gate, self._writer),
         )
         grace_s = in_force.settings.reattach_grace_seconds
         self._opening = ProducerOpening(

@@ -56,6 +56,20 @@ def delete(target: Target, namespace: str, force: bool) -> None:
 
 @namespaces.command()
 @click.argument("namespace", metavar="TENANT/NAMESPACE")
+@click.option("-s", "--subscription", metavar="NAME", help="Whose backlog.  [default: of all]")
+@click.option("-f", "--force", is_flag=True, help="Do not ask.")
+@pass_target
+def clear_backlog(target: Target, namespace: str, subscription: str | None, force: bool) -> None:
+    """Acknowledge all that the topics of a namespace have stored by now."""
+    if not force:
+        click.confirm(f"Nobody will get what is in the backlogs of {namespace}. Go on?", abort=True)
+    with target.admin() as admin:
+        admin.namespaces.clear_backlog(namespace, subscription)
+    click.echo(f"cleared the backlogs of {namespace}")
+
+
+@namespaces.command()
+@click.argument("namespace", metavar="TENANT/NAMESPACE")
 @click.confirmation_option(prompt="Policies that stand in lost logs alone are gone then. Go on?")
 @pass_target
 def abandon_change_logs(target: Target, namespace: str) -> None:

@@ -131,3 +131,40 @@ def delete(target: Target, topic: str, force: bool) -> None:
     """Delete TOPIC with its subscriptions and all its messages."""
     target.ask(lambda topics: topics.delete(topic, force))
     click.echo(f"deleted {topic}")
+
+
+@topics.command()
+@click.argument("topics_", nargs=-1, required=True, metavar="TOPIC...")
+@click.option("--force", is_flag=True, help="Also while producers or consumers are connected.")
+@pass_target
+def delete_many(target: Target, topics_: tuple[str, ...], force: bool) -> None:
+    """Delete several topics; if some cannot be deleted, the others are."""
+    target.ask(lambda topics: topics.delete_many(topics_, force))
+    click.echo(f"deleted {len(topics_)} topics")
+
+
+@topics.command()
+@click.argument("topic")
+@pass_target
+def terminate(target: Target, topic: str) -> None:
+    """End TOPIC for good: it takes no more messages, and is consumed to its end."""
+    last = target.ask(lambda topics: topics.terminate_topic(topic))
+    click.echo(f"terminated {topic} at {last}")
+
+
+@topics.command()
+@click.argument("topic")
+@pass_target
+def partitioned_terminate(target: Target, topic: str) -> None:
+    """End all partitions of TOPIC for good."""
+    for partition, last in target.ask(lambda topics: topics.terminate_partitioned_topic(topic)).items():
+        click.echo(f"terminated partition {partition} of {topic} at {last}")
+
+
+@topics.command()
+@click.argument("topic")
+@pass_target
+def truncate(target: Target, topic: str) -> None:
+    """Delete all messages of TOPIC, whatever retention keeps, and give their space back."""
+    target.ask(lambda topics: topics.truncate(topic))
+    click.echo(f"truncated {topic}")

@@ -177,6 +177,21 @@ class BlockIntake:
             entry = cursor.ledgers.after(Position(entry.ledger_id, run_end))
         return False
 
+    def pass_acknowledged(self) -> bool:
+        """Read on behind the mark-delete position, as what stands before it may be trimmed.
+
+        False if it has been read up to there.
+        """
+        behind = self._cursor.mark_delete.next()
+        if behind <= self.read_position:
+            return False
+        self.read_position, self._has_read = behind, True
+        if len(self._blocks.suspects):
+            self._blocks.suspects.has_read(behind)
+        if self._returning.claims:
+            self._returning.drop_below(behind)
+        return True
+
     def seek(self, position: Position) -> None:
         """Read on from another position; it may lie within a block."""
         self.read_position = position

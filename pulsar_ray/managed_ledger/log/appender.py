@@ -89,9 +89,10 @@ class Appender:
     def _place(self, commit: Commit, length: int) -> int:
         """Choose ledger and segment for a frame of that length; returns its first entry id."""
         current, rollover = self._state.open_ledger, self._policies.rollover
-        if current is not None and not rollover.is_full(
+        is_full = current is None or rollover.is_full(
             current.next_entry_id, current.size_bytes, commit.now_ms - current.opened_ms
-        ):
+        )
+        if current is not None and not is_full and not self._state.ends_next:
             commit.ledger_id = current.ledger_id
             commit.segment_index = current.segment_index
             commit.offset = current.end_offset
@@ -100,6 +101,7 @@ class Appender:
                 self._begin_segment(commit, current.next_entry_id, [current.end_of_segment()])
             return current.next_entry_id
         ended = [] if current is None else current.end_of_ledger(commit.now_ms)
+        self._state.ends_next = False
         commit.ledger_id = self._next_ledger_id()
         self._begin_segment(commit, 0, ended)
         return 0

@@ -38,6 +38,8 @@ class LogState:
         self.unfinished: list[ManifestChange] = []
         self.ended: list[ManifestRecord] = []
         """Ends of ledgers that hold already, and are written with the next records."""
+        self.ends_next = False
+        """Whether the next append begins another ledger."""
         self.segments_version = 0
         self.appended_bytes = 0
         """Of all frames since the log was opened."""
@@ -115,6 +117,7 @@ class LogState:
     def end_open_ledger(self, now_ms: int) -> None:
         """The open ledger ends at its durable end; nothing more is written to it."""
         current, self.open_ledger = self.open_ledger, None
+        self.ends_next = False
         if current is not None:
             self.end(current.end_of_ledger(now_ms))
 

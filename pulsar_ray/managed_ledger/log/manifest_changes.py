@@ -29,6 +29,7 @@ from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
     Subscription,
     SubscriptionProperties,
     SubscriptionRemoved,
+    Terminated,
     TopicEpoch,
 )
 from pulsar_ray.managed_ledger.log.retention import Retention, ledgers_to_trim, next_trim_ms
@@ -269,10 +270,26 @@ class ManifestChanges:
         """Note that one producer has the topic for itself, or has it no more."""
         return self._begin([TopicEpoch(epoch, held)])
 
+    # ---- the end of the topic
+
+    @property
+    def terminated(self) -> Position | None:
+        """The last entry of a topic that takes no more; None while it does."""
+        return self._state.manifest.terminated
+
+    def terminate(self) -> ManifestChange:
+        """Let the topic end with its last entry; no append is under way."""
+        return self._begin([Terminated(*self._state.last_position)])
+
     # ---- trimming
 
     def trim(
-        self, now_ms: int, retention: Retention | None = None, *, is_leaving: bool = False
+        self,
+        now_ms: int,
+        retention: Retention | None = None,
+        *,
+        is_leaving: bool = False,
+        is_truncating: bool = False,
     ) -> ManifestChange | None:
         """Delete ledgers at the front that nobody needs; the result is their ids.
 
@@ -296,7 +313,7 @@ class ManifestChanges:
             for ledger in manifest.ledgers.values()
             if ledger.closed_ms and ledger.ledger_id not in leaving
         ]
-        old = list(takewhile(lambda ledger: self._may_go(ledger, holds, now_ms), closed))
+        old = [*takewhile(lambda one: is_truncating or self._may_go(one, holds, now_ms), closed)]
         younger_bytes = sum(ledger.size_bytes for ledger in closed[len(old) :])
         going = ledgers_to_trim(
             old,
@@ -320,6 +337,10 @@ class ManifestChanges:
             state.ended = []
         return self._begin(records, ids, deleted=ids) if records else None
 
+    def truncate(self, now_ms: int) -> ManifestChange | None:
+        """As `trim`, as if nothing were kept beyond what is not consumed."""
+        return self.trim(now_ms, Retention(0, 0), is_truncating=True)
+
     def _holds(self) -> list[Position]:
         """The holds of all durable subscriptions, those on their way included."""
         holds = [s.hold for s in self._state.manifest.subscriptions.values() if s.is_durable]
@@ -330,6 +351,28 @@ class ManifestChanges:
         current = self._state.open_ledger
         if current is not None:
             self._state.end_open_ledger(current.last_append_ms)
+
+    def end_log_soon(self) -> int | None:
+        """End the open ledger, behind an append that is under way; returns its id."""
+        state = self._state
+        current = state.open_ledger
+        if current is None:
+            return None
+        if state.in_flight is None:
+            self.end_log()
+        else:
+            state.ends_next = True
+        return current.ledger_id
+
+    def has_ended(self, ledger_id: int | None) -> bool:
+        """Whether nothing more is added to that ledger; it is ended if it can be."""
+        current = self._state.open_ledger
+        if current is None or current.ledger_id != ledger_id:
+            return True
+        if self._state.in_flight is None:
+            self.end_log()
+            return True
+        return False
 
     def next_trim_ms(self) -> int | None:
         """Return when an ended log will have something to trim; None: never."""

@@ -51,6 +51,7 @@ def actor(*subscriptions: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "subscriptions": list(subscriptions),
         "lastPosition": [1, 9],
         "epoch": 1,
+        "isTerminated": False,
         "corruptions": [],
         "diskLow": False,
         "deduplicationStatus": "Disabled",

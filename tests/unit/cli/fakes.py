@@ -113,6 +113,20 @@ class FakeTopics:
     def delete(self, topic: str, force: bool) -> None:
         self._admin.calls.append(("delete", topic, force))
 
+    def delete_many(self, topics: Sequence[str], force: bool) -> None:
+        self._admin.calls.append(("delete_many", *topics, force))
+
+    def terminate_topic(self, topic: str) -> MessageId:
+        self._admin.calls.append(("terminate_topic", topic))
+        return MessageId(-1, 5, 6)
+
+    def terminate_partitioned_topic(self, topic: str) -> dict[int, MessageId]:
+        self._admin.calls.append(("terminate_partitioned_topic", topic))
+        return {number: MessageId(number, 5, 6) for number in (0, 1)}
+
+    def truncate(self, topic: str) -> None:
+        self._admin.calls.append(("truncate", topic))
+
     def stats(self, topic: str) -> dict[str, Any]:
         copied: dict[str, Any] = json.loads(json.dumps(self._admin.topic_stats))
         return copied

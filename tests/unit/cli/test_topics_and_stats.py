@@ -45,6 +45,35 @@ def test_create_grow_and_delete(run: Run) -> None:
     assert target.the_admin.calls.count("close") == 5
 
 
+def test_ending_and_emptying(run: Run) -> None:
+    target = FakeTarget()
+    assert run(target, "topics", "terminate", "t").stdout == "terminated t at (5,6,-1,-1)\n"
+    assert run(target, "topics", "partitioned-terminate", "t").stdout == (
+        "terminated partition 0 of t at (5,6,0,-1)\nterminated partition 1 of t at (5,6,1,-1)\n"
+    )
+    assert run(target, "topics", "truncate", "t").stdout == "truncated t\n"
+    assert run(target, "topics", "delete-many", "a", "b", "--force").stdout == "deleted 2 topics\n"
+    assert run(target, "topics", "delete-many").exit_code == 2
+    assert [call for call in target.the_admin.calls if call != "close"] == [
+        ("terminate_topic", "t"),
+        ("terminate_partitioned_topic", "t"),
+        ("truncate", "t"),
+        ("delete_many", "a", "b", True),
+    ]
+
+
+def test_backlogs_of_a_namespace_are_cleared_once_somebody_says_so(run: Run) -> None:
+    target = FakeTarget()
+    assert run(target, "namespaces", "clear-backlog", "shop/eu").exit_code == 1
+    assert target.the_admin.calls == []
+    run(target, "namespaces", "clear-backlog", "shop/eu", "--force")
+    run(target, "namespaces", "clear-backlog", "shop/eu", "-s", "one", "-f")
+    assert [call for call in target.the_admin.calls if call != "close"] == [
+        ("namespaces.clear_backlog", "shop/eu", None),
+        ("namespaces.clear_backlog", "shop/eu", "one"),
+    ]
+
+
 def test_growing_needs_a_number(run: Run) -> None:
     target = FakeTarget()
     for wrong in ((), ("--partitions", "0"), ("--partitions", "many")):

@@ -33,6 +33,7 @@ from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
     Subscription,
     SubscriptionProperties,
     SubscriptionRemoved,
+    Terminated,
     TopicEpoch,
     TopicIdentity,
     from_log,
@@ -65,6 +66,7 @@ RECORDS: list[ManifestRecord] = [
     TopicEpoch(3, True),
     SubscriptionProperties(1, {"k": "w"}),
     Expired(1, LEDGER, 5),
+    Terminated(LEDGER, 9),
 ]
 
 

@@ -14,6 +14,7 @@ from pulsar_ray.broker.partition.manifest_writer import ManifestWriter
 from pulsar_ray.broker.partition.publishing.connected_producers import ConnectedProducers
 from pulsar_ray.broker.partition.publishing.producer_endpoint import ProducerEndpoint
 from pulsar_ray.broker.partition.publishing.topic_access import Admitted, TopicAccess
+from pulsar_ray.broker.partition.publishing.topic_end import terminated
 from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.errors import ProducerBlockedQuotaExceededError, ProducerFenced, PulsarException
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
@@ -141,6 +142,8 @@ class ProducerOpening:
         access = self._access
         try:
             check_user_may_publish(self._ledger.identity.topic)
+            if not request.was_open and (end := terminated(self._ledger)) is not None:
+                raise end
             takes_over = request.access_mode == ProducerAccessMode.ExclusiveWithFencing
             if access.is_awaited and request.topic_epoch == NO_EPOCH and not takes_over:
                 # Answered when the producer that had the partition for itself is back, or stays away.

@@ -13,6 +13,7 @@ class ClosedBy(Enum):
     Of several that hold, a producer gets the error of the first one here.
     """
 
+    TERMINATED = "end of the topic"
     DISK_SPACE = "disk space"
     BACKLOG_QUOTA = "backlog quota"
 

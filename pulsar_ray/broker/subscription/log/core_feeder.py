@@ -196,6 +196,10 @@ class CoreFeeder:
             else:  # the partition has not sent yet what it trimmed
                 self._loop.call_later(RETRY_READ_S, resume)
             return
+        if isinstance(error, SegmentGone) and self._core.pass_acknowledged():
+            self.forget_place()
+            resume()
+            return
         self.problem = f"reading the log from {tuple(position)}: {error}"
         logger.error("subscription %s: %s", self._name, self.problem)
         self._loop.call_later(RETRY_READ_S, resume)

@@ -25,6 +25,7 @@ from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
     Subscription,
     SubscriptionProperties,
     SubscriptionRemoved,
+    Terminated,
     TopicEpoch,
     TopicIdentity,
 )
@@ -66,6 +67,8 @@ class Manifest:
         self.leases: dict[int, Lease] = {}
         self.deleted: set[int] = set()
         self.topic_epoch = NO_TOPIC_EPOCH
+        self.terminated: Position | None = None
+        """The last entry of a topic that takes no more."""
         self.last_position = EARLIEST
         self.trimmed = EARLIEST
         """The last entry of the ledgers that were deleted."""
@@ -116,6 +119,8 @@ class Manifest:
             self.identity = record
         elif isinstance(record, TopicEpoch):
             self.topic_epoch = record
+        elif isinstance(record, Terminated):
+            self.terminated = Position(*record)
         elif isinstance(record, SubscriptionProperties):
             if (changed := self.subscriptions.get(record.number)) is not None:
                 self.subscriptions[record.number] = changed._replace(properties=record.properties)
@@ -181,6 +186,8 @@ class Manifest:
             yield LedgersDeleted(sorted(self.deleted))
         if self.topic_epoch != NO_TOPIC_EPOCH:
             yield self.topic_epoch
+        if self.terminated is not None:
+            yield Terminated(*self.terminated)
         for subscription in self.subscriptions.values():
             yield subscription
             if subscription.expired > EARLIEST:

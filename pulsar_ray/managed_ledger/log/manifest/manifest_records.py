@@ -232,6 +232,13 @@ class TopicEpoch(NamedTuple):
     is_held: bool
 
 
+class Terminated(NamedTuple):
+    """The topic takes no more entries behind this one, (-1, -1) if it had none."""
+
+    ledger_id: int
+    entry_id: int
+
+
 ManifestRecord = (
     TopicIdentity
     | Counters
@@ -252,6 +259,7 @@ ManifestRecord = (
     | TopicEpoch
     | SubscriptionProperties
     | Expired
+    | Terminated
 )
 
 # Numbers are what stands on disk: never change or reuse one. 0 is the record log's own.
@@ -275,6 +283,7 @@ _TYPES: dict[int, type[Any]] = {
     17: TopicEpoch,
     18: SubscriptionProperties,
     19: Expired,
+    20: Terminated,
 }
 _STORED_OF_SUBSCRIPTION = Subscription._fields.index("expired_ledger_id")
 _NUMBERS = {record_type: number for number, record_type in _TYPES.items()}
