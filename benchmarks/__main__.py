@@ -30,6 +30,7 @@ GROUPS = (
     "idle_subscriptions",
     "idle_topics",
     "policies",
+    "quotas",
     "dead_letters",
     "delayed",
     "non_persistent",
