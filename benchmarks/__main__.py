@@ -27,6 +27,7 @@ GROUPS = (
     "key_shared",
     "many_consumers",
     "dispatcher_state",
+    "cursor_opening",
     "idle_subscriptions",
     "idle_topics",
     "policies",

@@ -39,7 +39,7 @@ def salvaged_cursor(log_directory: Path, number: int, registered: Subscription |
     records = salvage_log(directory, LOG_NAME) if directory.is_dir() else []
     for kind, payload in records:
         # Intact, and yet none of a cursor: it tells nothing.
-        with contextlib.suppress(KeyError, IndexError, TypeError, ValueError):
+        with contextlib.suppress(KeyError, IndexError, TypeError, ValueError, OverflowError):
             if kind == SNAPSHOT:
                 found = cursor_from_snapshot(payload)
                 if registered is not None and found.subscription.name != registered.name:

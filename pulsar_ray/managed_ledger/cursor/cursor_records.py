@@ -19,8 +19,10 @@ One record is applied as a whole or not at all. A record is a map; keys left out
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
+from operator import add, sub
 from typing import Any
 
 from pulsar_ray.managed_ledger.cursor.managed_cursor import (
@@ -32,7 +34,8 @@ from pulsar_ray.managed_ledger.cursor.managed_cursor import (
 from pulsar_ray.model import row_sets
 from pulsar_ray.model.position import Position
 from pulsar_ray.model.position_ranges import PositionRanges
-from pulsar_ray.model.scattered_ints import Piece
+from pulsar_ray.model.scattered_ints import MANY_PIECES, PieceColumns
+from pulsar_ray.numpy_on_demand import np
 
 SNAPSHOT = 1
 CHANGES = 2
@@ -130,18 +133,32 @@ def _head(cursor: ManagedCursor) -> dict[str, Any]:
 
 
 def _encode_holes(holes: PositionRanges) -> list[Any]:
-    encoded: list[Any] = []
-    for ledger_id, pieces in holes.pieces():
-        flat: list[int | bytes] = []
+    return list(chain.from_iterable((ledger_id, _encode_pieces(c)) for ledger_id, c in holes.columns()))
+
+
+def _encode_pieces(columns: PieceColumns) -> list[int | bytes]:
+    firsts, lasts, bits = columns
+    flat: list[int | bytes] = []
+    if len(firsts) < MANY_PIECES:
         at = 0
-        for first, last, bits in pieces:
-            if bits is None:
-                flat += (first - at, last - first + 1)
-            else:
-                flat += (first - at, *_scattered(bits))
+        for first, last in zip(firsts, lasts, strict=True):
+            flat += (first - at, last - first + 1)
             at = last + 1
-        encoded += (ledger_id, flat)
-    return encoded
+    else:
+        table = np.empty((len(firsts), 2), np.int64)
+        table[:, 0] = firsts
+        table[:, 1] = np.subtract(lasts, firsts) + 1
+        table[1:, 0] -= np.add(lasts[:-1], 1)
+        flat += table.ravel().tolist()
+    if not bits:
+        return flat
+    encoded: list[int | bytes] = []
+    done = 0
+    for place, of_piece in bits.items():
+        encoded += flat[2 * done : 2 * place + 1]
+        encoded += _scattered(of_piece)
+        done = place + 1
+    return encoded + flat[2 * done :]
 
 
 def _scattered(bits: int) -> list[int | bytes]:
@@ -153,17 +170,33 @@ def _scattered(bits: int) -> list[int | bytes]:
     return [end - start for start, end in pairwise(edges)]
 
 
-def _decode_holes(encoded: Iterable[Any]) -> Iterator[tuple[int, Piece]]:
+def _decode_holes(encoded: Iterable[Any]) -> Iterator[tuple[int, PieceColumns]]:
     values = iter(encoded)
     for ledger_id, flat in zip(values, values, strict=True):
-        at = 0
-        for gap, extent in zip(flat[::2], flat[1::2], strict=True):
-            first, bits = at + gap, None
+        yield ledger_id, _decode_pieces(flat)
+
+
+def _decode_pieces(flat: list[Any]) -> PieceColumns:
+    """The pieces of one ledger; ValueError or TypeError if they are none."""
+    if len(flat) % 2:
+        raise ValueError("a gap is followed by nothing")
+    gaps, extents = flat[::2], flat[1::2]
+    bits: dict[int, int] = {}
+    if bytes in set(map(type, extents)):
+        for place, extent in enumerate(extents):
             if isinstance(extent, bytes):
-                bits = int.from_bytes(extent, "little")
-                extent = bits.bit_length()
-            at = first + extent
-            yield ledger_id, Piece(first, at - 1, bits)
+                bits[place] = int.from_bytes(extent, "little")
+                extents[place] = bits[place].bit_length()
+    if min(gaps, default=0) < 0 or min(extents, default=1) < 1:
+        raise ValueError("holes are not in order")
+    if len(gaps) < MANY_PIECES:
+        ends = list(accumulate(map(add, gaps, extents)))
+        firsts = array("q", map(sub, ends, extents))
+        return PieceColumns(firsts, array("q", [end - 1 for end in ends]), bits)
+    lengths = np.array(extents, np.int64)
+    ends_of_all = np.cumsum(np.array(gaps, np.int64) + lengths)
+    firsts = array("q", (ends_of_all - lengths).tobytes())
+    return PieceColumns(firsts, array("q", (ends_of_all - 1).tobytes()), bits)
 
 
 def _encode_batches(batches: Iterable[tuple[Position, Iterable[tuple[int, ...]]]]) -> list[Any]:

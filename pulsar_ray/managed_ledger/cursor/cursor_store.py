@@ -153,7 +153,7 @@ def read_cursor(directory: Path) -> ManagedCursor | None:
             if kind != CHANGES:
                 raise ValueError(f"a record has type {kind}")
             apply_changes(cursor, payload)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
         raise CorruptData(str(content.path), 0, f"not a cursor's log: {error}") from error
     cursor.version = 0
     cursor.changes = CursorChanges(is_recorded=True)

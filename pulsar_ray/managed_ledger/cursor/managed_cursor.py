@@ -15,7 +15,7 @@ from pulsar_ray.model import row_ranges, row_sets
 from pulsar_ray.model.position import EARLIEST, LATEST, Position
 from pulsar_ray.model.position_ranges import PositionRanges
 from pulsar_ray.model.row_ranges import RowRanges
-from pulsar_ray.model.scattered_ints import Piece
+from pulsar_ray.model.scattered_ints import PieceColumns
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class ManagedCursor:
 
     Everything at or below `mark_delete` is acknowledged, `deleted` holds the entries above it that are,
     without a limit. Acknowledging a range costs the same whatever its length: a few microseconds in order,
-    about 50 among 100,000 holes. Scattered entries cost by the block. A hole costs at most 80 bytes of memory
-    and 18 in a snapshot; where holes lie close together, 2 or less. Entries beyond the log's end cannot be
-    acknowledged.
+    about 50 among 100,000 holes. Scattered entries cost by the block. A hole costs at most 18 bytes of memory
+    and as many in a snapshot; where holes lie close together, 2 or less. Entries beyond the log's end cannot
+    be acknowledged.
     """
 
     def __init__(self, subscription: Subscription, mark_delete: Position = EARLIEST) -> None:
@@ -298,15 +298,16 @@ class ManagedCursor:
         if not self.is_acknowledged(position):
             self._batch_acks[position] = rows
 
-    def restore_deleted(self, holes: Iterable[tuple[int, Piece]], mark_delete: Position) -> None:
-        """Put back holes, each with its ledger, and the mark-delete position that goes with them."""
-        for ledger_id, (first, last, bits) in holes:
-            if bits is None:
-                self.deleted.add(ledger_id, first, last)
-                self._forget(ledger_id, first, last)
-            else:
-                self.deleted.add_bits(ledger_id, first, bits)
-                self._forget_bits(ledger_id, first, bits)
+    def restore_deleted(self, holes: Iterable[tuple[int, PieceColumns]], mark_delete: Position) -> None:
+        """Put back the holes of each ledger, and the mark-delete position that goes with them."""
+        for ledger_id, columns in holes:
+            self.deleted.add_columns(ledger_id, columns)
+            if self.counts.has_any or self._batch_acks or self._session_acks:
+                for first, last, bits in columns.pieces():
+                    if bits is None:
+                        self._forget(ledger_id, first, last)
+                    else:
+                        self._forget_bits(ledger_id, first, bits)
         self._move_mark_delete(mark_delete)
 
     def batch_acks(self) -> Iterable[tuple[Position, RowRanges]]:

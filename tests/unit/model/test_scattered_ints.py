@@ -23,6 +23,35 @@ def test_against_a_plain_set(seed: int) -> None:
             check(rng, held, model)
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_many_pieces_at_once_are_what_they_are_one_by_one(seed: int) -> None:
+    """Behind all others, among them, and with and without bits on either side."""
+    print("seed", seed)
+    rng = random.Random(seed)
+    held, model = ScatteredInts(), set[int]()
+    for _ in range(6):
+        added, numbers = ScatteredInts(), set[int]()
+        origin = rng.choice((0, 0, 100_000 * len(model)))
+        step = rng.choice((2, 40, 300))
+        for _ in range(rng.choice((1, 10, 200))):
+            first = origin + rng.randrange(200 * step)
+            last = first + rng.choice((0, 0, 1, 30))
+            added.add(first, last)
+            numbers |= set(range(first, last + 1))
+        assert held.add_columns(added.columns()) == len(numbers - model)
+        model |= numbers
+        assert held.count == len(model)
+        listed = list(held)
+        assert {number for first, last in listed for number in range(first, last + 1)} == model
+        assert all(last + 1 < first for (_, last), (first, _) in pairwise(listed))
+        # The set goes on to work.
+        for _ in range(20):
+            number = rng.choice(listed)[0] + rng.randrange(3)
+            assert held.add(number, number) == (number not in model)
+            model.add(number)
+        check(rng, held, model)
+
+
 def change(rng: random.Random, held: ScatteredInts, model: set[int]) -> None:
     first = rng.randrange(END)
     if rng.random() < 0.05:

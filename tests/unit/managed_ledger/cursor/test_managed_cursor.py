@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import tracemalloc
 
 import msgpack
 import pytest
@@ -159,14 +161,51 @@ def test_a_hundred_thousand_holes_survive_and_take_two_bytes_each() -> None:
     assert list(again.deleted) == list(cursor.deleted)
 
 
+def test_a_hundred_thousand_holes_far_from_each_other_take_few_bytes() -> None:
+    tracemalloc.start()
+    try:
+        cursor = ManagedCursor(Subscription("s"), Position(1, -1))
+        cursor.set_ledgers([(1, 100_000_000)])
+        for entry in range(1, 100_000_000, 1000):
+            cursor.acknowledge(1, entry, entry)
+        payload = msgpack.packb(snapshot_payload(cursor))
+        before, _ = tracemalloc.get_traced_memory()
+        again = cursor_from_snapshot(msgpack.unpackb(payload))
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert list(again.deleted) == list(cursor.deleted)
+    assert again.deleted.count() == 100_000
+    assert after - before < 20 * 100_000
+
+
+@pytest.mark.parametrize(
+    "holes",
+    [
+        [5],
+        [5, 1, -1, 1],
+        [5, 0],
+        [5, "x"],
+        [5, 1 << 70],
+        [*range(2, 200), -300, 1],
+        [*range(2, 200), 1, 1 << 70],
+        [*range(2, 200), 1, b""],
+    ],
+)
+def test_holes_that_are_none_are_refused(holes: list[object]) -> None:
+    with pytest.raises((ValueError, TypeError, OverflowError)):
+        cursor_from_snapshot({"s": ["s", True, {}], "m": [1, 3], "g": 0, "d": [1, holes]})
+
+
 def test_holes_are_stored_as_ranges_or_as_bits() -> None:
     cursor = ManagedCursor(Subscription("s"), Position(1, -1))
     cursor.set_ledgers([(1, 5000)])
     cursor.acknowledge(1, 10, 19)
     cursor.acknowledge_bits(1, 2000, 0b1011)
-    cursor.acknowledge_bits(1, 4000, 0b10101_01010101)
+    cursor.acknowledge_bits(1, 4096, int("01" * 20, 2))
     record = changes_payload(cursor)
-    assert record["d"] == [1, [10, 10, 1980, 2, 1, 1, 1996, b"\x55\x15"]]
+    assert record["d"] == [1, [10, 10, 1980, 2, 1, 1, 2092, b"\x55" * 5]]
     snapshot = snapshot_payload(cursor)
     assert snapshot["d"] == record["d"]
     assert list(cursor_from_snapshot(snapshot).deleted) == list(cursor.deleted)
