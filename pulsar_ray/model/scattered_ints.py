@@ -130,10 +130,16 @@ class ScatteredInts:
         return self.count - before
 
     def _extend(self, columns: PieceColumns) -> bool:
-        """Append pieces that lie in windows behind all others."""
+        """Append pieces that lie behind all others, and share no window with bits."""
         firsts, lasts, bits = columns
-        if not firsts or (self._lasts and firsts[0] >> _SHIFT <= self._lasts[-1] >> _SHIFT):
-            return not firsts
+        if not firsts:
+            return True
+        if self._lasts and firsts[0] <= self._lasts[-1]:
+            return False
+        if self._lasts and firsts[0] >> _SHIFT == self._lasts[-1] >> _SHIFT:
+            has_bits = self._firsts[-1] >> _SHIFT in self._bits or 0 in bits
+            if has_bits or firsts[0] == self._lasts[-1] + 1:
+                return False
         for place in bits:
             window = firsts[place] >> _SHIFT
             if (
