@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 PROBE_DEADLINE_S = 2.0
 SERVES_DEADLINE_S = 10.0
+RESTART_POLL_S = 0.05
 END_DEADLINE_S = 8.0
 """Ray has ended a killed process by then; before 2.53 not one that is stopped."""
 
@@ -72,6 +73,18 @@ class BrokerActors:
         handle = self.forget(name)
         if handle is not None:
             ray.kill(handle)
+
+    async def restart(self, name: str) -> None:
+        """End one as a crash would; returns once it has started again."""
+        handle = self.handles.get(name)
+        if handle is None:
+            return
+        former = await _pid(handle)
+        await asyncio.to_thread(ray.kill, handle, no_restart=False)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + SERVES_DEADLINE_S
+        while await _pid(handle) in (None, former) and loop.time() < deadline:
+            await asyncio.sleep(RESTART_POLL_S)
 
     def forget(self, name: str) -> Any:
         """One that is not there any more; its handle."""
@@ -132,3 +145,12 @@ class BrokerActors:
             pass
         self._killed_at_s.pop(name, None)
         return False
+
+
+async def _pid(handle: Any) -> int | None:
+    """The process of an actor; None if it does not answer."""
+    try:
+        pid: int = await within(handle.probe.remote(), PROBE_DEADLINE_S)
+    except (ray.exceptions.RayError, asyncio.TimeoutError):
+        return None
+    return pid

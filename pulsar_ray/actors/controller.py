@@ -228,6 +228,12 @@ class Controller:
         await self._serving()
         await self._ending.delete_topic(topic, force)
 
+    async def unload_topic(self, topic: str) -> None:
+        """Have the actors of a topic that run start anew from the disk. Raises TopicNotFound."""
+        served = await self._serving()
+        for row in served.topics.resolve(TopicName.parse(topic), create=False, stores=list):
+            await served.restart(row)
+
     # --- tenants, namespaces, policies: see Administration ----------------------------------------
 
     async def tenants(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import logging
@@ -246,6 +247,15 @@ class TopicActors:
         """End a tracker for good: whoever needs it starts another one on its files."""
         self.trackers.pop(name, None)
         self._actors.kill(name)
+
+    async def restart(self, row: PartitionRow) -> None:
+        """Have a partition that runs, and all that serve it, start anew from the disk."""
+        serving = [
+            name
+            for name, (partition, *_) in [*self.dispatchers.items(), *self.trackers.items()]
+            if partition == row.name
+        ]
+        await asyncio.gather(*map(self._actors.restart, (*serving, partition_name(row.name))))
 
     def dispatcher_left(self, name: str) -> None:
         """Forget a dispatcher that has ended, and end its tracker."""

@@ -120,6 +120,14 @@ class Topics:
         """
         self._ending.truncate(topic)
 
+    def unload(self, topic: str) -> None:
+        """Have the processes that serve a topic start anew from the disk, those that run.
+
+        It is what a crash of them is: producers and consumers are connected again by themselves, nothing that
+        was confirmed is lost, and the partition begins another ledger. For a topic that stands still.
+        """
+        self._calls.ask_controller("unload_topic", TopicName.parse(topic).full)
+
     def list(self, namespace: str = "public/default", *, include_system_topic: bool = False) -> list[str]:
         """Full names of the topics of a namespace, sorted; a partitioned topic counts once.
 

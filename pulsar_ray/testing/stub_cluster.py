@@ -122,6 +122,7 @@ class StubCluster:
             self._described_asleep,
             self.administration,
             self.passivation,
+            self._restart,
         )
         self.trackers = self._controller.trackers
         self._kept_down: set[str] = set()
@@ -538,6 +539,12 @@ class StubCluster:
                 self._kept_down.add(address)
             actor = self._actors.get(address)
         if actor is not None:
+            actor.kill()
+
+    def _restart(self, rows: list[PartitionRow]) -> None:
+        """End the actors of partitions as a crash would. Called with the lock held."""
+        names = {row.name for row in rows}
+        for actor in [each for address, each in self._actors.items() if topic_of_actor(address) in names]:
             actor.kill()
 
     def put_to_sleep(self, topic: str, *, with_clients: bool = False) -> bool:

@@ -31,6 +31,7 @@ class StubController:
         describe_sleeping: Callable[[PartitionRow], dict[str, Any] | None],
         administration: StubAdministration,
         passivation: StubPassivation,
+        restart: Callable[[list[PartitionRow]], None],
     ) -> None:
         self._topics = topics
         self._start = start
@@ -39,6 +40,7 @@ class StubController:
         self._administration = administration
         self._calls = administration.calls
         self._passivation = passivation
+        self._restart = restart
         self.trackers = StubTrackers()
 
     def create_topic(self, topic: str, partitions: int) -> None:
@@ -87,6 +89,10 @@ class StubController:
     def delete_topic(self, topic: str, force: bool) -> None:
         """As Controller.delete_topic."""
         finished(self._administration.ending.delete_topic(topic, force))
+
+    def unload_topic(self, topic: str) -> None:
+        """As Controller.unload_topic."""
+        self._restart(self._topics.resolve(TopicName.parse(topic), create=False, stores=list))
 
     def list_topics(self, namespace: str, include_system: bool = False) -> list[tuple[str, int]]:
         """As Controller.list_topics."""

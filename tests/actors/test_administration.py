@@ -39,6 +39,19 @@ def test_policies_outlive_the_processes_that_keep_and_heed_them(broker: Broker) 
         assert tenant not in admin.tenants.list()
 
 
+def test_an_unloaded_topic_goes_on_in_other_processes(broker: Broker) -> None:
+    topic = f"unloaded-{secrets.token_hex(3)}"
+    with Admin() as admin, Client() as client:
+        consumer = client.subscribe(topic, "s")
+        producer = client.create_producer(topic)
+        before = producer.send(b"before")
+        pid = admin.topics.stats(topic)["pid"]
+        admin.topics.unload(topic)
+        assert producer.send(b"behind").ledger_id() > before.ledger_id()
+        assert [consumer.receive(WAIT_MS).data() for _ in range(2)] == [b"before", b"behind"]
+        assert admin.topics.stats(topic)["pid"] != pid
+
+
 def test_stores_are_checked_and_their_usage_is_published_while_it_is_read(broker: Broker) -> None:
     with Admin() as admin, Client() as client:
         (health,) = admin.brokers.healthcheck()

@@ -215,6 +215,28 @@ def test_several_topics_are_deleted_though_one_is_missing(broker: Broker) -> Non
     topics.delete_many([names[2]])
 
 
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_an_unloaded_topic_goes_on_with_all_its_clients(
+    broker: Broker, client: Client, assert_quiet: Quiet, partitions: int
+) -> None:
+    topic, topics = broker.topic(partitions), broker.admin().topics
+    consumer = client.subscribe(topic, "s", ConsumerType.Shared)
+    producer = client.create_producer(topic)
+    first = producer.send(b"before")
+    held = consumer.receive(WAIT_MS)
+    topics.unload(topic)
+    last = producer.send(b"behind")
+    consumer.acknowledge(held)
+    consumer.acknowledge(message := consumer.receive(WAIT_MS))
+    assert message.data() == b"behind"
+    assert_quiet(consumer)
+    if not partitions:
+        assert last.ledger_id() > first.ledger_id()
+    wait_until(lambda: backlog(broker, topic, "s") == 0, what="both acknowledgments count")
+    with pytest.raises(TopicNotFound):
+        topics.unload("missing")
+
+
 def test_what_cannot_be_ended_or_emptied_is_refused(broker: Broker) -> None:
     topics = broker.admin().topics
     for call in (topics.terminate_topic, topics.truncate):

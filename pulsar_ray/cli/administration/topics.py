@@ -168,3 +168,12 @@ def truncate(target: Target, topic: str) -> None:
     """Delete all messages of TOPIC, whatever retention keeps, and give their space back."""
     target.ask(lambda topics: topics.truncate(topic))
     click.echo(f"truncated {topic}")
+
+
+@topics.command()
+@click.argument("topic")
+@pass_target
+def unload(target: Target, topic: str) -> None:
+    """Have the processes that serve TOPIC start anew; clients are connected again by themselves."""
+    target.ask(lambda topics: topics.unload(topic))
+    click.echo(f"unloaded {topic}")

@@ -124,6 +124,9 @@ class FakeTopics:
         self._admin.calls.append(("terminate_partitioned_topic", topic))
         return {number: MessageId(number, 5, 6) for number in (0, 1)}
 
+    def unload(self, topic: str) -> None:
+        self._admin.calls.append(("unload", topic))
+
     def truncate(self, topic: str) -> None:
         self._admin.calls.append(("truncate", topic))
 

@@ -52,12 +52,14 @@ def test_ending_and_emptying(run: Run) -> None:
         "terminated partition 0 of t at (5,6,0,-1)\nterminated partition 1 of t at (5,6,1,-1)\n"
     )
     assert run(target, "topics", "truncate", "t").stdout == "truncated t\n"
+    assert run(target, "topics", "unload", "t").stdout == "unloaded t\n"
     assert run(target, "topics", "delete-many", "a", "b", "--force").stdout == "deleted 2 topics\n"
     assert run(target, "topics", "delete-many").exit_code == 2
     assert [call for call in target.the_admin.calls if call != "close"] == [
         ("terminate_topic", "t"),
         ("terminate_partitioned_topic", "t"),
         ("truncate", "t"),
+        ("unload", "t"),
         ("delete_many", "a", "b", True),
     ]
 
