@@ -17,7 +17,7 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
-from pulsar_ray.errors import CorruptData, Fenced, WrongNode
+from pulsar_ray.errors import CorruptData, Fenced, UnsupportedFormatVersion, WrongNode
 from pulsar_ray.format.checksum import checksum
 from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk
 from pulsar_ray.ledger.file_system import require_local_file_system
@@ -72,7 +72,8 @@ class DirectoryOwner:
 
         After it returns no former owner's check passes any more. Raises WrongNode when the directory was
         expected (`create` false) and is not there whole, CorruptData when its epoch cannot be read,
-        DataDirectoryInUse when the holder of the lock cannot be killed, NetworkFileSystem.
+        DataDirectoryInUse when the holder of the lock cannot be killed, NetworkFileSystem,
+        UnsupportedFormatVersion.
         """
         if create:
             _make_directories(path, disk)
@@ -166,16 +167,23 @@ def _encode_slot(epoch: int) -> bytes:
 
 
 def _decode_slot(slot: bytes) -> int | None:
+    """The epoch in a slot; None if it is damaged. Raises UnsupportedFormatVersion."""
     if len(slot) != _SLOT_SIZE or slot[_SLOT.size :] != _SLOT_CHECKSUM.pack(checksum(slot[: _SLOT.size])):
         return None
     magic, version, epoch = _SLOT.unpack_from(slot)
-    return int(epoch) if magic == _SLOT_MAGIC and version == _SLOT_VERSION else None
+    if magic != _SLOT_MAGIC:
+        return None
+    if version != _SLOT_VERSION:
+        raise UnsupportedFormatVersion(
+            f"epoch file of format version {version}; this build reads {_SLOT_VERSION}"
+        )
+    return int(epoch)
 
 
 def read_epoch_slots(path: Path) -> list[int | None]:
     """Read the two slots of an epoch file without owning it.
 
-    None stands for a damaged one. Raises OSError.
+    None stands for a damaged one. Raises UnsupportedFormatVersion, OSError.
     """
     fd = os.open(path, os.O_RDONLY)
     try:

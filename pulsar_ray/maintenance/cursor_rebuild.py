@@ -13,6 +13,7 @@ from pulsar_ray.managed_ledger.cursor.cursor_records import (
     CHANGES,
     SNAPSHOT,
     apply_changes,
+    check_record_types,
     cursor_from_snapshot,
     snapshot_payload,
 )
@@ -37,6 +38,7 @@ def salvaged_cursor(log_directory: Path, number: int, registered: Subscription |
         cursor = ManagedCursor(subscription, registered.hold)
     directory = cursor_directory(log_directory, number)
     records = salvage_log(directory, LOG_NAME) if directory.is_dir() else []
+    check_record_types(records, str(directory))
     for kind, payload in records:
         # Intact, and yet none of a cursor: it tells nothing.
         with contextlib.suppress(KeyError, IndexError, TypeError, ValueError, OverflowError):

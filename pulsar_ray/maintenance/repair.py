@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pulsar_ray.errors import CorruptData
+from pulsar_ray.errors import CorruptData, UnsupportedFormatVersion
 from pulsar_ray.maintenance.damage import Findings, Kind
 from pulsar_ray.maintenance.damage_cut import cuts_of
 from pulsar_ray.maintenance.partition_check import check_partition
@@ -96,8 +96,8 @@ def _plan(path: Path, cuts_damaged: bool) -> list[Repair]:
             if cuts_damaged and not of_partition:
                 of_partition = cuts_of(directory, damages)
             repairs += of_partition
-        except CorruptData:
-            # A second fault of the same file: it stays, and is among what is left.
+        except (CorruptData, UnsupportedFormatVersion, OSError):
+            # A second fault of the same file, or a newer one behind it: it stays, among what is left.
             continue
     if not repairs and identity is not None:
         # It is made of the partitions, once these are whole.

@@ -10,7 +10,7 @@ from random import Random
 from pulsar_ray.broker.catalog.catalog import Catalog, PartitionRow
 from pulsar_ray.broker.catalog.catalog_file import BESIDE_SQLITE
 from pulsar_ray.broker.catalog.founding import new_range
-from pulsar_ray.errors import CorruptData
+from pulsar_ray.errors import CorruptData, UnsupportedFormatVersion
 from pulsar_ray.maintenance.catalog_check import reading_catalog
 from pulsar_ray.maintenance.damage import Damage, Kind
 from pulsar_ray.maintenance.partition_repair import Repair
@@ -59,7 +59,7 @@ def _identity_by_catalog(path: Path) -> StoreIdentity | None:
                 numbers.setdefault(store_id, set()).add(number)
             ((last_number,),) = catalog.execute("SELECT value FROM last_number").fetchall()
             ((logs,),) = catalog.execute("SELECT COUNT(*) FROM change_log").fetchall()
-    except (CorruptData, ValueError):
+    except (CorruptData, UnsupportedFormatVersion, ValueError):
         return None
     candidates = [store_id for store_id in hosts if here & numbers[store_id]] or list(hosts)
     if len(candidates) != 1:
@@ -93,7 +93,8 @@ def repairs_of_catalog(path: Path, damages: Iterable[Damage], identity: StoreIde
     Tenants, namespaces and policies are read from the logs of changes when the broker starts.
     """
     file = path / CATALOG_FILE
-    if not any(damage.kind is Kind.CATALOG for damage in damages) or _is_sound(file):
+    kinds = {damage.kind for damage in damages}
+    if Kind.CATALOG not in kinds or Kind.VERSION in kinds or _is_sound(file):
         return []
     rows = [
         PartitionRow(each.name, each.number, each.topic, each.partition_index, identity.store_id, True)
@@ -133,5 +134,5 @@ def _is_sound(file: Path) -> bool:
     try:
         with reading_catalog(file) as catalog:
             return bool(catalog.execute("PRAGMA integrity_check(1)").fetchall() == [("ok",)])
-    except CorruptData:
+    except (CorruptData, UnsupportedFormatVersion):
         return False

@@ -25,6 +25,7 @@ from itertools import accumulate, chain, pairwise
 from operator import add, sub
 from typing import Any
 
+from pulsar_ray.errors import UnsupportedFormatVersion
 from pulsar_ray.managed_ledger.cursor.managed_cursor import (
     KnownConsumer,
     ManagedCursor,
@@ -39,6 +40,13 @@ from pulsar_ray.numpy_on_demand import np
 
 SNAPSHOT = 1
 CHANGES = 2
+
+
+def check_record_types(records: Iterable[tuple[int, Any]], path: str) -> None:
+    """Raise UnsupportedFormatVersion if a newer build wrote a record among these."""
+    unknown = {kind for kind, _ in records} - {SNAPSHOT, CHANGES}
+    if unknown:
+        raise UnsupportedFormatVersion(f"{path} has records of type {min(unknown)}, unknown to this build")
 
 
 def snapshot_payload(cursor: ManagedCursor) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from pulsar_ray.managed_ledger.cursor.cursor_records import (
     SNAPSHOT,
     apply_changes,
     changes_payload,
+    check_record_types,
     cursor_from_snapshot,
     snapshot_payload,
 )
@@ -80,7 +81,8 @@ class CursorStore:
 
         A torn end of its log is left out: nobody was promised it.
 
-        Raises CorruptData if the log is missing or damaged, WrongNode if the directory is not there.
+        Raises CorruptData if the log is missing or damaged, WrongNode if the directory is not there,
+        UnsupportedFormatVersion.
         """
         return cls._start(DirectoryOwner.open(directory, create=False), None, directory)
 
@@ -139,11 +141,12 @@ class CursorStore:
 def read_cursor(directory: Path) -> ManagedCursor | None:
     """The cursor as its log has it, read without owning it; None without a log.
 
-    Raises CorruptData.
+    Raises CorruptData, UnsupportedFormatVersion.
     """
     content = read_log(directory, LOG_NAME)
     if content is None:
         return None
+    check_record_types(content.records, str(content.path))
     try:
         kind, payload = content.records[0]
         if kind != SNAPSHOT:

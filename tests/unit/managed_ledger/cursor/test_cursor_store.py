@@ -13,7 +13,7 @@ from pulsar_ray.errors import CorruptData, Fenced, WrongNode
 from pulsar_ray.ledger.directory_owner import DirectoryOwner
 from pulsar_ray.ledger.disk import SYSTEM_DISK
 from pulsar_ray.ledger.record_log import RecordLog
-from pulsar_ray.managed_ledger.cursor.cursor_records import SNAPSHOT, snapshot_payload
+from pulsar_ray.managed_ledger.cursor.cursor_records import CHANGES, SNAPSHOT, snapshot_payload
 from pulsar_ray.managed_ledger.cursor.cursor_store import LOG_NAME, CursorStore, read_cursor
 from pulsar_ray.managed_ledger.cursor.managed_cursor import KnownConsumer, ManagedCursor, Subscription
 from pulsar_ray.model.position import Position
@@ -184,7 +184,7 @@ def test_a_cursor_that_could_not_be_made_can_be_made_later(
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
 
-@pytest.mark.parametrize("records", [[(SNAPSHOT, {"m": [1, 2]})], [(9, {})], [(SNAPSHOT, [1, 2])], []])
+@pytest.mark.parametrize("records", [[(SNAPSHOT, {"m": [1, 2]})], [(CHANGES, {})], [(SNAPSHOT, [1, 2])], []])
 def test_records_that_are_no_cursor_are_corrupt(tmp_path: Path, records: list[tuple[int, object]]) -> None:
     owner = DirectoryOwner.open(tmp_path / "s", create=True)
     log = RecordLog(owner, LOG_NAME)
