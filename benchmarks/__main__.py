@@ -38,6 +38,7 @@ GROUPS = (
     "ray_carrier",
     "memory",
     "recovery",
+    "history",
     "startup",
     "spark_read",
     "spark_stream",

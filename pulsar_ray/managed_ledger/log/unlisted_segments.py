@@ -66,9 +66,10 @@ def _take(manifest: Manifest, found: _Unlisted) -> None:
 def _unlisted(content: ManifestContent) -> list[_Unlisted]:
     manifest = content.manifest
     found = []
+    newest = _newest(manifest)
     for path in manifest.directory.iterdir():
         parsed = parse_segment_name(path.name)
-        if parsed is None or not _may_be_behind(manifest, *parsed):
+        if parsed is None or not _may_be_behind(manifest, newest, *parsed):
             continue
         try:
             read = _read(path, *parsed, content.epoch)
@@ -97,10 +98,14 @@ def _read(path: Path, ledger_id: int, index: int, epoch: int) -> _Unlisted | Non
     return _Unlisted(ledger_id, index, path, header.created_ms, first, False) if has_frame else None
 
 
-def _may_be_behind(manifest: Manifest, ledger_id: int, segment_index: int) -> bool:
+def _newest(manifest: Manifest) -> int:
+    """The newest ledger that the manifest has ever listed."""
+    return max([manifest.last_position.ledger_id, *manifest.ledgers])
+
+
+def _may_be_behind(manifest: Manifest, newest: int, ledger_id: int, segment_index: int) -> bool:
     if ledger_id in manifest.deleted:
         return False
-    newest = max([manifest.last_position.ledger_id, *manifest.ledgers])
     if ledger_id != newest:
         return ledger_id > newest
     ledger = manifest.ledgers.get(newest)
@@ -111,4 +116,5 @@ def _is_behind(manifest: Manifest, ledger_id: int, segment_index: int) -> bool:
     """Whether a segment follows on the last one that the manifest lists."""
     ledger = manifest.ledgers.get(ledger_id)
     following = ledger.segments[-1].segment_index + 1 if ledger is not None else 0
-    return _may_be_behind(manifest, ledger_id, segment_index) and segment_index == following
+    newest = _newest(manifest)
+    return _may_be_behind(manifest, newest, ledger_id, segment_index) and segment_index == following
