@@ -26,6 +26,13 @@ LIMIT = 20_000
 HOLD, EXCEPTION, EVICTION = "producer_request_hold", "producer_exception", "consumer_backlog_eviction"
 
 
+@pytest.fixture
+def awake(transport: str) -> None:
+    """For what a partition that sleeps does not show, or does later."""
+    if transport == "sleepy":
+        pytest.skip("only partitions that are awake measure backlogs")
+
+
 def limit(broker: Broker, topic: str, policy: str, size: int = LIMIT, seconds: int = -1) -> None:
     broker.cluster.override(
         topic,
@@ -63,6 +70,7 @@ def fill(send: Callable[[bytes], Any], error: type[Exception]) -> tuple[int, Exc
     pytest.fail("nothing was refused")
 
 
+@pytest.mark.usefixtures("awake")
 def test_a_full_backlog_refuses_messages_until_it_shrinks(
     broker: Broker, client: Client, assert_quiet: Quiet
 ) -> None:
@@ -162,6 +170,7 @@ def test_several_held_producers_all_go_on(broker: Broker, client: Client) -> Non
     assert sorted(got) == list(range(60))
 
 
+@pytest.mark.usefixtures("awake")
 def test_an_eviction_takes_the_oldest_of_slow_subscriptions_only(
     broker: Broker, client: Client, assert_quiet: Quiet
 ) -> None:
@@ -183,6 +192,7 @@ def test_an_eviction_takes_the_oldest_of_slow_subscriptions_only(
     assert_quiet(fast)
 
 
+@pytest.mark.usefixtures("awake")
 def test_a_quota_below_what_is_there_is_heeded_at_once(broker: Broker, client: Client) -> None:
     topic = broker.topic()
     client.subscribe(topic, "slow").close()
@@ -198,21 +208,27 @@ def test_a_quota_below_what_is_there_is_heeded_at_once(broker: Broker, client: C
     producer.send(payload(40))
 
 
+@pytest.mark.usefixtures("awake")
 def test_a_raised_quota_lets_held_producers_go_on(broker: Broker, client: Client) -> None:
     topic = broker.topic()
     client.subscribe(topic, "slow").close()
     producer = client.create_producer(topic, batching_enabled=False)
     limit(broker, topic, HOLD)
-    results: list[Any] = []
-    for number in range(40):
-        producer.send_async(payload(number), lambda result, _: results.append(result))
-    wait_until(lambda: stats(broker, topic)["backlogQuotaExceeded"] != "", what="it is held")
-    limit(broker, topic, HOLD, size=-1)
-    producer.flush()
-    assert len(results) == 40
+
+    def send() -> None:
+        for number in range(40):
+            producer.send(payload(number))
+
+    with ThreadPoolExecutor(1) as thread:
+        sending = thread.submit(send)
+        wait_until(lambda: stats(broker, topic)["backlogQuotaExceeded"] != "", what="it is held")
+        assert not sending.done()
+        limit(broker, topic, HOLD, size=-1)
+        sending.result(timeout=20)
     assert stats(broker, topic)["subscriptions"]["slow"]["msgBacklog"] == 40
 
 
+@pytest.mark.usefixtures("awake")
 def test_an_old_backlog_refuses_messages(broker: Broker, client: Client) -> None:
     topic = broker.topic()
     consumer = client.subscribe(topic, "slow")
@@ -230,6 +246,7 @@ def test_an_old_backlog_refuses_messages(broker: Broker, client: Client) -> None
     producer.send(payload(2))
 
 
+@pytest.mark.usefixtures("awake")
 def test_an_old_backlog_is_evicted_though_nobody_publishes(broker: Broker, client: Client) -> None:
     topic = broker.topic()
     client.subscribe(topic, "slow").close()
@@ -313,4 +330,73 @@ def test_producers_are_held_after_the_broker_has_died(
     wait_until(lambda: stats(broker, topic)["backlogQuotaExceeded"] == "", what="there is room")
     client.create_producer(topic).send(numbers(0, 1)[0])
     assert values(consumer, 1) == numbers(0, 1)
+    assert_quiet(consumer)
+
+
+@pytest.mark.usefixtures("awake")
+def test_a_quota_is_a_policy_of_a_namespace_that_its_topics_override(broker: Broker, client: Client) -> None:
+    admin, topic = broker.admin(), broker.topic()
+    client.subscribe(topic, "slow").close()
+    producer = client.create_producer(topic)
+    admin.namespaces.policies.set("public/default", "backlog_quota", limit_size=LIMIT, policy=EXCEPTION)
+    sent, _ = fill(producer.send, ProducerBlockedQuotaExceededException)
+    assert 17 <= sent <= 20
+    admin.topics.policies.set(topic, "backlog_quota", limit_size=2 * LIMIT)
+    more, error = fill(producer.send, ProducerBlockedQuotaExceededException)
+    assert 17 <= more <= 20, "the namespace still says what happens"
+    assert f"limit_size is {2 * LIMIT}" in str(error)
+    admin.topics.policies.set(topic, "backlog_quota", limit_size=-1)
+    admin.namespaces.policies.remove("public/default", "backlog_quota")
+    producer.send(payload(0))
+
+
+def test_expiry_lets_held_producers_go_on(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    client.subscribe(topic, "slow").close()
+    producer = client.create_producer(topic)
+    for number in range(20):
+        producer.send(payload(number))
+    broker.cluster.override(
+        topic,
+        backlog_quota_default_limit_bytes=LIMIT,
+        backlog_quota_default_retention_policy=HOLD,
+        ttl_duration_default_in_seconds=1,
+    )
+    producer.send(payload(20))
+
+
+def test_a_held_producer_loses_and_repeats_nothing_when_its_partition_dies(
+    broker: Broker, client: Client, assert_quiet: Quiet
+) -> None:
+    topic = broker.topic()
+    consumer = client.subscribe(topic, "slow")
+    producer = client.create_producer(topic, batching_enabled=False)
+    limit(broker, topic, HOLD)
+
+    def send() -> None:
+        for number in range(40):
+            producer.send(payload(number))
+
+    with ThreadPoolExecutor(1) as thread:
+        sending = thread.submit(send)
+        wait_until(lambda: stats(broker, topic)["backlogQuotaExceeded"] != "", what="it is held")
+        broker.cluster.kill(broker.cluster.partition(topic).address)
+        limit(broker, topic, HOLD)
+        assert drain(consumer, 40) == list(range(40))
+        sending.result(timeout=20)
+    assert_quiet(consumer)
+
+
+def test_lists_of_messages_are_held_as_others_are(
+    broker: Broker, client: Client, assert_quiet: Quiet
+) -> None:
+    topic = broker.topic()
+    consumer = client.subscribe(topic, "slow")
+    producer = client.create_producer(topic, batching_enabled=True)
+    limit(broker, topic, HOLD)
+    with ThreadPoolExecutor(1) as thread:
+        lists = [[payload(number) for number in range(first, first + 10)] for first in range(0, 60, 10)]
+        sending = thread.submit(lambda: [producer.send_many(messages) for messages in lists])
+        assert drain(consumer, 60) == list(range(60))
+        sending.result(timeout=20)
     assert_quiet(consumer)
