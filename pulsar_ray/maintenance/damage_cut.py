@@ -55,10 +55,9 @@ def _is_gone(damage: Damage) -> bool:
 def _text(damage: Damage) -> str:
     if damage.kind is Kind.SEGMENT:
         return "the empty segment is forgotten"
-    return (
-        f"{damage.ledger_id}:{damage.first_entry_id} to {damage.ledger_id}:{damage.last_entry_id} "
-        f"({damage.entries:,} entries) are cut out"
-    )
+    count = "1 entry is" if damage.entries == 1 else f"{damage.entries:,} entries are"
+    range_ = f"{damage.ledger_id}:{damage.first_entry_id} to {damage.ledger_id}:{damage.last_entry_id}"
+    return f"{range_}: {count} cut out"
 
 
 def _nothing(_: SetAside) -> None:

@@ -38,6 +38,8 @@ from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
 )
 from pulsar_ray.managed_ledger.log.partition_directories import identity_of_segments
 from pulsar_ray.model.position import EARLIEST, LATEST, Position
+from pulsar_ray.model.system_topics import is_system_topic
+from pulsar_ray.model.topic_name import TopicName
 
 
 @dataclass
@@ -126,8 +128,10 @@ def rebuild_manifest(
         _register(manifest, number, cursor, rebuilt)
     for _, segments in groupby(_segments(directory, known), key=lambda segment: segment.ledger_id):
         _add_ledger(list(segments), known, rebuilt)
-    if content.sequences.switched_on is None and not content.sequences.records:
+    is_unknown = content.sequences.switched_on is None and not content.sequences.records
+    if is_unknown and not is_system_topic(TopicName.parse(manifest.identity.topic)):
         # Nothing tells whether it was on. The partition switches it off when it starts, if it is.
+        # Were it off, repeats of what stands here would be stored twice.
         content.sequences.add(DeduplicationSwitched(True, *EARLIEST))
     return rebuilt
 

@@ -99,7 +99,7 @@ def test_the_damaged_file_is_kept(tmp_path: Path) -> None:
     assert report.kept is not None
     assert (report.kept / orders.segment.relative_to(tmp_path)).read_bytes() == damaged
     assert "6 to" in str(report.repairs[-1])
-    assert "are cut out" in str(report.repairs[-1])
+    assert "3 entries are cut out" in str(report.repairs[-1])
 
 
 def test_a_cut_that_was_broken_off_is_done_again(tmp_path: Path) -> None:

@@ -13,15 +13,18 @@ from pulsar_ray.errors import DataDirectoryInUse, NotOurDataDirectory
 from pulsar_ray.format.record import encode_record
 from pulsar_ray.ledger.reader import SegmentReader
 from pulsar_ray.maintenance.damage import Kind
+from pulsar_ray.maintenance.manifest_rebuild import rebuild_manifest
 from pulsar_ray.maintenance.repair import repair_directory
 from pulsar_ray.maintenance.verify import verify_directory
 from pulsar_ray.managed_ledger.cursor.cursor_directories import cursor_directory
 from pulsar_ray.managed_ledger.cursor.cursor_store import read_cursor
+from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
+from pulsar_ray.managed_ledger.log.manifest.manifest_records import TopicIdentity
 from pulsar_ray.managed_ledger.store.store_directory import StoreDirectory
 from pulsar_ray.managed_ledger.store.store_identity import read_identity
 from pulsar_ray.model.position import Position
-from tests.stored_blocks import abandon, append, change
-from tests.stored_directory import MESSAGES, SUBSCRIPTION, StoredTopic, make_directory
+from tests.stored_blocks import abandon, append, change, settings
+from tests.stored_directory import CLUSTER, MESSAGES, SUBSCRIPTION, StoredTopic, make_directory
 from tests.unit.cli.conftest import run
 from tests.unit.maintenance.test_verify import (
     cut,
@@ -210,6 +213,28 @@ def test_a_subscription_that_is_gone_does_not_come_back(tmp_path: Path) -> None:
     log = orders.open()
     assert log.changes.subscriptions() == []
     log.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "is_on"),
+    [
+        ("persistent://public/default/orders", True),
+        ("persistent://public/default/__change_events-partition-0", False),
+    ],
+)
+def test_deduplication_is_only_supposed_of_topics_that_can_have_it(
+    tmp_path: Path, name: str, is_on: bool
+) -> None:
+    identity = TopicIdentity(7, name, -1, CLUSTER)
+    log = ManagedLedger.open(tmp_path, identity, settings(), 1000)
+    append(log, 0)
+    abandon(log)
+    for manifest in tmp_path.glob("manifest-*"):
+        manifest.unlink()
+    rebuilt = rebuild_manifest(tmp_path, CLUSTER, None)
+    assert rebuilt is not None
+    assert rebuilt.content.manifest.identity == identity
+    assert (rebuilt.content.sequences.switched_on is not None) == is_on
 
 
 def test_the_command_says_what_it_does(tmp_path: Path, run: Callable) -> None:  # type: ignore[type-arg]
