@@ -331,7 +331,6 @@ class Settings:
 
 NOT_IN_FORCE_YET = (
     "broker_service_compaction_threshold_in_bytes",
-    "subscription_expiration_time_minutes",
     "broker_delete_inactive_topics_enabled",
 )
 """Settings that promise what is not built yet: anything but the default is refused."""

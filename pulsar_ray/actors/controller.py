@@ -51,7 +51,7 @@ CALL_DEADLINE_S = 30.0
 STATS_DEADLINE_S = 3.0
 CATCH_UP_S = 20.0
 NAME_POLL_S = 0.02
-WAKING_POLICIES = ("retention",)
+WAKING_POLICIES = ("retention", "message_ttl", "backlog_quota")
 """Policies by which time brings something for partitions that sleep."""
 
 

@@ -191,7 +191,6 @@ _ALL = (
         "subscription_expiration_time",
         "subscription_expiration_time_minutes",
         "minutes without a consumer after which a subscription is deleted",
-        is_in_force=False,
     ),
     Policy(
         "inactive_topic_policies",

@@ -122,6 +122,30 @@ def test_time_wakes_a_sleeping_partition(client: Client, topic: str, broker: Bro
     wait_asleep(topic)
 
 
+@pytest.mark.parametrize(
+    ("policy", "value"),
+    [
+        ("message_ttl", {"message_ttl": 1}),
+        ("backlog_quota", {"limit_size": 1, "policy": "consumer_backlog_eviction"}),
+    ],
+)
+def test_a_new_policy_reaches_messages_of_a_topic_that_sleeps(
+    client: Client, topic: str, broker: Broker, policy: str, value: Any
+) -> None:
+    subscribe(client, topic).close()
+    with client.create_producer(topic) as producer:
+        producer.send(b"in the backlog")
+    wait_asleep(topic)
+    with Admin(broker.address) as admin:
+        assert admin.topics.stats(topic)["subscriptions"]["s"]["msgBacklog"] == 1
+        admin.topics.policies.set(topic, policy, **value)
+
+        def is_gone() -> bool:
+            return bool(admin.topics.stats(topic)["subscriptions"]["s"]["msgBacklog"] == 0)
+
+        wait_until(is_gone, DEADLINE_S, "nobody uses it, and its message goes")
+
+
 def test_a_restarted_controller_looks_for_what_is_due(client: Client, topic: str, broker: Broker) -> None:
     before = set(broker.data_dir.glob("p/*/wake-at"))
     with client.create_producer(topic) as producer:

@@ -167,3 +167,21 @@ def test_a_subscription_that_sleeps_wakes_behind_what_has_expired(
     producer.send(b"young")
     assert values(consumer, 1) == [b"young"]
     assert_quiet(consumer)
+
+
+@pytest.mark.usefixtures("awake")
+def test_a_subscription_that_nobody_uses_is_deleted_and_frees_the_topic(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pulsar_ray.broker.partition.backlog.subscription_expiry.MINUTE_MS", 300)
+    topic, topics = broker.topic(), broker.admin().topics
+    used = client.subscribe(topic, "used")
+    topics.create_subscription(topic, "unused")
+    producer = client.create_producer(topic)
+    producer.send(b"before")
+    broker.cluster.override(topic, subscription_expiration_time_minutes=1)
+    wait_until(lambda: topics.subscriptions(topic) == ["used"], what="the other one is gone")
+    assert values(used, 1) == [b"before"]
+    anew = client.subscribe(topic, "unused")
+    producer.send(b"behind")
+    assert values(anew, 1) == [b"behind"], "it is another one, from where it began"

@@ -35,6 +35,8 @@ class PartitionPolicies:
     backlog_limit_ms: int
     """Of the age of its oldest message; below 0: none."""
     backlog_policy: str
+    subscription_expiration_minutes: int
+    """Subscriptions that nobody has used for so long are deleted; 0: none."""
     deduplication_enabled: bool
     deduplication_timeout_ms: int
     """After so long away a producer's sequence ids are forgotten."""
@@ -75,6 +77,7 @@ def _values(settings: Settings) -> dict[str, Any]:
         "backlog_limit_bytes": settings.backlog_quota_default_limit_bytes,
         "backlog_limit_ms": settings.backlog_quota_default_limit_second * 1000,
         "backlog_policy": settings.backlog_quota_default_retention_policy,
+        "subscription_expiration_minutes": settings.subscription_expiration_time_minutes,
         "deduplication_enabled": settings.broker_deduplication_enabled,
         "deduplication_timeout_ms": settings.broker_deduplication_producer_inactivity_timeout_minutes
         * 60_000,

@@ -22,6 +22,7 @@ from pulsar_ray.broker.partition.attendance import Attendance
 from pulsar_ray.broker.partition.backlog.backlog_clearing import BacklogClearing
 from pulsar_ray.broker.partition.backlog.backlog_quota import BacklogQuota
 from pulsar_ray.broker.partition.backlog.message_expiry import MessageExpiry
+from pulsar_ray.broker.partition.backlog.subscription_expiry import SubscriptionExpiry
 from pulsar_ray.broker.partition.followers import Followers
 from pulsar_ray.broker.partition.manifest_writer import ManifestWriter
 from pulsar_ray.broker.partition.partition_calls import PartitionCalls
@@ -161,6 +162,9 @@ class PartitionServer:
         )
         self._deduplication = DeduplicationSwitch(ledger, self._writer, self.producers, policies, in_force)
         self._deduplication.begin()
+        self._subscription_expiry = SubscriptionExpiry(
+            ledger, self._writer, policies, clock, lambda: self.followers.numbers
+        )
         self._trimmed_at = loop.time()
         self.reach = self._write_reach_file()
         self._remove_forgotten_cursors()
@@ -262,6 +266,8 @@ class PartitionServer:
             self._host.spawn(self._expire(), is_work=False)
         if self._quota.is_due():
             self._quota.decide_again()
+        if self._in_force.are_current:
+            self._subscription_expiry.tick()
         if self._in_force.are_current and self._loop.time() - self._trimmed_at >= self._trim_interval():
             self._trimmed_at = self._loop.time()
             self._writer.submit(self.ledger.changes.trim(now_ms))
@@ -329,7 +335,10 @@ class PartitionServer:
         self._uses += name not in NO_USE
         self._calls_under_way += 1
         try:
-            return await self.calls.call(name, arguments)
+            answer = await self.calls.call(name, arguments)
+            if name == "register_subscription":
+                self._subscription_expiry.used(answer["number"])
+            return answer
         finally:
             self._calls_under_way -= 1
 
