@@ -35,7 +35,7 @@ def reading_catalog(path: Path) -> Iterator[sqlite3.Connection]:
                     f"{path} has format version {version}, this build uses {CATALOG_VERSION}"
                 )
             yield connection
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         raise CorruptData(str(path), 0, f"no sound SQLite file ({error})") from None
 
 

@@ -41,6 +41,8 @@ from pulsar_ray.model.position import EARLIEST, LATEST, Position
 from pulsar_ray.model.system_topics import is_system_topic
 from pulsar_ray.model.topic_name import TopicName
 
+_LEDGERS_PASSED_OVER = 1024
+
 
 @dataclass
 class RebuiltManifest:
@@ -128,6 +130,8 @@ def rebuild_manifest(
         _register(manifest, number, cursor, rebuilt)
     for _, segments in groupby(_segments(directory, known), key=lambda segment: segment.ledger_id):
         _add_ledger(list(segments), known, rebuilt)
+    # There may have been ledgers of which nothing is left: their ids are not to be granted again.
+    manifest.next_ledger_counter += _LEDGERS_PASSED_OVER
     is_unknown = content.sequences.switched_on is None and not content.sequences.records
     if is_unknown and not is_system_topic(TopicName.parse(manifest.identity.topic)):
         # Nothing tells whether it was on. The partition switches it off when it starts, if it is.

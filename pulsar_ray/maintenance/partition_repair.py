@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pulsar_ray.broker.subscription.delayed.delayed_tracker import index_directory
+from pulsar_ray.errors import CorruptData
 from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE, SegmentHeader
 from pulsar_ray.ledger.directory_owner import DirectoryOwner
 from pulsar_ray.ledger.disk import SYSTEM_DISK
@@ -171,9 +173,10 @@ def _new_header(damage: Damage, content: ManifestContent) -> Iterator[Repair]:
 
 
 def _write_header(aside: SetAside, segment: SegmentInfo, content: ManifestContent) -> None:
-    with SegmentReader(segment.path) as reader:
-        frame = reader.read_frames(SEGMENT_HEADER_SIZE, reader.size(), 1)
-        epoch = frame[0].header.epoch if frame else content.epoch
+    epoch = content.epoch
+    with SegmentReader(segment.path) as reader, contextlib.suppress(CorruptData):
+        for frame in reader.read_frames(SEGMENT_HEADER_SIZE, reader.size(), 1):
+            epoch = frame.header.epoch
     identity = content.manifest.identity
     opened_ms = content.manifest.ledgers[segment.ledger_id].opened_ms
     header = SegmentHeader(

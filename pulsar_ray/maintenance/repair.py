@@ -65,8 +65,9 @@ def repair_directory(
     report = RepairReport()
     with holding_alone(path, f"pulsar-ray repair, process {os.getpid()}"):
         aside = SetAside(path, str(now_ms))
+        whole: set[int] = set()
         for _ in range(1 if is_dry_run else _ROUNDS):
-            repairs = _plan(path, cuts_damaged)
+            repairs = _plan(path, cuts_damaged, whole)
             for repair in repairs:
                 tell(repair)
                 if not is_dry_run:
@@ -80,7 +81,8 @@ def repair_directory(
     return report
 
 
-def _plan(path: Path, cuts_damaged: bool) -> list[Repair]:
+def _plan(path: Path, cuts_damaged: bool, whole: set[int]) -> list[Repair]:
+    """Plan the next round; partitions in which nothing is found are not read again."""
     found = Findings()
     identity = check_store(path, found)
     repairs = repairs_of_store(path, found.damages)
@@ -89,8 +91,13 @@ def _plan(path: Path, cuts_damaged: bool) -> list[Repair]:
     names = identities_in_catalog(path, identity) if identity else {}
     cluster_id = identity.cluster_id if identity else ""
     for number in partition_numbers(path / LEDGERS):
+        if number in whole:
+            continue
         directory = path / LEDGERS / str(number)
         damages = check_partition(directory, cluster_id, lambda _: None).damages
+        if not damages:
+            whole.add(number)
+            continue
         try:
             of_partition = repairs_of(directory, damages, cluster_id, names.get(number))
             if cuts_damaged and not of_partition:

@@ -103,7 +103,7 @@ def test_what_can_be_made_anew_costs_no_message(
         assert log.sequences.is_on
         assert log.sequences.durable_id("till") == MESSAGES - 1
         append(log, MESSAGES, incarnation=9)
-        assert log.last_position == Position(topic.ledger_id + 1, 0)
+        assert log.last_position >= Position(topic.ledger_id + 1, 0)
         log.close()
     assert repair_directory(tmp_path, NOW_MS, is_dry_run=False).repairs == []
 
