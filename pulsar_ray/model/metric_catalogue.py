@@ -1,7 +1,7 @@
 """The metrics that a broker and its clients export: names, labels, meanings.
 
 Names are as in a PromQL query, but for the `ray_` that Ray puts before them (`Metric.query_name`).
-The exporter, the documentation and all queries read this list, so that none of them names a metric that is not there.
+The exporter, the documentation and all queries read this list, so that none names a metric that is not there.
 """
 
 from __future__ import annotations
