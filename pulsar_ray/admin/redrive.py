@@ -59,7 +59,14 @@ class Redrive:
         self._new_client = new_client
 
     def run(
-        self, topic: str, to: str | None, subscription: str | None, limit: int | None, *, dry_run: bool
+        self,
+        topic: str,
+        to: str | None,
+        subscription: str | None,
+        limit: int | None,
+        *,
+        dry_run: bool,
+        progress: Callable[[int], None],
     ) -> dict[str, int]:
         """How many messages went, or would go, to each topic, as `Topics.redrive`."""
         check_optional_text("to", to)
@@ -71,10 +78,10 @@ class Redrive:
         targets = _Targets(source, None if to is None else TopicName.parse(to).full)
         subscription = subscription or self._only_subscription(topic)
         if dry_run:
-            return self._count(topic, subscription, targets, limit)
+            return self._count(topic, subscription, targets, limit, progress)
         with self._new_client() as client:
             ends = self._ends(topic)
-            return self._move(client, topic, subscription, targets, ends, limit)
+            return self._move(client, topic, subscription, targets, ends, limit, progress)
 
     def _only_subscription(self, topic: str) -> str:
         names = self._inspection.subscriptions(topic)
@@ -98,7 +105,14 @@ class Redrive:
 
     # --- counting ---------------------------------------------------------------------------------
 
-    def _count(self, topic: str, subscription: str, targets: _Targets, limit: int | None) -> dict[str, int]:
+    def _count(
+        self,
+        topic: str,
+        subscription: str,
+        targets: _Targets,
+        limit: int | None,
+        progress: Callable[[int], None],
+    ) -> dict[str, int]:
         counts: Counter[str] = Counter()
         left = limit
         for block, rows in self._subscriptions.waiting(topic, subscription):
@@ -109,6 +123,7 @@ class Redrive:
             counts[UNADDRESSED] += len(found.pop(UNADDRESSED, ()))
             for target, numbers in _first(found, left).items():
                 counts[target] += len(numbers)
+                progress(len(numbers))
                 left = None if left is None else left - len(numbers)
             if left == 0:
                 break
@@ -124,6 +139,7 @@ class Redrive:
         targets: _Targets,
         ends: dict[str, Position],
         limit: int | None,
+        progress: Callable[[int], None],
     ) -> dict[str, int]:
         self._check_exists(topic, subscription)
         consumer = client.subscribe(
@@ -147,7 +163,9 @@ class Redrive:
             for target, taken in by_target.items():
                 if outbox.send(target, taken):
                     consumer.acknowledge(MessageBatchView(taken))
-                    counts[target] += sum(len(part.rows) for part in taken)
+                    moved = sum(len(part.rows) for part in taken)
+                    counts[target] += moved
+                    progress(moved)
             if left == 0 or targets.given in outbox.refused:
                 break
         consumer.close()

@@ -341,6 +341,7 @@ class Topics:
         subscription: str | None = None,
         limit: int | None = None,
         dry_run: bool = False,
+        progress: Callable[[int], None] = lambda _: None,
     ) -> dict[str, int]:
         """Send messages of a dead letter topic back; returns how many went to each topic.
 
@@ -356,9 +357,9 @@ class Topics:
         would go to where they are; TopicNotFound for a target that does not exist, and NotAllowedError for
         one that would keep nothing; ConsumerBusy if another consumer is connected that is not Shared. The
         error of a target comes when messages for all others went, and tells how many. Copies that were sent
-        stay sent.
+        stay sent. `progress` is called with the number of messages each time that some have moved.
         """
-        return self._redrive.run(topic, to, subscription, limit, dry_run=dry_run)
+        return self._redrive.run(topic, to, subscription, limit, dry_run=dry_run, progress=progress)
 
     # ---- questions to dispatchers
 

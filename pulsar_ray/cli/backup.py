@@ -8,13 +8,14 @@ import click
 
 from pulsar_ray.cli.console import size
 from pulsar_ray.cli.target import Target, pass_target
-from pulsar_ray.cli.verify import DAMAGED, report, showing_progress
+from pulsar_ray.cli.verify import DAMAGED, report
+from pulsar_ray.cli.watching.progress import Unit, progress
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.maintenance.adoption import adopt_copy
 from pulsar_ray.maintenance.backup import back_up
-from pulsar_ray.maintenance.verify import verify_directory
+from pulsar_ray.maintenance.verify import stored_bytes, verify_directory
 
 
 @click.command()
@@ -37,14 +38,14 @@ def backup(target: Target, into: str, verifies: bool) -> None:
     source = Path(Settings.load(data_dir=target.data_dir).data_dir)
     copy = Path(into)
     try:
-        with showing_progress(source, "copying") as progress:
-            done = back_up(source, copy, SystemClock().now_ms(), progress)
+        with progress("copying", stored_bytes(source), Unit.BYTES) as shown:
+            done = back_up(source, copy, SystemClock().now_ms(), shown.advance)
     except InvalidConfiguration as error:
         raise click.UsageError(error.text) from None
     click.echo(f"{source}: copied {done.partitions:,} partitions, {size(done.bytes)} to {copy}")
     if verifies:
-        with showing_progress(copy) as progress:
-            findings = verify_directory(copy, progress)
+        with progress("checking the copy", stored_bytes(copy), Unit.BYTES) as shown:
+            findings = verify_directory(copy, shown.advance)
         report(copy, findings)
         if not findings.is_clean:
             raise click.exceptions.Exit(DAMAGED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from pulsar_ray.broker.catalog.founding import StartPermission
 from pulsar_ray.cli.console import INTERRUPTED, say
 from pulsar_ray.cli.standalone import serve
 from pulsar_ray.cli.target import Target, pass_target
+from pulsar_ray.cli.watching.progress import ShownProgress, progress
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import ConnectError, DataDirectoryInUse, NotAllowedError, WrongNode
 from pulsar_ray.launch.connect import join_ray
@@ -69,12 +71,14 @@ def standalone(target: Target, data_dir: str | None, idle_seconds: float, rebuil
         )
     say(f"starting a broker on {settings.data_dir} ...")
 
-    def ready(address: str, dashboard_url: str) -> None:
+    def ready(shown: ShownProgress, address: str, dashboard_url: str) -> None:
+        shown.end()
         for line in _how_to_connect(settings.data_dir, address, dashboard_url):
             click.echo(line)
 
     word = StartPermission(may_found=True, may_rebuild=rebuild_catalog)
-    number = serve(settings, word, idle_seconds=idle_seconds, on_ready=ready)
+    with progress("starting Ray and the broker") as shown:
+        number = serve(settings, word, idle_seconds=idle_seconds, on_ready=partial(ready, shown))
     say(f"ended; everything is in {settings.data_dir}")
     if number == signal.SIGINT:
         raise click.exceptions.Exit(INTERRUPTED)
@@ -108,13 +112,14 @@ def start(target: Target, data_dir: str | None, rebuild_catalog: bool) -> None:
     Exits with 3 if the broker runs and not all of its stores work.
     """
     settings = _settings(target, data_dir)
-    if target.service_url == "local" or not join_ray(target.service_url):
-        raise ConnectError(NO_RAY)
-    described = RayCluster().describe_broker()
-    was_running = described is not None
-    if described is None:
-        described = start_broker(settings, StartPermission(may_found=True, may_rebuild=rebuild_catalog))
-    elif rebuild_catalog:
+    with progress("starting the broker"):
+        if target.service_url == "local" or not join_ray(target.service_url):
+            raise ConnectError(NO_RAY)
+        described = RayCluster().describe_broker()
+        was_running = described is not None
+        if described is None:
+            described = start_broker(settings, StartPermission(may_found=True, may_rebuild=rebuild_catalog))
+    if was_running and rebuild_catalog:
         raise NotAllowedError(
             "the broker runs: stop it with `pulsar-ray stop` before its catalog is made anew"
         )
@@ -199,8 +204,9 @@ def status(target: Target, data_dir: str | None) -> None:
     if it runs and not all of its stores work.
     """
     described: dict[str, Any] | None = None
-    if not _means_embedded(target, data_dir) and join_ray(target.service_url):
-        described = RayCluster().describe_broker()
+    with progress("looking for a broker"):
+        if not _means_embedded(target, data_dir) and join_ray(target.service_url):
+            described = RayCluster().describe_broker()
     if described is not None:
         click.echo(f"a broker runs on this Ray cluster, controller process {described['pid']}")
         click.echo(f"stores in      {described['data_dir']}, on {len(described['stores'])} nodes")
@@ -227,11 +233,16 @@ def stop(target: Target, data_dir: str | None) -> None:
     started again; the second takes its Ray along, and programs that use it start it again with their next
     Client().
     """
-    if not _means_embedded(target, data_dir) and join_ray(target.service_url) and stop_broker():
+    settings = _settings(target, data_dir)
+    record = None
+    with progress("ending the broker"):
+        is_embedded = _means_embedded(target, data_dir)
+        was_stopped = not is_embedded and join_ray(target.service_url) and stop_broker()
+        if not was_stopped:
+            record = stop_embedded(Path(settings.data_dir))
+    if was_stopped:
         click.echo("the broker of this Ray cluster has ended")
         return
-    settings = _settings(target, data_dir)
-    record = stop_embedded(Path(settings.data_dir))
     if record is None:
         raise ConnectError(f"no broker runs here, and none serves {settings.data_dir}: nothing to stop")
     click.echo(f"the embedded broker of {settings.data_dir} has ended")

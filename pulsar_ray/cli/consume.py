@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,8 @@ import click
 from pulsar_ray.cli.console import interrupted, say
 from pulsar_ray.cli.interrupt import Interrupt
 from pulsar_ray.cli.message_json import message_json
-from pulsar_ray.cli.target import Target, pass_target
+from pulsar_ray.cli.target import WAITING, Target, pass_target
+from pulsar_ray.cli.watching.progress import Unit, progress
 from pulsar_ray.cli.whole_files import write_whole
 from pulsar_ray.model.enums import ConsumerType, InitialPosition
 
@@ -94,15 +95,18 @@ def consume(
     with ExitStack() as stack:
         client = stack.enter_context(target.client())
         try:
-            consumer = client.subscribe(
-                topic,
-                subscription,
-                TYPES[kind],
-                initial_position=POSITIONS[start],
-                # One for a file may be large, and so may those behind it.
-                receiver_queue_size=1000 if into is None else 1,
-            )
-            with Interrupt() as interrupt:
+            with progress(WAITING):
+                consumer = client.subscribe(
+                    topic,
+                    subscription,
+                    TYPES[kind],
+                    initial_position=POSITIONS[start],
+                    # One for a file may be large, and so may those behind it.
+                    receiver_queue_size=1000 if into is None else 1,
+                )
+            # On a terminal the messages themselves show how far it is.
+            counted = nullcontext() if sys.stdout.isatty() else progress("received", count, Unit.ITEMS)
+            with Interrupt() as interrupt, counted as shown:
                 for messages in _batches(consumer, count, follow, interrupt):
                     if into is None:
                         _write(messages, text)
@@ -110,6 +114,8 @@ def consume(
                         write_whole(messages[0].data(), into)
                     consumer.acknowledge(messages)
                     done += len(messages)
+                    if shown is not None:
+                        shown.reached(done)
         except KeyboardInterrupt:
             # Closing makes the acknowledgments durable.
             stack.close()

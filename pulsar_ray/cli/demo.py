@@ -9,6 +9,7 @@ import click
 from pulsar_ray.cli.console import out
 from pulsar_ray.cli.spark_package import spark_module
 from pulsar_ray.cli.target import Target, pass_target
+from pulsar_ray.cli.watching.progress import progress
 
 
 @click.command()
@@ -49,4 +50,4 @@ def demo(
         raise click.UsageError("give files with --input")
     files = job.own_files(paths) if paths else job.standard_library(limit)
     given = data_dir or (Path(target.data_dir) if target.data_dir else None)
-    job.Demo(files, out(), given).run()
+    job.Demo(files, out(), given, waiting=progress).run()

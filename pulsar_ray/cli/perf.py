@@ -16,7 +16,8 @@ from pulsar_ray.cli.consume import POSITIONS, TYPES
 from pulsar_ray.cli.latency import Latencies
 from pulsar_ray.cli.load import Load, Meter
 from pulsar_ray.cli.produce import COMPRESSIONS, compression_option
-from pulsar_ray.cli.target import Target, pass_target
+from pulsar_ray.cli.target import WAITING, Target, pass_target
+from pulsar_ray.cli.watching.progress import progress
 from pulsar_ray.cli.whole_help import WholeHelp
 
 REPORT_INTERVAL_S = 1.0
@@ -78,16 +79,17 @@ def produce(
     payload = random.Random(size_).randbytes(size_)
     load = Load(threads, count)
     with target.client() as client:
-        producers = [
-            client.create_producer(
-                topic,
-                batching_enabled=batching,
-                compression_type=COMPRESSIONS[compression],
-                max_pending_messages=max_pending,
-                block_if_queue_full=True,
-            )
-            for _ in range(threads)
-        ]
+        with progress(WAITING):
+            producers = [
+                client.create_producer(
+                    topic,
+                    batching_enabled=batching,
+                    compression_type=COMPRESSIONS[compression],
+                    max_pending_messages=max_pending,
+                    block_if_queue_full=True,
+                )
+                for _ in range(threads)
+            ]
         each = iter(producers)
         _run(
             load,
@@ -131,15 +133,11 @@ def consume(
     kind = kind or ("exclusive" if threads == 1 else "shared")
     load = Load(threads, count)
     with target.client() as client:
-        consumers = [
-            client.subscribe(
-                topic,
-                subscription,
-                TYPES[kind],
-                initial_position=POSITIONS[start],
-            )
-            for _ in range(threads)
-        ]
+        with progress(WAITING):
+            consumers = [
+                client.subscribe(topic, subscription, TYPES[kind], initial_position=POSITIONS[start])
+                for _ in range(threads)
+            ]
         each = iter(consumers)
         _run(load, lambda meter, quota: work.consume(next(each), load, meter, quota), seconds)
 

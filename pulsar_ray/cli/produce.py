@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any
 
 import click
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from pulsar_ray.cli.console import err, interrupted, rate, say, size, warn
+from pulsar_ray.cli.console import interrupted, rate, say, size, warn
 from pulsar_ray.cli.interrupt import Interrupt
 from pulsar_ray.cli.lines import key_rule, without_newline
-from pulsar_ray.cli.target import Target, pass_target
+from pulsar_ray.cli.target import WAITING, Target, pass_target
 from pulsar_ray.cli.times import duration, time_ms
+from pulsar_ray.cli.watching.progress import ShownProgress, Unit, progress
 from pulsar_ray.cli.whole_files import WholeFiles
 from pulsar_ray.client.producer.blocks.send_callbacks import ErrorCallback
 from pulsar_ray.errors import PulsarException, Result, error_from
@@ -105,18 +104,22 @@ def produce(
     receipts = Receipts()
     source = _Source(files or ("-",))
     with target.client() as client:
-        producer = client.create_producer(
-            topic,
-            producer_name=name,
-            compression_type=COMPRESSIONS[compression],
-            batching_enabled=batching,
-            block_if_queue_full=True,
-            max_pending_messages=10_000,
-        )
+        with progress(WAITING):
+            producer = client.create_producer(
+                topic,
+                producer_name=name,
+                compression_type=COMPRESSIONS[compression],
+                batching_enabled=batching,
+                block_if_queue_full=True,
+                max_pending_messages=10_000,
+            )
         _warn_if_nothing_keeps(target, producer.topic(), "these lines")
         try:
-            with Interrupt() as interrupt, source.progress(receipts):
-                for line in source.lines(interrupt):
+            with (
+                Interrupt() as interrupt,
+                progress("sending", source.total_bytes(), Unit.BYTES) as shown,
+            ):
+                for line in source.lines(interrupt, lambda sent: _show(shown, sent, receipts)):
                     key, value = key_of(without_newline(line))
                     receipts.sent += 1
                     producer.send_async(
@@ -124,7 +127,8 @@ def produce(
                     )
                     if receipts.error is not None:
                         break
-            producer.flush()
+                shown.reached(source.bytes_read, "waiting for receipts")
+                producer.flush()
         except KeyboardInterrupt:
             producer.flush()
             interrupted(f"stopped at {source.place}: {_summary(receipts)}")
@@ -146,14 +150,15 @@ def _produce_whole(
     times: dict[str, Any],
 ) -> None:
     with target.client() as client:
-        producer = client.create_producer(
-            topic,
-            producer_name=name,
-            compression_type=compression,
-            batching_enabled=False,
-            chunking_enabled=True,
-            block_if_queue_full=True,
-        )
+        with progress(WAITING):
+            producer = client.create_producer(
+                topic,
+                producer_name=name,
+                compression_type=compression,
+                batching_enabled=False,
+                chunking_enabled=True,
+                block_if_queue_full=True,
+            )
         _warn_if_nothing_keeps(target, producer.topic(), "these files")
         whole = WholeFiles(producer, files, **times)
         try:
@@ -173,7 +178,7 @@ def _summary(receipts: Receipts) -> str:
 
 
 def _warn_if_nothing_keeps(target: Target, topic: str, what: str) -> None:
-    with target.admin() as admin:
+    with target.asked() as admin:
         retention = admin.topics.policies.get(topic, "retention").value
         if retention["retention_time_in_minutes"] and retention["retention_size_in_mb"]:
             return
@@ -192,17 +197,19 @@ class _Source:
         self._files = files
         self._name = files[0]
         self._line = 0
-        self._bytes = 0
+        self.bytes_read = 0
         self._lines = 0
-        self._bar: Any = None
 
     @property
     def place(self) -> str:
         """The file and line that was read last."""
         return f"{'standard input' if self._name == '-' else self._name}, line {self._line}"
 
-    def lines(self, interrupt: Interrupt) -> Iterator[bytes]:
-        """All lines with their newlines; between two of them Ctrl-C ends it."""
+    def lines(self, interrupt: Interrupt, tell: Callable[[int], None]) -> Iterator[bytes]:
+        """All lines with their newlines; between two of them Ctrl-C ends it.
+
+        `tell` is called once in a while with the number of bytes up to there.
+        """
         for name in self._files:
             self._name, self._line = name, 0
             stream: IO[bytes] = click.open_file(name, "rb")
@@ -210,9 +217,9 @@ class _Source:
                 while line := self._next_line(stream, interrupt):
                     self._line += 1
                     self._lines += 1
-                    self._bytes += len(line)
-                    if self._bar is not None and self._lines % _PROGRESS_LINES == 0:
-                        self._bar()
+                    self.bytes_read += len(line)
+                    if self._lines % _PROGRESS_LINES == 0:
+                        tell(self.bytes_read)
                     yield line
 
     def _next_line(self, stream: IO[bytes], interrupt: Interrupt) -> bytes:
@@ -222,22 +229,15 @@ class _Source:
         interrupt.is_waiting = False
         return line
 
-    def progress(self, receipts: Receipts) -> Any:
-        """A bar on a terminal, over bytes if they can be known, else counting lines.
+    def total_bytes(self) -> int | None:
+        """How many bytes there will be; None if that cannot be known."""
+        if all(name != "-" and Path(name).is_file() for name in self._files):
+            return sum(os.stat(name).st_size for name in self._files)
+        return None
 
-        Elsewhere there is none.
-        """
-        if not err().is_terminal:
-            return nullcontext()  # a bar that is off prints an empty line with some versions of rich
-        known = all(name != "-" and Path(name).is_file() for name in self._files)
-        total = sum(os.stat(name).st_size for name in self._files) if known else None
-        columns = [TextColumn("{task.fields[confirmed]:,} confirmed"), BarColumn(), DownloadColumn()]
-        if known:
-            columns.append(TimeRemainingColumn())
-        bar = Progress(*columns, console=err(), transient=True)
-        task = bar.add_task("", total=total, confirmed=0)
-        self._bar = lambda: bar.update(task, completed=self._bytes, confirmed=receipts.confirmed)
-        return bar
+
+def _show(shown: ShownProgress, sent_bytes: int, receipts: Receipts) -> None:
+    shown.reached(sent_bytes, f"{receipts.confirmed:,} confirmed")
 
 
 class Receipts(ErrorCallback):

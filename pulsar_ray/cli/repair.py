@@ -9,10 +9,13 @@ import click
 
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.verify import DAMAGED, described, report
+from pulsar_ray.cli.watching.progress import Unit, progress
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import NotOurDataDirectory
+from pulsar_ray.maintenance.partition_repair import Repair
 from pulsar_ray.maintenance.repair import RepairReport, repair_directory
+from pulsar_ray.maintenance.verify import stored_bytes
 
 
 @click.command()
@@ -39,13 +42,20 @@ def repair(target: Target, directory: str | None, dry_run: bool, cut_damaged: bo
     """
     path = Path(directory or Settings.load(data_dir=target.data_dir).data_dir)
     try:
-        done = repair_directory(
-            path,
-            SystemClock().now_ms(),
-            is_dry_run=dry_run,
-            cuts_damaged=cut_damaged,
-            tell=lambda repair: None if as_json else click.echo(f"{'would: ' if dry_run else ''}{repair}"),
-        )
+        with progress("checking", 2 * stored_bytes(path), Unit.BYTES) as shown:
+
+            def tell(repair: Repair) -> None:
+                if not as_json:
+                    shown.between(lambda: click.echo(f"{'would: ' if dry_run else ''}{repair}"))
+
+            done = repair_directory(
+                path,
+                SystemClock().now_ms(),
+                is_dry_run=dry_run,
+                cuts_damaged=cut_damaged,
+                tell=tell,
+                progress=shown.advance,
+            )
     except NotOurDataDirectory as error:
         raise click.UsageError(error.text) from None
     if as_json:

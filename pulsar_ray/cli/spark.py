@@ -5,8 +5,8 @@ from __future__ import annotations
 import code
 import importlib
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from pulsar_ray.cli.console import say
 from pulsar_ray.cli.python_file import is_python, run_file, run_source
 from pulsar_ray.cli.spark_package import spark_module
 from pulsar_ray.cli.target import Target, pass_target
+from pulsar_ray.cli.watching.progress import progress
 from pulsar_ray.cli.whole_help import WholeHelp
 
 _BANNER = """Spark {version} runs on this Ray cluster. Ready to use: spark, pulsar_ray, pulsar_ray_spark.
@@ -109,11 +110,20 @@ def run(
         context.exit(run_file(file, arguments))
 
 
-def _session(target: Target, app_name: str, settings: dict[str, Any]) -> AbstractContextManager[Any]:
-    session: AbstractContextManager[Any] = spark_module("program").session_of_program(
+@contextmanager
+def _session(target: Target, app_name: str, settings: dict[str, Any]) -> Iterator[Any]:
+    stack = ExitStack()
+    program = spark_module("program").session_of_program(
         app_name, service_url=target.service_url, data_dir=target.data_dir, **settings
     )
-    return session
+    with stack:
+        with progress("starting Spark"):
+            session = stack.enter_context(program)
+        try:
+            yield session
+        finally:
+            with progress("ending Spark"):
+                stack.close()
 
 
 def _shell(session: Any) -> int:

@@ -5,11 +5,14 @@ Clients are imported when they are made: `--help` must not pay for Ray.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import click
+
+from pulsar_ray.cli.watching.progress import progress
 
 if TYPE_CHECKING:
     from pulsar_ray.admin.admin import Admin
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
     from pulsar_ray.client.client import Client
 
 T = TypeVar("T")
+
+WAITING = "waiting for the broker"
 
 
 @dataclass(frozen=True)
@@ -39,9 +44,18 @@ class Target:
 
         return Admin(self.service_url, data_dir=self.data_dir)
 
+    @contextmanager
+    def asked(self) -> Iterator[Admin]:
+        """An administrator for calls without output, which show that they wait.
+
+        The broker may have to be started, and its answer may take its time.
+        """
+        with self.admin() as admin, progress(WAITING):
+            yield admin
+
     def ask(self, call: Callable[[Topics], T]) -> T:
         """Call `Admin.topics` of the broker, and return the answer."""
-        with self.admin() as admin:
+        with self.asked() as admin:
             return call(admin.topics)
 
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from pulsar_ray.cli.console import err, say, size
+from pulsar_ray.cli.console import say, size
 from pulsar_ray.cli.target import Target, pass_target
+from pulsar_ray.cli.watching.progress import Unit, progress
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import NotOurDataDirectory
-from pulsar_ray.maintenance import segment_check
 from pulsar_ray.maintenance.damage import Findings
 from pulsar_ray.maintenance.verify import stored_bytes, verify_directory
 
@@ -41,8 +38,8 @@ def verify(target: Target, directory: str | None, as_json: bool) -> None:
     """
     path = Path(directory or Settings.load(data_dir=target.data_dir).data_dir)
     try:
-        with showing_progress(path) as progress:
-            findings = verify_directory(path, progress)
+        with progress("checking", stored_bytes(path), Unit.BYTES) as shown:
+            findings = verify_directory(path, shown.advance)
     except NotOurDataDirectory as error:
         raise click.UsageError(error.text) from None
     if as_json:
@@ -82,16 +79,3 @@ def report(path: Path, findings: Findings) -> None:
         f"{path}: {outcome} (partitions: {totals.partitions:,}, ledgers: {totals.ledgers:,}, entries: "
         f"{totals.entries:,}, {size(totals.bytes)}, cursors: {totals.cursors:,})"
     )
-
-
-@contextlib.contextmanager
-def showing_progress(path: Path, doing: str = "checking") -> Iterator[segment_check.Progress]:
-    """A bar on standard error, if that is a terminal."""
-    console = err()
-    if not console.is_terminal:
-        yield lambda _: None
-        return
-    columns = (TextColumn(doing), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=stored_bytes(path) or None)
-        yield lambda count: bar.advance(task, count)

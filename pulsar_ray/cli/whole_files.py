@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from pulsar_ray.cli.console import err
 from pulsar_ray.cli.interrupt import Interrupt
+from pulsar_ray.cli.watching.progress import Unit, progress
 from pulsar_ray.client.producer.blocks.send_callbacks import ErrorCallback
 from pulsar_ray.errors import MessageTooBig, PulsarException, Result, error_from
 from pulsar_ray.format.compression import MAX_CHUNKED_LENGTH
@@ -46,15 +44,11 @@ class WholeFiles:
         content = _content(name)
         interrupt.is_waiting = False
         receipt = _Receipt()
-        bar = _bar() if err().is_terminal else None
-        task = bar.add_task("", total=len(content), name=_shown(name)) if bar is not None else None
-        with bar or nullcontext():
+        with progress(_shown(name), len(content), Unit.BYTES) as shown:
             self._producer.send_async(content, receipt, **self._fields)
             while not receipt.is_there.wait(_STEP_S):
                 interrupt.check()
-                if bar is not None and task is not None:
-                    left = min(self._producer.pending_bytes(), len(content))
-                    bar.update(task, completed=len(content) - left, refresh=True)
+                shown.reached(len(content) - min(self._producer.pending_bytes(), len(content)))
         if receipt.error is not None:
             raise receipt.error
         self.sent.append((_shown(name), len(content), receipt.message_id))
@@ -114,8 +108,3 @@ def _content(name: str) -> bytes:
 
 def _shown(name: str) -> str:
     return "standard input" if name == "-" else name
-
-
-def _bar() -> Progress:
-    columns = [TextColumn("{task.fields[name]}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()]
-    return Progress(*columns, console=err(), transient=True)

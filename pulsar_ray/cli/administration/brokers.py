@@ -17,9 +17,10 @@ def brokers() -> None:
 @pass_target
 def list_brokers(target: Target) -> None:
     """Show the hosts of the nodes that store, one a line."""
-    with target.admin() as admin:
-        for host in admin.brokers.list():
-            click.echo(host)
+    with target.asked() as admin:
+        hosts = admin.brokers.list()
+    for host in hosts:
+        click.echo(host)
 
 
 @brokers.command()
@@ -29,7 +30,7 @@ def healthcheck(target: Target) -> None:
 
     The exit code is 1 if a node fails.
     """
-    with target.admin() as admin:
+    with target.asked() as admin:
         checked = admin.brokers.healthcheck()
     for health in checked:
         if health.problem:

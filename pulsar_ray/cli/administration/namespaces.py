@@ -23,9 +23,10 @@ namespaces.add_command(policies_group(NAMESPACE, lambda admin: admin.namespaces.
 @pass_target
 def list_namespaces(target: Target, tenant: str) -> None:
     """Show the namespaces of TENANT, one a line."""
-    with target.admin() as admin:
-        for name in admin.namespaces.list(tenant):
-            click.echo(name)
+    with target.asked() as admin:
+        names = admin.namespaces.list(tenant)
+    for name in names:
+        click.echo(name)
 
 
 @namespaces.command()
@@ -38,7 +39,7 @@ def create(target: Target, namespace: str) -> None:
     Example:
       pulsar-ray namespaces create shop/orders
     """
-    with target.admin() as admin:
+    with target.asked() as admin:
         admin.namespaces.create(namespace)
     click.echo(f"created {namespace}")
 
@@ -49,7 +50,7 @@ def create(target: Target, namespace: str) -> None:
 @pass_target
 def delete(target: Target, namespace: str, force: bool) -> None:
     """Delete a namespace with its policies."""
-    with target.admin() as admin:
+    with target.asked() as admin:
         admin.namespaces.delete(namespace, force)
     click.echo(f"deleted {namespace}")
 
@@ -63,7 +64,7 @@ def clear_backlog(target: Target, namespace: str, subscription: str | None, forc
     """Acknowledge all that the topics of a namespace have stored by now."""
     if not force:
         click.confirm(f"Nobody will get what is in the backlogs of {namespace}. Go on?", abort=True)
-    with target.admin() as admin:
+    with target.asked() as admin:
         admin.namespaces.clear_backlog(namespace, subscription)
     click.echo(f"cleared the backlogs of {namespace}")
 
@@ -74,7 +75,7 @@ def clear_backlog(target: Target, namespace: str, subscription: str | None, forc
 @pass_target
 def abandon_change_logs(target: Target, namespace: str) -> None:
     """Give up the logs of policies that lie on disks that are lost for good."""
-    with target.admin() as admin:
+    with target.asked() as admin:
         abandoned = admin.namespaces.abandon_change_logs(namespace)
     for name in abandoned:
         click.echo(f"abandoned {name}")
@@ -86,6 +87,7 @@ def abandon_change_logs(target: Target, namespace: str) -> None:
 @pass_target
 def topics(target: Target, namespace: str, include_system_topic: bool) -> None:
     """Show the topics of a namespace, one a line."""
-    with target.admin() as admin:
-        for name in admin.topics.list(namespace, include_system_topic=include_system_topic):
-            click.echo(name)
+    with target.asked() as admin:
+        names = admin.topics.list(namespace, include_system_topic=include_system_topic)
+    for name in names:
+        click.echo(name)

@@ -41,7 +41,7 @@ def policies_group(level: str, policies_of: Callable[[Admin], Policies]) -> clic
 
         One value a line with tabs between when it is not a terminal that reads them.
         """
-        with target.admin() as admin:
+        with target.asked() as admin:
             policies = policies_of(admin)
             found = policies.list(subject) if name is None else {name: policies.get(subject, name)}
         _show(subject, found, as_json=as_json)
@@ -60,7 +60,7 @@ def policies_group(level: str, policies_of: Callable[[Admin], Policies]) -> clic
           ... set SUBJECT max_consumers 10
         """
         arguments = _parse(name, level, values)
-        with target.admin() as admin:
+        with target.asked() as admin:
             policies_of(admin).set(subject, name, **arguments)
         click.echo(f"set {name} of {subject}")
         if not POLICIES[name].is_in_force:
@@ -72,7 +72,7 @@ def policies_group(level: str, policies_of: Callable[[Admin], Policies]) -> clic
     @pass_target
     def remove(target: Target, subject: str, name: str) -> None:
         """Remove the policy NAME: from now on the level above decides."""
-        with target.admin() as admin:
+        with target.asked() as admin:
             policies_of(admin).remove(subject, name)
         click.echo(f"removed {name} of {subject}")
 

@@ -22,7 +22,7 @@ def stats(target: Target, topic: str | None, as_json: bool) -> None:
     Counters start at 0 with the actor that counts, rates are of the last ten seconds; a backlog counts
     entries, of which a batch is one.
     """
-    with target.admin() as admin:
+    with target.asked() as admin:
         found = admin.stats() if topic is None else admin.topics.stats(topic)
         partitions = admin.topics.partitions() if topic is None else {}
     if as_json:

@@ -14,6 +14,7 @@ import click
 from pulsar_ray.cli.message_json import message_json
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.times import duration
+from pulsar_ray.cli.watching.progress import Unit, progress
 from pulsar_ray.model.message_id import MessageId
 
 subscription_option = click.option("-s", "--subscription", required=True, help="The subscription's name.")
@@ -173,9 +174,11 @@ def redrive(
       pulsar-ray topics peek-messages orders-billing-DLQ -s support -n 10
       pulsar-ray topics redrive orders-billing-DLQ --limit 100 --dry-run
     """
-    moved = target.ask(
-        lambda topics: topics.redrive(topic, to, subscription=subscription, limit=limit, dry_run=dry_run)
-    )
+    doing = "counting messages" if dry_run else "sending messages back"
+    with target.admin() as admin, progress(doing, limit, Unit.ITEMS) as shown:
+        moved = admin.topics.redrive(
+            topic, to, subscription=subscription, limit=limit, dry_run=dry_run, progress=shown.advance
+        )
     if not moved:
         click.echo("nothing waits there")
     for name, count in sorted(moved.items()):

@@ -22,9 +22,10 @@ def tenants() -> None:
 @pass_target
 def list_tenants(target: Target) -> None:
     """Show all tenants, one a line."""
-    with target.admin() as admin:
-        for name in admin.tenants.list():
-            click.echo(name)
+    with target.asked() as admin:
+        names = admin.tenants.list()
+    for name in names:
+        click.echo(name)
 
 
 @tenants.command()
@@ -32,8 +33,9 @@ def list_tenants(target: Target) -> None:
 @pass_target
 def get(target: Target, tenant: str) -> None:
     """Show the roles and clusters of TENANT as JSON."""
-    with target.admin() as admin:
-        click.echo(json.dumps(admin.tenants.get(tenant), indent=2))
+    with target.asked() as admin:
+        found = admin.tenants.get(tenant)
+    click.echo(json.dumps(found, indent=2))
 
 
 @tenants.command()
@@ -43,7 +45,7 @@ def get(target: Target, tenant: str) -> None:
 @pass_target
 def create(target: Target, tenant: str, admin_roles: str, allowed_clusters: str) -> None:
     """Create TENANT. Roles and clusters are kept and shown; nothing heeds them."""
-    with target.admin() as admin:
+    with target.asked() as admin:
         admin.tenants.create(
             tenant, admin_roles=_names(admin_roles), allowed_clusters=_names(allowed_clusters)
         )
@@ -57,7 +59,7 @@ def create(target: Target, tenant: str, admin_roles: str, allowed_clusters: str)
 @pass_target
 def update(target: Target, tenant: str, admin_roles: str, allowed_clusters: str) -> None:
     """Replace the roles and clusters of TENANT."""
-    with target.admin() as admin:
+    with target.asked() as admin:
         admin.tenants.update(
             tenant, admin_roles=_names(admin_roles), allowed_clusters=_names(allowed_clusters)
         )
@@ -70,7 +72,7 @@ def update(target: Target, tenant: str, admin_roles: str, allowed_clusters: str)
 @pass_target
 def delete(target: Target, tenant: str, force: bool) -> None:
     """Delete TENANT."""
-    with target.admin() as admin:
+    with target.asked() as admin:
         admin.tenants.delete(tenant, force)
     click.echo(f"deleted {tenant}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 
 import click
 from rich.table import Table
@@ -12,6 +13,7 @@ from pulsar_ray.cli.administration.policies import policies_group
 from pulsar_ray.cli.administration.stats import stats
 from pulsar_ray.cli.console import out
 from pulsar_ray.cli.target import Target, pass_target
+from pulsar_ray.cli.watching.progress import ShownProgress, Unit, progress
 from pulsar_ray.cli.whole_help import WholeHelp
 from pulsar_ray.model.policies import TOPIC
 
@@ -67,7 +69,7 @@ def create(target: Target, topic: str, partitions: int | None) -> None:
     Example:
       pulsar-ray topics create orders --partitions 4
     """
-    with target.admin() as admin:
+    with target.asked() as admin:
         if partitions is None:
             admin.topics.create_topic(topic)
         else:
@@ -97,8 +99,9 @@ def update(target: Target, topic: str, partitions: int) -> None:
 @pass_target
 def stats_internal(target: Target, topic: str) -> None:
     """Show the ledgers and cursors of TOPIC as JSON."""
-    with target.admin() as admin:
-        click.echo(json.dumps(admin.topics.stats_internal(topic), indent=2))
+    with target.asked() as admin:
+        found = admin.topics.stats_internal(topic)
+    click.echo(json.dumps(found, indent=2))
 
 
 @topics.command()
@@ -106,8 +109,9 @@ def stats_internal(target: Target, topic: str) -> None:
 @pass_target
 def partitioned_stats(target: Target, topic: str) -> None:
     """Show everything about a partitioned TOPIC as JSON."""
-    with target.admin() as admin:
-        click.echo(json.dumps(admin.topics.partitioned_stats(topic), indent=2))
+    with target.asked() as admin:
+        found = admin.topics.partitioned_stats(topic)
+    click.echo(json.dumps(found, indent=2))
 
 
 @topics.command()
@@ -139,7 +143,8 @@ def delete(target: Target, topic: str, force: bool) -> None:
 @pass_target
 def delete_many(target: Target, topics_: tuple[str, ...], force: bool) -> None:
     """Delete several topics; if some cannot be deleted, the others are."""
-    target.ask(lambda topics: topics.delete_many(topics_, force))
+    with target.admin() as admin, progress("deleting topics", len(topics_), Unit.ITEMS) as shown:
+        admin.topics.delete_many(_counted(topics_, shown), force)
     click.echo(f"deleted {len(topics_)} topics")
 
 
@@ -177,3 +182,10 @@ def unload(target: Target, topic: str) -> None:
     """Have the processes that serve TOPIC start anew; clients are connected again by themselves."""
     target.ask(lambda topics: topics.unload(topic))
     click.echo(f"unloaded {topic}")
+
+
+def _counted(topics_: Iterable[str], shown: ShownProgress) -> Iterator[str]:
+    """Give one name after the other, and count each once its turn is over."""
+    for topic in topics_:
+        yield topic
+        shown.advance()

@@ -8,8 +8,8 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 
 import ray
@@ -47,9 +47,16 @@ class Demo:
     demo started has ended when `run` returns or raises.
     """
 
-    def __init__(self, files: Sequence[TextFile], console: Console, data_dir: Path | None = None) -> None:
+    def __init__(
+        self,
+        files: Sequence[TextFile],
+        console: Console,
+        data_dir: Path | None = None,
+        waiting: Callable[[str], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
         self._files = files
         self._console = console
+        self._waiting = waiting
         self._given_directory = data_dir
         self._topic = f"persistent://public/default/demo-lines-{secrets.token_hex(3)}"
 
@@ -92,7 +99,8 @@ class Demo:
         self._admin = undo.enter_context(
             Admin("local", data_dir=data_dir, embedded_idle_shutdown_seconds=IDLE_SECONDS)
         )
-        self._admin.topics.create_partitioned_topic(self._topic, PARTITIONS)
+        with self._waiting("starting Ray and the broker"):
+            self._admin.topics.create_partitioned_topic(self._topic, PARTITIONS)
         raise_at_sigterm()
         # The subscription keeps every line for Spark, from the first one on.
         self._admin.topics.create_subscription(self._topic, "spark")

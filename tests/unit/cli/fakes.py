@@ -140,6 +140,12 @@ class FakeTopics:
     def partitioned_stats(self, topic: str) -> dict[str, Any]:
         return {**self.stats(topic), "call": "partitioned-stats"}
 
+    def redrive(self, topic: str, to: str | None, *, progress: Any, **options: Any) -> Any:
+        self._admin.calls.append(("redrive", topic, to, *options.values()))
+        moved = self._admin.answers["redrive"]
+        progress(sum(moved.values()))
+        return moved
+
     def __getattr__(self, name: str) -> Any:
         """Of the rest: keeps the call, and answers what `answers` has for it."""
 

@@ -1,20 +1,16 @@
 from __future__ import annotations
 
-import importlib
 import io
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
-from rich.console import Console
 
 from pulsar_ray.errors import DiskSpaceLow
 from pulsar_ray.model.enums import CompressionType
+from pulsar_ray.testing.waiting import wait_until
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fakes import FakeProducer, FakeTarget
-
-produce_module: Any = importlib.import_module("pulsar_ray.cli.produce")
 
 
 def test_lines_of_standard_input_become_messages(run: Run) -> None:
@@ -96,19 +92,28 @@ def test_ctrl_c_flushes_and_tells_what_was_confirmed(run: Run) -> None:
     assert target.the_client.is_closed
 
 
-def test_a_terminal_sees_how_far_it_is(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = io.StringIO()
-    console = Console(file=screen, force_terminal=True, width=100)
-    monkeypatch.setattr(produce_module, "err", lambda: console)
+class SlowProducer(FakeProducer):
+    """Flushes once the screen shows something."""
+
+    def __init__(self, screen: io.StringIO, shown: str) -> None:
+        super().__init__()
+        self._screen = screen
+        self._shown = shown
+
+    def flush(self) -> None:
+        wait_until(lambda: self._shown in self._screen.getvalue(), what=self._shown)
+        super().flush()
+
+
+def test_a_terminal_sees_how_far_it_is(run: Run, tmp_path: Path, screen: io.StringIO) -> None:
     (tmp_path / "a").write_text("line\n" * 3000)
-    result = run(FakeTarget(), "produce", "t", str(tmp_path / "a"))
+    slow = SlowProducer(screen, "waiting for receipts")
+    result = run(FakeTarget(slow), "produce", "t", str(tmp_path / "a"))
     assert "3,000 lines sent, all confirmed" in result.stderr
-    shown = screen.getvalue()
-    assert "confirmed" in shown
-    assert "15.0/15.0 kB" in shown
+    assert "15.0/15.0 kB" in screen.getvalue()
     # Of what comes through a pipe nobody knows the end.
-    run(FakeTarget(), "produce", "t", input="line\n" * 3000)
-    assert "15.0/? kB" in screen.getvalue()
+    result = run(FakeTarget(SlowProducer(screen, "15.0/? kB")), "produce", "t", input="line\n" * 3000)
+    assert "3,000 lines sent, all confirmed" in result.stderr
 
 
 def test_lines_can_be_delayed(run: Run) -> None:

@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
-from rich.console import Console
 
+from pulsar_ray.cli.whole_files import write_whole
 from pulsar_ray.errors import DiskSpaceLow
 from pulsar_ray.model.enums import CompressionType
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fakes import FakeConsumer, FakeProducer, FakeTarget
 
-whole_files: Any = importlib.import_module("pulsar_ray.cli.whole_files")
 
+class SlowProducer(FakeProducer):
+    """Confirms the second half of each message once the screen shows that the first one is."""
 
-@pytest.fixture
-def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """A terminal, on which commands report progress."""
-    written = io.StringIO()
-    console = Console(file=written, force_terminal=True, width=300)
-    monkeypatch.setattr(whole_files, "err", lambda: console)
-    monkeypatch.setattr(whole_files, "_STEP_S", 0.001)
-    return written
+    def __init__(self, screen: io.StringIO, shown: str) -> None:
+        super().__init__()
+        self._screen = screen
+        self._shown = shown
+
+    def pending_bytes(self) -> int:
+        self.asked += 1
+        if self._shown in self._screen.getvalue():
+            self.flush()
+        return len(self.sent[-1][0]) // 2
 
 
 def test_each_file_is_one_message(run: Run, tmp_path: Path, screen: io.StringIO) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_bytes(b"several\nlines\n" * 1000)
     second.write_bytes(b"\x00\xff")
-    target = FakeTarget()
+    target = FakeTarget(SlowProducer(screen, "7.0/14.0 kB"))
     arguments = ("--whole-file", str(first), str(second), "--compression", "lz4", "--name", "p")
     result = run(target, "produce", "t", *arguments)
     assert result.exit_code == 0, result.stderr
@@ -46,7 +47,7 @@ def test_each_file_is_one_message(run: Run, tmp_path: Path, screen: io.StringIO)
     assert "7.0/14.0 kB" in screen.getvalue(), "half of it was confirmed by then"
 
 
-def test_standard_input_is_a_file_too(run: Run, screen: io.StringIO) -> None:
+def test_standard_input_is_a_file_too(run: Run) -> None:
     target = FakeTarget()
     result = run(target, "produce", "t", "--whole-file", "--deliver-at", "5", input=b"a\nb")
     assert target.the_client.producer.sent == [(b"a\nb", None)]
@@ -54,7 +55,7 @@ def test_standard_input_is_a_file_too(run: Run, screen: io.StringIO) -> None:
     assert "standard input: 3 B stored" in result.stderr
 
 
-def test_an_error_tells_what_was_stored_before(run: Run, tmp_path: Path, screen: io.StringIO) -> None:
+def test_an_error_tells_what_was_stored_before(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"1")
     (tmp_path / "b").write_bytes(b"2")
     target = FakeTarget(FakeProducer(error=DiskSpaceLow("free some space"), fails_at=1))
@@ -66,7 +67,7 @@ def test_an_error_tells_what_was_stored_before(run: Run, tmp_path: Path, screen:
 
 
 def test_ctrl_c_ends_waiting_for_the_receipt(
-    run: Run, tmp_path: Path, screen: io.StringIO, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a").write_bytes(b"1")
     producer = FakeProducer()
@@ -119,7 +120,7 @@ def test_a_file_that_exists_is_not_written_over(run: Run, tmp_path: Path) -> Non
     result = run(FakeTarget(consumer=consumer), "consume", "t", "-s", "s", "--into", str(tmp_path / "into"))
     assert result.exit_code == 2
     with pytest.raises(FileExistsError):
-        whole_files.write_whole(b"x", str(tmp_path / "into"))
+        write_whole(b"x", str(tmp_path / "into"))
     assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
     assert consumer.acknowledged == 0
 
