@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.consumer import Consumer
+from pulsar_ray.managed_ledger.store.wake_times import read_wake_times
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
@@ -185,3 +188,23 @@ def test_a_subscription_that_nobody_uses_is_deleted_and_frees_the_topic(
     anew = client.subscribe(topic, "unused")
     producer.send(b"behind")
     assert values(anew, 1) == [b"behind"], "it is another one, from where it began"
+
+
+@pytest.mark.usefixtures("awake")
+def test_a_subscription_expires_while_its_topic_sleeps(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    expiry = "pulsar_ray.broker.partition.backlog.subscription_expiry"
+    monkeypatch.setattr(f"{expiry}.MINUTE_MS", 500)
+    monkeypatch.setattr(f"{expiry}._LEAST_SLACK_MS", 0)
+    topic = broker.topic()
+    client.subscribe(topic, "s").close()
+    broker.cluster.override(topic, subscription_expiration_time_minutes=1)
+    before_ms = time.time() * 1000
+    wait_until(lambda: broker.cluster.put_to_sleep(topic), what="its sleep")
+    ((_, due_ms),) = read_wake_times(tmp_path / "0" / "p").items()
+    assert due_ms > before_ms
+    wait_until(lambda: time.time() * 1000 > due_ms, what="the time to wake it")
+    client.create_producer(topic)
+    topics = broker.admin().topics
+    wait_until(lambda: topics.subscriptions(topic) == [], what="it is gone")

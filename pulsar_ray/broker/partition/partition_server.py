@@ -163,7 +163,7 @@ class PartitionServer:
         self._deduplication = DeduplicationSwitch(ledger, self._writer, self.producers, policies, in_force)
         self._deduplication.begin()
         self._subscription_expiry = SubscriptionExpiry(
-            ledger, self._writer, policies, clock, lambda: self.followers.numbers
+            ledger, self._writer, policies, clock, lambda: self.followers.numbers, self._cursors
         )
         self._trimmed_at = loop.time()
         self.reach = self._write_reach_file()
@@ -389,6 +389,7 @@ class PartitionServer:
         """Write the holds that were reported, expire, and delete what nobody needs any more."""
         await self._holds.write_now()
         if self._in_force.are_current:
+            await self._subscription_expiry.settle()
             await self._expiry.run()
             await self._quota.look()
         await self._writer.durable(self.ledger.changes.trim(self._clock.now_ms(), is_leaving=True))
@@ -402,12 +403,16 @@ class PartitionServer:
     async def _end_log(self) -> int | None:
         """End the log, and leave a note when something will be due.
 
-        That is trimming, or messages that expire or are evicted. Returns that time in ms, None if it never
-        comes.
+        That is trimming, or what expires or is evicted. Returns that time in ms, None if it never comes.
         """
+        if self._in_force.are_current:
+            # A disk that refuses has the time counted from the next sleep on.
+            with contextlib.suppress(BrokerPersistenceError):
+                await self._subscription_expiry.leave()
         self.ledger.changes.end_log()
         due_ms = [
             self.ledger.changes.next_trim_ms(),
+            self._subscription_expiry.next_due_ms(),
             await self._expiry.next_due_ms(),
             await self._quota.next_due_ms(),
         ]

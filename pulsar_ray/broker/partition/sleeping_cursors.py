@@ -25,50 +25,64 @@ class SleepingCursors:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._known: dict[int, dict[str, Any]] = {}
+        self._parked: set[int] = set()
+        """Those whose cursors know consumers, or cannot be read."""
 
     def woke(self, number: int) -> None:
         """Forget a subscription that a dispatcher serves now, or that has expired."""
         self._known.pop(number, None)
+        self._parked.discard(number)
 
     async def learn(self, subscriptions: Sequence[Subscription]) -> None:
         """Read the cursors of these that are not known yet, and forget all others."""
         numbers = {s.number for s in subscriptions}
         self._known = {number: known for number, known in self._known.items() if number in numbers}
+        self._parked &= numbers
         wanted = [s for s in subscriptions if s.number not in self._known]
         if wanted:
-            read = await asyncio.get_running_loop().run_in_executor(None, self._read, wanted)
-            self._known.update(read)
+            self._take(await asyncio.get_running_loop().run_in_executor(None, self._read, wanted))
 
     def learn_now(self, subscriptions: Sequence[Subscription]) -> None:
         """Read the cursors of these in this very thread."""
-        self._known = self._read(list(subscriptions))
+        self._known.clear()
+        self._parked.clear()
+        self._take(self._read(subscriptions))
+
+    def may_have_consumers(self, number: int) -> bool:
+        """Whether consumers of a learned subscription are parked; True if nobody knows."""
+        return number in self._parked
 
     def describe(self, subscription: Subscription) -> dict[str, Any]:
-        """How far it is; the hold, where its cursor was not read."""
+        """Describe how far it is; the hold, where its cursor was not read."""
         return self._known.get(subscription.number) or _at_hold(subscription)
 
-    def _read(self, subscriptions: list[Subscription]) -> dict[int, dict[str, Any]]:
-        return {s.number: self._read_one(s) for s in subscriptions}
+    def _take(self, read: list[tuple[int, dict[str, Any], bool]]) -> None:
+        self._known.update({number: described for number, described, _ in read})
+        self._parked |= {number for number, _, may_have_consumers in read if may_have_consumers}
 
-    def _read_one(self, subscription: Subscription) -> dict[str, Any]:
+    def _read(self, subscriptions: Sequence[Subscription]) -> list[tuple[int, dict[str, Any], bool]]:
+        return [(s.number, *self._read_one(s)) for s in subscriptions]
+
+    def _read_one(self, subscription: Subscription) -> tuple[dict[str, Any], bool]:
         try:
             cursor = read_cursor(cursor_directory(self._directory, subscription.number))
         except FileNotFoundError:
             # No dispatcher has served it yet.
-            return _at_hold(subscription)
+            return _at_hold(subscription), False
         except (PulsarException, OSError) as error:
-            return {**_at_hold(subscription), "problem": str(error)}
+            return {**_at_hold(subscription), "problem": str(error)}, True
         if cursor is None:
-            return _at_hold(subscription)
+            return _at_hold(subscription), False
         if subscription.expired > cursor.mark_delete:
             cursor.restore_deleted((), subscription.expired)
-        return {
+        described = {
             "markDeletePosition": list(cursor.mark_delete),
             "individuallyDeletedRanges": len(cursor.deleted),
             "individuallyDeletedEntries": cursor.deleted.count(),
             "individuallyDeletedMessages": deleted_text(cursor.deleted),
             "problem": "",
         }
+        return described, bool(cursor.consumers)
 
 
 def _at_hold(subscription: Subscription) -> dict[str, Any]:

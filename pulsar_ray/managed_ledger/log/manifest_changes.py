@@ -5,7 +5,7 @@ Touches no disk.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -31,6 +31,7 @@ from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
     SubscriptionRemoved,
     Terminated,
     TopicEpoch,
+    Unused,
 )
 from pulsar_ray.managed_ledger.log.retention import Retention, ledgers_to_trim, next_trim_ms
 from pulsar_ray.model.position import EARLIEST, Position
@@ -194,7 +195,15 @@ class ManifestChanges:
 
     def remove_subscription(self, number: int) -> ManifestChange:
         """Forget a subscription and its hold."""
-        return self._begin([SubscriptionRemoved(number)])
+        return self.remove_subscriptions([number])
+
+    def remove_subscriptions(self, numbers: Iterable[int]) -> ManifestChange:
+        """Forget subscriptions and their holds."""
+        return self._begin([SubscriptionRemoved(number) for number in numbers])
+
+    def note_unused(self, since_ms: Mapping[int, int]) -> ManifestChange:
+        """Note, by their numbers, since when nobody has used subscriptions; 0: somebody does."""
+        return self._begin([Unused(number, since) for number, since in since_ms.items()])
 
     def leases(self) -> list[Lease]:
         return list(self._state.manifest.leases.values())

@@ -36,6 +36,7 @@ from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
     Terminated,
     TopicEpoch,
     TopicIdentity,
+    Unused,
     from_log,
     to_log,
 )
@@ -67,6 +68,7 @@ RECORDS: list[ManifestRecord] = [
     SubscriptionProperties(1, {"k": "w"}),
     Expired(1, LEDGER, 5),
     Terminated(LEDGER, 9),
+    Unused(1, NOW),
 ]
 
 

@@ -28,6 +28,7 @@ from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
     Terminated,
     TopicEpoch,
     TopicIdentity,
+    Unused,
 )
 from pulsar_ray.model.position import EARLIEST, Position
 
@@ -98,14 +99,12 @@ class Manifest:
         elif isinstance(record, Subscription):
             self.subscriptions[record.number] = record
             self.next_subscription = max(self.next_subscription, record.number + 1)
-        elif isinstance(record, HoldMoved):
-            # It may have been begun before a removal was finished, and stands behind that.
-            if (moved := self.subscriptions.get(record.number)) is not None:
-                self.subscriptions[record.number] = moved._replace(
-                    hold_ledger_id=record.ledger_id, hold_entry_id=record.entry_id
-                )
         elif isinstance(record, SubscriptionRemoved):
             self.subscriptions.pop(record.number, None)
+        elif isinstance(record, HoldMoved | SubscriptionProperties | Expired | Unused):
+            # It may have been begun before a removal was finished, and stands behind that.
+            if (known := self.subscriptions.get(record.number)) is not None:
+                self.subscriptions[record.number] = _changed(known, record)
         else:
             self._apply_rest(record)
 
@@ -121,14 +120,6 @@ class Manifest:
             self.topic_epoch = record
         elif isinstance(record, Terminated):
             self.terminated = Position(*record)
-        elif isinstance(record, SubscriptionProperties):
-            if (changed := self.subscriptions.get(record.number)) is not None:
-                self.subscriptions[record.number] = changed._replace(properties=record.properties)
-        elif isinstance(record, Expired):
-            if (expired := self.subscriptions.get(record.number)) is not None:
-                self.subscriptions[record.number] = expired._replace(
-                    expired_ledger_id=record.ledger_id, expired_entry_id=record.entry_id
-                )
         elif isinstance(record, Counters):
             self.next_ledger_counter = record.next_ledger_counter
             self.next_subscription = record.next_subscription
@@ -192,6 +183,8 @@ class Manifest:
             yield subscription
             if subscription.expired > EARLIEST:
                 yield Expired(subscription.number, *subscription.expired)
+            if subscription.unused_since_ms:
+                yield Unused(subscription.number, subscription.unused_since_ms)
         yield from self.leases.values()
 
     def _ledger_snapshot(self, ledger: LedgerInfo) -> Iterator[ManifestRecord]:
@@ -202,3 +195,18 @@ class Manifest:
                 yield SegmentClosed(ledger_id, index, end, last)
         if not ledger.is_open:
             yield LedgerClosed(ledger.ledger_id, ledger.last_entry_id, ledger.size_bytes, ledger.closed_ms)
+
+
+def _changed(
+    known: Subscription, record: HoldMoved | SubscriptionProperties | Expired | Unused
+) -> Subscription:
+    """Return a subscription as it is behind a record about it."""
+    match record:
+        case HoldMoved(_, ledger_id, entry_id):
+            return known._replace(hold_ledger_id=ledger_id, hold_entry_id=entry_id)
+        case Expired(_, ledger_id, entry_id):
+            return known._replace(expired_ledger_id=ledger_id, expired_entry_id=entry_id)
+        case SubscriptionProperties(_, properties):
+            return known._replace(properties=properties)
+        case Unused(_, since_ms):
+            return known._replace(unused_since_ms=since_ms)

@@ -95,6 +95,11 @@ class Subscription(NamedTuple):
     properties: dict[str, str]
     expired_ledger_id: int = -1
     expired_entry_id: int = -1
+    unused_since_ms: int = 0
+    """Since when nobody has used it; stored as a record `Unused` of its own.
+
+    0 if somebody does, or nobody counts.
+    """
 
     @property
     def hold(self) -> Position:
@@ -239,6 +244,13 @@ class Terminated(NamedTuple):
     entry_id: int
 
 
+class Unused(NamedTuple):
+    """Nobody has used a subscription since a time; 0: somebody does."""
+
+    number: int
+    since_ms: int
+
+
 ManifestRecord = (
     TopicIdentity
     | Counters
@@ -260,6 +272,7 @@ ManifestRecord = (
     | SubscriptionProperties
     | Expired
     | Terminated
+    | Unused
 )
 
 # Numbers are what stands on disk: never change or reuse one. 0 is the record log's own.
@@ -284,6 +297,7 @@ _TYPES: dict[int, type[Any]] = {
     18: SubscriptionProperties,
     19: Expired,
     20: Terminated,
+    21: Unused,
 }
 _STORED_OF_SUBSCRIPTION = Subscription._fields.index("expired_ledger_id")
 _NUMBERS = {record_type: number for number, record_type in _TYPES.items()}
