@@ -54,6 +54,11 @@ _COMMANDS = {
     "tenants": ("administration.tenants", "Create, list and delete tenants, which namespaces belong to."),
     "brokers": ("administration.brokers", "List the nodes that store, and check that they work."),
     "stats": ("administration.stats", "Show counters of a topic, or of the broker."),
+    "logs": ("watching.logs", "Show which log files a topic's actors write, on which node."),
+    "metrics": (
+        "watching.metrics",
+        "Install the dashboard and the alerts, and show where metrics are.",
+    ),
     "spark": ("spark", "Open a Python shell on Spark, or run a program there."),
     "demo": ("demo", "Send real text through everything, to Spark, and check every line."),
 }

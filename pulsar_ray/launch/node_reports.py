@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-
-import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from pulsar_ray.broker.catalog.catalog_file import read_catalog_identity
 from pulsar_ray.broker.catalog.founding import NodeReport
 from pulsar_ray.errors import BrokerPersistenceError, CorruptData, PulsarException
+from pulsar_ray.launch.every_node import ask_other_nodes
 from pulsar_ray.managed_ledger.store.store_directory import check_foreign
 from pulsar_ray.managed_ledger.store.store_identity import (
     CATALOG_FILE,
@@ -21,9 +18,7 @@ from pulsar_ray.managed_ledger.store.store_identity import (
     has_partitions,
     read_identity,
 )
-from pulsar_ray.transport.this_ray import alive_hosts
 
-LOOK_DEADLINE_S = 45.0
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -55,26 +50,5 @@ def node_reports(here: str, data_dir: str) -> tuple[list[NodeReport], list[str]]
 
     This node's is made by this process, that of the others by short tasks.
     """
-    hosts = alive_hosts()
-    decorate: Any = ray.remote(num_cpus=0, max_retries=0)
-    task = decorate(node_report)
-    asked = {
-        task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)).remote(
-            node_id, data_dir
-        ): node_id
-        for node_id in hosts
-        if node_id != here
-    }
-    reports = [node_report(here, os.path.abspath(data_dir))]
-    silent = []
-    done: Iterable[Any] = ()
-    if asked:
-        done, late = ray.wait(list(asked), num_returns=len(asked), timeout=LOOK_DEADLINE_S)
-        silent += [hosts[asked[answer]] for answer in late]
-    for answer in done:
-        try:
-            reports.append(ray.get(answer))
-        except ray.exceptions.RayError:
-            # The node went meanwhile, or could not run it.
-            silent.append(hosts[asked[answer]])
-    return reports, silent
+    others, silent = ask_other_nodes(here, node_report, data_dir)
+    return [node_report(here, os.path.abspath(data_dir)), *others], silent

@@ -31,7 +31,7 @@ LAYERS = (
     ("actors",),
     ("launch",),
     ("client", "asyncio", "exceptions", "schema", "tableview"),
-    ("admin",),
+    ("admin", "monitoring"),
     ("data", "cli", "queue", "testing"),
 )
 RANK = {unit: rank for rank, units in enumerate(LAYERS) for unit in units}

@@ -1,0 +1,185 @@
+"""`pulsar-ray metrics`: dashboard and alerts for Ray's Grafana and Prometheus, and where metrics are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pulsar_ray.cli.console import warn
+from pulsar_ray.cli.target import Target, pass_target
+from pulsar_ray.cli.whole_help import WholeHelp
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import InvalidConfiguration
+from pulsar_ray.launch.ray_session import RaySession, join_session
+from pulsar_ray.monitoring.dashboard import DASHBOARD_FILE, UID
+from pulsar_ray.monitoring.installing import (
+    OUTPUT_ROOT_VARIABLE,
+    RULES_FILE,
+    Effect,
+    FileChange,
+    RayMonitoring,
+    apply,
+    planned_changes,
+    ray_monitoring,
+    what_to_add,
+)
+from pulsar_ray.monitoring.services import endpoint, grafana_state, prometheus_state
+
+GRAFANA_VARIABLE = "RAY_GRAFANA_HOST"
+DEFAULT_GRAFANA = "http://localhost:3000"
+DISABLED = "DISABLED"
+"""Ray's word for: there is no Grafana."""
+
+_output_root = click.option(
+    "--output-root",
+    type=click.Path(file_okay=False),
+    envvar=OUTPUT_ROOT_VARIABLE,
+    help=f"Where Ray's dashboard wrote its settings, if it was started with {OUTPUT_ROOT_VARIABLE}.",
+)
+_grafana_url = click.option(
+    "--grafana-url",
+    envvar=GRAFANA_VARIABLE,
+    default=DEFAULT_GRAFANA,
+    help=f"Where Grafana answers.  [default: ${GRAFANA_VARIABLE}, {DEFAULT_GRAFANA}]",
+)
+
+
+@click.group(cls=WholeHelp)
+def metrics() -> None:
+    """Install the dashboard and the alerts, and show where metrics are.
+
+    Every node of a Ray cluster exports the metrics of what runs there; docs/monitoring.md tells more.
+    """
+
+
+@metrics.command()
+@click.option("--dry-run", is_flag=True, help="Say what would be written, and write nothing.")
+@_output_root
+@_grafana_url
+@pass_target
+def install(target: Target, dry_run: bool, output_root: str | None, grafana_url: str) -> None:
+    """Put the dashboard into Ray's Grafana, and the alert rules into Ray's Prometheus.
+
+    Run it on the head node as the user who started Ray, for each Ray session anew: Ray writes its settings of
+    both when it starts. A second time changes nothing. Both need not run yet; what is missing is said.
+
+    \b
+    Example:
+      pulsar-ray metrics install --dry-run
+    """
+    monitoring = ray_monitoring(_session(target).directory, output_root)
+    changes = planned_changes(monitoring)
+    if not dry_run:
+        apply(changes)
+    for change in changes:
+        click.echo(f"{_done(change, dry_run):<15}{change.path}")
+    _say_prometheus(monitoring, dry_run)
+    _say_grafana(monitoring, grafana_url, dry_run)
+
+
+def _session(target: Target) -> RaySession:
+    settings = Settings.load(data_dir=target.data_dir)
+    return join_session(
+        target.service_url, Path(settings.data_dir), prefers_embedded=target.data_dir is not None
+    )
+
+
+def _done(change: FileChange, dry_run: bool) -> str:
+    if change.effect is Effect.SAME:
+        return "unchanged"
+    if dry_run:
+        return "would write" if change.effect is Effect.NEW else "would change"
+    return "written" if change.effect is Effect.NEW else "changed"
+
+
+def _say_prometheus(monitoring: RayMonitoring, dry_run: bool) -> None:
+    state = prometheus_state(monitoring.prometheus_url, reload=not dry_run)
+    ours = monitoring.prometheus_yml
+    if state.settings is None:
+        warn(
+            f"no Prometheus answers at {state.url} ({state.problem}): start it with `prometheus "
+            f"--web.enable-lifecycle --config.file={ours}`"
+        )
+    elif state.has_rules:
+        click.echo(f"Prometheus at {state.url} has the alerts")
+    elif state.settings.resolve() != ours.resolve():
+        warn(
+            f"Prometheus at {state.url} reads {state.settings}: add there `{what_to_add(monitoring)}` and "
+            f"send it SIGHUP, or start it with --config.file={ours}"
+        )
+    elif not dry_run:
+        warn(f"Prometheus at {state.url} has not read {ours} anew: restart it, or send it SIGHUP")
+
+
+def _say_grafana(monitoring: RayMonitoring, url: str, dry_run: bool) -> None:
+    if url == DISABLED:
+        warn(f"Ray is told to have no Grafana ({GRAFANA_VARIABLE}={DISABLED}), so nobody shows the dashboard")
+        return
+    state = grafana_state(url.rstrip("/"))
+    if state.problem:
+        warn(
+            f"no Grafana answers at {state.url} ({state.problem}): start it with `grafana-server --homepath "
+            f"/usr/share/grafana --config {monitoring.grafana_ini} web`, or give --grafana-url"
+        )
+    elif not dry_run:
+        click.echo(
+            f"Grafana at {state.url} shows the dashboard within some seconds, if it was started with "
+            f"{monitoring.grafana_ini}: {state.url}/d/{UID}"
+        )
+
+
+@metrics.command()
+@_output_root
+@_grafana_url
+@pass_target
+def show(target: Target, output_root: str | None, grafana_url: str) -> None:
+    """Show the metrics endpoint of every node, and the files and services that use them.
+
+    Asks each endpoint how many series of the broker it has now. The exit code is 1 if one does not answer.
+    """
+    session = _session(target)
+    _show("session", session.directory)
+    states = {host: endpoint(url) for host, url in session.endpoints.items() if url}
+    for host in session.endpoints:
+        state = states.get(host)
+        if state is None:
+            _show("endpoint", f"none on {host}: its Ray exports no metrics")
+        else:
+            said = (
+                f"does not answer: {state.problem}"
+                if state.problem
+                else f"{state.series} series of the broker"
+            )
+            _show("endpoint", f"{state.url} on {host}: {said}")
+    discovery = session.discovery_file
+    _show("discovery", discovery if discovery.exists() else f"{discovery.name}, on the head node")
+    _show("dashboard", DASHBOARD_FILE)
+    _show("alert rules", RULES_FILE)
+    _show_services(session, output_root, grafana_url)
+    if any(state.problem for state in states.values()):
+        raise click.exceptions.Exit(1)
+
+
+def _show(what: str, value: object) -> None:
+    click.echo(f"{what:<15}{value}")
+
+
+def _show_services(session: RaySession, output_root: str | None, grafana_url: str) -> None:
+    try:
+        monitoring = ray_monitoring(session.directory, output_root)
+    except InvalidConfiguration:
+        _show("Prometheus", "Ray's settings for it are on the head node")
+        return
+    prometheus = prometheus_state(monitoring.prometheus_url)
+    if prometheus.problem:
+        said = f"does not answer: {prometheus.problem}"
+    else:
+        said = f"reads {prometheus.settings}, {'has' if prometheus.has_rules else 'has not'} the alerts"
+    _show("Prometheus", f"{prometheus.url} {said}")
+    if grafana_url == DISABLED:
+        _show("Grafana", f"none, says {GRAFANA_VARIABLE}")
+        return
+    grafana = grafana_state(grafana_url.rstrip("/"))
+    said = f"does not answer: {grafana.problem}" if grafana.problem else f"has it at /d/{UID} once installed"
+    _show("Grafana", f"{grafana.url} {said}")

@@ -1,0 +1,1 @@
+"""The Grafana dashboard, the Prometheus alert rules, and how both are installed."""

@@ -1,0 +1,99 @@
+"""Asks Prometheus, Grafana and endpoints of metrics what they have."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pulsar_ray.model.metric_catalogue import PREFIX_OF_RAY
+
+TIMEOUT_S = 3.0
+GROUP = "pulsar_ray"
+"""The name of our group of rules."""
+_OWN_SERIES = f"{PREFIX_OF_RAY}pulsar_ray_"
+_MOST_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Service:
+    """Whether a service answers: `problem` says why not."""
+
+    url: str
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class PrometheusState(Service):
+    """`settings`: the file that it reads; `has_rules`: whether our alerts are in force there."""
+
+    settings: Path | None = None
+    has_rules: bool = False
+
+
+@dataclass(frozen=True)
+class Endpoint(Service):
+    """`series`: how many of the broker's it exports now."""
+
+    series: int = 0
+
+
+def prometheus_state(url: str, *, reload: bool = False) -> PrometheusState:
+    """Ask a Prometheus for its settings and rules.
+
+    `reload`: have it read them anew before, if it lets us.
+    """
+    try:
+        if reload:
+            _reload(url)
+        flags = _json(f"{url}/api/v1/status/flags")["data"]
+        groups = _json(f"{url}/api/v1/rules")["data"]["groups"]
+        has_rules = any(group["name"] == GROUP for group in groups)
+        return PrometheusState(url, settings=Path(flags["config.file"]), has_rules=has_rules)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return PrometheusState(url, problem=_said(error))
+
+
+def _reload(url: str) -> None:
+    try:
+        _get(f"{url}/-/reload", method="POST")
+    except urllib.error.HTTPError:
+        # Without --web.enable-lifecycle, or it does not take its settings: its rules tell.
+        return
+
+
+def grafana_state(url: str) -> Service:
+    """Ask a Grafana whether it works."""
+    try:
+        health = _json(f"{url}/api/health")
+        return Service(url, "" if health.get("database") == "ok" else "its database does not work")
+    except (OSError, ValueError, AttributeError) as error:
+        return Service(url, _said(error))
+
+
+def endpoint(url: str) -> Endpoint:
+    """Count the broker's series in a node's metrics."""
+    try:
+        text = _get(url)
+    except (OSError, ValueError) as error:
+        return Endpoint(url, _said(error))
+    return Endpoint(url, series=sum(line.startswith(_OWN_SERIES.encode()) for line in text.splitlines()))
+
+
+def _json(url: str) -> Any:
+    return json.loads(_get(url))
+
+
+def _get(url: str, method: str = "GET") -> bytes:
+    request = urllib.request.Request(url, method=method)
+    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+        body: bytes = answer.read(_MOST_BYTES)
+    return body
+
+
+def _said(error: Exception) -> str:
+    reason = str(getattr(error, "reason", error)) or type(error).__name__
+    return " ".join(reason.split())
