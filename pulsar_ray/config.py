@@ -118,6 +118,11 @@ class Settings:
     max_unacked_messages_per_subscription: int = setting(
         200_000, "stop dispatch of a subscription there; 0: no limit", minimum=0
     )
+    max_pending_acks_per_subscription: int = setting(
+        1_000_000,
+        "unacknowledged entries, of any type, at which a subscription gets no more; 0: no limit",
+        minimum=0,
+    )
     max_topics_per_namespace: int = setting(
         0, "a partitioned one counts its partitions; 0: no limit", minimum=0
     )

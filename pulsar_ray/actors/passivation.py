@@ -262,6 +262,7 @@ class Passivation:
         """Start what time brings something for, a few at a time; to be called often."""
         if self._duties:
             return
+        self._told_stores &= {store["handle"] for store in self._stores.known.values()}
         for store in list(self._stores.known.values()):
             # Since this controller or the store was started, a note may have been missed.
             again = store["handle"] not in self._told_stores

@@ -314,6 +314,8 @@ class Dispatcher:
 
     def room(self, consumer: Consumer) -> int:
         """How many messages a consumer may get now; 0 or less: none."""
+        if self.is_full_of_pending_acks:
+            return 0
         if not self.type.policy.limits_unacked or not self.cursor.subscription.is_durable:
             return consumer.room(0)
         return self._limits.room(consumer)
@@ -353,6 +355,11 @@ class Dispatcher:
         return self.type.policy.limits_unacked and 0 < limit <= self.blocks.unacked_messages
 
     @property
+    def is_full_of_pending_acks(self) -> bool:
+        """Whether consumers hold as many unacknowledged deliveries as this process has memory for."""
+        return 0 < self.settings.max_pending_acks_per_subscription <= self.blocks.pending_acks
+
+    @property
     def has_unread(self) -> bool:
         """Whether durable entries were not offered yet."""
         return self.read_position <= self.cursor.ledgers.end
@@ -374,6 +381,11 @@ class Dispatcher:
             return "its receiver queue is full"
         if consumer.trial is not None and not consumer.is_trial_over:
             return "it works on messages of which one may have ended another consumer"
+        if self.is_full_of_pending_acks:
+            return (
+                "max_pending_acks_per_subscription is reached: "
+                f"{self.blocks.pending_acks} entries are unacknowledged"
+            )
         if self.room(consumer) <= 0 and not self.is_full_of_unacked:
             return f"max_unacked_messages_per_consumer is reached: it holds {consumer.unacked} messages"
         return None

@@ -38,6 +38,8 @@ class DispatchSettings:
     max_subscriptions_per_topic: int = 0
     subscription_types: frozenset[str] = frozenset(SUBSCRIPTION_TYPES)
     """The types that new consumers may have."""
+    max_pending_acks_per_subscription: int = 1_000_000
+    """Blocks, or parts of them, that consumers hold unacknowledged: they are what takes memory here."""
 
     @classmethod
     def of(cls, settings: Settings, *, are_current: bool = True) -> DispatchSettings:
@@ -48,6 +50,7 @@ class DispatchSettings:
         return cls(
             max_unacked_messages_per_consumer=settings.max_unacked_messages_per_consumer,
             max_unacked_messages_per_subscription=settings.max_unacked_messages_per_subscription,
+            max_pending_acks_per_subscription=settings.max_pending_acks_per_subscription,
             delayed_delivery_enabled=settings.delayed_delivery_enabled or not are_current,
             delayed_delivery_tick_ms=settings.delayed_delivery_tick_time_millis,
             delayed_delivery_is_strict=settings.is_delayed_delivery_deliver_at_time_strict or not are_current,

@@ -62,6 +62,7 @@ class Session:
     __slots__ = (
         "attachment",
         "attempt",
+        "calls",
         "carrier",
         "client_id",
         "endpoints",
@@ -81,6 +82,8 @@ class Session:
         self.token = b""
         self.carrier: Carrier | None = None
         self.endpoints: dict[int, Any] = {}
+        self.calls = 0
+        """Control calls that are being answered."""
         self.heard_ms = now_ms
         self.was_heard = False
         """Since the last tick, which notes the time: no clock is read for every packet."""

@@ -214,6 +214,11 @@ class ActorLink:
         """True while anybody uses this link."""
         return bool(self._endpoints)
 
+    @property
+    def is_unused(self) -> bool:
+        """Whether nobody has an endpoint here, or waits for a reply."""
+        return not (self._endpoints or self._replies.are_awaited)
+
     # --- sending ----------------------------------------------------------------------------------
 
     @property

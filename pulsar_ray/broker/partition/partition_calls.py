@@ -29,6 +29,9 @@ from pulsar_ray.model.system_topics import is_system_topic
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.session.control_calls import PARTITION_CALLS, check_call
 
+MOST_LEASES = 10_000
+"""Leases of a partition that have not expired; a bulk read takes one of each partition."""
+
 
 class PartitionCalls:
     """Answers calls on the owner loop.
@@ -194,7 +197,11 @@ class PartitionCalls:
             )
 
     async def grant_lease(self, first: list[int], last: list[int], expires_ms: int) -> dict[str, Any]:
-        """Grant a hold with an expiry, for readers without a subscription; returns the segments too."""
+        """Grant a hold with an expiry, for readers without a subscription; returns the segments too.
+
+        Raises NotAllowedError if there are too many.
+        """
+        self._check_room_for_lease()
         change = self._ledger.changes.grant_lease(Position(*first), Position(*last), expires_ms)
         lease_id = await self._writer.durable(change)
         return {"lease_id": lease_id, **self.describe_log()}
@@ -207,6 +214,7 @@ class PartitionCalls:
         `end` is exclusive; both bounds as `seek_position` takes them, or {"subscription": name} for the entry
         behind that subscription's mark-delete position. `trimmed` is the last entry that is gone for good.
         """
+        self._check_room_for_lease()
         first, stop = await self._bound(start), await self._bound(end)
         last = self._ledger.last_position
         stop = min(stop, last.next())
@@ -298,6 +306,13 @@ class PartitionCalls:
     async def release_lease(self, lease_id: int) -> None:
         """Give a lease back before it expires."""
         await self._writer.durable(self._ledger.changes.release_lease(lease_id))
+
+    def _check_room_for_lease(self) -> None:
+        if len(self._ledger.changes.leases()) >= MOST_LEASES:
+            raise NotAllowedError(
+                f"{self._ledger.identity.topic} has {MOST_LEASES} leases of bulk reads that have not ended: "
+                "release those that are done, or wait until they expire"
+            )
 
     def describe_log(self) -> dict[str, Any]:
         """Describe where the durable log lies: first and last position, and the segments."""

@@ -225,9 +225,11 @@ class PartitionServer:
     def _call(self, session: Session, request: Call) -> None:
         method, arguments = request.method, request.arguments
         if self._attendance.answers(method):
-            self._host.answer(session, request.request_id, self._attendance.call, session, method, arguments)
+            self._host.answer_call(
+                session, request.request_id, self._attendance.call, session, method, arguments
+            )
         else:
-            self._host.answer(session, request.request_id, self.call, method, arguments)
+            self._host.answer_call(session, request.request_id, self.call, method, arguments)
 
     def _close_endpoint(self, session: Session, endpoint_id: int) -> None:
         endpoint = session.endpoints.get(endpoint_id)

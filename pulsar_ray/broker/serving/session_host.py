@@ -22,6 +22,7 @@ from pulsar_ray.errors import (
     PulsarException,
     ServiceUnitNotReady,
     SessionLost,
+    TooManyLookupRequestException,
     UnsupportedVersionError,
 )
 from pulsar_ray.lane.hello import HelloFields, SessionDecision
@@ -46,6 +47,8 @@ from pulsar_ray.session.session_table import Session, SessionTable
 logger = logging.getLogger(__name__)
 
 TICK_S = 1.0
+MOST_CALLS = 1_000
+"""Control calls of one session that are being answered."""
 STOPPED_LOOK_S = 0.1
 NOTICE_WAIT_S = 1.0
 """Time in which tunnels fetch the notice that their actor has gone to sleep."""
@@ -228,6 +231,26 @@ class SessionHost:
                 session.send(encode_request(Pong(request.number)))
             else:
                 server.on_request(session, request, packet.body)
+
+    def answer_call(
+        self, session: Session, request_id: int, work: Callable[..., Awaitable[Any]], *arguments: Any
+    ) -> None:
+        """As `answer`; a session with too many calls under way is answered with an error at once."""
+        if session.calls >= MOST_CALLS:
+            error = TooManyLookupRequestException(
+                f"{MOST_CALLS} calls of this client are under way here: wait for some of them"
+            )
+            session.send(encode_request(Failed(request_id, type(error).__name__, error.text, error.details)))
+            return
+
+        async def run() -> Any:
+            try:
+                return await work(*arguments)
+            finally:
+                session.calls -= 1
+
+        session.calls += 1
+        self.answer(session, request_id, run)
 
     def answer(
         self, session: Session, request_id: int, work: Callable[..., Awaitable[Any]], *arguments: Any

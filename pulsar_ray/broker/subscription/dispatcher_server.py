@@ -146,7 +146,7 @@ class DispatcherServer:
             case CloseEndpoint(request_id, endpoint_id):
                 self._host.answer(session, request_id, self._close_endpoint, session, endpoint_id)
             case Call():
-                self._host.answer(session, request.request_id, self._call, session, request)
+                self._host.answer_call(session, request.request_id, self._call, session, request)
             case _:
                 raise InvalidConfiguration(f"a dispatcher does not answer {type(request).__name__}")
 

@@ -21,6 +21,8 @@ from pulsar_ray.transport.actor_link import ActorLink
 from pulsar_ray.transport.cluster import PartitionRoute, SubscriptionRequest, check_any_there
 
 FIND_TIMEOUT_S = 5.0
+KEPT_UNUSED = 1_000
+"""Links that were asked for last: they are kept though nobody uses them."""
 
 
 class ActorLinks:
@@ -33,6 +35,8 @@ class ActorLinks:
         self._client_id = secrets.token_hex(8)
         self._lock = threading.Lock()
         self._by_address: dict[str, ActorLink] = {}
+        """By the actor's address, the one that was asked for last at the end."""
+        self._sweep_at = 2 * KEPT_UNUSED
         self._wake_poll = WakePoll(lambda: connection.cluster, self._client_id)
         self.loop: asyncio.AbstractEventLoop | None = None
         """The loop that later links live on; None for threads."""
@@ -150,7 +154,8 @@ class ActorLinks:
 
     def _link(self, address: str, find: Callable[[], str], *, pushes: bool) -> ActorLink:
         with self._lock:
-            link = self._by_address.get(address)
+            link = self._by_address.pop(address, None)
+            unused = self._take_unused()
             if link is None or link.is_closed:
                 link = ActorLink(
                     self._connection.cluster,
@@ -163,8 +168,26 @@ class ActorLinks:
                     # A consumer waits for what others publish; a producer knows itself when it publishes.
                     on_parked=self._wake_poll.add if pushes else None,
                 )
-                self._by_address[address] = link
-            return link
+            self._by_address[address] = link
+        for gone in unused:
+            gone.close()
+            self._connection.cluster.forget(gone.address)
+        return link
+
+    def _take_unused(self) -> list[ActorLink]:
+        """Take out links that nobody has used for long, once there are many. Called with the lock held.
+
+        A link that was just handed out may have no endpoint yet: the newest stay. Links of a loop are closed
+        on it alone, with their client.
+        """
+        links = self._by_address
+        if len(links) < self._sweep_at or self.loop is not None:
+            return []
+        unused = [link for link in list(links.values())[:-KEPT_UNUSED] if link.is_unused]
+        for link in unused:
+            del links[link.address]
+        self._sweep_at = 2 * max(len(links), KEPT_UNUSED)
+        return unused
 
     def close(self) -> None:
         """Drop all carriers; the sessions at the actors end with them."""

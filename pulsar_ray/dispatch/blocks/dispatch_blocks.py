@@ -51,6 +51,8 @@ class DispatchBlocks:
         self.chunks = ChunkGroups()
         self.waiting_messages = 0
         self.unacked_messages = 0
+        self.pending_acks = 0
+        """Deliveries that hold something unacknowledged."""
         self.watcher: BlockWatcher | None = None
 
     # ---- what waits
@@ -144,6 +146,7 @@ class DispatchBlocks:
         consumer.deliveries[delivery] = None
         consumer.unacked += messages
         self.unacked_messages += messages
+        self.pending_acks += 1
         if group is not None:
             group.deliveries[delivery] = None
             consumer.trial = group
@@ -230,6 +233,7 @@ class DispatchBlocks:
         consumer.unacked -= gone
         self.unacked_messages -= gone
         if not left:
+            self.pending_acks -= 1
             del consumer.deliveries[delivery]
             delivery.block.deliveries.remove(delivery)
         if delivery.group is not None:

@@ -250,11 +250,12 @@ class ProducerIncarnations:
                 known.take_back(first_seq)
         self._in_flight.clear()
 
-    def retire(self, incarnation: int) -> None:
-        """Refuse an incarnation from now on.
+    def retire(self, incarnation: int, now_ms: int) -> None:
+        """Refuse an incarnation from now on, until it is forgotten like any other.
 
-        Its producer failed its pending messages and started a new one.
+        Its producer failed its pending messages and started a new one. It need not have stored anything.
         """
+        self._open(incarnation, now_ms)
         self._retired.add(incarnation)
 
     def is_retired(self, incarnation: int) -> bool:
@@ -375,7 +376,8 @@ class ProducerIncarnations:
         """Take over a checkpoint's record of everything before it."""
         for record in written:
             self.restore(record, now_ms)
-        self._retired.update(retired)
+        for incarnation in retired:
+            self.retire(incarnation, now_ms)
 
     def _open(self, incarnation: int, now_ms: int) -> _Incarnation:
         known = self._known.get(incarnation)

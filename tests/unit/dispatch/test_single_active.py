@@ -8,6 +8,7 @@ from pulsar_ray.dispatch.attachment import Departure
 from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.redelivery import EMPTY_QUEUE, ConsumerQueue
+from pulsar_ray.dispatch.settings import DispatchSettings
 from pulsar_ray.errors import ConsumerBusy
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.position import EARLIEST, Position
@@ -163,3 +164,19 @@ def test_a_request_to_redeliver_everything_that_is_said_again_changes_nothing() 
     rig.report(1, 18, received=2, handed_over=8)
     assert rig.dispatcher.redeliver_unacknowledged(1, 1, generation) == []
     assert rig.grants() == []
+
+
+@pytest.mark.parametrize("consumer_type", [EXCLUSIVE, ConsumerType.Shared])
+def test_a_subscription_gets_no_more_than_it_may_leave_unacknowledged(consumer_type: ConsumerType) -> None:
+    rig = Rig([1, -5, 1, 1, 1], DispatchSettings(max_pending_acks_per_subscription=3))
+    rig.add(1, credit=100, consumer_type=consumer_type)
+    assert [entry for _, entry, _ in rig.told()] == [0, 1, 2]
+    assert rig.told() == []
+    reason = rig.dispatcher.why_no_room(rig.dispatcher.consumers[1])
+    assert reason == "max_pending_acks_per_subscription is reached: 3 entries are unacknowledged"
+    rig.dispatcher.acknowledge(1, [(1, 0, 1)])
+    assert [entry for _, entry, _ in rig.told()] == [3, 4]
+    rig.dispatcher.negative_acknowledge(1, [(1, 4, ((0, 1),), 0)])
+    assert rig.dispatcher.blocks.pending_acks == sum(
+        len(consumer.deliveries) for consumer in rig.dispatcher.consumers.values()
+    )

@@ -30,6 +30,8 @@ def validate(dispatcher: Dispatcher) -> None:
         assert bool(block.suspects) == (key in blocks.suspects), f"suspects of {key}"
     assert all(block.waiting for block in blocks.waiting.values()), "a block without waiting rows is queued"
     assert waiting == blocks.waiting_messages, f"{waiting} wait, counted {blocks.waiting_messages}"
+    pending = sum(len(consumer.deliveries) for consumer in dispatcher.consumers.values())
+    assert pending == blocks.pending_acks, f"{pending} deliveries pending, counted {blocks.pending_acks}"
     assert unacked == blocks.unacked_messages, f"{unacked} pending, counted {blocks.unacked_messages}"
     for consumer in consumers:
         mine = [delivery for block in blocks.index.values() for delivery in block.deliveries]

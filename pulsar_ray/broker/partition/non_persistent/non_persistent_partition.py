@@ -134,7 +134,7 @@ class NonPersistentPartitionServer:
                 self._close_endpoint(session, endpoint_id)
                 session.send(encode_request(Done(request_id)))
             case Call(request_id, _, method, arguments):
-                self._host.answer(session, request_id, self._call, session, method, arguments)
+                self._host.answer_call(session, request_id, self._call, session, method, arguments)
             case _:
                 raise InvalidConfiguration(f"this partition does not answer {type(request).__name__}")
 

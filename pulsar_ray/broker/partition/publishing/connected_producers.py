@@ -169,7 +169,7 @@ class ConnectedProducers:
                 "message in chunks: start a new one"
             )
         if request.replaces_incarnation:
-            incarnations.retire(request.replaces_incarnation)
+            incarnations.retire(request.replaces_incarnation, now_ms)
         last_seq = incarnations.last_entry_seq(request.incarnation)
         is_known = incarnations.knows(request.incarnation) or self._log.sequences.last_id(name) >= 0
         if request.first_pending_seq > 0 and not is_known:
@@ -197,7 +197,7 @@ class ConnectedProducers:
             if incarnations.is_past(incarnation, entry_seq) or reached.get(incarnation, 0) > entry_seq + 1:
                 left.append(incarnation)
             elif incarnations.is_away(incarnation, idle_ms, now_ms):
-                incarnations.retire(incarnation)
+                incarnations.retire(incarnation, now_ms)
                 left.append(incarnation)
         return left
 

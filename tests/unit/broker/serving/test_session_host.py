@@ -6,10 +6,15 @@ import asyncio
 import gc
 import warnings
 from pathlib import Path
+from typing import Any, cast
+
+import pytest
 
 from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
+from pulsar_ray.session.packet import decode_packet
+from pulsar_ray.session.requests import Done, Failed, Request, decode_request
 from pulsar_ray.session.session_table import Session
 
 
@@ -36,3 +41,53 @@ def test_an_answer_that_was_given_up_before_it_began_leaves_nothing_behind(tmp_p
         gc.collect()
     assert [str(warning.message) for warning in said if warning.category is RuntimeWarning] == []
     assert begun == ["done"]
+
+
+class Sent:
+    """A carrier that keeps what is sent."""
+
+    kind = "memory"
+    unsent_bytes = 0
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+
+    def send(self, buffers: list[Any]) -> None:
+        self.requests.append(decode_request(decode_packet(b"".join(buffers))))
+
+    def close(self, error: object = None) -> None: ...
+
+
+def test_a_client_that_waits_for_no_answer_is_refused_further_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pulsar_ray.broker.serving.session_host.MOST_CALLS", 3)
+
+    async def run() -> list[Request]:
+        host = SessionHost(asyncio.get_running_loop(), tmp_path, "127.0.0.1", Settings(), SystemClock(), 1)
+        session, carrier = Session(1, "client", 0), Sent()
+        session.carrier = cast("Any", carrier)
+        may_answer = asyncio.Event()
+        for request_id in range(1, 6):
+            host.answer_call(session, request_id, may_answer.wait)
+        await asyncio.sleep(0)
+        may_answer.set()
+        while len(carrier.requests) < 5:
+            await asyncio.sleep(0)
+        host.answer_call(session, 6, may_answer.wait)
+        while len(carrier.requests) < 6:
+            await asyncio.sleep(0)
+        await host.close()
+        return carrier.requests
+
+    answers = asyncio.run(run())
+    assert [(type(answer), answer[0]) for answer in answers] == [
+        (Failed, 4),
+        (Failed, 5),
+        (Done, 1),
+        (Done, 2),
+        (Done, 3),
+        (Done, 6),
+    ]
+    assert isinstance(answers[0], Failed)
+    assert "wait for some" in answers[0].text

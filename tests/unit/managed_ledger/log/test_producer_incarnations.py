@@ -115,11 +115,29 @@ def test_positions_are_known_of_the_latest_blocks() -> None:
 def test_a_retired_incarnation_is_refused_also_after_a_restart(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append(log, 0)
-    log.incarnations.retire(5)
+    log.incarnations.retire(5, 1000)
     assert log.incarnations.classify(5, 0, 1) == Refused()
     assert log.incarnations.classify(5, 1, 1) == Refused()
     log.close()
     assert open_log(tmp_path).incarnations.classify(5, 1, 1) == Refused()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_one_that_was_retired_before_it_stored_anything_is_forgotten_too(
+    tmp_path: Path, restarts: bool
+) -> None:
+    log = open_log(tmp_path)
+    append(log, 0)
+    log.incarnations.retire(5, 1000)
+    if restarts:
+        log.close()
+        log = open_log(tmp_path)
+    log.incarnations.forget_idle(1000 + 2 * FORGET_AFTER_MS)
+    log.incarnations.forget_idle(1000 + 4 * FORGET_AFTER_MS)
+    for seconds in range(0, 2 * FORGET_AFTER_MS // 1000, 5):
+        log.incarnations.forget_idle(1000 + 4 * FORGET_AFTER_MS + 1000 * seconds)
+    assert log.incarnations.retired() == []
+    log.close()
 
 
 @pytest.mark.parametrize("jump_ms", [10 * FORGET_AFTER_MS, -10 * FORGET_AFTER_MS])
@@ -181,7 +199,7 @@ def test_an_incarnation_is_forgotten_an_hour_after_its_last_session() -> None:
     assert known.forget_idle(99 + FORGET_AFTER_MS) == []
     assert known.forget_idle(100 + FORGET_AFTER_MS) == [2, 3]
     known.close_session(1, 200)
-    known.retire(1)
+    known.retire(1, 200)
     assert known.forget_idle(200 + FORGET_AFTER_MS) == [1]
     assert len(known) == 0
     assert not known.knows(1)
