@@ -29,6 +29,7 @@ GROUPS = (
     "dispatcher_state",
     "cursor_opening",
     "idle_subscriptions",
+    "many_subscriptions",
     "idle_topics",
     "policies",
     "quotas",

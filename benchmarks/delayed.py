@@ -51,7 +51,7 @@ def run(env: Environment) -> list[Row]:
         rows += _publish(broker, env.count(PUBLISHED, 10_000))
         rows.append(_lateness(broker, env.count(DUE_S, 3)))
         waiting = env.count(WAITING, 100_000)
-        rows += _memory(broker.directory / "waiting", waiting)
+        rows += memory_of_tracker(broker.directory / "waiting", waiting)
         rows.append(_restart(broker, waiting))
     return rows
 
@@ -193,7 +193,8 @@ def _some_rows(chance: Any, first: int, count: int) -> Any:
     return rows
 
 
-def _memory(path: Path, waiting: int) -> list[Row]:
+def memory_of_tracker(path: Path, waiting: int) -> list[Row]:
+    """Fill an index in a process of its own."""
     directory = index_directory(path, 1)
     directory.parent.mkdir(parents=True)
     code = f"from benchmarks.delayed import fill; fill({str(directory)!r}, {waiting})"

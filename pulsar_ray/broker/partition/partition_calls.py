@@ -30,7 +30,7 @@ from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.session.control_calls import PARTITION_CALLS, check_call
 
 MOST_LEASES = 10_000
-"""Leases of a partition that have not expired; a bulk read takes one of each partition."""
+"""Of a partition, not expired; a bulk read takes one of each."""
 
 
 class PartitionCalls:

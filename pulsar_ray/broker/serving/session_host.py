@@ -235,7 +235,7 @@ class SessionHost:
     def answer_call(
         self, session: Session, request_id: int, work: Callable[..., Awaitable[Any]], *arguments: Any
     ) -> None:
-        """As `answer`; a session with too many calls under way is answered with an error at once."""
+        """As `answer`; a session with too many calls under way is refused."""
         if session.calls >= MOST_CALLS:
             error = TooManyLookupRequestException(
                 f"{MOST_CALLS} calls of this client are under way here: wait for some of them"

@@ -175,10 +175,10 @@ class ActorLinks:
         return link
 
     def _take_unused(self) -> list[ActorLink]:
-        """Take out links that nobody has used for long, once there are many. Called with the lock held.
+        """Take out links that nobody has used for long, once there are many.
 
-        A link that was just handed out may have no endpoint yet: the newest stay. Links of a loop are closed
-        on it alone, with their client.
+        Called with the lock held. A link that was just handed out may have no endpoint yet: the newest stay.
+        Links of a loop are closed on it alone, with their client.
         """
         links = self._by_address
         if len(links) < self._sweep_at or self.loop is not None:
