@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import signal
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -49,12 +51,9 @@ class Broker:
             Broker._running.close()
         self.data_dir = data_dir
         self._settings = settings
-        try:
-            _start_ray()
-        except Exception:  # noqa: BLE001 - Ray raises no other for a node that is not up within 30 s
-            # On a machine that is busy it may not be, and all tests of a module would fail of it.
-            with RAY_CALLS.kept_out():
-                ray.shutdown()
+        if not _ray_starts():
+            # On a machine that is busy it may not be up in time, and all tests of a module would fail of it.
+            _forget_what_ray_started()
             _start_ray()
         self.address: str = ray.get_runtime_context().gcs_address
         self._clients: list[pulsar_ray.Client] = []
@@ -156,6 +155,23 @@ class Broker:
         finally:
             with RAY_CALLS.kept_out():
                 ray.shutdown()
+
+
+def _ray_starts() -> bool:
+    try:
+        _start_ray()
+    except Exception:  # noqa: BLE001 - Ray raises no other for a node that is not up within 30 s
+        with RAY_CALLS.kept_out():
+            ray.shutdown()
+        return False
+    return True
+
+
+def _forget_what_ray_started() -> None:
+    """Collect what Ray has of the processes that it ended without waiting for their end."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 def _start_ray() -> None:

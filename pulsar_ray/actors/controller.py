@@ -36,7 +36,7 @@ from pulsar_ray.broker.serving.owner_loop import prepare_broker_process
 from pulsar_ray.broker.serving.sleeper import Idle
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import ServiceUnitNotReady, TopicNotFound
+from pulsar_ray.errors import PulsarException, ServiceUnitNotReady, TopicNotFound
 from pulsar_ray.lane.await_within import within
 from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.model.system_topics import system_change_log
@@ -386,35 +386,40 @@ class Controller:
         return await self._passivation.describe_sleeping(row_of(served, topic))
 
     async def await_wake(
-        self, client_id: str, number: int, parked: dict[str, list[tuple[int, bool]]], timeout_s: float
+        self, client_id: str, parked: dict[str, list[tuple[int, bool]]], timeout_s: float
     ) -> list[str]:
         """See ParkedClients.await_wake.
 
         A call of every client process with parked consumers stays here, beside all others.
         """
-        loop = self._loop
-        if loop is None:
-            # This is a new process that nobody has asked for anything yet.
-            raise ServiceUnitNotReady("the controller is starting")
-        waiting = self._passivation.parked_clients.await_wake(client_id, number, parked, timeout_s)
+        loop = self._loop_of_all()
+        waiting = self._passivation.parked_clients.await_wake(client_id, parked, timeout_s)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(waiting, loop))
 
-    async def watch_client(self, client_id: str, number: int, life: list[Any]) -> None:
-        """Let the consumers of a process leave once it dies.
+    async def stay(self, client_id: str, number: int) -> None:
+        """Answer when the client is gone; its process owns this call, for `watch_client`."""
+        loop = self._loop_of_all()
+        staying = self._passivation.parked_clients.stay(client_id, number)
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(staying, loop))
 
-        It owns `life`, its call of `await_wake`.
+    async def watch_client(self, client_id: str, number: int, life: list[Any]) -> None:
+        """Let the parked consumers of a client leave once its process dies, or needs it no more.
+
+        It owns `life`, its `stay` call of that number.
         """
         try:
             await life[0]
         except ray.exceptions.OwnerDiedError:
-            if self._loop is not None:
-                died = self._passivation.client_died(client_id, number)
-                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(died, self._loop))
-        except ray.exceptions.RayError:
+            died = self._passivation.client_died(client_id, number)
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(died, self._loop_of_all()))
+        except (ray.exceptions.RayError, PulsarException):
             return
-        else:
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(self._passivation.parked_clients.answered, client_id, number)
+
+    def _loop_of_all(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            # This is a new process that nobody has asked for anything yet.
+            raise ServiceUnitNotReady("the controller is starting")
+        return self._loop
 
     async def consumer_left(self, dispatcher: str, incarnation: int, calls_election: bool) -> None:
         """Let nobody wait for a consumer that was closed while parked.

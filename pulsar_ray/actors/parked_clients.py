@@ -21,22 +21,38 @@ class ParkedClients:
         self._elect = elect
         self._waiters: dict[str, set[asyncio.Future[None]]] = {}
         self._polls: dict[str, asyncio.Future[None]] = {}
+        self._lives: dict[str, tuple[int, asyncio.Future[None]]] = {}
         self.consumers = ParkedConsumers()
 
     def count(self, partition: str) -> int:
         """Count the clients that wait with consumers for a partition that sleeps."""
         return sum(not waiter.done() for waiter in self._waiters.get(partition, ()))
 
+    async def stay(self, client_id: str, number: int) -> None:
+        """Wait until a client is gone, or stays by a call of another number.
+
+        Its death is noticed by the death of this call's owner.
+        """
+        self._end_life(client_id)
+        life: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._lives[client_id] = number, life
+        await life
+
+    def _end_life(self, client_id: str) -> None:
+        _, former = self._lives.pop(client_id, (0, None))
+        if former is not None and not former.done():
+            former.set_result(None)
+
     async def await_wake(
-        self, client_id: str, number: int, parked: Mapping[str, Consumers], timeout_s: float
+        self, client_id: str, parked: Mapping[str, Consumers], timeout_s: float
     ) -> list[str]:
         """Return those actors whose partitions are awake, or are gone; waits until there is one.
 
         Empty after the timeout, and once the same client asks anew. Asking again does no harm, and misses
-        nothing. `number` tells the calls of a client apart; each is followed by `answered`, or `died`.
+        nothing. The client stays (`stay`) from before its first call until it is gone (`died`).
         """
         self._end_poll(client_id)
-        self.consumers.waits(client_id, number, parked)
+        self.consumers.waits(client_id, parked)
         partitions = {address: topic_of_actor(address) for address in parked}
         if not (awake := self._awake(partitions)):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -49,6 +65,8 @@ class ParkedClients:
             finally:
                 self._forget(client_id, waiter, partitions.values())
             awake = self._awake(partitions)
+        else:
+            self.consumers.waits_no_more(client_id)
         return awake
 
     def _end_poll(self, client_id: str) -> None:
@@ -59,6 +77,7 @@ class ParkedClients:
     def _forget(self, client_id: str, waiter: asyncio.Future[None], partitions: Iterable[str]) -> None:
         if self._polls.get(client_id) is waiter:
             del self._polls[client_id]
+            self.consumers.waits_no_more(client_id)
         for partition in partitions:
             waiting = self._waiters.get(partition)
             if waiting is not None:
@@ -80,16 +99,13 @@ class ParkedClients:
         self.consumers.left(dispatcher, incarnation, calls_election=calls_election)
         self._elect(self.consumers.to_elect([dispatcher]))
 
-    def answered(self, client_id: str, number: int) -> None:
-        """Take in that the process has the answer to a call."""
-        self.consumers.waits_no_more(client_id, number)
-
     def died(self, client_id: str, number: int) -> list[tuple[str, int, bool]]:
-        """Return the arguments of `consumer_left` for each consumer of a process that has died.
+        """Return the arguments of `consumer_left` for each consumer that a client had parked.
 
-        It died in its call of this number.
+        Its process has died, or needs the client no more; it stayed by the call of this number.
         """
-        consumers = self.consumers.died(client_id, number)
-        if consumers:
-            self._end_poll(client_id)
-        return consumers
+        if self._lives.get(client_id, (None,))[0] != number:
+            return []
+        self._end_life(client_id)
+        self._end_poll(client_id)
+        return self.consumers.died(client_id)

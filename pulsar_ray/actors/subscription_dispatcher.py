@@ -12,7 +12,7 @@ from pulsar_ray.actors.lane_actor import LaneActor
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.broker.subscription.dispatcher_server import DispatcherServer
-from pulsar_ray.broker.subscription.dispatcher_start import start_dispatcher
+from pulsar_ray.broker.subscription.dispatcher_start import new_dispatcher, start_dispatcher
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import NotAllowedError, PulsarException
 from pulsar_ray.model.policies import NO_POLICIES, PolicyUpdate
@@ -64,7 +64,7 @@ class SubscriptionDispatcher(LaneActor):
     async def _start(self) -> None:
         assert self._host is not None
         try:
-            self._server = await start_dispatcher(
+            server = new_dispatcher(
                 self._request,
                 RayCluster(),
                 partition_name(self._request.topic),
@@ -73,7 +73,9 @@ class SubscriptionDispatcher(LaneActor):
                 self._host,
                 self._fatal,
             )
-            self._watch_idleness(self._server, self._in_force.settings)
+            await start_dispatcher(server, self._host)
+            self._server = server
+            self._watch_idleness(server, self._in_force.settings)
         except PulsarException as error:
             if error.retriable or isinstance(error, NotAllowedError):
                 # The topic has too many subscriptions now, and perhaps not when the next consumer comes.

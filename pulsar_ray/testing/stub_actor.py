@@ -24,7 +24,7 @@ from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.broker.serving.sleeper import Retired, Sleeper, SleepingServer
 from pulsar_ray.broker.subscription.cursor_flusher import CursorFlusher
 from pulsar_ray.broker.subscription.dispatcher_server import DispatcherServer
-from pulsar_ray.broker.subscription.dispatcher_start import start_dispatcher
+from pulsar_ray.broker.subscription.dispatcher_start import new_dispatcher, start_dispatcher
 from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
@@ -231,7 +231,7 @@ class StubActor:
         self.thaw()
         try:
             # In the middle of its start nobody could say which locks to drop. One that waits for its
-            # partition has none yet.
+            # partition has none yet, or its cursor's.
             self._starting.exception(_KILL_PATIENCE_S)
         except (CancelledError, FutureTimeout):
             self._starting.cancel()
@@ -386,10 +386,12 @@ class StubDispatcher(StubActor):
         """The policies that each later life begins with."""
         self._answered = answered
         self.server: DispatcherServer | None = None
+        self._made: DispatcherServer | None = None
+        """The server from before it serves: it may wait for its partition with its cursor open."""
         super().__init__(address, settings, policies, lane_directory, on_fatal, is_restarted=is_restarted)
 
     async def _start(self) -> None:
-        self.server = await start_dispatcher(
+        self._made = new_dispatcher(
             self.request,
             self._cluster,
             partition_name(self.request.topic),
@@ -398,6 +400,8 @@ class StubDispatcher(StubActor):
             self.host,
             self._fatal,
         )
+        await start_dispatcher(self._made, self.host)
+        self.server = self._made
         # A restarted actor asks the controller.
         if self._answered is not None:
             await self.server.apply_policies(self._answered)
@@ -430,18 +434,17 @@ class StubDispatcher(StubActor):
         )
 
     def _disks(self) -> list[DiskThread]:
-        server = self.server
-        return [] if server is None else list(server.disks)
+        return [] if self._made is None else list(self._made.disks)
 
     async def _drop(self) -> None:
-        if self.server is not None:
-            self.server.leave()
+        if self._made is not None:
+            self._made.leave()
         await super()._drop()
 
     def _let_go(self) -> None:
-        if self.server is None:
+        if self._made is None:
             return
-        for subscription in self.server.subscriptions.served.values():
+        for subscription in self._made.subscriptions.served.values():
             if not isinstance(subscription, ServedSubscription):
                 continue
             durability = subscription._durability  # noqa: SLF001

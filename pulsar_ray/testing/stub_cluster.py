@@ -253,7 +253,7 @@ class StubCluster:
         self, client_id: str, parked: Mapping[str, Sequence[tuple[int, bool]]], timeout_s: float
     ) -> list[str]:
         """As RayCluster.await_wake; no process of a client dies."""
-        awake: list[str] = self.controller("await_wake", client_id, 0, parked, timeout_s, timeout_s=timeout_s)
+        awake: list[str] = self.controller("await_wake", client_id, parked, timeout_s, timeout_s=timeout_s)
         return awake
 
     def call(self, address: str, method: str, *arguments: Any, timeout_s: float) -> Any:

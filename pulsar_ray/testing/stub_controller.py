@@ -65,10 +65,10 @@ class StubController:
         return self._describe_sleeping(row)
 
     def await_wake(
-        self, client_id: str, number: int, parked: dict[str, list[tuple[int, bool]]], timeout_s: float
+        self, client_id: str, parked: dict[str, list[tuple[int, bool]]], timeout_s: float
     ) -> list[str]:
         """As Controller.await_wake."""
-        return self._passivation.await_wake(client_id, number, parked, timeout_s)
+        return self._passivation.await_wake(client_id, parked, timeout_s)
 
     def consumer_left(self, dispatcher: str, incarnation: int, calls_election: bool) -> None:
         """As Controller.consumer_left."""

@@ -118,7 +118,7 @@ class StubPassivation:
             self._changed.notify_all()
 
     def await_wake(
-        self, client_id: str, number: int, parked: dict[str, list[tuple[int, bool]]], timeout_s: float
+        self, client_id: str, parked: dict[str, list[tuple[int, bool]]], timeout_s: float
     ) -> list[str]:
         """As ParkedClients.await_wake; with the lock held.
 
@@ -132,12 +132,12 @@ class StubPassivation:
             awake[:] = filter(self._is_awake, parked)
             return bool(awake) or self._has_ended or self._calls.get(client_id) is not call
 
-        self.consumers.waits(client_id, number, parked)
+        self.consumers.waits(client_id, parked)
         self._elect(self.consumers.to_elect(parked))
         self._changed.wait_for(has_answer, timeout_s)
         if self._calls.get(client_id) is call:
             del self._calls[client_id]
-            self.consumers.waits_no_more(client_id, number)
+            self.consumers.waits_no_more(client_id)
         return awake
 
     def count(self, partition: str) -> int:

@@ -22,7 +22,7 @@ CALL_TIMEOUT_S = 5.0
 READY_TIMEOUT_S = 60.0
 WAKE_ANSWER_S = 15.0
 """How long the controller's answer to `await_wake` may take beyond the time it may wait."""
-_POLLS = itertools.count(1)
+_STAYS = itertools.count(1)
 
 
 class RayCluster:
@@ -111,11 +111,9 @@ class RayCluster:
         try:
             handle = self.handle(CONTROLLER)
             with self._calls, translated("controller.await_wake"):
-                number = next(_POLLS)
-                call = handle.await_wake.remote(client_id, number, parked, timeout_s)
-                # The controller awaits the call's end, too, by which Ray notifies it of our death.
-                self._keep_alive(client_id, (call, handle.watch_client.remote(client_id, number, [call])))
-                answered = self._calls.made(call)
+                # Before the controller knows of a consumer that is parked.
+                self._stay_at(handle, client_id)
+                answered = self._calls.made(handle.await_wake.remote(client_id, parked, timeout_s))
                 awake: list[str] = self._calls.result(answered, timeout_s + WAKE_ANSWER_S)
         except Moved:
             self._has_left(CONTROLLER)
@@ -186,6 +184,18 @@ class RayCluster:
             handle = self.handle(address)
             life = handle.stay.remote(session_id, attachment, token)
             self._keep_alive(address, (life, handle.watch.remote(session_id, [life])))
+
+    def _stay_at(self, controller: Any, client_id: str) -> None:
+        """Have the controller await a call of this process that does not end, as `tie_life` does.
+
+        A controller that was restarted is given another one.
+        """
+        kept = self._lives.get(client_id)
+        references = kept.reference if kept is not None else None
+        if references is None or ray.wait([references[0]], timeout=0)[0]:
+            number = next(_STAYS)
+            life = controller.stay.remote(client_id, number)
+            self._keep_alive(client_id, (life, controller.watch_client.remote(client_id, number, [life])))
 
     def _keep_alive(self, name: str, references: tuple[Any, ...]) -> None:
         """Keep calls until others follow under the name.

@@ -46,7 +46,10 @@ def failures(messages: list[Message]) -> list[tuple[bytes, int]]:
 
 
 def subscribe(client: Client, topic: str, kind: ConsumerType) -> Consumer:
-    return client.subscribe(topic, "s", kind, initial_position=EARLIEST, ack_grouping_time_ms=0)
+    # An acknowledgment on its way as its client is shut down may be lost.
+    return client.subscribe(
+        topic, "s", kind, initial_position=EARLIEST, ack_grouping_time_ms=0, ack_receipt_enabled=True
+    )
 
 
 def test_the_one_message_that_a_consumer_had_in_hand_has_failed(broker: Broker) -> None:

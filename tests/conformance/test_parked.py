@@ -493,11 +493,11 @@ def test_one_call_waits_for_all_parked_consumers(
     def noted(method: str, *arguments: Any, **named: Any) -> Any:
         if method != "await_wake":
             return call_controller(method, *arguments, **named)
-        waiting.append(list(arguments[2]))
+        waiting.append(list(arguments[1]))
         try:
             return call_controller(method, *arguments, **named)
         finally:
-            waiting.remove(list(arguments[2]))
+            waiting.remove(list(arguments[1]))
 
     monkeypatch.setattr(broker.cluster, "controller", noted)
     park(broker, topics, *consumers)

@@ -18,31 +18,28 @@ class ParkedConsumers:
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[str, tuple[int, Mapping[str, Consumers]]] = {}
+        self._parked: dict[str, Mapping[str, Consumers]] = {}
+        """What each living client named last, whether it waits just now or not."""
+        self._waiting: set[str] = set()
         self._left: dict[str, dict[int, bool]] = {}
         self._left_count = 0
 
-    def waits(self, client_id: str, number: int, consumers: Mapping[str, Consumers]) -> None:
-        """Take in the dispatchers that a client waits for, and its consumers there.
+    def waits(self, client_id: str, consumers: Mapping[str, Consumers]) -> None:
+        """Take in the dispatchers that a client waits for from now on, and its consumers there."""
+        self._parked[client_id] = consumers
+        self._waiting.add(client_id)
 
-        It waits by its call of this number, which takes the place of the one before.
+    def waits_no_more(self, client_id: str) -> None:
+        """A client is given an answer.
+
+        Its consumers are remembered: it may die before it has attached them, or waits again.
         """
-        self._waiting[client_id] = number, consumers
+        self._waiting.discard(client_id)
 
-    def waits_no_more(self, client_id: str, number: int) -> None:
-        """A client has the answer to its call, and lives."""
-        if self._waiting.get(client_id, (None, None))[0] == number:
-            del self._waiting[client_id]
-
-    def died(self, client_id: str, number: int) -> list[tuple[str, int, bool]]:
-        """Return (dispatcher, incarnation, whether its end calls for an election) of a client's consumers.
-
-        It died before it had the answer to its call of this number.
-        """
-        called, consumers = self._waiting.get(client_id, (None, {}))
-        if called != number:
-            return []
-        del self._waiting[client_id]
+    def died(self, client_id: str) -> list[tuple[str, int, bool]]:
+        """Return (dispatcher, incarnation, whether its end calls for an election) of a client's consumers."""
+        self._waiting.discard(client_id)
+        consumers = self._parked.pop(client_id, {})
         return [(address, *each) for address, of_client in consumers.items() for each in of_client]
 
     def left(self, address: str, incarnation: int, *, calls_election: bool) -> None:
@@ -67,7 +64,7 @@ class ParkedConsumers:
         left = self._left[address]
         waiting = {
             incarnation
-            for _, consumers in self._waiting.values()
-            for incarnation, _ in consumers.get(address, ())
+            for client_id in self._waiting
+            for incarnation, _ in self._parked[client_id].get(address, ())
         }
         return any(left.values()) and not left.keys() >= waiting

@@ -57,7 +57,7 @@ ConsumerRequest = Credit | Acknowledge | NegativeAcknowledge | RedeliverUnacknow
 class DispatcherServer:
     """Hands the requests of sessions to the subscriptions; waits for nobody on the data path.
 
-    Made by `start_dispatcher`. `settings` are those that all its parts read; `disks` are the threads
+    Made by `new_dispatcher`. `settings` are those that all its parts read; `disks` are the threads
     that the subscriptions use.
     """
 

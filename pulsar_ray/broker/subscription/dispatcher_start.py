@@ -21,7 +21,7 @@ from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import Cluster, SubscriptionRequest
 
 
-async def start_dispatcher(
+def new_dispatcher(
     request: SubscriptionRequest,
     cluster: Cluster,
     partition_address: str,
@@ -30,10 +30,7 @@ async def start_dispatcher(
     host: SessionHost,
     on_fatal: Callable[[BaseException], None],
 ) -> DispatcherServer:
-    """Return a dispatcher that serves; runs on its owner loop.
-
-    If this raises, it may be called again.
-    """
+    """Return a dispatcher with all its parts, for `start_dispatcher`; runs on its owner loop."""
     loop = asyncio.get_running_loop()
     settings = DispatchSettings.of(in_force.settings, are_current=in_force.are_current)
     context = DispatcherContext(
@@ -56,7 +53,14 @@ async def start_dispatcher(
         )
     admission = TopicAdmission(settings, partition, subscriptions.served, request)
     disks = (context.reader, context.cursor_disk)
-    server = DispatcherServer(request, subscriptions, in_force, settings, admission, host, disks=disks)
+    return DispatcherServer(request, subscriptions, in_force, settings, admission, host, disks=disks)
+
+
+async def start_dispatcher(server: DispatcherServer, host: SessionHost) -> None:
+    """Let a new dispatcher serve.
+
+    If this raises, it has given up everything, and a new one may be started.
+    """
     try:
         await host.start()
         await server.start()
@@ -66,4 +70,3 @@ async def start_dispatcher(
     except BaseException:
         server.leave()
         raise
-    return server

@@ -170,7 +170,7 @@ def controller_part(world: World) -> Passivation:
 
 
 async def await_wake(part: Passivation, addresses: list[str], timeout_s: float = 60) -> list[str]:
-    return await part.parked_clients.await_wake("c", 1, dict.fromkeys(addresses, ()), timeout_s)
+    return await part.parked_clients.await_wake("c", dict.fromkeys(addresses, ()), timeout_s)
 
 
 async def idle_actors(part: Passivation, world: World) -> None:
@@ -519,8 +519,8 @@ def test_a_dispatcher_is_started_to_elect_the_next_active_consumer(world: World)
     async def run() -> None:
         part = controller_part(world)
         clients = part.parked_clients
-        active = asyncio.ensure_future(clients.await_wake("active", 1, {S: [(7, True)]}, 60))
-        stands_by = asyncio.ensure_future(clients.await_wake("stand-by", 2, {S: [(8, False)]}, 60))
+        active = asyncio.ensure_future(clients.await_wake("active", {S: [(7, True)]}, 60))
+        stands_by = asyncio.ensure_future(clients.await_wake("stand-by", {S: [(8, False)]}, 60))
         await asyncio.sleep(0)
         await part.consumer_left(S, 7, True)
         assert await stands_by == [S]
@@ -534,19 +534,53 @@ def test_consumers_of_a_process_that_dies_leave(world: World) -> None:
     async def run() -> None:
         part = controller_part(world)
         clients = part.parked_clients
-        former = asyncio.ensure_future(clients.await_wake("active", 1, {S: [(7, True)]}, 60))
-        stands_by = asyncio.ensure_future(clients.await_wake("stand-by", 2, {S: [(8, False)]}, 60))
-        active = asyncio.ensure_future(clients.await_wake("active", 3, {S: [(7, True)]}, 60))
+        life = asyncio.ensure_future(clients.stay("active", 1))
+        former = asyncio.ensure_future(clients.await_wake("active", {S: [(7, True)]}, 60))
+        stands_by = asyncio.ensure_future(clients.await_wake("stand-by", {S: [(8, False)]}, 60))
+        active = asyncio.ensure_future(clients.await_wake("active", {S: [(7, True)]}, 60))
         await asyncio.sleep(0)
-        await part.client_died("active", 1)
         await quiet(part)
-        assert world.log == [], "its process has called again since"
-        await part.client_died("active", 3)
+        assert world.log == []
+        await part.client_died("active", 1)
         assert await stands_by == [S]
         assert world.log == [f"start {S} without (7,)"]
-        await asyncio.gather(former, active)
-        await part.client_died("active", 3)
+        await asyncio.gather(former, active, life)
+        await part.client_died("active", 1)
         assert len(world.log) == 1
+
+    asyncio.run(run())
+
+
+def test_a_process_that_dies_between_two_calls_has_left_as_well(world: World) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        clients = part.parked_clients
+        life = asyncio.ensure_future(clients.stay("dying", 1))
+        for _ in range(2):
+            assert await clients.await_wake("dying", {S: [(7, True)]}, 0.001) == []
+        stands_by = asyncio.ensure_future(clients.await_wake("stand-by", {S: [(8, False)]}, 60))
+        await asyncio.sleep(0)
+        await part.client_died("dying", 1)
+        await life
+        assert await stands_by == [S]
+        assert world.log == [f"start {S} without (7,)"]
+
+    asyncio.run(run())
+
+
+def test_a_client_that_stays_again_after_a_restart_is_there_once(world: World) -> None:
+    async def run() -> None:
+        clients = controller_part(world).parked_clients
+        first = asyncio.ensure_future(clients.stay("c", 1))
+        await asyncio.sleep(0)
+        second = asyncio.ensure_future(clients.stay("c", 2))
+        assert await clients.await_wake("c", {S: [(7, True)]}, 0.001) == []
+        await first
+        assert clients.died("c", 1) == []
+        assert not second.done()
+        assert clients.died("c", 2) == [(S, 7, True)]
+        await second
+        assert clients.died("c", 2) == []
 
     asyncio.run(run())
 
@@ -554,19 +588,15 @@ def test_consumers_of_a_process_that_dies_leave(world: World) -> None:
 def test_a_death_is_noticed_too_late_for_the_dispatcher_that_has_started(world: World) -> None:
     async def run() -> None:
         part = controller_part(world)
-        clients = part.parked_clients
-        for number in (1, 2):
-            waiting = asyncio.ensure_future(clients.await_wake("c", number, {S: [(7, False)]}, 60))
-            await asyncio.sleep(0)
-            world.dispatcher_started(world.rows[T], SubscriptionRequest(T, "s", True, "latest"))
-            assert await waiting == [S]
-            if number == 1:
-                clients.answered("c", 1)
-                await part.client_died("c", 1)
-                world.handles.clear()
-        await part.client_died("c", 2)
+        life = asyncio.ensure_future(part.parked_clients.stay("c", 1))
+        waiting = asyncio.ensure_future(part.parked_clients.await_wake("c", {S: [(7, False)]}, 60))
+        await asyncio.sleep(0)
+        world.dispatcher_started(world.rows[T], SubscriptionRequest(T, "s", True, "latest"))
+        assert await waiting == [S]
+        await part.client_died("c", 1)
+        await life
         assert world.log[-1] == f"consumer_left {{'incarnation': 7}} {S}"
-        assert len(world.log) == 3
+        assert len(world.log) == 2
 
     asyncio.run(run())
 
@@ -575,13 +605,13 @@ def test_an_election_that_finds_no_room_is_tried_again_with_the_next_call(world:
     async def run() -> None:
         part = controller_part(world)
         world.limit = 0
-        waiting = asyncio.ensure_future(part.parked_clients.await_wake("c", 1, {S: [(8, False)]}, 60))
+        waiting = asyncio.ensure_future(part.parked_clients.await_wake("c", {S: [(8, False)]}, 60))
         await asyncio.sleep(0)
         await part.consumer_left(S, 7, True)
         while part._elections:
             await asyncio.sleep(0.001)
         world.limit = 10
-        again = part.parked_clients.await_wake("c", 2, {S: [(8, False)]}, 60)
+        again = part.parked_clients.await_wake("c", {S: [(8, False)]}, 60)
         assert await again == [S]
         assert world.log == [f"start {S} without (7,)"]
         assert await waiting == [S]

@@ -16,30 +16,30 @@ def test_a_dispatcher_that_starts_is_told_once_who_has_left() -> None:
     assert consumers.take_left("b") == (3,)
 
 
-def test_consumers_are_those_of_the_call_in_which_their_process_died() -> None:
+def test_consumers_of_a_process_that_died_are_those_that_it_named_last() -> None:
     consumers = ParkedConsumers()
-    consumers.waits("me", 1, {"a": [(1, True)]})
-    consumers.waits("me", 2, {"a": [(1, True), (2, False)], "b": []})
-    consumers.waits("other", 1, {"a": [(3, False)]})
-    assert consumers.died("me", 1) == [], "it has called again since"
-    assert consumers.died("me", 2) == [("a", 1, True), ("a", 2, False)]
-    assert consumers.died("me", 2) == []
-    consumers.waits_no_more("other", 1)
-    assert consumers.died("other", 1) == [], "it had its answer"
+    consumers.waits("me", {"a": [(1, True)], "c": [(4, True)]})
+    consumers.waits("me", {"a": [(1, True), (2, False)], "b": []})
+    consumers.waits("other", {"a": [(3, False)]})
+    assert consumers.died("me") == [("a", 1, True), ("a", 2, False)]
+    assert consumers.died("me") == []
+    consumers.waits_no_more("other")
+    assert consumers.died("other") == [("a", 3, False)], "nobody knows whether it had its answer"
+    assert consumers.died("unknown") == []
 
 
 def test_who_waits_behind_an_active_consumer_that_left_lacks_one() -> None:
     consumers = ParkedConsumers()
-    consumers.waits("me", 1, {"a": [(1, True), (2, False)]})
+    consumers.waits("me", {"a": [(1, True), (2, False)]})
     consumers.left("a", 2, calls_election=False)
     assert consumers.to_elect(["a"]) == []
     consumers.left("a", 1, calls_election=True)
     assert consumers.to_elect(["a"]) == [], "nobody is left"
-    consumers.waits("other", 1, {"a": [(3, False)]})
+    consumers.waits("other", {"a": [(3, False)]})
     assert consumers.to_elect(["a", "b"]) == ["a"]
-    consumers.waits_no_more("other", 1)
+    consumers.waits_no_more("other")
     assert consumers.to_elect(["a"]) == []
-    consumers.waits("other", 1, {"a": [(3, False)]})
+    consumers.waits("other", {"a": [(3, False)]})
     consumers.take_left("a")
     assert consumers.to_elect(["a"]) == [], "its dispatcher has started"
 
