@@ -19,6 +19,8 @@ NEED_RUNNING_ACTORS: dict[str, tuple[str, ...]] = {
     "test_acknowledging": ("test_acks_are_grouped_by_time_and_by_size",),
     "test_topics": ("test_a_topic_in_use_is_deleted_by_force_alone",),
     "test_chunks": ("test_chunks_show_in_the_stats",),
+    "test_receiving": ("test_better_priority_levels_are_served_first",),
+    "test_known_pitfalls": ("test_unacknowledged_messages_of_a_batch_are_counted_down_to_none",),
     "test_stats": (
         "test_properties_show_as_metadata",
         "test_redeliveries_and_limits_show",
@@ -55,6 +57,7 @@ NEED_RUNNING_ACTORS: dict[str, tuple[str, ...]] = {
     "test_key_shared": (
         "test_questions_about_partitions_and_other_types",
         "test_keys_stay_with_their_consumers",
+        "test_a_nacked_message_comes_back_to_its_keys_consumer",
         "test_a_mixed_batch_goes_to_the_consumer_of_its_first_message",
         "test_the_ordering_key_decides_and_keyless_messages_have_one_consumer",
     ),

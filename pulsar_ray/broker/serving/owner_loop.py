@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from pulsar_ray.broker.serving.broker_log import begin_broker_log
+from pulsar_ray.broker.serving.raylet_death import end_with_raylet
 from pulsar_ray.lane.serving.connection_limits import raise_file_limit
 
 logger = logging.getLogger(__name__)
@@ -173,6 +174,7 @@ def prepare_broker_process() -> None:
     raise_file_limit()
     # Threads started from here on inherit it.
     take_normal_priority(threading.current_thread())
+    end_with_raylet()
     # Imported modules stay. To look for garbage in it first took 40 ms, and there was none.
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
