@@ -403,9 +403,9 @@ class Controller:
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(staying, loop))
 
     async def watch_client(self, client_id: str, number: int, life: list[Any]) -> None:
-        """Let the parked consumers of a client leave once its process dies, or needs it no more.
+        """Let the parked consumers of a client leave once it is gone.
 
-        It owns `life`, its `stay` call of that number.
+        That is when its process dies, or needs it no more. It owns `life`, its `stay` call of that number.
         """
         try:
             await life[0]

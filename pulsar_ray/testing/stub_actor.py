@@ -387,7 +387,10 @@ class StubDispatcher(StubActor):
         self._answered = answered
         self.server: DispatcherServer | None = None
         self._made: DispatcherServer | None = None
-        """The server from before it serves: it may wait for its partition with its cursor open."""
+        """The server before it serves, too.
+
+        It may wait for its partition with its cursor open.
+        """
         super().__init__(address, settings, policies, lane_directory, on_fatal, is_restarted=is_restarted)
 
     async def _start(self) -> None:

@@ -186,7 +186,7 @@ class RayCluster:
             self._keep_alive(address, (life, handle.watch.remote(session_id, [life])))
 
     def _stay_at(self, controller: Any, client_id: str) -> None:
-        """Have the controller await a call of this process that does not end, as `tie_life` does.
+        """Have the controller await a call of this process, as `tie_life` does.
 
         A controller that was restarted is given another one.
         """

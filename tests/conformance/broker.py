@@ -15,6 +15,7 @@ from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.consumer import Consumer
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.config import Settings
+from pulsar_ray.errors import Moved
 from pulsar_ray.format.payload import DecodedBlock, decode_block
 from pulsar_ray.ledger.reader import SegmentReader
 from pulsar_ray.model.enums import InitialPosition
@@ -113,8 +114,14 @@ class Broker:
             asyncio_client.shutdown()
 
     def unacked(self, topic: str, subscription: str) -> list[int]:
-        """How many messages each consumer was given and has not acknowledged, in the order they came."""
-        core = self.served(topic, subscription).core
+        """How many messages each consumer was given and has not acknowledged, in the order they came.
+
+        Nobody, if the dispatcher sleeps: then no consumer has any.
+        """
+        try:
+            core = self.served(topic, subscription).core
+        except Moved:
+            return []
         return [consumer.unacked for consumer in core.consumers.values()]
 
     def served(self, topic: str, subscription: str) -> ServedSubscription:

@@ -16,10 +16,8 @@ NEED_RUNNING_ACTORS: dict[str, tuple[str, ...]] = {
         # The disk fails as one starts.
         "test_a_check_says_why_a_store_fails",
     ),
-    "test_acknowledging": ("test_acks_are_grouped_by_time_and_by_size",),
     "test_topics": ("test_a_topic_in_use_is_deleted_by_force_alone",),
     "test_chunks": ("test_chunks_show_in_the_stats",),
-    "test_receiving": ("test_better_priority_levels_are_served_first",),
     "test_known_pitfalls": ("test_unacknowledged_messages_of_a_batch_are_counted_down_to_none",),
     "test_stats": (
         "test_properties_show_as_metadata",

@@ -19,13 +19,16 @@ class ParkedConsumers:
 
     def __init__(self) -> None:
         self._parked: dict[str, Mapping[str, Consumers]] = {}
-        """What each living client named last, whether it waits just now or not."""
+        """The consumers that each living client named last."""
         self._waiting: set[str] = set()
         self._left: dict[str, dict[int, bool]] = {}
         self._left_count = 0
 
     def waits(self, client_id: str, consumers: Mapping[str, Consumers]) -> None:
-        """Take in the dispatchers that a client waits for from now on, and its consumers there."""
+        """Take in the dispatchers that a client waits for from now on.
+
+        With its consumers there.
+        """
         self._parked[client_id] = consumers
         self._waiting.add(client_id)
 
@@ -37,7 +40,10 @@ class ParkedConsumers:
         self._waiting.discard(client_id)
 
     def died(self, client_id: str) -> list[tuple[str, int, bool]]:
-        """Return (dispatcher, incarnation, whether its end calls for an election) of a client's consumers."""
+        """Return the consumers of a client that is gone.
+
+        Of each (dispatcher, incarnation, whether its end calls for an election).
+        """
         self._waiting.discard(client_id)
         consumers = self._parked.pop(client_id, {})
         return [(address, *each) for address, of_client in consumers.items() for each in of_client]

@@ -14,7 +14,7 @@ _EXIT_CODE = 72
 
 
 def end_with_raylet() -> None:
-    """End this process as soon as its raylet has ended, whether anybody reaps that or not.
+    """End this process as soon as its raylet has ended, reaped or not.
 
     Ray's own look takes a process that nobody has reaped for a living one. Where the first process of a
     container does not reap, an actor would stay behind for ever, and keep its data directory from the next
