@@ -337,7 +337,9 @@ def test_producers_are_held_after_the_broker_has_died(
         except ProducerBlockedQuotaExceededError:
             return None
 
-    wait_until(opened, what="there is room").send(numbers(0, 1)[0])
+    producer_again = wait_until(opened, what="there is room")
+    assert producer_again is not None
+    producer_again.send(numbers(0, 1)[0])
     assert values(consumer, 1) == numbers(0, 1)
     assert_quiet(consumer)
 
