@@ -169,14 +169,16 @@ class TopicCalls:
         """How long a call may take."""
         return self._broker.operation_timeout_s
 
-    def running_stats(self, topic: str, subscription: str, *, durable: bool) -> dict[str, Any]:
+    def running_stats(self, topic: str, subscription: str, *, durable: bool) -> dict[str, Any] | None:
         """A dispatcher's counters of its subscriptions, by name.
 
-        None of them if it does not run just now.
+        None if it does not run just now, nothing of one that does not answer.
         """
         try:
             stats = self._broker.cluster.stats(dispatcher_name(topic, subscription, durable))
-        except (Moved, NotConnected, Timeout):
+        except (Moved, NotConnected):
+            return None
+        except Timeout:
             return {}
         found: dict[str, Any] = stats.get("subscriptions", {})
         return found

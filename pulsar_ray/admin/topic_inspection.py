@@ -44,15 +44,22 @@ class TopicInspection:
         return {**sum_of_partitions(list(found.values())), "partitions": found}
 
     def _partition(self, route: PartitionRoute, subscriptions: bool) -> dict[str, Any]:
-        partition = self._described(route)
-        durable: dict[str, Any] = {}
-        readers: dict[str, Any] = {}
-        if subscriptions and "refused" not in partition:
-            for known in partition["subscriptions"]:
-                if known["durable"] and known["isServed"]:
-                    durable.update(self._calls.running_stats(route.topic, known["name"], durable=True))
+        for is_last in (False, False, True):
+            partition = self._described(route)
+            durable: dict[str, Any] = {}
+            readers: dict[str, Any] = {}
+            if not subscriptions or "refused" in partition:
+                break
+            served = [s["name"] for s in partition["subscriptions"] if s["durable"] and s["isServed"]]
+            found = [self._calls.running_stats(route.topic, name, durable=True) for name in served]
+            if None in found and not is_last:
+                # A dispatcher has left since: the partition then knows better than its last report.
+                continue
+            for each in found:
+                durable.update(each or {})
             if partition["hasReaders"]:
-                readers = self._calls.running_stats(route.topic, "", durable=False)
+                readers = self._calls.running_stats(route.topic, "", durable=False) or {}
+            break
         return partition_stats(partition, durable, readers)
 
     def _described(self, route: PartitionRoute) -> dict[str, Any]:
@@ -85,7 +92,7 @@ class TopicInspection:
             partition = self._calls.serving_stats(route)
             found |= {known["name"] for known in partition["subscriptions"]}
             if partition["hasReaders"]:
-                found |= set(self._calls.running_stats(route.topic, "", durable=False))
+                found |= set(self._calls.running_stats(route.topic, "", durable=False) or {})
         return sorted(found)
 
     def last_message_id(self, topic: str) -> MessageId:

@@ -101,7 +101,8 @@ class TopicSubscriptions:
             self._calls.forget_dispatcher(route, subscription)
 
     def _check_unconnected(self, route: PartitionRoute, subscription: str) -> None:
-        stats = self._calls.running_stats(route.topic, subscription, durable=True).get(subscription)
+        running = self._calls.running_stats(route.topic, subscription, durable=True) or {}
+        stats = running.get(subscription)
         if stats is not None and stats["consumers"]:
             names = ", ".join(sorted({consumer["consumerName"] for consumer in stats["consumers"]}))
             raise NotAllowedError(

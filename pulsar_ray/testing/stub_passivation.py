@@ -38,8 +38,8 @@ class StubPassivation:
         self._start_dispatcher = start_dispatcher
         self.consumers = ParkedConsumers()
         self._changed = threading.Condition(lock)
-        self._calls: dict[str, list[str]] = {}
-        """Partitions that each client waits for, by its id."""
+        self._calls: dict[str, dict[str, bool]] = {}
+        """By client the partitions that it waits for, and whether they have been awake since."""
         self._parked: set[str] = set()
         """Dispatchers that left while clients were attached, and have not been started since."""
         self._signalled_s: dict[str, float] = {}
@@ -110,6 +110,10 @@ class StubPassivation:
     def started(self, partition: str) -> None:
         """Signal the parked clients of a partition that starts. Called with the lock held."""
         self._signalled_s[partition] = time.monotonic()
+        for call in self._calls.values():
+            if partition in call:
+                # It may sleep again before the thread of that call runs.
+                call[partition] = True
         self._changed.notify_all()
 
     def deleted(self) -> None:
@@ -124,12 +128,12 @@ class StubPassivation:
 
         A newer call of the same client ends this one.
         """
-        call = self._calls[client_id] = [topic_of_actor(address) for address in parked]
+        call = self._calls[client_id] = dict.fromkeys(map(topic_of_actor, parked), False)
         self._changed.notify_all()
         awake: list[str] = []
 
         def has_answer() -> bool:
-            awake[:] = filter(self._is_awake, parked)
+            awake[:] = [each for each in parked if call[topic_of_actor(each)] or self._is_awake(each)]
             return bool(awake) or self._has_ended or self._calls.get(client_id) is not call
 
         self.consumers.waits(client_id, parked)

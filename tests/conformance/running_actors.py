@@ -84,7 +84,10 @@ NEED_RUNNING_ACTORS: dict[str, tuple[str, ...]] = {
     ),
     "test_batch_turns": ("test_a_full_partition_passes_its_turn_on_or_is_waited_for",),
     "test_lost_moments": ("test_a_dispatcher_that_does_not_answer_keeps_a_consumer_open_at_no_other",),
-    "test_sessions": ("test_what_is_sent_again_from_before_checkpoints_is_answered_with_its_id",),
+    "test_sessions": (
+        "test_what_is_sent_again_from_before_checkpoints_is_answered_with_its_id",
+        "test_a_disconnected_producers_queue_stays_bounded",
+    ),
     "test_given_up": (ALL,),
     "test_incomplete_chunks": (ALL,),
     # They put actors to sleep themselves.

@@ -229,3 +229,28 @@ def test_a_limited_consumer_keeps_its_subscription_awake(broker: Broker, client:
         broker.client().subscribe(topic, "s", ConsumerType.Shared)
     broker.cluster.override(topic)
     assert broker.cluster.put_to_sleep(topic, with_clients=True)
+
+
+def test_stats_count_what_was_acknowledged_also_if_the_dispatcher_leaves_just_then(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.topic()
+    consumer = client.subscribe(topic, "s", ConsumerType.Shared, ack_receipt_enabled=True)
+    with client.create_producer(topic) as producer:
+        for value in numbers(0, 3):
+            producer.send(value)
+    consumer.acknowledge(receive(consumer, 3)[1])
+    consumer.close()
+    dispatcher = broker.cluster.dispatcher_of(topic, "s").address
+    ask = broker.cluster.stats
+    asked: list[str] = []
+
+    def leave_before(address: str) -> Any:
+        if address == dispatcher and not asked:
+            asked.append(address)
+            wait_until(lambda: broker.cluster.put_to_sleep(topic), what="nobody uses it")
+        return ask(address)
+
+    monkeypatch.setattr(broker.cluster, "stats", leave_before)
+    assert broker.admin().topics.stats(topic)["subscriptions"]["s"]["msgBacklog"] == 2
+    assert asked

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence, Set
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -346,7 +346,7 @@ class PartitionServer:
 
     def stats(self) -> dict[str, Any]:
         """Counters of this partition since it started, its storage and its subscriptions."""
-        return self._described(self.ledger.changes.subscriptions())
+        return self._described(self.ledger.changes.subscriptions(), self.followers.numbers)
 
     async def gather_stats(self) -> dict[str, Any]:
         """As `stats`, in slices between which others get the loop.
@@ -356,15 +356,15 @@ class PartitionServer:
         followed = self.followers.numbers
         subscriptions = self.ledger.changes.subscriptions()
         await self._cursors.learn([s for s in subscriptions if s.is_durable and s.number not in followed])
-        described = self._described(subscriptions[:STATS_SLICE]) | await self._quota.describe()
+        # One that left meanwhile counts as served: its cursor was not read.
+        described = self._described(subscriptions[:STATS_SLICE], followed) | await self._quota.describe()
         for start in range(STATS_SLICE, len(subscriptions), STATS_SLICE):
             await asyncio.sleep(0)
             part = subscriptions[start : start + STATS_SLICE]
             described["subscriptions"] += describe_subscriptions(part, self._cursors, followed)
         return described
 
-    def _described(self, subscriptions: list[Subscription]) -> dict[str, Any]:
-        followed = self.followers.numbers
+    def _described(self, subscriptions: list[Subscription], followed: Set[int]) -> dict[str, Any]:
         return {
             **describe_partition(self.ledger, self.intake, self.producers, followed),
             "subscriptions": describe_subscriptions(subscriptions, self._cursors, followed),
