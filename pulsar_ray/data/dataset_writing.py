@@ -125,8 +125,8 @@ def _write_once(
     connection: Connection,
 ) -> int:
     blocks = _in_order(dataset.to_arrow_refs, dataset)
-    with WriteTarget.connected(topic, connection) as target:
-        named = target.begin(batch, max(len(blocks), 1))
+    with WriteTarget.connected(topic, connection) as target, target.taken(batch.query):
+        named = target.begin(batch, max(len(blocks), 1), sending.hashing_scheme)
         if named.layout.tasks != max(len(blocks), 1):
             raise InvalidConfiguration(
                 f"the Dataset has {len(blocks)} blocks, and had {named.layout.tasks} when batch "
@@ -136,7 +136,8 @@ def _write_once(
             Part(task, _BlockRows(block, columns), topic, sending, named) for task, block in enumerate(blocks)
         ]
         counts = PUBLISHERS.publish(parts, connection)
-        target.end(named)
+        if any(counts):
+            target.end(named)
     return sum(rows for of_part in counts for rows in of_part.values())
 
 

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 import ray
 from ray import ObjectRef
-from ray.exceptions import RayTaskError
+from ray.exceptions import RayError, RayTaskError
 
 from pulsar_ray.client.client import Client
+from pulsar_ray.data import frozen_actors
 from pulsar_ray.data.idle_actors import IdleActors
 from pulsar_ray.data.publishing import Part, publish_part
-from pulsar_ray.errors import PulsarException
+from pulsar_ray.errors import NotConnected, PulsarException
 
 _ATTEMPTS = 3
 _MAX_PUBLISHERS = 64
@@ -44,6 +45,10 @@ class Publisher:
     def __repr__(self) -> str:
         return "pulsar-ray publisher"
 
+    def is_alive(self) -> bool:
+        """Answer, while a part is sent as well."""
+        return True
+
     def publish(self, part: Part) -> dict[int, int]:
         """Send a part; see `publish_part`."""
         if self._client is None:
@@ -63,7 +68,8 @@ class PublisherPool:
     def publish(self, parts: Sequence[Part], connection: Connection) -> list[dict[int, int]]:
         """Send all parts; their counts, in their order.
 
-        Raises the first error once no publisher sends any more; a part whose publisher dies is sent again.
+        Raises the first error once no publisher sends any more. A part whose publisher dies, or stands still
+        for two minutes, is sent again, twice; then NotConnected is raised.
         """
         waiting = deque(enumerate(parts))
         running: dict[ObjectRef[Any], tuple[int, Any]] = {}
@@ -76,14 +82,16 @@ class PublisherPool:
                     place, part = waiting.popleft()
                     publisher = self._idle.take(connection) or _new_publisher(connection)
                     running[publisher.publish.remote(part)] = place, publisher
-                (done,), _ = ray.wait(list(running), num_returns=1)
-                place, publisher = running[done]
-                try:
-                    counts[place] = ray.get(done)
-                except RayTaskError as failed:
-                    error = error or _own_error(failed)
-                del running[done]
-                self._idle.put_back(connection, publisher)
+                finished, _ = ray.wait(list(running), num_returns=1, timeout=frozen_actors.LOOK_AFTER_S)
+                if not finished:
+                    frozen_actors.kill_frozen(publisher for _, publisher in running.values())
+                for done in finished:
+                    place, publisher = running.pop(done)
+                    try:
+                        counts[place] = ray.get(done)
+                    except RayError as failed:
+                        error = error or _own_error(failed)
+                    self._idle.put_back(connection, publisher)
         finally:
             # Left by an interrupt or by the loss of a publisher for good: nobody would wait for the others.
             for _, publisher in running.values():
@@ -104,7 +112,7 @@ def _new_publisher(connection: Connection) -> Any:
         "max_restarts": -1,
         "max_task_retries": _ATTEMPTS - 1,
     }
-    return ray.remote(Publisher).options(**options).remote(connection)
+    return _ACTOR.options(**options).remote(connection)
 
 
 def _publisher_limit() -> int:
@@ -112,10 +120,17 @@ def _publisher_limit() -> int:
     return min(max(int(resources.get("CPU", 1)), 1), _MAX_PUBLISHERS)
 
 
-def _own_error(failed: RayTaskError) -> Exception:
-    cause: Any = failed.cause
-    return cause if isinstance(cause, PulsarException) else failed
+def _own_error(failed: RayError) -> Exception:
+    if isinstance(failed, RayTaskError):
+        cause: Any = failed.cause
+        return cause if isinstance(cause, PulsarException) else failed
+    died = str(failed).strip().splitlines()[0]
+    return NotConnected(
+        f"the process that sent a part of the rows died {_ATTEMPTS} times ({died}): see its log in the Ray "
+        "dashboard, above all for want of memory, and write the batch again, in more tasks"
+    )
 
 
+_ACTOR = frozen_actors.with_sign_of_life(Publisher)
 PUBLISHERS = PublisherPool()
 """The pool of this process."""

@@ -34,7 +34,7 @@ TableSource = Callable[[], pa.Table]
 
 
 class Sending(NamedTuple):
-    """How messages are sent."""
+    """How messages are sent; a named write hashes keys as its layout says, which its first run chose."""
 
     hashing_scheme: HashingScheme = HashingScheme.JavaStringHash
     compression_type: CompressionType = CompressionType.NONE
@@ -109,7 +109,7 @@ def _publish_unnamed(client: Client, part: Part, table: pa.Table) -> dict[int, i
 
 
 def _publish_named(client: Client, part: Part, named: NamedWrite, table: pa.Table) -> dict[int, int]:
-    lanes = row_lanes(table, part.task, named.layout.partitions, part.sending.hashing_scheme)
+    lanes = row_lanes(table, part.task, named.layout.partitions, named.layout.hashing_scheme)
     name = named.batch.producer_name(named.layout, part.task)
 
     _check_same_rows(part, named, {index: lane.num_rows for index, lane in lanes.items()})

@@ -17,21 +17,25 @@ from urllib.parse import quote
 from pulsar_ray.client.options.checks import MAX_SEQUENCE_ID, check_number, check_text
 from pulsar_ray.errors import InvalidConfiguration, NotAllowedError
 from pulsar_ray.managed_ledger.log.producer_sequences import KEPT_PREFIX
+from pulsar_ray.model.enums import HashingScheme
 
 IDS_PER_BATCH = 1 << 32
 MAX_BATCH_ID = MAX_SEQUENCE_ID // IDS_PER_BATCH - 1
 MAX_TASKS = 4096
-_PLACE = re.compile(r"(\d+)x(\d+)/(\d+)")
+_PLACE = re.compile(r"(\d+)x(\d+)(m?)/(\d+)")
+_HASHING = {"": HashingScheme.JavaStringHash, "m": HashingScheme.Murmur3_32Hash}
+_MARKS = {scheme: mark for mark, scheme in _HASHING.items()}
 
 KnownIds = Mapping[str, Mapping[str, int]]
 """The highest stored sequence id of each producer name, for each partition of a topic."""
 
 
 class Layout(NamedTuple):
-    """How many tasks send a batch, and to how many partitions of the topic."""
+    """How many tasks send a batch, to how many partitions of the topic, and by which hash of the keys."""
 
     tasks: int
     partitions: int
+    hashing_scheme: HashingScheme = HashingScheme.JavaStringHash
 
 
 def query_prefix(query: str) -> str:
@@ -65,7 +69,7 @@ class QueryBatch(NamedTuple):
 
     def layout_prefix(self, layout: Layout) -> str:
         """How the names of this query's producers with a layout begin."""
-        return f"{query_prefix(self.query)}{layout.tasks}x{layout.partitions}/"
+        return f"{query_prefix(self.query)}{layout.tasks}x{layout.partitions}{_MARKS[layout.hashing_scheme]}/"
 
     def producer_name(self, layout: Layout, task: int) -> str:
         """The name under which a task sends, to every partition."""
@@ -102,4 +106,4 @@ class QueryBatch(NamedTuple):
             for name, last_id in ids.items():
                 place = _PLACE.fullmatch(name.removeprefix(prefix)) if name.startswith(prefix) else None
                 if place is not None and last_id >= 0:
-                    yield Layout(int(place[1]), int(place[2])), last_id
+                    yield Layout(int(place[1]), int(place[2]), _HASHING[place[3]]), last_id

@@ -11,6 +11,7 @@ from pulsar_ray.data.publishers import Connection
 from pulsar_ray.data.publishing import NamedWrite, when_free
 from pulsar_ray.data.query_batch import Layout, QueryBatch, query_prefix
 from pulsar_ray.errors import InvalidConfiguration, NotAllowedError
+from pulsar_ray.model.enums import HashingScheme
 from pulsar_ray.model.topic_name import TopicName
 
 
@@ -51,7 +52,12 @@ class WriteTarget:
         finally:
             producer.close()
 
-    def begin(self, batch: QueryBatch, tasks: int) -> NamedWrite:
+    def begin(
+        self,
+        batch: QueryBatch,
+        tasks: int,
+        hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
+    ) -> NamedWrite:
         """Turn deduplication on, and find how the batch is divided.
 
         The result also knows what of it is stored.
@@ -67,7 +73,7 @@ class WriteTarget:
         partitions = self.create()
         self._deduplicate()
         known = self._admin.topics.producer_sequence_ids(self.name.full, query_prefix(batch.query))
-        layout = batch.choose_layout(known, Layout(tasks, len(partitions)))
+        layout = batch.choose_layout(known, Layout(tasks, len(partitions), hashing_scheme))
         return NamedWrite(batch, layout, partitions[: layout.partitions], known)
 
     def end(self, named: NamedWrite) -> None:

@@ -92,7 +92,7 @@ def write(
             return _summary(_publish(chosen, topic, sending, connection, None))
         usual = tasks or min(MAX_TASKS, spark.sparkContext.defaultParallelism)
         with target.taken(batch.query):
-            named = target.begin(batch, usual)
+            named = target.begin(batch, usual, hashing_scheme)
             ordered = in_repeatable_order(messages, named.layout.tasks)
             counts = _publish(ordered, topic, sending, connection, named)
             if any(counts):

@@ -239,6 +239,39 @@ def test_a_file_that_is_written_again_is_the_same(broker: Broker, publish: Publi
     assert lander.values() == numbered(20)
 
 
+def test_a_round_that_is_finished_after_a_crash_misses_what_is_trimmed_meanwhile(
+    broker: Broker, publish: Publish, tmp_path: Path
+) -> None:
+    topic = broker.topic()
+    lander = Lander(broker, topic, tmp_path / "landed")
+    publish(topic, numbered(10))
+    # The round is stored, and its file is not there yet.
+    with pytest.raises(Killed):
+        lander.land(killer=Killer(4))
+    assert lander.files() == {}
+    broker.admin().topics.truncate(topic)
+    with pytest.raises(DataLost, match=f"{topic} from"):
+        lander.land()
+    publish(topic, numbered(10, 20))
+    lander.fail_on_data_loss = False
+    lander.land()
+    assert lander.values() == numbered(10, 20)
+
+
+def test_a_round_whose_file_is_there_misses_nothing_that_is_trimmed_since(
+    broker: Broker, publish: Publish, tmp_path: Path
+) -> None:
+    topic = broker.topic()
+    lander = Lander(broker, topic, tmp_path / "landed")
+    publish(topic, numbered(10))
+    with pytest.raises(Killed):
+        lander.land(killer=Killer(6))
+    broker.admin().topics.truncate(topic)
+    publish(topic, numbered(10, 20))
+    lander.land()
+    assert lander.values() == numbered(20)
+
+
 def test_large_ranges_become_several_files_in_order(broker: Broker, publish: Publish, tmp_path: Path) -> None:
     topic = broker.topic()
     lander = Lander(broker, topic, tmp_path / "landed")

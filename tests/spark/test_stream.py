@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
@@ -21,7 +22,7 @@ from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.actor_names import NAMESPACE, partition_name
 from pulsar_ray_spark import drop_query, read_stream
-from pulsar_ray_spark.errors import QueryFailed, QueryInUse, QueryMismatch
+from pulsar_ray_spark.errors import QueryFailed, QueryInUse, QueryMismatch, SchemaMismatch
 from pulsar_ray_spark.handover import held_blocks
 from tests.docs.fences import blocks_of
 from tests.spark.stream_sink import Sink
@@ -124,6 +125,37 @@ def test_killed_partitions_and_readers_double_and_lose_nothing(
         query.process_all_available()
     assert sink.numbers() == Counter(range(300))
     drop_query(topic)
+
+
+def test_values_of_a_stream_have_the_types_of_a_schema(
+    spark: SparkSession, client: Client, topic: str
+) -> None:
+    producer = client.create_producer(topic)
+    for value in (b'{"n": 1}', b"no json", b'{"n": 2}'):
+        producer.send(value, partition_key="k")
+    producer.close()
+    rows: list[Any] = []
+    typed = {"columns": ["key", "value"], "schema": "n BIGINT", "key_type": "binary", "start": "earliest"}
+    kept = read_stream(spark, topic, name=f"kept-{topic}", **typed)  # type: ignore[arg-type]
+    kept.foreach_batch(lambda frame, _: rows.extend(frame.collect())).trigger(
+        once=True
+    ).start().await_termination()
+    assert [(bytes(row.key), row.value and row.value.n, row._corrupt_record) for row in rows] == [
+        (b"k", 1, None),
+        (b"k", None, bytearray(b"no json")),
+        (b"k", 2, None),
+    ]
+    refused = read_stream(spark, topic, name=f"refused-{topic}", mode="fail", **typed)  # type: ignore[arg-type]
+    rows.clear()
+    query = refused.foreach_batch(lambda frame, _: rows.extend(frame.collect())).trigger(once=True).start()
+    with pytest.raises(QueryFailed, match="does not fit the schema") as failed:
+        query.await_termination(WAIT_S)
+    assert isinstance(failed.value.__cause__, SchemaMismatch)
+    assert rows == []
+    for name in ("kept", "refused"):
+        drop_query(f"{name}-{topic}")
+    with pytest.raises(InvalidConfiguration, match="has no 'value'"):
+        read_stream(spark, topic, name=topic, columns=["key"], schema="n BIGINT")
 
 
 @pytest.mark.long

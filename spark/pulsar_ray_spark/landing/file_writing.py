@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pulsar_ray.data.lost_ranges import LostRange, check_nothing_lost
 from pulsar_ray.data.plan import ReadRange
 from pulsar_ray.data.rows import BLOCK_BYTES, encode_blocks
 from pulsar_ray.data.segments import stored_rows
@@ -27,6 +28,8 @@ class FileJob:
     name: str
     columns: tuple[str, ...]
     time_ms: int
+    lost: LostRange | None = None
+    """Messages of the range that are trimmed, where that is an error."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +44,15 @@ class WrittenFile:
 def write_file(job: FileJob) -> WrittenFile:
     """Write the file unless it is there.
 
-    Behind this it is durable, and has every message of the range. Raises the errors of
-    `stored_rows`, and OSError of the folder.
+    Behind this it is durable, and has every message of the range. Raises DataLost if some are trimmed, the
+    errors of `stored_rows`, and OSError of the folder.
     """
     topic = job.read_range.topic
     if job.folder.has(job.name):
+        # Its messages may well be trimmed since.
         return WrittenFile(topic, 0, 0)
+    if job.lost is not None:
+        check_nothing_lost([job.lost])
     scratch = job.folder.scratch()
     try:
         messages = _write(job, scratch)

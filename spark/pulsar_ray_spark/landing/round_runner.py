@@ -141,16 +141,15 @@ class RoundRunner:
     def _land(self, landing_round: LandingRound) -> RoundProgress:
         began_ms = self._clock.monotonic_ms()
         with ExitStack() as leases:
-            jobs = [
-                FileJob(
-                    leases.enter_context(self._source.leased(file)),
-                    self._folder,
-                    landing_round.name_of(file),
-                    self._identity.columns,
-                    landing_round.planned_ms,
+            jobs = []
+            for file in landing_round.files:
+                leased = leases.enter_context(self._source.leased(file))
+                name, planned_ms = landing_round.name_of(file), landing_round.planned_ms
+                jobs.append(
+                    FileJob(
+                        leased.read_range, self._folder, name, self._identity.columns, planned_ms, leased.lost
+                    )
                 )
-                for file in landing_round.files
-            ]
             written = list(self._write(jobs))
         self._source.acknowledge(_moved(landing_round))
         self._is_landed = True

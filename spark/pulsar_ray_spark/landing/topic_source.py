@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from pulsar_ray.admin.admin import Admin
 from pulsar_ray.admin.topic_calls import TopicCalls
 from pulsar_ray.client.consumer.topic_pattern import TopicPattern
 from pulsar_ray.data.broker_planner import target_of
-from pulsar_ray.data.lost_ranges import lost_of
+from pulsar_ray.data.lost_ranges import LostRange, lost_of
 from pulsar_ray.data.plan import Bound, ReadRange, SegmentSlice, Topics, segments_before
 from pulsar_ray.errors import DataLost, PulsarException
 from pulsar_ray.model.position import EARLIEST, Position
@@ -24,6 +24,13 @@ from pulsar_ray_spark.landing.rounds import FileRange, PlannedPartition
 
 _LEASE_MS = 3_600_000
 _WHOLE = 1 << 40
+
+
+class LeasedRange(NamedTuple):
+    """A range that stays for now; `lost` is its trimmed part, where that is an error."""
+
+    read_range: ReadRange
+    lost: LostRange | None
 
 
 class TopicSource:
@@ -72,18 +79,20 @@ class TopicSource:
                 yield planned
 
     @contextmanager
-    def leased(self, file: FileRange) -> Iterator[ReadRange]:
-        """The segments that hold a range, which stay until the context is left."""
+    def leased(self, file: FileRange) -> Iterator[LeasedRange]:
+        """The segments that hold a range, which stay until the context is left, and what of it is gone."""
         route = self._started(file.topic)
         answer = self._ask(route, [*file.first], [*file.end], _WHOLE)
         segments = tuple(SegmentSlice(*piece) for group in answer["groups"] for piece in group)
         log = [SegmentSlice(*piece) for piece in answer["log"]]
         before = segments_before(log, segments) if segments else ()
         node_id = answer.get("node_id", "")
+        read_range = ReadRange(
+            node_id, file.topic, file.partition, segments, file.first, file.end, before=before
+        )
+        lost = lost_of(file.topic, file.first, file.end, Position(*answer["trimmed"]))
         try:
-            yield ReadRange(
-                node_id, file.topic, file.partition, segments, file.first, file.end, before=before
-            )
+            yield LeasedRange(read_range, lost if self._fail_on_data_loss else None)
         finally:
             self._release(route, answer)
 

@@ -14,6 +14,7 @@ from pulsar_ray_spark.reading import read_ranges
 from pulsar_ray_spark.running import check_runs, naming_a_stop, runs
 from pulsar_ray_spark.streaming.planned_batch import PlannedBatch
 from pulsar_ray_spark.streaming.query_topics import QueryTopics
+from pulsar_ray_spark.value_form import AS_STORED, ValueForm
 
 
 class BatchRunner:
@@ -24,11 +25,13 @@ class BatchRunner:
         spark: SparkSession,
         topics: QueryTopics,
         columns: Sequence[str],
+        values: ValueForm,
         function: Callable[[DataFrame, int], Any],
     ) -> None:
         self._spark = spark
         self._topics = topics
         self._columns = columns
+        self._values = values
         self._function = function
 
     def run(self, batch: PlannedBatch) -> int:
@@ -42,10 +45,11 @@ class BatchRunner:
             ranges: list[ReadRange] = []
             for partition, (first, end) in sorted(batch.ranges.items()):
                 ranges += leases.enter_context(self._topics.leased(partition, first, end))
-            read = read_ranges(self._spark, ranges, self._columns)
+            columns = self._values.columns_to_read(self._columns)
+            read = read_ranges(self._spark, ranges, columns, values=self._values)
         try:
             with naming_a_stop(self._spark):
-                self._function(read.frame, batch.number)
+                self._function(self._typed(read.frame), batch.number)
         finally:
             self._release(read.frame)
         return read.messages
@@ -63,6 +67,9 @@ class BatchRunner:
     def check_spark(self) -> None:
         """Raise SparkStopped if the session has ended."""
         check_runs(self._spark)
+
+    def _typed(self, frame: DataFrame) -> DataFrame:
+        return frame if self._values == AS_STORED else self._values.applied(frame, self._columns)
 
     def _release(self, frame: DataFrame) -> None:
         # With a session that has ended its blocks went too, and the error of the function says more.

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from pulsar_ray.admin.admin import Admin
 from pulsar_ray.client.client import Client
@@ -30,6 +31,7 @@ from pulsar_ray_spark.streaming.query import StreamingQuery
 from pulsar_ray_spark.streaming.query_names import open_plans, subscription_of
 from pulsar_ray_spark.streaming.query_topics import QueryTopics
 from pulsar_ray_spark.streaming.trigger import Trigger
+from pulsar_ray_spark.value_form import AS_STORED, Bytes, Mode, ValueForm, as_value_form
 
 _AT_ONCE = Trigger()
 
@@ -46,6 +48,7 @@ class StreamReader:
     limits: BatchLimits
     fail_on_data_loss: bool
     service_url: str
+    values: ValueForm = AS_STORED
     function: Callable[[DataFrame, int], Any] | None = None
     when: Trigger = _AT_ONCE
 
@@ -93,7 +96,7 @@ class StreamReader:
             source = TopicSource(admin, self.topics, subscription_of(self.name))
             planner = BrokerPlanner.on(admin.cluster)
             topics = QueryTopics(admin, source, planner, may_lose=not self.fail_on_data_loss)
-            runner = BatchRunner(self.spark, topics, self.columns, self.function)
+            runner = BatchRunner(self.spark, topics, self.columns, self.values, self.function)
             identity = QueryIdentity(self.name, str(uuid.uuid4()), full_names(self.topics))
             batches = MicroBatches(identity, topics, log, runner.run, self.limits, clock)
             batches.begin(self.first)
@@ -107,6 +110,11 @@ def read_stream(
     name: str,
     start: BoundArgument = "latest",
     columns: Sequence[str] | None = None,
+    key_type: Bytes = "string",
+    value_type: Bytes = "binary",
+    schema: StructType | str | None = None,
+    avro_schema: str | None = None,
+    mode: Mode = "permissive",
     max_messages_per_trigger: int | None = None,
     max_bytes_per_trigger: int | None = None,
     fail_on_data_loss: bool = True,
@@ -116,8 +124,11 @@ def read_stream(
 
     `topics` is a name, a list of names or a compiled pattern; partitions and topics that come later are taken
     from their start. Under a known `name` the query goes on where it was; `start` counts for a new name.
-    Frames have `columns` of MESSAGE_SCHEMA (None: all). A batch has up to `max_messages_per_trigger` messages
-    and `max_bytes_per_trigger` bytes as they are stored, spread over partitions, but at least one message.
+    Frames have `columns` of MESSAGE_SCHEMA (None: all), with keys and values of the types that `key_type`,
+    `value_type`, `schema`, `avro_schema` and `mode` say, as in `read`; values that do not fit in mode "fail"
+    end the query with SchemaMismatch before the function has their batch. A batch has up to
+    `max_messages_per_trigger` messages and `max_bytes_per_trigger` bytes as they are stored, spread over
+    partitions, but at least one message.
 
     A batch's ranges are stored at the broker before it runs, and its positions behind it, so that after a
     crash of anything the same rows come under the same id. The durable subscription `spark-<name>` keeps
@@ -127,13 +138,17 @@ def read_stream(
     Raises InvalidConfiguration, and `start()` what it says.
     """
     check_name(name)
+    wanted = as_columns(columns)
+    values = as_value_form(spark, key_type, value_type, schema, avro_schema, mode)
+    values.columns_to_read(wanted)
     return StreamReader(
         spark,
         name,
         as_topics(topics),
         as_bound(start, time.time_ns() // 1_000_000),
-        as_columns(columns),
+        wanted,
         BatchLimits(max_messages_per_trigger, max_bytes_per_trigger),
         fail_on_data_loss,
         service_url,
+        values,
     )

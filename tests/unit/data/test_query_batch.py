@@ -4,6 +4,7 @@ import pytest
 
 from pulsar_ray.data.query_batch import IDS_PER_BATCH, MAX_BATCH_ID, Layout, QueryBatch, query_prefix
 from pulsar_ray.errors import InvalidConfiguration, NotAllowedError
+from pulsar_ray.model.enums import HashingScheme
 
 USUAL = Layout(4, 2)
 
@@ -53,6 +54,14 @@ def test_a_batch_that_was_begun_is_divided_as_it_was() -> None:
     known = known_after(batch, before, 0, 0, 7)
     assert batch.choose_layout(known, USUAL) == before
     assert batch.former_layouts(known, before) == set()
+
+
+def test_a_batch_that_was_begun_keeps_its_hash_of_keys() -> None:
+    batch, before = QueryBatch("q", 3), Layout(4, 2, HashingScheme.Murmur3_32Hash)
+    known = known_after(batch, before, 7)
+    assert batch.choose_layout(known, USUAL) == before
+    assert batch.former_layouts(known, USUAL) == {before}
+    assert not batch.layout_prefix(before).startswith(batch.layout_prefix(USUAL))
 
 
 def test_a_batch_behind_a_later_one_is_refused() -> None:
