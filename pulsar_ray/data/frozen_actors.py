@@ -12,7 +12,7 @@ LOOK_AFTER_S = 60.0
 ANSWER_WITHIN_S = 60.0
 """Longer than the start of an actor on a busy node."""
 LIFE = "life"
-"""The concurrency group of `is_alive`, which a long call of another group does not hold up."""
+"""The concurrency group of `is_alive`: long calls of others do not hold it up."""
 
 
 def with_sign_of_life(kind: type[Any]) -> Any:

@@ -34,7 +34,10 @@ TableSource = Callable[[], pa.Table]
 
 
 class Sending(NamedTuple):
-    """How messages are sent; a named write hashes keys as its layout says, which its first run chose."""
+    """How messages are sent.
+
+    A named write hashes keys as its layout says, which its first run chose.
+    """
 
     hashing_scheme: HashingScheme = HashingScheme.JavaStringHash
     compression_type: CompressionType = CompressionType.NONE

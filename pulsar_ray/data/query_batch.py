@@ -31,7 +31,7 @@ KnownIds = Mapping[str, Mapping[str, int]]
 
 
 class Layout(NamedTuple):
-    """How many tasks send a batch, to how many partitions of the topic, and by which hash of the keys."""
+    """How a batch is divided among tasks, and by keys among partitions of the topic."""
 
     tasks: int
     partitions: int

@@ -80,7 +80,10 @@ class TopicSource:
 
     @contextmanager
     def leased(self, file: FileRange) -> Iterator[LeasedRange]:
-        """The segments that hold a range, which stay until the context is left, and what of it is gone."""
+        """The segments that hold a range, and its part that is gone.
+
+        They stay until the context is left.
+        """
         route = self._started(file.topic)
         answer = self._ask(route, [*file.first], [*file.end], _WHOLE)
         segments = tuple(SegmentSlice(*piece) for group in answer["groups"] for piece in group)
