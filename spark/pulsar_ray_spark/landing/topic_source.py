@@ -27,7 +27,7 @@ _WHOLE = 1 << 40
 
 
 class LeasedRange(NamedTuple):
-    """A range that stays for now; `lost` is its trimmed part, where that is an error."""
+    """A range that stays for now, and its trimmed part, where that is an error."""
 
     read_range: ReadRange
     lost: LostRange | None
