@@ -210,6 +210,13 @@ class Settings:
         "active partitions and subscriptions of a node; -1: one for each 80 MiB of memory; 0: no limit",
         minimum=-1,
     )
+    metrics_interval_seconds: float = setting(
+        5.0, "figures go to Ray's metrics so often; 0: no metrics", minimum=0, maximum=10
+    )
+    metrics_max_topics: int = setting(
+        200, "topics of a node with labels of their own in metrics; the rest is 'other'", minimum=0
+    )
+    metrics_max_subscriptions: int = setting(200, "the same for its subscriptions", minimum=0)
     tcp_port_range: str = setting("0", "TCP ports actors listen on: 'first-last', or 0 for any")
     lane_buffer_budget_bytes: int = setting(
         64 * MIB,

@@ -20,6 +20,7 @@ import ray
 from pulsar_ray.actors.broker_actors import BrokerActors
 from pulsar_ray.actors.catalog_opening import CatalogOpening
 from pulsar_ray.actors.change_log_partitions import ChangeLogPartitions
+from pulsar_ray.actors.own_reports import OwnReports
 from pulsar_ray.actors.passivation import Passivation
 from pulsar_ray.actors.policy_delivery import PolicyDelivery
 from pulsar_ray.actors.resource_usage import ResourceUsage
@@ -32,15 +33,18 @@ from pulsar_ray.broker.catalog.founding import CatalogOrder
 from pulsar_ray.broker.catalog.membership import Membership
 from pulsar_ray.broker.catalog.topic_ending import TopicEnding
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
+from pulsar_ray.broker.figures.actor_report import ActorReport
 from pulsar_ray.broker.serving.owner_loop import prepare_broker_process
 from pulsar_ray.broker.serving.sleeper import Idle
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException, ServiceUnitNotReady, TopicNotFound
 from pulsar_ray.lane.await_within import within
+from pulsar_ray.model.metric_catalogue import PARTITIONS_AWAY, TOPICS
 from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.model.system_topics import system_change_log
 from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.transport.actor_names import topic_of_actor
 from pulsar_ray.transport.cluster import SubscriptionRequest
 from pulsar_ray.transport.this_ray import running_names, was_restarted
 
@@ -77,6 +81,7 @@ class Controller:
         self._probing: dict[str, asyncio.Task[bool]] = {}
         self._start: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
+        self._reports = OwnReports()
         if was_restarted():
             # Somebody has to look for what is due, although nobody may ask for anything for long. The handle
             # has a name: with old versions of Ray its methods do not keep it alive.
@@ -143,7 +148,9 @@ class Controller:
         await asyncio.wait((self._catching_up,), timeout=CATCH_UP_S)
         self._served = served
         if self._watcher is None:
-            self._watcher = asyncio.get_running_loop().create_task(self._watch())
+            loop = asyncio.get_running_loop()
+            self._watcher = loop.create_task(self._watch())
+            self._reports.begin(loop, self._settings, self._report)
 
     def _begin_catching_up(self, logs: ChangeLogs) -> asyncio.Task[None]:
         async def catch_up() -> None:
@@ -458,6 +465,20 @@ class Controller:
                 await self._usage.publish()
             except Exception:
                 logger.exception("looking for stores failed")
+
+    async def _report(self) -> ActorReport:
+        """Tell the metrics of the node of the cluster's topics and partitions."""
+        assert self._served is not None
+        catalog, known = self._served.topics.catalog, self._stores.known
+        running = {TopicName.parse(topic_of_actor(name)).partitioned_full for name in self._actors.handles}
+        stored = sum(TopicName.parse(topic).is_persistent for topic in running)
+        away = sum(count for store, count in catalog.partitions_per_store().items() if store not in known)
+        gauges = {
+            f"{TOPICS.name}:running": float(len(running)),
+            f"{TOPICS.name}:sleeping": float(max(catalog.count_topics() - stored, 0)),
+            PARTITIONS_AWAY.name: float(away),
+        }
+        return ActorReport(kind="controller", gauges=gauges)
 
     # --- stopping, stats --------------------------------------------------------------------------
 

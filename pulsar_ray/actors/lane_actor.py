@@ -19,6 +19,7 @@ from typing import Any
 
 import ray.exceptions as ray_errors
 
+from pulsar_ray.actors.own_reports import OwnReports
 from pulsar_ray.broker.serving.owner_loop import OwnerLoop, prepare_broker_process
 from pulsar_ray.broker.serving.running_clock import RunningClock
 from pulsar_ray.broker.serving.session_host import SessionHost
@@ -64,6 +65,7 @@ class LaneActor:
         self._refusal: PulsarException | None = None
         self._host: SessionHost | None = None
         self._sleeper: Sleeper | None = None
+        self._reports = OwnReports()
 
     def __repr__(self) -> str:
         return self._label

@@ -8,12 +8,14 @@ import logging
 import os
 import shutil
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
 import psutil
 import ray
 
+from pulsar_ray.actors.node_metrics import NodeMetrics
 from pulsar_ray.broker.partition.sleeping_partition import describe_sleeping
 from pulsar_ray.broker.serving.owner_loop import prepare_broker_process
 from pulsar_ray.clock import SystemClock
@@ -55,6 +57,8 @@ class StoreActor:
         self._store: StoreDirectory | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._wake_times: WakeTimes | None = None
+        self._metrics: NodeMetrics | None = None
+        self._began_s = time.monotonic()
         # Held from the beginning: this may be a restart, and nobody asks again.
         with contextlib.suppress(PulsarException):
             self._open(create=False, wait_s=OPEN_WAIT_S)
@@ -82,6 +86,8 @@ class StoreActor:
         if self._watcher is None:
             self._watcher = asyncio.get_running_loop().create_task(self._watch_controller())
         await asyncio.to_thread(self._look)
+        if self._metrics is None and self._store is not None and self._settings.metrics_interval_seconds:
+            self._metrics = NodeMetrics(self._path, self._store.store_id, self._settings, self._began_s)
         return {
             "identity": self._store.identity if self._store is not None else None,
             "store_id": self._store.store_id if self._store is not None else "",
@@ -141,6 +147,8 @@ class StoreActor:
         await asyncio.to_thread(shutil.rmtree, self._ledgers / str(number), ignore_errors=True)
         await self.mark_added([number])
         await self.slept({number: None})
+        if self._metrics is not None:
+            self._metrics.removed(number)
 
     # --- sleeping partitions ----------------------------------------------------------------------
 
@@ -152,6 +160,8 @@ class StoreActor:
         """
         if self._wake_times is not None:
             self._wake_times.slept(times)
+        if self._metrics is not None:
+            await self._metrics.slept(times)
 
     async def due(self, now_ms: int, most: int, again: bool) -> list[int]:
         """Take up to `most` partitions that are to be woken by now, each once.

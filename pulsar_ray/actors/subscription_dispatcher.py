@@ -76,6 +76,7 @@ class SubscriptionDispatcher(LaneActor):
             await start_dispatcher(server, self._host)
             self._server = server
             self._watch_idleness(server, self._in_force.settings)
+            self._reports.begin(self._owner.loop, self._in_force.settings, server.report)
         except PulsarException as error:
             if error.retriable or isinstance(error, NotAllowedError):
                 # The topic has too many subscriptions now, and perhaps not when the next consumer comes.

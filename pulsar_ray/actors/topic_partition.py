@@ -78,6 +78,7 @@ class TopicPartition(LaneActor):
         else:
             self._server = PartitionServer(ledger, *rest)
         self._watch_idleness(self._server, self._in_force.settings)
+        self._reports.begin(self._owner.loop, self._in_force.settings, self._server.report)
 
     def _fatal(self, error: BaseException) -> None:
         logger.critical("%s stops: %s", self._label, error)

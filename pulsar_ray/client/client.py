@@ -22,6 +22,7 @@ from pulsar_ray.client.endpoint.ending import Ending
 from pulsar_ray.client.endpoint.forking import notify_of_forks
 from pulsar_ray.client.endpoint.open_handles import OpenHandles
 from pulsar_ray.client.endpoint.shared_clients import SharedClients
+from pulsar_ray.client.metrics.process_metrics import ProcessMetrics
 from pulsar_ray.client.options.authentication import Authentication
 from pulsar_ray.client.options.checks import check_optional_text
 from pulsar_ray.client.options.client_options import ClientOptions, Logger
@@ -66,9 +67,9 @@ class Client:
 
     `service_url` is "auto" (the Ray cluster of this process, else one running here, whose broker is started
     if none runs, else the embedded one of `data_dir`), "local" (always embedded) or the `host:port` of a Ray
-    cluster. Further keywords are broker settings, used when this client is the one that starts the broker.
-    Thread-safe; after a fork the child makes its own. Pickled into Ray tasks and actors it connects there
-    anew.
+    cluster. With `metrics` what this process sends and receives is among Ray's metrics. Further keywords are
+    broker settings, used when this client is the one that starts the broker. Thread-safe; after a fork the
+    child makes its own. Pickled into Ray tasks and actors it connects there anew.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Client:
         data_dir: str | os.PathLike[str] | None = None,
         config_file: str | os.PathLike[str] | None = None,
         transport: str = "auto",
+        metrics: bool = False,
         **settings: Any,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name != "self"}
@@ -107,8 +109,9 @@ class Client:
     def _connect_through(self, connection: ClusterConnection) -> None:
         self._connection = connection
         self._links = ActorLinks(connection, self._options.transport, self.operation_timeout_s)
-        self._producers = ProducerFactory(self._links, _ENDPOINT_IDS)
-        self._consumers = ConsumerFactory(self._links, _ENDPOINT_IDS)
+        figures = ProcessMetrics.get().figures if self._options.metrics else None
+        self._producers = ProducerFactory(self._links, _ENDPOINT_IDS, figures)
+        self._consumers = ConsumerFactory(self._links, _ENDPOINT_IDS, figures)
 
     @classmethod
     def _on(cls, cluster: Cluster, **arguments: Any) -> Client:

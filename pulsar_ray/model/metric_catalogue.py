@@ -6,7 +6,7 @@ The exporter, the documentation and all queries read this list, so that none nam
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 PREFIX_OF_RAY = "ray_"
@@ -29,7 +29,7 @@ COMMIT_BUCKETS_BLOCKS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 """Upper ends of the buckets of how many blocks one commit wrote."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Metric:
     """A metric has a name, a kind, labels and a help text.
 
@@ -54,6 +54,19 @@ class Metric:
         if self.kind is Kind.HISTOGRAM:
             return tuple(self.query_name + suffix for suffix in ("_bucket", "_sum", "_count"))
         return (self.query_name,)
+
+
+SampleKey = tuple[Metric, tuple[str, ...]]
+"""A metric and the values of its labels, in their order."""
+
+
+@dataclass
+class Samples:
+    """The values of metrics at one moment; a histogram's are as in `BucketCounts.numbers`."""
+
+    counters: dict[SampleKey, float] = field(default_factory=dict)
+    gauges: dict[SampleKey, float] = field(default_factory=dict)
+    histograms: dict[SampleKey, list[float]] = field(default_factory=dict)
 
 
 _TOPIC = ("namespace", "topic")
@@ -121,7 +134,7 @@ CRASHED_CONSUMERS = _counter(
 )
 DROPPED_MESSAGES = _counter(
     "dropped_messages", _SUBSCRIPTION,
-    "Messages of non-persistent topics for which nobody had room; no subscription: dropped by the partition.",
+    "Messages of non-persistent topics that a subscription lost for want of room.",
 )  # fmt: skip
 CONSUMERS = _gauge("consumers", _SUBSCRIPTION, "Consumers that are connected, once for each partition.")
 BLOCKED_CONSUMERS = _gauge(

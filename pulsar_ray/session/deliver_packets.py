@@ -50,7 +50,7 @@ class DeliverEncoder:
 
 def _described(grant: Grant) -> tuple[int, WireGrant]:
     _, number, block, row_set, redelivery_count, _, _ = grant
-    ledger_id, segment_index, offset, length, first_entry_id, entries, messages, _, _, _ = block
+    ledger_id, segment_index, offset, length, first_entry_id, entries, messages, *_ = block
     rows = to_wire(row_set)
     return number, (
         ledger_id,

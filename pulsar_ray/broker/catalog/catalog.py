@@ -399,6 +399,11 @@ class Catalog:
         rows = self._db.execute("SELECT name, partitions FROM topic ORDER BY name")
         return [(n, p) for n, p in rows if n.split("://", 1)[1].startswith(namespace + "/")]
 
+    def count_topics(self) -> int:
+        """How many topics there are, the broker's own included."""
+        ((count,),) = self._db.execute("SELECT COUNT(*) FROM topic")
+        return int(count)
+
     def partitions_per_store(self) -> dict[str, int]:
         """How many partitions each store holds."""
         return dict(

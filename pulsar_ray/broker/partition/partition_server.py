@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pulsar_ray.broker.figures.actor_report import ActorReport
+from pulsar_ray.broker.figures.node_figures import PARTITION
 from pulsar_ray.broker.partition.attendance import Attendance
 from pulsar_ray.broker.partition.backlog.backlog_clearing import BacklogClearing
 from pulsar_ray.broker.partition.backlog.backlog_quota import BacklogQuota
@@ -26,6 +28,7 @@ from pulsar_ray.broker.partition.backlog.subscription_expiry import Subscription
 from pulsar_ray.broker.partition.followers import Followers
 from pulsar_ray.broker.partition.manifest_writer import ManifestWriter
 from pulsar_ray.broker.partition.partition_calls import PartitionCalls
+from pulsar_ray.broker.partition.partition_figures import PartitionFigures
 from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.broker.partition.partition_stats import describe_partition, describe_subscriptions
 from pulsar_ray.broker.partition.publishing.connected_producers import ConnectedProducers
@@ -164,6 +167,9 @@ class PartitionServer:
         self._deduplication.begin()
         self._subscription_expiry = SubscriptionExpiry(
             ledger, self._writer, policies, clock, lambda: self.followers.numbers, self._cursors
+        )
+        self._figures = PartitionFigures(
+            ledger, self.intake, self.producers, self.followers, self._cursors, loop
         )
         self._trimmed_at = loop.time()
         self.reach = self._write_reach_file()
@@ -364,6 +370,20 @@ class PartitionServer:
             described["subscriptions"] += describe_subscriptions(part, self._cursors, followed)
         return described
 
+    async def report(self) -> ActorReport:
+        """Return what the metrics of the node have of the partition; reads files for that, on a thread."""
+        figures, backlogs = await self._figures.gather()
+        identity = self.ledger.identity
+        return ActorReport(
+            kind=PARTITION,
+            topic=identity.topic,
+            number=identity.number,
+            counters=figures.counters,
+            gauges=figures.gauges,
+            histograms=figures.histograms,
+            backlogs=backlogs,
+        )
+
     def _described(self, subscriptions: list[Subscription], followed: Set[int]) -> dict[str, Any]:
         return {
             **describe_partition(self.ledger, self.intake, self.producers, followed),
@@ -419,6 +439,9 @@ class PartitionServer:
             await self._quota.next_due_ms(),
         ]
         wake_at_ms = min((time_ms for time_ms in due_ms if time_ms is not None), default=None)
+        # Without it, metrics miss the backlogs until the partition is used again; that is all.
+        with contextlib.suppress(OSError):
+            await self._figures.write_note()
         await self._disk.run(lambda: write_wake_time(Path(self.ledger.directory), wake_at_ms))
         return wake_at_ms
 

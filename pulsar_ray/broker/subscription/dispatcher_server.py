@@ -11,6 +11,8 @@ from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Any
 
+from pulsar_ray.broker.figures.actor_report import READERS, ActorReport
+from pulsar_ray.broker.figures.node_figures import DISPATCHER
 from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
@@ -377,6 +379,20 @@ class DispatcherServer:
             "consumers": [c for s in subscriptions.values() for c in s["consumers"]],
             "epoch": self.subscriptions.epoch,
         }
+
+    async def report(self) -> ActorReport:
+        """Return what the metrics of the node have of its subscriptions."""
+        figures = self.subscriptions.figures()
+        request = self._request
+        return ActorReport(
+            kind=DISPATCHER,
+            topic=request.topic,
+            subscription=request.subscription if request.durable else READERS,
+            acknowledged=self.subscriptions.acknowledged_entries if request.durable else 0,
+            counters=figures.counters,
+            gauges=figures.gauges,
+            histograms=figures.histograms,
+        )
 
     def leave(self) -> None:
         """Follow the partition no longer."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from pulsar_ray.broker.figures.actor_report import Figures
 from pulsar_ray.broker.subscription.consumers.delivery_progress import DeliveryProgress
 from pulsar_ray.broker.subscription.open_subscription import OpenSubscription
 from pulsar_ray.model.position import Position
@@ -28,6 +29,10 @@ class DispatcherSubscriptions(Protocol):
 
     can_park: bool
     """Whether consumers lose nothing while the dispatcher sleeps."""
+
+    @property
+    def acknowledged_entries(self) -> int:
+        """How many entries above mark-delete positions are acknowledged one by one."""
 
     @property
     def progress(self) -> DeliveryProgress:
@@ -78,6 +83,9 @@ class DispatcherSubscriptions(Protocol):
 
     def stats(self) -> dict[str, dict[str, Any]]:
         """Describe each subscription by its name."""
+
+    def figures(self) -> Figures:
+        """Return what the metrics have of all of them, readers that are gone included."""
 
     async def settle(self) -> None:
         """Make cursors durable, and the partition know of it. Raises BrokerPersistenceError."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from pulsar_ray.broker.figures.actor_report import Figures
 from pulsar_ray.broker.subscription.consumers.connected_consumers import ConnectedConsumers
 from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint
 from pulsar_ray.session.requests import (
@@ -25,6 +26,9 @@ class OpenSubscription(Protocol):
 
     name: str
     consumers: ConnectedConsumers
+
+    def figures(self) -> Figures:
+        """Return what the metrics have of it."""
 
     @property
     def is_busy(self) -> bool:

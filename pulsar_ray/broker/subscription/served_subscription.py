@@ -9,6 +9,7 @@ import asyncio
 import logging
 from typing import Any
 
+from pulsar_ray.broker.figures.actor_report import Figures
 from pulsar_ray.broker.subscription.consumers.connected_consumers import ConnectedConsumers
 from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint, EndpointFactory
 from pulsar_ray.broker.subscription.consumers.consumer_opening import check_limit, spec_of
@@ -17,6 +18,7 @@ from pulsar_ray.broker.subscription.delayed.tracker_link import TrackerLink
 from pulsar_ray.broker.subscription.log.core_feeder import CoreFeeder
 from pulsar_ray.broker.subscription.log.incomplete_messages import IncompleteMessages
 from pulsar_ray.broker.subscription.open_subscription import SettleRequest
+from pulsar_ray.broker.subscription.subscription_figures import stored_figures
 from pulsar_ray.broker.subscription.subscription_stats import SubscriptionStats
 from pulsar_ray.broker.subscription.subscription_turn import SubscriptionTurn
 from pulsar_ray.clock import Clock
@@ -166,6 +168,7 @@ class ServedSubscription:
         """Let everything wait again that a consumer holds whose session ended with a crash."""
         if self.consumers.remove(endpoint):
             self.counts.traffic.left(endpoint)
+            self.counts.traffic.crashed += 1
             counter = endpoint.handed_over
             self.core.remove_consumer(
                 endpoint.incarnation,
@@ -365,6 +368,10 @@ class ServedSubscription:
         problem = self._feeder.problem or delayed.problem
         counts = self.counts.describe(self.consumers.values(), problem, delayed.messages)
         return {**counts, **self._watchdog.stats(self.now_ms())}
+
+    def figures(self) -> Figures:
+        """Return what the metrics have of it."""
+        return stored_figures(self.counts.traffic, self.core, self.consumers, self.delayed().messages)
 
     def delayed(self) -> Delayed:
         """Describe the messages that wait for their time."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pulsar_ray.broker.figures.actor_report import Figures
 from pulsar_ray.broker.subscription.arming import Arming
 from pulsar_ray.broker.subscription.consumers.delivery_progress import StoredProgress
 from pulsar_ray.broker.subscription.log.log_view import LogView
@@ -48,12 +49,18 @@ class StoredSubscriptions:
         self._arming = Arming(lambda is_armed: self._follower.follow(self._number, armed=is_armed))
         self._served: dict[str, ServedSubscription] = {}
         self.served: Mapping[str, OpenSubscription] = self._served
+        self._gone = Figures()
+        """Counts of readers that are gone."""
         self._admin: SubscriptionAdmin | None = None
         self._first_packet: asyncio.Future[None] = context.loop.create_future()
         self.progress = StoredProgress(partition, self._served)
         self.directory = ""
         self.epoch = 0
         self.log_end = EARLIEST
+
+    @property
+    def acknowledged_entries(self) -> int:
+        return sum(served.core.cursor.deleted.count() for served in self._served.values())
 
     @property
     def reach(self) -> tuple[str, str]:
@@ -146,6 +153,7 @@ class StoredSubscriptions:
 
     def forget_reader(self, subscription: OpenSubscription) -> None:
         if not self._request.durable and not subscription.consumers:
+            self._gone.add(subscription.figures().counts)
             self._served.pop(subscription.name, None)
 
     # --- following --------------------------------------------------------------------------------
@@ -227,6 +235,12 @@ class StoredSubscriptions:
 
     def stats(self) -> dict[str, dict[str, Any]]:
         return {name: subscription.stats() for name, subscription in self._served.items()}
+
+    def figures(self) -> Figures:
+        figures = Figures()
+        for each in (self._gone, *(subscription.figures() for subscription in self._served.values())):
+            figures.add(each)
+        return figures
 
     async def settle(self) -> None:
         for subscription in self._served.values():

@@ -18,6 +18,7 @@ from pulsar_ray.client.consumer.topic_selection import TopicSelection, selection
 from pulsar_ray.client.dead_letters.letter_topics import LetterTopics
 from pulsar_ray.client.endpoint.actor_links import ActorLinks
 from pulsar_ray.client.endpoint.close_each import close_each
+from pulsar_ray.client.metrics.client_figures import ClientFigures
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.received.segment_files import SegmentFiles
 from pulsar_ray.errors import (
@@ -42,10 +43,16 @@ Where no subscription may be created the refusal is final.
 
 
 class ConsumerFactory:
-    """Opens consumers over the links of one client; their endpoint ids come from `endpoint_ids`."""
+    """Opens consumers over the links of one client; their endpoint ids come from `endpoint_ids`.
 
-    def __init__(self, links: ActorLinks, endpoint_ids: itertools.count[int]) -> None:
+    `figures` counts them, if the client has metrics.
+    """
+
+    def __init__(
+        self, links: ActorLinks, endpoint_ids: itertools.count[int], figures: ClientFigures | None
+    ) -> None:
         self._links = links
+        self._figures = figures
         self._endpoint_ids = endpoint_ids
         self._files = SegmentFiles()
 
@@ -126,6 +133,10 @@ class ConsumerFactory:
         partition = PartitionConsumer(core, link, next(self._endpoint_ids), route)
         if start is not None:
             partition.deliveries.start_at(start)
+        if self._figures is not None:
+            self._figures.add_consumer(
+                partition, route.topic, core.subscription, partition.deliveries.received_counts
+            )
         return partition
 
     def _discovery(

@@ -10,6 +10,7 @@ from pulsar_ray.client.acks.ack_timer import AckTimer
 from pulsar_ray.client.acks.partition_acks import PartitionAcks
 from pulsar_ray.client.consumer.consumer_credit import ConsumerCredit
 from pulsar_ray.client.consumer.start_position import SkippedRows, StartPosition
+from pulsar_ray.client.metrics.client_figures import ReceivedCounts
 from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.received import segment_files
 from pulsar_ray.client.received.queued_delivery import QueuedChunk, QueuedDelivery
@@ -83,6 +84,7 @@ class PartitionDeliveries:
         is_stored: bool,
     ) -> None:
         self.decode = decode
+        self.received_counts = ReceivedCounts()
         self.consumed = 0
         self.moving = 0
         """Messages on their way to another topic, which do not count as consumed yet."""
@@ -213,6 +215,7 @@ class PartitionDeliveries:
                 if number <= self.last_number:
                     continue
                 self.last_number = number
+                self.received_counts.add(row_set.bit_count(), count)
                 if self._awaits_reset:
                     self.consumed += row_set.bit_count()
                     continue

@@ -75,6 +75,7 @@ class ClientOptions:
     data_dir: _Path = None
     config_file: _Path = None
     transport: Annotated[str, _check_transport] = "auto"
+    metrics: Flag = False
     settings: dict[str, Any] = field(default_factory=dict)
     """Broker settings given as further keywords; `config.Settings` knows their names."""
 
@@ -101,6 +102,7 @@ class ClientOptions:
             "data_dir": self.data_dir,
             "config_file": self.config_file,
             "transport": self.transport,
+            "metrics": self.metrics,
             **self.settings,
         }
 

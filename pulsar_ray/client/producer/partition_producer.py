@@ -166,6 +166,11 @@ class PartitionProducer:
         return self.queue.is_open or (self.link.is_asleep and self.queue.error is None)
 
     @property
+    def pending_messages(self) -> int:
+        """How many messages are sealed in blocks that have no receipt."""
+        return self.queue.unconfirmed.messages
+
+    @property
     def awaits_packets(self) -> bool:
         """Whether a receipt or refusal is to come."""
         return self.queue.unconfirmed.messages > 0

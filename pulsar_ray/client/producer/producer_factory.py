@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pulsar_ray.client.endpoint.actor_links import ActorLinks
 from pulsar_ray.client.endpoint.close_each import close_each
 from pulsar_ray.client.endpoint.periodic_check import PeriodicCheck
+from pulsar_ray.client.metrics.client_figures import ClientFigures
 from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.client.producer.partition_producer import PartitionProducer
 from pulsar_ray.client.producer.producer import Producer
@@ -30,10 +31,16 @@ def _check_any_there(partitions: list[PartitionProducer]) -> None:
 
 
 class ProducerFactory:
-    """Opens producers over the links of one client; their endpoint ids come from `endpoint_ids`."""
+    """Opens producers over the links of one client; their endpoint ids come from `endpoint_ids`.
 
-    def __init__(self, links: ActorLinks, endpoint_ids: itertools.count[int]) -> None:
+    `figures` counts them, if the client has metrics.
+    """
+
+    def __init__(
+        self, links: ActorLinks, endpoint_ids: itertools.count[int], figures: ClientFigures | None
+    ) -> None:
         self._links = links
+        self._figures = figures
         self._endpoint_ids = endpoint_ids
 
     def open(self, options: ProducerOptions) -> tuple[str, list[PartitionProducer]]:
@@ -56,6 +63,14 @@ class ProducerFactory:
         return name.full, partitions
 
     def _open_one(
+        self, route: PartitionRoute, options: ProducerOptions, deadline: float
+    ) -> PartitionProducer:
+        partition = self._open_or_wait(route, options, deadline)
+        if self._figures is not None:
+            self._figures.add_producer(partition, route.topic, partition.queue.unconfirmed.latency)
+        return partition
+
+    def _open_or_wait(
         self, route: PartitionRoute, options: ProducerOptions, deadline: float
     ) -> PartitionProducer:
         link = self._links.to_partition(route)

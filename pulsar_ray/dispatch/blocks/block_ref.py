@@ -30,6 +30,8 @@ class BlockRef(NamedTuple):
     """Whether its header has to be read: it may be delayed or a chunk."""
     chunks: tuple[BlockRef, ...] = ()
     """The chunks before the last one of a message, which this is (ADR 0038)."""
+    stored_ms: int = 0
+    """When its partition began to store it, by the broker's clock; 0 if that is not known."""
 
     @property
     def last_entry_id(self) -> int:
@@ -54,6 +56,6 @@ class BlockRef(NamedTuple):
 
 
 block_ref: Callable[
-    [tuple[int, int, int, int, int, int, int, bool, bool, tuple[BlockRef, ...]]], BlockRef
+    [tuple[int, int, int, int, int, int, int, bool, bool, tuple[BlockRef, ...], int]], BlockRef
 ] = partial(tuple.__new__, BlockRef)
 """As `BlockRef(*fields)`, without the function that a NamedTuple puts before it."""

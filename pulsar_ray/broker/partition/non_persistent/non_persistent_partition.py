@@ -11,8 +11,11 @@ import secrets
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
+from pulsar_ray.broker.figures.actor_report import ActorReport
+from pulsar_ray.broker.figures.node_figures import PARTITION
 from pulsar_ray.broker.partition.attendance import Attendance
 from pulsar_ray.broker.partition.non_persistent.push_followers import PushFollowers, messages_of
+from pulsar_ray.broker.partition.partition_figures import publishing_figures
 from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.broker.partition.partition_stats import describe_publisher
 from pulsar_ray.broker.partition.publishing.connected_producers import ConnectedProducers
@@ -245,6 +248,17 @@ class NonPersistentPartitionServer:
     async def gather_stats(self) -> dict[str, Any]:
         """As `stats`: there are no cursors to read first."""
         return self.stats()
+
+    async def report(self) -> ActorReport:
+        """Return what the metrics of the node have of the partition."""
+        figures = publishing_figures(self.intake, self.producers)
+        return ActorReport(
+            kind=PARTITION,
+            topic=self._topic,
+            counters=figures.counters,
+            gauges=figures.gauges,
+            histograms=figures.histograms,
+        )
 
     # --- sleeping ---------------------------------------------------------------------------------
 

@@ -203,7 +203,7 @@ class ConnectedProducers:
 
     def evict(self, endpoint: ProducerEndpoint, error: ProducerFenced) -> None:
         """Free a producer's name against its will; its blocks that wait are not written."""
-        for _, header, _, carrier in self._waiting.take_out(endpoint.incarnation):
+        for _, header, _, carrier, _ in self._waiting.take_out(endpoint.incarnation):
             if carrier is not None:
                 carrier.release(header.total_length)
         del self.by_name[endpoint.name]

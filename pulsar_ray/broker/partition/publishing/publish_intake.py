@@ -19,6 +19,7 @@ from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.broker.partition.publishing.connected_producers import ConnectedProducers, tell_evicted
 from pulsar_ray.broker.partition.publishing.duplicate_blocks import sift
 from pulsar_ray.broker.partition.publishing.producer_endpoint import ProducerEndpoint
+from pulsar_ray.broker.partition.publishing.publish_figures import PublishFigures
 from pulsar_ray.broker.partition.publishing.publish_gate import PublishGate
 from pulsar_ray.broker.partition.publishing.publish_throttle import PublishThrottle
 from pulsar_ray.broker.partition.publishing.quick_disk import SMALL_WRITE_BYTES, QuickDisk, is_small
@@ -147,6 +148,7 @@ class PublishIntake:
         self._is_awaited = False
         self._quick_disk = QuickDisk()
         self.traffic = IncomingTraffic(clock.monotonic_ms())
+        self.figures = PublishFigures()
         self.commits = 0
         self.duplicates = 0
         """Messages that were left out because they had been stored before."""
@@ -174,6 +176,7 @@ class PublishIntake:
         if producer.is_held:
             return  # it comes again, behind its next opening
         self._is_awaited |= is_awaited
+        arrived = time.perf_counter()
         offset, size = 0, len(body)
         while offset < size:
             header = parse_block_header(body, offset)
@@ -183,10 +186,12 @@ class PublishIntake:
                     f"a block of {header.total_length} bytes in {size - offset} bytes of packet"
                 )
             verify_block(body, offset, header)
-            self._admit(producer, header, body[offset:end])
+            self._admit(producer, header, body[offset:end], arrived)
             offset = end
 
-    def _admit(self, producer: ProducerEndpoint, header: BlockHeader, block: memoryview) -> None:
+    def _admit(
+        self, producer: ProducerEndpoint, header: BlockHeader, block: memoryview, arrived: float
+    ) -> None:
         seq = header.entry_seq
         if header.incarnation != producer.incarnation:
             raise ProtocolError(
@@ -215,7 +220,7 @@ class PublishIntake:
         carrier = producer.session.carrier
         if carrier is not None:
             carrier.retain(header.total_length)
-        self._waiting.append((producer, header, block, carrier))
+        self._waiting.append((producer, header, block, carrier, arrived))
         if self._throttle.limit is not None:
             self._throttle.charge(producer.session, header.message_count, header.total_length)
         if not self._turn_scheduled:
@@ -276,6 +281,7 @@ class PublishIntake:
             self._refuse(producer, header.entry_seq, reason)
 
     def _refuse(self, producer: ProducerEndpoint, entry_seq: int, error: PulsarException) -> None:
+        self.figures.refuses(error)
         refused = PublishFailed(producer.producer_id, entry_seq, type(error).__name__, error.text)
         producer.session.send(encode_request(refused))
 
@@ -326,6 +332,7 @@ class PublishIntake:
             if not isinstance(refusal, ProducerBlockedQuotaExceededError):
                 self._refuse(current, header.entry_seq, refusal)
             elif not current.is_held:
+                self.figures.refuses(refusal)
                 self._producers.hold(current, header.entry_seq, refusal)
         return going_on
 
@@ -376,7 +383,7 @@ class PublishIntake:
 
     def _release(self, blocks: list[Admitted]) -> None:
         """Count these blocks no more against what is held of their carriers."""
-        for _, header, _, carrier in blocks:
+        for _, header, _, carrier, _ in blocks:
             if carrier is not None:
                 carrier.release(header.total_length)
 
@@ -384,7 +391,7 @@ class PublishIntake:
         is_awaited, self._is_awaited = self._is_awaited, False
         blocks = []
         messages = 0
-        for _, header, block, _ in group:
+        for _, header, block, *_ in group:
             blocks.append((header, (block,)))
             messages += header.message_count
         commit = self._ledger.begin_append(blocks, self._clock.now_ms())
@@ -397,6 +404,8 @@ class PublishIntake:
                 return
             if is_lone and seconds is not None:
                 self._quick_disk.took(seconds)
+            if seconds is not None:
+                self.figures.wrote(seconds, len(group))
             self._finish(group, self._ledger.finish_append(commit), is_awaited=is_awaited)
 
         if not is_lone or not self._quick_disk.is_trusted or not self._disk.is_idle:
@@ -420,7 +429,9 @@ class PublishIntake:
             self._on_durable(result)
         rows: dict[Session, list[tuple[int, int, int, int, int]]] = {}
         messages = size = chunks = 0
-        for (producer, header, _, carrier), position in zip(group, result.positions, strict=True):
+        now, observe = time.perf_counter(), self.figures.latency.observe
+        for (producer, header, _, carrier, arrived), position in zip(group, result.positions, strict=True):
+            observe(now - arrived)
             length = header.total_length
             messages += header.message_count
             size += length
@@ -458,7 +469,7 @@ class PublishIntake:
             self._commit(group, retried=True)
             return
         refusal = BrokerPersistenceError(f"the partition could not store the message: {error}")
-        for producer, header, _, carrier in group:
+        for producer, header, _, carrier, _ in group:
             if carrier is not None:
                 carrier.release(header.total_length)
             current = self._producers.current(producer)

@@ -10,8 +10,8 @@ from pulsar_ray.session.session_table import Carrier
 
 MAX_GROUP_BYTES = 32 * 1024 * 1024
 
-Admitted: TypeAlias = tuple[ProducerEndpoint, BlockHeader, memoryview, Carrier | None]
-"""A block on its way to the disk.
+Admitted: TypeAlias = tuple[ProducerEndpoint, BlockHeader, memoryview, Carrier | None, float]
+"""A block on its way to the disk, and when it arrived, in seconds of any clock.
 
 Until it is answered it counts against the bytes that may be held of its carrier.
 """

@@ -10,6 +10,8 @@ from pulsar_ray.clock import Clock
 from pulsar_ray.dispatch.consumer import Consumer
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.dispatch.inspect.key_stats import KeyedConsumers, key_shared_consumer_stats
+from pulsar_ray.model.bucket_counts import BucketCounts
+from pulsar_ray.model.metric_catalogue import END_TO_END_LATENCY
 from pulsar_ray.model.traffic import OutgoingTraffic
 
 
@@ -20,6 +22,10 @@ class ConsumerTraffic:
         self._clock = clock
         self._all = OutgoingTraffic(clock.monotonic_ms())
         self._consumers: dict[int, tuple[OutgoingTraffic, int]] = {}
+        self.latency = BucketCounts(END_TO_END_LATENCY.buckets)
+        """From the storing of blocks to their first way out, in seconds."""
+        self.crashed = 0
+        """Consumers that were lost without a farewell."""
         self._dead_lettered = 0
         """Messages that consumers which are gone moved to dead letter topics."""
 
@@ -54,6 +60,8 @@ class ConsumerTraffic:
                 size += sum(chunk.length for chunk in block.chunks)
             if grant.redelivery_count:
                 redelivered += rows
+            elif block.stored_ms:
+                self.latency.observe((now_ms - block.stored_ms) / 1000)
         self._all.delivered(messages, entries, size, redelivered, now_ms, chunks)
         if known := self._consumers.get(incarnation):
             known[0].delivered(messages, entries, size, redelivered, now_ms, chunks)
@@ -78,6 +86,15 @@ class ConsumerTraffic:
         self._all.sample(now_ms)
         for traffic, _ in self._consumers.values():
             traffic.sample(now_ms)
+
+    @property
+    def sent(self) -> OutgoingTraffic:
+        """The traffic of all consumers together."""
+        return self._all
+
+    def dead_lettered(self, endpoints: Iterable[ConsumerEndpoint]) -> int:
+        """Return how many messages were moved to dead letter topics, by these consumers and former ones."""
+        return self._dead_lettered + sum(endpoint.dead_letters[0] for endpoint in endpoints)
 
     # --- describing -------------------------------------------------------------------------------
 

@@ -37,11 +37,23 @@ def blocks_of(ledger_id: int, segment_index: int, offset: int, frame: FrameHeade
     """The blocks of a frame that starts at `offset`."""
     refs: list[BlockRef] = []
     at = offset + frame.header_length
-    first, marked = frame.first_entry_id, frame.holds_marked_blocks
+    first, marked, at_ms = frame.first_entry_id, frame.holds_marked_blocks, frame.broker_time_ms
     for length, entries, messages in frame.blocks:
         refs.append(
             block_ref(
-                (ledger_id, segment_index, at, length, first, entries, messages, entries > 1, marked, ())
+                (
+                    ledger_id,
+                    segment_index,
+                    at,
+                    length,
+                    first,
+                    entries,
+                    messages,
+                    entries > 1,
+                    marked,
+                    (),
+                    at_ms,
+                )
             )
         )
         at += length

@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from pulsar_ray.broker.figures.actor_report import Figures
 from pulsar_ray.broker.subscription.consumers.connected_consumers import ConnectedConsumers
 from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint, EndpointFactory
 from pulsar_ray.broker.subscription.consumers.consumer_opening import check_limit, spec_of
 from pulsar_ray.broker.subscription.consumers.consumer_traffic import ConsumerTraffic
 from pulsar_ray.broker.subscription.non_persistent.passing_sender import Bodies
 from pulsar_ray.broker.subscription.open_subscription import SettleRequest
+from pulsar_ray.broker.subscription.subscription_figures import traffic_figures
 from pulsar_ray.clock import Clock
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
@@ -22,6 +24,7 @@ from pulsar_ray.dispatch.non_persistent import NonPersistentDispatcher
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.format.compression import UnknownCodec
 from pulsar_ray.model.generation import after_seeks
+from pulsar_ray.model.metric_catalogue import DROPPED_MESSAGES
 from pulsar_ray.model.position import EARLIEST
 from pulsar_ray.session.requests import ConsumerOpened, Credit, Done, OpenConsumer, encode_request
 from pulsar_ray.session.session_table import Session
@@ -91,6 +94,7 @@ class PassingSubscription:
         """Remove a consumer whose session ended with a crash: others get what is published next."""
         if self.consumers.remove(endpoint):
             self._traffic.left(endpoint)
+            self._traffic.crashed += 1
             self._remove(endpoint)
 
     async def close_consumer(self, endpoint: ConsumerEndpoint) -> None:
@@ -160,6 +164,12 @@ class PassingSubscription:
         """Sample rates, those of drops included; once a second."""
         self._traffic.sample()
         self._core.drops.sample(self._clock.monotonic_ms())
+
+    def figures(self) -> Figures:
+        """Return what the metrics have of it."""
+        figures = traffic_figures(self._traffic, self._core, self.consumers)
+        figures.counters[DROPPED_MESSAGES.name] = self._core.drops.messages
+        return figures
 
     def stats(self) -> dict[str, Any]:
         """Describe the subscription with Pulsar's names; `msgDropRate` is the rate of `msgDropCounter`."""

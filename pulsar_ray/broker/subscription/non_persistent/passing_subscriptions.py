@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
+from pulsar_ray.broker.figures.actor_report import Figures
 from pulsar_ray.broker.subscription.arming import Arming
 from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint
 from pulsar_ray.broker.subscription.log.partition_link import PartitionLink
@@ -55,6 +56,7 @@ class PassingSubscriptions:
     can_park = False
     directory = ""
     reach = ("", "")
+    acknowledged_entries = 0
 
     def __init__(
         self,
@@ -77,6 +79,8 @@ class PassingSubscriptions:
         self._arming = Arming(lambda is_armed: self._follower.follow(armed=is_armed))
         self._passing: dict[str, PassingSubscription] = {}
         self.served: Mapping[str, OpenSubscription] = self._passing
+        self._gone = Figures()
+        """Counts of readers that are gone."""
         self.progress = PassingProgress(request.topic)
         self._next_entry_id = 0
         self.epoch = 0
@@ -121,6 +125,7 @@ class PassingSubscriptions:
 
     def forget_reader(self, subscription: OpenSubscription) -> None:
         if not self._request.durable and not subscription.consumers:
+            self._gone.add(subscription.figures().counts)
             self._passing.pop(subscription.name, None)
 
     # --- following --------------------------------------------------------------------------------
@@ -181,6 +186,12 @@ class PassingSubscriptions:
 
     def stats(self) -> dict[str, dict[str, Any]]:
         return {name: passing.stats() for name, passing in self._passing.items()}
+
+    def figures(self) -> Figures:
+        figures = Figures()
+        for each in (self._gone, *(subscription.figures() for subscription in self._passing.values())):
+            figures.add(each)
+        return figures
 
     async def settle(self) -> None:
         """Do nothing: nothing is kept."""

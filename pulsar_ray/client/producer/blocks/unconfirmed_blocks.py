@@ -10,6 +10,8 @@ from typing import Any
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.format.rest_of_block import rest_of_block
 from pulsar_ray.managed_ledger.log.producer_incarnations import WINDOW_BLOCKS
+from pulsar_ray.model.bucket_counts import BucketCounts
+from pulsar_ray.model.metric_catalogue import CLIENT_SEND_LATENCY
 
 MAX_SENT_BYTES = 32 * 1024 * 1024
 """No more is written while so much has no receipt.
@@ -110,10 +112,12 @@ class UnconfirmedBlocks:
     The producer's state lock guards it.
     """
 
-    __slots__ = ("_blocks", "_sent_bytes", "has_unsent", "messages", "sent", "size")
+    __slots__ = ("_blocks", "_sent_bytes", "has_unsent", "latency", "messages", "sent", "size")
 
     def __init__(self) -> None:
         self._blocks: deque[UnconfirmedBlock] = deque()
+        self.latency = BucketCounts(CLIENT_SEND_LATENCY.buckets)
+        """From the sealing of blocks to their receipts, in seconds."""
         self.sent = 0
         self._sent_bytes = 0
         self.messages = 0
@@ -182,8 +186,11 @@ class UnconfirmedBlocks:
         """
         settled: list[UnconfirmedBlock] = []
         blocks = self._blocks
+        now_s = time.monotonic()
         while blocks and blocks[0].outcome is not None:
             block = blocks.popleft()
+            if block.sealed_s and block.outcome is not None and block.outcome[2] is None:
+                self.latency.observe(now_s - block.sealed_s)
             if self.sent:
                 self.sent -= 1
                 self._sent_bytes -= block.size

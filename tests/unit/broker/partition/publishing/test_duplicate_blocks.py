@@ -22,7 +22,7 @@ def admitted(
         seq, incarnation=ord(name), rows=rows, first_id=first_id, producer=name, chunk=chunk
     )
     endpoint = ProducerEndpoint(SESSION, 1, name, ord(name), 0, IncomingTraffic(0), 0)
-    return endpoint, header, memoryview(b"".join(buffers)), None
+    return endpoint, header, memoryview(b"".join(buffers)), None, 0.0
 
 
 def sequences(**stored: int) -> ProducerSequences:

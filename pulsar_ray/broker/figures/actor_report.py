@@ -1,0 +1,91 @@
+"""The report in which an actor tells its node's store its figures. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+import msgpack
+
+from pulsar_ray.model.bucket_counts import add_numbers
+
+MAX_REPORT_BYTES = 4 * 1024 * 1024
+"""The longest report that is taken; a thousand subscriptions of a partition are a twentieth of that."""
+READERS = "(readers)"
+"""Stands for all non-durable subscriptions of a partition, whose names nobody chose."""
+NO_TIME = -1
+"""The time of the oldest message of an empty backlog."""
+
+
+class StoredBacklog(NamedTuple):
+    """The backlog of one durable subscription on one partition, as its partition knows it.
+
+    `entries` and `size_bytes` lie above the durable mark-delete position, less what is acknowledged above it
+    if no dispatcher serves it; `oldest_ms` is when the first of them was published, NO_TIME without one.
+    """
+
+    entries: int
+    size_bytes: int
+    oldest_ms: int
+    holes: int = 0
+
+
+@dataclass
+class Figures:
+    """Counters, gauges and histograms of an actor, by the keys of `ActorReport`."""
+
+    counters: dict[str, float] = field(default_factory=dict)
+    gauges: dict[str, float] = field(default_factory=dict)
+    histograms: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def counts(self) -> Figures:
+        """The figures that only grow, without the gauges."""
+        return Figures(self.counters, {}, self.histograms)
+
+    def add(self, other: Figures) -> None:
+        """Add another one's figures to these."""
+        for mine, others in ((self.counters, other.counters), (self.gauges, other.gauges)):
+            for name, value in others.items():
+                mine[name] = mine.get(name, 0) + value
+        for name, numbers in other.histograms.items():
+            self.histograms[name] = add_numbers(self.histograms.get(name), numbers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorReport:
+    """All figures of one actor, absolute since it started: the next report makes a lost one good.
+
+    `life` tells this process from all others. `topic` is the partition's own name, `number` its number (0 for
+    actors of no partition). Metrics are keyed by their names in the catalogue; one with a label besides topic
+    and subscription has `name:value` as key. Partitions alone tell `backlogs`; dispatchers, which do not
+    always know the end of the log, tell how many entries above mark-delete are `acknowledged`.
+    """
+
+    kind: str
+    life: int = 0
+    topic: str = ""
+    number: int = 0
+    subscription: str = ""
+    is_restarted: bool = False
+    recovery_s: float = 0.0
+    acknowledged: int = 0
+    counters: dict[str, float] = field(default_factory=dict)
+    gauges: dict[str, float] = field(default_factory=dict)
+    histograms: dict[str, list[float]] = field(default_factory=dict)
+    backlogs: dict[str, StoredBacklog] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """Encode the report as msgpack."""
+        packed: bytes = msgpack.packb(asdict(self))
+        return packed
+
+    @classmethod
+    def decode(cls, packed: bytes) -> ActorReport:
+        """Return the report; raises ValueError for anything else."""
+        try:
+            fields: dict[str, Any] = msgpack.unpackb(packed)
+            backlogs = {name: StoredBacklog(*values) for name, values in fields.pop("backlogs").items()}
+            return cls(**fields, backlogs=backlogs)
+        except (ValueError, TypeError, KeyError, AttributeError, msgpack.exceptions.UnpackException) as error:
+            raise ValueError(f"no report of an actor: {error}") from None

@@ -1,0 +1,252 @@
+"""Adds up what the actors of a node report, those that sleep included. Pure.
+
+Counters go on where an actor that ended left them. The backlogs of a partition stay as it last told them,
+asleep or between a crash and its restart: a backlog does not vanish with its process (ADR 0057).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from pulsar_ray.broker.figures.actor_report import NO_TIME, READERS, ActorReport, StoredBacklog
+from pulsar_ray.broker.figures.label_limiter import LabelLimiter
+from pulsar_ray.model import metric_catalogue as metrics
+from pulsar_ray.model.bucket_counts import BucketCounts, add_numbers
+from pulsar_ray.model.metric_catalogue import ALL_METRICS, OTHER, Metric, SampleKey, Samples
+from pulsar_ray.model.topic_name import TopicName
+
+MAX_NAMESPACES = 1000
+"""More have no labels of their own."""
+MAX_ENDED_LIVES = 1000
+"""So many ended processes are remembered, in case one of them was only cut off and comes back."""
+PARTITION = "partition"
+DISPATCHER = "dispatcher"
+
+_BY_NAME = {metric.name: metric for metric in ALL_METRICS}
+_SHOWN_AT_ZERO = (metrics.CONSUMERS, metrics.UNACKED_MESSAGES)
+"""Gauges of subscriptions that nobody serves: alerts compare them with the backlog."""
+
+
+class RestingPartition(NamedTuple):
+    """A partition that does not run: asleep, or between a crash and its restart."""
+
+    topic: str
+    storage_bytes: float
+    backlogs: Mapping[str, StoredBacklog]
+
+
+class _Place(NamedTuple):
+    namespace: str
+    topic: str
+
+
+class NodeFigures:
+    """Belongs to one store, whose id is the label of what is counted for all of it.
+
+    At most `max_topics` topics and `max_subscriptions` subscriptions have labels of their own.
+    """
+
+    def __init__(self, store: str, max_topics: int, max_subscriptions: int) -> None:
+        self._store = store
+        self._namespaces = LabelLimiter(MAX_NAMESPACES)
+        self._topics = LabelLimiter(max_topics)
+        self._subscriptions = LabelLimiter(max_subscriptions)
+        self._places: dict[str, _Place] = {}
+        self._claimants: set[str] = set()
+        """Partitions whose topics may take labels: in use, or with a backlog."""
+        self._live: dict[int, ActorReport] = {}
+        self._ended = Samples()
+        self._ended_lives: OrderedDict[int, ActorReport] = OrderedDict()
+        self._restarts: dict[str, int] = {}
+        self._recovery: dict[str, BucketCounts] = {}
+        self._resting: dict[int, RestingPartition] = {}
+        self._removed: deque[int] = deque(maxlen=MAX_ENDED_LIVES)
+
+    # --- what happens -----------------------------------------------------------------------------
+
+    def reported(self, report: ActorReport) -> None:
+        """Take the newest figures of an actor in place of its former ones."""
+        if report.life not in self._live:
+            former = self._ended_lives.pop(report.life, None)
+            if former is None:
+                self._began(report)
+            else:
+                self._add_counts(self._ended, former, sign=-1)
+        self._live[report.life] = report
+        self._claimants.add(report.topic)
+        if report.kind == PARTITION:
+            self._resting.pop(report.number, None)
+
+    def _began(self, report: ActorReport) -> None:
+        self._restarts[report.kind] = self._restarts.get(report.kind, 0) + report.is_restarted
+        if report.recovery_s > 0:
+            counts = self._recovery.setdefault(report.kind, BucketCounts(metrics.RECOVERY_SECONDS.buckets))
+            counts.observe(report.recovery_s)
+
+    def ended(self, life: int) -> None:
+        """An actor is gone, or cut off; a partition's backlogs stay."""
+        report = self._live.pop(life, None)
+        if report is None:
+            return
+        self._add_counts(self._ended, report)
+        self._ended_lives[life] = report
+        while len(self._ended_lives) > MAX_ENDED_LIVES:
+            self._ended_lives.popitem(last=False)
+        if report.kind == PARTITION and report.number and report.number not in self._removed:
+            storage = report.gauges.get(metrics.STORAGE_BYTES.name, 0)
+            self._resting[report.number] = RestingPartition(report.topic, storage, report.backlogs)
+
+    def rests(self, number: int, partition: RestingPartition) -> None:
+        """Take what a partition that sleeps has written down, unless it runs again."""
+        if all(report.number != number or report.kind != PARTITION for report in self._live.values()):
+            self._resting[number] = partition
+
+    def removed(self, number: int) -> None:
+        """Forget a partition that was deleted, also one whose actor is only about to end."""
+        self._resting.pop(number, None)
+        self._removed.append(number)
+
+    # --- samples ----------------------------------------------------------------------------------
+
+    def collect(self, now_ms: int) -> Samples:
+        """Return the samples of now."""
+        self._look_at_names()
+        samples = Samples(
+            dict(self._ended.counters), {}, {key: list(of) for key, of in self._ended.histograms.items()}
+        )
+        for report in self._live.values():
+            self._add_counts(samples, report)
+            for name, value in report.gauges.items():
+                metric, extra = _metric_of(name)
+                self._add(samples.gauges, metric, report.topic, report.subscription, value, extra)
+        self._add_backlogs(samples.gauges, now_ms)
+        for kind, restarts in self._restarts.items():
+            samples.counters[metrics.ACTOR_RESTARTS, (kind,)] = restarts
+        for kind, counts in self._recovery.items():
+            samples.histograms[metrics.RECOVERY_SECONDS, (kind,)] = counts.numbers()
+        return samples
+
+    def _add_counts(self, samples: Samples, report: ActorReport, sign: int = 1) -> None:
+        for name, value in report.counters.items():
+            metric, extra = _metric_of(name)
+            self._add(samples.counters, metric, report.topic, report.subscription, sign * value, extra)
+        for name, numbers in report.histograms.items():
+            metric, extra = _metric_of(name)
+            key = self._key(metric, report.topic, report.subscription, extra)
+            signed = numbers if sign == 1 else [-number for number in numbers]
+            samples.histograms[key] = add_numbers(samples.histograms.get(key), signed)
+
+    def _partitions(self) -> Iterator[tuple[RestingPartition, bool]]:
+        for report in self._live.values():
+            if report.kind == PARTITION:
+                yield RestingPartition(report.topic, 0, report.backlogs), True
+        for partition in self._resting.values():
+            yield partition, False
+
+    def _add_backlogs(self, gauges: dict[SampleKey, float], now_ms: int) -> None:
+        served = {
+            (report.topic, report.subscription): report.acknowledged
+            for report in self._live.values()
+            if report.kind == DISPATCHER and report.subscription != READERS
+        }
+        for partition, is_running in self._partitions():
+            topic = partition.topic
+            if not is_running:
+                self._add(gauges, metrics.STORAGE_BYTES, topic, "", partition.storage_bytes)
+                self._add(gauges, metrics.PRODUCERS, topic, "", 0)
+            for name, backlog in partition.backlogs.items():
+                entries, size = backlog.entries, backlog.size_bytes
+                acknowledged = served.get((topic, name))
+                if acknowledged is None:
+                    self._add(gauges, metrics.ACK_HOLES, topic, name, backlog.holes)
+                    for metric in _SHOWN_AT_ZERO:
+                        self._add(gauges, metric, topic, name, 0)
+                elif entries:
+                    entries = max(entries - acknowledged, 0)
+                    size = size * entries // backlog.entries
+                oldest_ms = backlog.oldest_ms if entries else NO_TIME
+                self._add(gauges, metrics.BACKLOG_MESSAGES, topic, name, entries)
+                self._add(gauges, metrics.BACKLOG_BYTES, topic, name, size)
+                age_s = 0.0 if oldest_ms == NO_TIME else max(0, now_ms - oldest_ms) / 1000
+                key = self._key(metrics.BACKLOG_AGE_SECONDS, topic, name, "")
+                gauges[key] = max(gauges.get(key, 0.0), age_s)
+
+    def _add(
+        self,
+        samples: dict[SampleKey, float],
+        metric: Metric,
+        topic: str,
+        subscription: str,
+        value: float,
+        extra: str = "",
+    ) -> None:
+        key = self._key(metric, topic, subscription, extra)
+        samples[key] = samples.get(key, 0) + value
+
+    # --- labels -----------------------------------------------------------------------------------
+
+    def _key(self, metric: Metric, topic: str, subscription: str, extra: str) -> SampleKey:
+        labels = metric.labels
+        if labels[:1] != ("namespace",):
+            return metric, (self._store,) if labels == ("store",) else (extra,) * len(labels)
+        place = self._place(topic)
+        namespace = self._namespaces.label(place.namespace, place.namespace)
+        topic_label = self._topic_label(topic)
+        values = [namespace, topic_label]
+        if "subscription" in labels:
+            values.append(self._subscription_label(place.topic, topic_label, subscription))
+        if len(values) < len(labels):
+            values.append(extra)
+        return metric, tuple(values)
+
+    def _topic_label(self, topic: str) -> str:
+        place = self._place(topic)
+        return self._topics.label(place.topic, place.topic, may_take=topic in self._claimants)
+
+    def _subscription_label(self, topic: str, topic_label: str, subscription: str) -> str:
+        if not subscription or topic_label == OTHER:
+            return OTHER if subscription else ""
+        return self._subscriptions.label((topic, subscription), subscription)
+
+    def _place(self, topic: str) -> _Place:
+        place = self._places.get(topic)
+        if place is None:
+            name = TopicName.parse(topic)
+            place = self._places[topic] = _Place(name.namespace_name, name.partitioned_full)
+        return place
+
+    def _look_at_names(self) -> None:
+        """Let deleted topics and subscriptions give their labels back, for those that may take some."""
+        used = {report.topic for report in self._live.values() if report.topic}
+        used.update(partition.topic for partition in self._resting.values())
+        self._claimants = {report.topic for report in self._live.values()}
+        for partition in self._resting.values():
+            if any(backlog.entries for backlog in partition.backlogs.values()):
+                self._claimants.add(partition.topic)
+        self._places = {topic: place for topic, place in self._places.items() if topic in used}
+        topics = {self._place(topic) for topic in used}
+        self._topics.keep_only({place.topic for place in topics})
+        self._namespaces.keep_only({place.namespace for place in topics})
+        subscriptions: set[Hashable] = {
+            (self._place(report.topic).topic, report.subscription)
+            for report in self._live.values()
+            if report.subscription
+        }
+        for partition, _ in self._partitions():
+            subscriptions.update((self._place(partition.topic).topic, name) for name in partition.backlogs)
+        self._subscriptions.keep_only(subscriptions)
+
+
+def _metric_of(name: str) -> tuple[Metric, str]:
+    plain, _, extra = name.partition(":")
+    return _BY_NAME[plain], extra
+
+
+def check_names(report: ActorReport) -> None:
+    """Raise ValueError if a report has a metric that is not in the catalogue."""
+    groups: Sequence[Mapping[str, object]] = (report.counters, report.gauges, report.histograms)
+    unknown = [name for group in groups for name in group if name.partition(":")[0] not in _BY_NAME]
+    if unknown:
+        raise ValueError(f"no metric of the catalogue: {unknown[0]}")

@@ -1,0 +1,127 @@
+"""Where a node's actors report their figures: a Unix socket of its store.
+
+Each report is four bytes of length and an `ActorReport`. Nothing waits for anything: a store that is away or
+slow gets the next report, and an actor's end is the end of its connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import struct
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from pulsar_ray.broker.figures.actor_report import MAX_REPORT_BYTES, ActorReport
+from pulsar_ray.broker.figures.node_figures import NodeFigures, check_names
+from pulsar_ray.errors import PulsarException
+
+logger = logging.getLogger(__name__)
+
+FIRST_REPORT_S = 1.0
+"""An actor's first report follows its start by no more than that."""
+_LENGTH = struct.Struct("<I")
+
+
+def report_socket(session_directory: Path, node_id: str) -> Path:
+    """Return where the store of a node listens; nodes of one machine may share the directory."""
+    return session_directory / "pr" / f"figures-{node_id[:16]}"
+
+
+class FigureReporter:
+    """Sends an actor's figures to its node's store once a period. Runs on the owner loop."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        socket: Path,
+        period_s: float,
+        gather: Callable[[], Awaitable[ActorReport | None]],
+    ) -> None:
+        self._loop = loop
+        self._socket = socket
+        self._period_s = period_s
+        self._gather = gather
+        self._transport: asyncio.WriteTransport | None = None
+        self._reporting: asyncio.Task[None] | None = None
+        # Actors that start together do not report together.
+        self._loop.call_later(min(FIRST_REPORT_S, period_s) * random.random(), self._report)
+
+    def _report(self) -> None:
+        self._loop.call_later(self._period_s, self._report)
+        if self._reporting is None or self._reporting.done():
+            self._reporting = self._loop.create_task(self._send())
+
+    async def _send(self) -> None:
+        try:
+            report = await self._gather()
+            if report is None:
+                return
+            if self._transport is None or self._transport.is_closing():
+                self._transport, _ = await self._loop.create_unix_connection(
+                    asyncio.Protocol, str(self._socket)
+                )
+            if not self._transport.get_write_buffer_size():
+                packed = report.encode()
+                self._transport.write(_LENGTH.pack(len(packed)) + packed)
+        except (OSError, PulsarException) as error:
+            logger.debug("the figures of this actor are not reported: %s", error)
+        except Exception:
+            # Of an actor that is closing, say: figures are no reason to end its process.
+            logger.exception("the figures of this actor are not reported")
+
+
+async def serve_reports(figures: NodeFigures, socket: Path) -> asyncio.AbstractServer:
+    """Take the reports of a node's actors from now on, in place of a former process. Raises OSError."""
+    os.makedirs(socket.parent, mode=0o700, exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(socket)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_unix_server(lambda: _ReportProtocol(figures), str(socket))
+    os.chmod(socket, 0o600)
+    return server
+
+
+class _ReportProtocol(asyncio.Protocol):
+    """One actor's connection; anything but a report of figures ends it."""
+
+    def __init__(self, figures: NodeFigures) -> None:
+        self._figures = figures
+        self._received = bytearray()
+        self._life: int | None = None
+        self._transport: asyncio.BaseTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        try:
+            while len(self._received) >= _LENGTH.size:
+                (length,) = _LENGTH.unpack_from(self._received)
+                if length > MAX_REPORT_BYTES:
+                    raise ValueError(f"a report of {length} bytes")
+                end = _LENGTH.size + length
+                if len(self._received) < end:
+                    return
+                report = ActorReport.decode(bytes(self._received[_LENGTH.size : end]))
+                del self._received[:end]
+                self._take(report)
+        except ValueError as error:
+            logger.warning("figures are not taken: %s", error)
+            assert self._transport is not None
+            self._transport.close()
+
+    def _take(self, report: ActorReport) -> None:
+        check_names(report)
+        if self._life not in (None, report.life):
+            raise ValueError("a report of another process on the same connection")
+        self._life = report.life
+        self._figures.reported(report)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._life is not None:
+            self._figures.ended(self._life)

@@ -1,0 +1,1 @@
+"""Metrics of a process's producers and consumers, where it asks for them."""

@@ -1,0 +1,239 @@
+"""Metrics of a running broker, scraped from Ray's own endpoint while known traffic flows."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import ray
+
+from pulsar_ray import Client, ConsumerType, InitialPosition
+from pulsar_ray.admin import Admin
+from pulsar_ray.model import metric_catalogue as metrics
+from pulsar_ray.model.metric_catalogue import BROKER_METRICS, SERIES_NAMES, Metric
+from pulsar_ray.testing.waiting import wait_until
+from pulsar_ray.transport.this_ray import running_names
+from tests.running_broker import Broker, partition_actor
+
+DEADLINE_S = 60.0
+WAIT_MS = 30_000
+NAMESPACE = "public/default"
+_SERIES = re.compile(r"(?P<name>\w+)\{(?P<labels>.*)\} (?P<value>\S+)\Z")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_OF_RAY = {"Component", "NodeAddress", "SessionName", "Version", "WorkerId"}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with pytest.MonkeyPatch.context() as patch:
+        # Ray's own default is ten seconds.
+        patch.setenv("RAY_metrics_report_interval_ms", "1000")
+        started = Broker(
+            tmp_path_factory.mktemp("broker"),
+            metrics_interval_seconds=0.5,
+            idle_actor_passivation_seconds=1.0,
+            metrics_max_topics=6,
+            reattach_grace_seconds=1.0,
+        )
+        try:
+            yield started
+        finally:
+            started.close()
+
+
+class Scrape:
+    """The broker's series in Ray's endpoint at one moment, without the labels that Ray adds."""
+
+    def __init__(self) -> None:
+        nodes: Any = ray.nodes
+        (node,) = [node for node in nodes() if node["Alive"]]
+        address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+        with urllib.request.urlopen(address, timeout=DEADLINE_S) as answer:
+            self.text = answer.read().decode()
+        self.series: dict[str, dict[frozenset[tuple[str, str]], float]] = {}
+        for line in self.text.splitlines():
+            match = _SERIES.match(line)
+            if match and match["name"].startswith("ray_pulsar_ray_"):
+                labels = {
+                    name: value for name, value in _LABEL.findall(match["labels"]) if not _is_rays(name)
+                }
+                found = self.series.setdefault(match["name"], {})
+                found[frozenset(labels.items())] = float(match["value"])
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """The value of the one series with exactly these labels."""
+        return self.series.get(name, {}).get(frozenset(labels.items()))
+
+
+def _is_rays(label: str) -> bool:
+    return label in _OF_RAY or label.startswith("otel_scope")
+
+
+def wait_for(metric: Metric, value: float, suffix: str = "", **labels: str) -> Scrape:
+    """Scrape until a series has this very value."""
+    seen: list[Any] = []
+
+    def look() -> Scrape | None:
+        scrape = Scrape()
+        seen[:] = [scrape.value(metric.query_name + suffix, **labels)]
+        return scrape if seen[0] == value else None
+
+    try:
+        found = wait_until(look, DEADLINE_S, f"{metric.name}{suffix} {labels} to be {value}")
+    except AssertionError as error:
+        raise AssertionError(f"{error}; it is {seen}") from None
+    assert found is not None
+    return found
+
+
+def test_counts_are_those_of_the_traffic(broker: Broker, client: Client, topic: str) -> None:
+    consumer = client.subscribe(
+        topic,
+        "work",
+        ConsumerType.Shared,
+        receiver_queue_size=50,
+        negative_ack_redelivery_delay_ms=10,
+    )
+    client.subscribe(topic, "idle").close()
+    producer = client.create_producer(topic)
+    for number in range(20):
+        producer.send(b"%d" % number)
+    producer.send_arrow(pa.table({"value": [b"x" * 10] * 80}))
+    received = [consumer.receive(WAIT_MS) for _ in range(50)]
+    for message in received[:30]:
+        consumer.acknowledge(message)
+    consumer.negative_acknowledge(received[49])
+    again = consumer.receive(WAIT_MS)
+    while not again.redelivery_count():
+        again = consumer.receive(WAIT_MS)
+    on_topic = {"namespace": NAMESPACE, "topic": topic}
+    work, idle = {**on_topic, "subscription": "work"}, {**on_topic, "subscription": "idle"}
+    with Admin() as admin:
+        stats = wait_until(
+            lambda: (
+                (found := admin.topics.stats(topic))["subscriptions"]["work"]["msgBacklog"] == 70 and found
+            ),
+            what="the acknowledgments",
+        )
+    wait_for(metrics.BACKLOG_MESSAGES, 70, **work)
+    wait_for(metrics.MESSAGES_OUT, stats["subscriptions"]["work"]["msgOutCounter"], **work)
+    scrape = wait_for(metrics.BACKLOG_MESSAGES, 100, **idle)
+    counted = {
+        metrics.MESSAGES_IN: (on_topic, 100),
+        metrics.BYTES_IN: (on_topic, stats["bytesInCounter"]),
+        metrics.STORAGE_BYTES: (on_topic, stats["storageSize"]),
+        metrics.PRODUCERS: (on_topic, 1),
+        metrics.BYTES_OUT: (work, stats["subscriptions"]["work"]["bytesOutCounter"]),
+        metrics.REDELIVERED_MESSAGES: (work, 1),
+        metrics.UNACKED_MESSAGES: (work, stats["subscriptions"]["work"]["unackedMessages"]),
+        metrics.CONSUMERS: (work, 1),
+        metrics.BACKLOG_BYTES: (idle, stats["subscriptions"]["idle"]["backlogSize"]),
+    }
+    for metric, (labels, value) in counted.items():
+        assert scrape.value(metric.query_name, **labels) == value, metric.name
+    # Twenty messages and one table, each a block of its own, each in a commit of its own.
+    for metric in (metrics.PUBLISH_LATENCY,):
+        name = metric.query_name
+        assert scrape.value(f"{name}_count", **on_topic) == 21
+        assert scrape.value(f"{name}_bucket", le="+Inf", **on_topic) == 21
+        buckets = [scrape.value(f"{name}_bucket", le=f"{end:g}", **on_topic) for end in metric.buckets]
+        assert buckets == sorted(buckets, key=lambda count: count or 0)
+        assert (scrape.value(f"{name}_sum", **on_topic) or 0) > 0
+    age_s = scrape.value(metrics.BACKLOG_AGE_SECONDS.query_name, **idle)
+    assert age_s is not None
+    assert 0 < age_s < DEADLINE_S * 10
+    assert set(scrape.series) <= SERIES_NAMES
+    consumer.close()
+    producer.close()
+
+
+def test_all_metrics_of_the_broker_are_there_with_help(broker: Broker, client: Client, topic: str) -> None:
+    with client.create_producer(topic) as producer, client.subscribe(topic, "s"):
+        producer.send(b"a")
+        gone = client.subscribe("non-persistent://public/default/passing", "p")
+        scrape = wait_for(metrics.MESSAGES_IN, 1, namespace=NAMESPACE, topic=topic)
+        wait_for(metrics.BACKLOG_MESSAGES, 1, namespace=NAMESPACE, topic=topic, subscription="s")
+        passing = {"namespace": NAMESPACE, "topic": "non-persistent://public/default/passing"}
+        wait_for(metrics.DROPPED_MESSAGES, 0, subscription="p", **passing)
+        scrape = wait_for(metrics.PARTITIONS_AWAY, 0)
+        gone.close()
+    missing = {name for m in BROKER_METRICS for name in m.series_names} - scrape.series.keys()
+    assert missing == set()
+    for metric in BROKER_METRICS:
+        name = metric.series_names[0]
+        assert f"# HELP {name} {metric.help}" in scrape.text
+
+
+def test_counters_go_on_behind_a_crash_and_the_backlog_stays(
+    broker: Broker, client: Client, topic: str
+) -> None:
+    client.subscribe(topic, "s", initial_position=InitialPosition.Earliest).close()
+    producer = client.create_producer(topic)
+    for _ in range(5):
+        producer.send(b"before")
+    on_topic = {"namespace": NAMESPACE, "topic": topic}
+    before = wait_for(metrics.MESSAGES_IN, 5, **on_topic)
+    restarts = before.value(metrics.ACTOR_RESTARTS.query_name, kind="partition") or 0
+    broker.kill(partition_actor(topic))
+    producer.send(b"behind")
+    wait_for(metrics.MESSAGES_IN, 6, **on_topic)
+    scrape = wait_for(metrics.BACKLOG_MESSAGES, 6, subscription="s", **on_topic)
+    assert scrape.value(metrics.ACTOR_RESTARTS.query_name, kind="partition") == restarts + 1
+    assert (scrape.value(f"{metrics.RECOVERY_SECONDS.query_name}_count", kind="partition") or 0) >= 2
+    producer.close()
+
+
+def test_a_backlog_is_there_while_everything_sleeps_and_behind_the_store(
+    broker: Broker, client: Client, topic: str
+) -> None:
+    client.subscribe(topic, "s", initial_position=InitialPosition.Earliest).close()
+    with client.create_producer(topic) as producer:
+        for _ in range(7):
+            producer.send(b"kept")
+    wait_until(lambda: not [name for name in running_names() if topic in name], DEADLINE_S, "its sleep")
+    labels = {"namespace": NAMESPACE, "topic": topic, "subscription": "s"}
+    scrape = wait_for(metrics.BACKLOG_MESSAGES, 7, **labels)
+    assert scrape.value(metrics.CONSUMERS.query_name, **labels) == 0
+    assert (scrape.value(metrics.TOPICS.query_name, state="sleeping") or 0) >= 1
+    # Another process has only the notes beside the data.
+    former = broker.kill(broker.store())
+    broker.wait_for_other(broker.store(), former)
+
+    def has_another() -> bool:
+        text = Scrape().text
+        workers = set(re.findall(rf'ray_pulsar_ray_backlog_messages\{{.*WorkerId="(\w+)".*{topic}"', text))
+        return len(workers) == 1 and bool(Scrape().value(metrics.BACKLOG_AGE_SECONDS.query_name, **labels))
+
+    wait_until(has_another, DEADLINE_S, "the metrics of the new process alone")
+    wait_for(metrics.BACKLOG_MESSAGES, 7, **labels)
+
+
+def test_any_name_is_a_label_and_more_names_than_the_limit_are_other(broker: Broker, client: Client) -> None:
+    odd = 'persistent://public/default/say "hi"\nback\\slash grü\u00dfe'
+    label = "persistent://public/default/say %22hi%22%0Aback%5Cslash gr%C3%BC%C3%9Fe"
+    many = [f"persistent://public/default/many-{number}" for number in range(8)]
+    producers = [client.create_producer(topic) for topic in (odd, *many)]
+    for producer in producers:
+        producer.send(b"a")
+
+    def all_counted() -> Scrape | None:
+        scrape = Scrape()
+        counts = scrape.series.get(metrics.MESSAGES_IN.query_name, {})
+        other = scrape.value(metrics.MESSAGES_IN.query_name, namespace=NAMESPACE, topic="other")
+        named = sum(
+            count for labels, count in counts.items() if any(v == label or "many-" in v for _, v in labels)
+        )
+        return scrape if other is not None and named + other >= 9 else None
+
+    scrape = wait_until(all_counted, DEADLINE_S, "the counts of all topics")
+    assert scrape is not None
+    topics = {dict(labels)["topic"] for labels in scrape.series[metrics.MESSAGES_IN.query_name]}
+    assert len(topics) <= 4 * 6 + 1
+    for producer in producers:
+        producer.close()
+    for topic in (odd, *many):
+        broker.forget(topic)
