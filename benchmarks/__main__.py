@@ -31,6 +31,7 @@ GROUPS = (
     "idle_subscriptions",
     "many_subscriptions",
     "idle_topics",
+    "metrics",
     "policies",
     "quotas",
     "dead_letters",

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from pulsar_ray.actors.own_reports import OwnReports
+from pulsar_ray.broker.figures.actor_report import ActorReport
 from pulsar_ray.broker.serving.owner_loop import prepare_broker_process
 from pulsar_ray.broker.subscription.delayed.delayed_tracker import DelayedTracker
 from pulsar_ray.broker.subscription.delayed.tracker_messages import FollowAnswer, FollowRequest
 from pulsar_ray.clock import SystemClock
+from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.managed_ledger.store.store_directory import hold_cluster_lock
 from pulsar_ray.model.policies import PolicyUpdate
@@ -23,15 +27,18 @@ class DelayedDeliveryTracker:
     moment.
     """
 
-    def __init__(self, label: str, data_dir: str) -> None:
+    def __init__(self, label: str, settings: Settings) -> None:
         prepare_broker_process()
+        self._settings = settings
+        self._reports = OwnReports()
+        self._is_reporting = False
         self._label = label
         self._tracker = DelayedTracker(SystemClock())
         # Ray runs the calls of its two groups in two threads.
         self._lock = Lock()
         self._refusal: PulsarException | None = None
         try:
-            self._cluster_lock = hold_cluster_lock(Path(data_dir))
+            self._cluster_lock = hold_cluster_lock(Path(settings.data_dir))
         except PulsarException as error:
             self._refusal = error
 
@@ -42,8 +49,18 @@ class DelayedDeliveryTracker:
         """See DelayedTracker.follow."""
         if self._refusal is not None:
             raise self._refusal.again()
+        self._begin_reports()
         with self._lock:
             return self._tracker.follow(request)
+
+    def _begin_reports(self) -> None:
+        """Report from the first request on, on the loop that all of them run on."""
+        if not self._is_reporting:
+            self._is_reporting = True
+            self._reports.begin(asyncio.get_running_loop(), self._settings, self._report)
+
+    async def _report(self) -> ActorReport:
+        return ActorReport(kind="tracker")
 
     async def probe(self) -> int:
         """Return the process id."""

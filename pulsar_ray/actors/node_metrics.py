@@ -24,7 +24,10 @@ logger = logging.getLogger(__name__)
 
 
 class NodeMetrics:
-    """Belongs to one store; runs on its loop, and hands samples to Ray on a thread."""
+    """Collects a node's figures and exports them.
+
+    Belongs to one store and runs on its loop; samples go to Ray on a thread.
+    """
 
     def __init__(self, path: Path, store_id: str, settings: Settings, began_s: float) -> None:
         self._path = path

@@ -20,7 +20,10 @@ def new_life() -> int:
 
 
 class OwnReports:
-    """Made when the actor begins to start, so that its reports say how long that took."""
+    """Sends the reports of one actor.
+
+    Made when the actor begins to start, so that they say how long that took.
+    """
 
     def __init__(self) -> None:
         self._began_s = time.monotonic()

@@ -86,8 +86,7 @@ class StoreActor:
         if self._watcher is None:
             self._watcher = asyncio.get_running_loop().create_task(self._watch_controller())
         await asyncio.to_thread(self._look)
-        if self._metrics is None and self._store is not None and self._settings.metrics_interval_seconds:
-            self._metrics = NodeMetrics(self._path, self._store.store_id, self._settings, self._began_s)
+        self._begin_metrics()
         return {
             "identity": self._store.identity if self._store is not None else None,
             "store_id": self._store.store_id if self._store is not None else "",
@@ -98,6 +97,11 @@ class StoreActor:
             "pid": os.getpid(),
             "memory_bytes": node_memory_bytes(),
         }
+
+    def _begin_metrics(self) -> None:
+        """Export the node's metrics from now on, if there is a store."""
+        if self._metrics is None and self._store is not None and self._settings.metrics_interval_seconds:
+            self._metrics = NodeMetrics(self._path, self._store.store_id, self._settings, self._began_s)
 
     def _look(self) -> None:
         if self._store is not None:
@@ -213,6 +217,8 @@ class StoreActor:
         """Alive: the process id. Raises what is wrong with the directory by now."""
         if self._store is None:
             raise WrongNode(f"{self._path} holds no store that could be opened")
+        # After a restart nobody asks for anything else.
+        self._begin_metrics()
         await asyncio.to_thread(self._store.check_present)
         return os.getpid()
 

@@ -239,7 +239,7 @@ class TopicActors:
         if name not in self._actors.handles:
             store = self._store_to_start_beside(row)
             label = f"{row.name} ~> {subscription}"
-            self._actors.create(DelayedDeliveryTracker, name, store, label, self._settings.data_dir)
+            self._actors.create(DelayedDeliveryTracker, name, store, label, self._settings)
             self.trackers[name] = (row.name, subscription)
         return name
 

@@ -20,14 +20,20 @@ class BucketCounts:
         self._sum = 0.0
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Count a value; one below 0, as after a clock was set back, counts as 0."""
+        """Count a value.
+
+        One below 0, as after a clock was set back, counts as 0.
+        """
         if value < 0:
             value = 0.0
         self._counts[bisect_left(self._ends, value)] += times
         self._sum += value * times
 
     def numbers(self) -> list[float]:
-        """Return the count of each bucket, `+Inf`'s last, and behind them the sum of all values."""
+        """Return the count of each bucket, and behind them the sum of all values.
+
+        The last bucket is that of all values above the last end.
+        """
         return [*self._counts, self._sum]
 
 

@@ -18,10 +18,11 @@ Series = tuple[str, tuple[str, ...]]
 
 
 class RayMetrics:
-    """This process's metrics at Ray. `export` may run in any thread, one call at a time.
+    """Has the gauges of this process at Ray.
 
-    A gauge that is no longer exported is set to 0 once: newer versions of Ray then forget the series, older
-    ones go on showing it. Counters and histograms never fall.
+    `export` may run in any thread, one call at a time. A gauge that is no longer exported is set to 0 once:
+    newer versions of Ray then forget the series, older ones go on showing it. Counters and histograms never
+    fall.
     """
 
     def __init__(self, make_gauge: Callable[[str, str, tuple[str, ...]], Gauge] = Gauge) -> None:
@@ -31,7 +32,10 @@ class RayMetrics:
         self._former: frozenset[SampleKey] = frozenset()
 
     def export(self, samples: Samples) -> None:
-        """Let Ray show these values, all of them: it forgets what was not set for some 20 seconds."""
+        """Let Ray show these values from now on.
+
+        All of them are set: Ray forgets what was not set for some 20 seconds.
+        """
         for (metric, labels), value in samples.gauges.items():
             self._show(metric, metric.name, metric.labels, labels, value)
         for metric, labels in self._former - samples.gauges.keys():

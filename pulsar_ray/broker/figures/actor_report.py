@@ -10,7 +10,10 @@ import msgpack
 from pulsar_ray.model.bucket_counts import add_numbers
 
 MAX_REPORT_BYTES = 4 * 1024 * 1024
-"""The longest report that is taken; a thousand subscriptions of a partition are a twentieth of that."""
+"""No longer report is taken.
+
+One with the 500 backlogs of a partition is a twentieth of that.
+"""
 READERS = "(readers)"
 """Stands for all non-durable subscriptions of a partition, whose names nobody chose."""
 NO_TIME = -1
@@ -54,8 +57,9 @@ class Figures:
 
 @dataclass(frozen=True, kw_only=True)
 class ActorReport:
-    """All figures of one actor, absolute since it started: the next report makes a lost one good.
+    """Holds all figures of one actor.
 
+    They are absolute since it started: the next report makes a lost one good.
     `life` tells this process from all others. `topic` is the partition's own name, `number` its number (0 for
     actors of no partition). Metrics are keyed by their names in the catalogue; one with a label besides topic
     and subscription has `name:value` as key. Partitions alone tell `backlogs`; dispatchers, which do not

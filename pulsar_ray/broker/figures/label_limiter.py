@@ -8,16 +8,19 @@ from urllib.parse import quote
 from pulsar_ray.model.metric_catalogue import OTHER
 
 MOST_LIVES = 4
-"""So many times the limit names get labels while the process lives, those of deleted topics included."""
+"""Names that get labels while the process lives, in limits.
+
+Those of deleted topics count."""
 MAX_LABEL_CHARS = 200
 """Longer names have no labels of their own: each series repeats them."""
 _AS_THEY_ARE = "".join(map(chr, range(0x20, 0x7F))).replace("%", "").replace('"', "").replace("\\", "")
 
 
 def label_text(name: str) -> str:
-    """Return a name as a label's value: Ray takes ASCII only, so the rest is escaped as in an URL.
+    """Return a name as a label's value.
 
-    Quotes, backslashes and line ends are escaped as well, and `%` itself, so that no two names are alike.
+    Ray takes ASCII only: the rest is escaped as in a URL. Quotes, backslashes and line ends are escaped as
+    well, and `%` itself, so that no two names are alike.
     """
     return quote(name, safe=_AS_THEY_ARE)
 
@@ -35,7 +38,10 @@ class LabelLimiter:
         self._ever: set[Hashable] = set()
 
     def label(self, key: Hashable, name: str, *, may_take: bool = True) -> str:
-        """Return the label of what `key` stands for; `may_take`: give it one if there is room."""
+        """Return the label of what `key` stands for.
+
+        With `may_take` it gets one of its own if there is room.
+        """
         given = self._given.get(key)
         if given is not None:
             return given

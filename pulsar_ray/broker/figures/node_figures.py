@@ -20,7 +20,7 @@ from pulsar_ray.model.topic_name import TopicName
 MAX_NAMESPACES = 1000
 """More have no labels of their own."""
 MAX_ENDED_LIVES = 1000
-"""So many ended processes are remembered, in case one of them was only cut off and comes back."""
+"""Ended processes that are remembered: one of them may only have been cut off."""
 PARTITION = "partition"
 DISPATCHER = "dispatcher"
 
@@ -43,9 +43,10 @@ class _Place(NamedTuple):
 
 
 class NodeFigures:
-    """Belongs to one store, whose id is the label of what is counted for all of it.
+    """Holds the newest figures of every actor of a node.
 
-    At most `max_topics` topics and `max_subscriptions` subscriptions have labels of their own.
+    The label of what is counted for all of a store is its id. At most `max_topics` topics and
+    `max_subscriptions` subscriptions have labels of their own.
     """
 
     def __init__(self, store: str, max_topics: int, max_subscriptions: int) -> None:

@@ -27,12 +27,18 @@ _LENGTH = struct.Struct("<I")
 
 
 def report_socket(session_directory: Path, node_id: str) -> Path:
-    """Return where the store of a node listens; nodes of one machine may share the directory."""
+    """Return where the store of a node listens.
+
+    Nodes of one machine may share the directory.
+    """
     return session_directory / "pr" / f"figures-{node_id[:16]}"
 
 
 class FigureReporter:
-    """Sends an actor's figures to its node's store once a period. Runs on the owner loop."""
+    """Sends an actor's figures to its node's store once a period.
+
+    Runs on the actor's own loop; with no report to `gather` nothing is sent.
+    """
 
     def __init__(
         self,
@@ -75,7 +81,10 @@ class FigureReporter:
 
 
 async def serve_reports(figures: NodeFigures, socket: Path) -> asyncio.AbstractServer:
-    """Take the reports of a node's actors from now on, in place of a former process. Raises OSError."""
+    """Take the reports of a node's actors from now on.
+
+    A former process listens in vain then. Raises OSError.
+    """
     os.makedirs(socket.parent, mode=0o700, exist_ok=True)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(socket)

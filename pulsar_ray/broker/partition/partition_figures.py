@@ -1,4 +1,4 @@
-"""What a partition reports to the metrics of its node."""
+"""Gathers the figures that a partition reports to the metrics of its node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pulsar_ray.model.metric_catalogue import OTHER
 from pulsar_ray.model.position import Position
 
 MAX_BACKLOGS = 500
-"""Subscriptions of a partition that are told one by one; the rest is summed up as `other`."""
+"""Subscriptions that are told one by one; the rest is summed up as `other`."""
 _SLICE = 100
 """Subscriptions described in one go: well below a millisecond."""
 
@@ -101,7 +101,7 @@ class PartitionFigures:
     async def _rest(
         self, subscriptions: Sequence[Subscription], log: LogSizes, former: StoredBacklog | None
     ) -> StoredBacklog:
-        """Sum up subscriptions that are not told one by one; their ages are not looked up."""
+        """Sum up subscriptions that are not told one by one, without their ages."""
         entries, size, oldest_ms, holes = former or StoredBacklog(0, 0, NO_TIME)
         for start in range(0, len(subscriptions), _SLICE):
             await asyncio.sleep(0)

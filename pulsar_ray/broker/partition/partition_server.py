@@ -371,7 +371,10 @@ class PartitionServer:
         return described
 
     async def report(self) -> ActorReport:
-        """Return what the metrics of the node have of the partition; reads files for that, on a thread."""
+        """Return the figures of the partition for the metrics of its node.
+
+        Reads files for that, on a thread.
+        """
         figures, backlogs = await self._figures.gather()
         identity = self.ledger.identity
         return ActorReport(

@@ -1,4 +1,7 @@
-"""What a subscription reports to the metrics of its node. Costs per consumer, whatever the backlog."""
+"""Gathers the figures that a subscription reports to the metrics of its node.
+
+That costs per consumer, whatever the backlog.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class BlockRef(NamedTuple):
     chunks: tuple[BlockRef, ...] = ()
     """The chunks before the last one of a message, which this is (ADR 0038)."""
     stored_ms: int = 0
-    """When its partition began to store it, by the broker's clock; 0 if that is not known."""
+    """The broker's time when the partition began to store it; 0: not known."""
 
     @property
     def last_entry_id(self) -> int:

@@ -9,7 +9,9 @@ from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.model.position import Position
 
 MOST_SEARCHES = 20
-"""Subscriptions that are looked up in one go; the others keep what was found before until their turn."""
+"""Subscriptions that are looked up in one go.
+
+The others keep what was found before until their turn."""
 
 
 class BacklogAges:
@@ -40,6 +42,9 @@ class BacklogAges:
             self._known[number] = marks[number], front.stored_ms
 
     def oldest_ms(self, number: int) -> int | None:
-        """Return when the oldest message was published; None if there is none, or it is not known yet."""
+        """Return when the oldest message was published.
+
+        None if there is none, or that is not known yet.
+        """
         known = self._known.get(number)
         return None if known is None else known[1]

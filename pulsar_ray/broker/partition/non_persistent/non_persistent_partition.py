@@ -250,7 +250,7 @@ class NonPersistentPartitionServer:
         return self.stats()
 
     async def report(self) -> ActorReport:
-        """Return what the metrics of the node have of the partition."""
+        """Return the figures of the partition for the metrics of its node."""
         figures = publishing_figures(self.intake, self.producers)
         return ActorReport(
             kind=PARTITION,

@@ -11,9 +11,10 @@ from pulsar_ray.session.session_table import Carrier
 MAX_GROUP_BYTES = 32 * 1024 * 1024
 
 Admitted: TypeAlias = tuple[ProducerEndpoint, BlockHeader, memoryview, Carrier | None, float]
-"""A block on its way to the disk, and when it arrived, in seconds of any clock.
+"""A block on its way to the disk, and when it arrived.
 
-Until it is answered it counts against the bytes that may be held of its carrier.
+The time is in seconds of any one clock. Until it is answered it counts against the bytes that may be held of
+its carrier.
 """
 
 

@@ -93,7 +93,7 @@ class ConsumerTraffic:
         return self._all
 
     def dead_lettered(self, endpoints: Iterable[ConsumerEndpoint]) -> int:
-        """Return how many messages were moved to dead letter topics, by these consumers and former ones."""
+        """Return how many messages these and former consumers moved to dead letter topics."""
         return self._dead_lettered + sum(endpoint.dead_letters[0] for endpoint in endpoints)
 
     # --- describing -------------------------------------------------------------------------------
