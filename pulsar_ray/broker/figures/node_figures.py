@@ -7,7 +7,7 @@ asleep or between a crash and its restart: a backlog does not vanish with its pr
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 from pulsar_ray.broker.figures.actor_report import NO_TIME, READERS, ActorReport, StoredBacklog
@@ -139,40 +139,51 @@ class NodeFigures:
             signed = numbers if sign == 1 else [-number for number in numbers]
             samples.histograms[key] = add_numbers(samples.histograms.get(key), signed)
 
-    def _partitions(self) -> Iterator[tuple[RestingPartition, bool]]:
-        for report in self._live.values():
-            if report.kind == PARTITION:
-                yield RestingPartition(report.topic, 0, report.backlogs), True
-        for partition in self._resting.values():
-            yield partition, False
-
     def _add_backlogs(self, gauges: dict[SampleKey, float], now_ms: int) -> None:
         served = {
             (report.topic, report.subscription): report.acknowledged
             for report in self._live.values()
             if report.kind == DISPATCHER and report.subscription != READERS
         }
-        for partition, is_running in self._partitions():
+        for report in self._live.values():
+            if report.kind == PARTITION:
+                self._add_backlogs_of(gauges, report.topic, report.backlogs, served, now_ms)
+        for partition in self._resting.values():
             topic = partition.topic
-            if not is_running:
-                self._add(gauges, metrics.STORAGE_BYTES, topic, "", partition.storage_bytes)
-                self._add(gauges, metrics.PRODUCERS, topic, "", 0)
-            for name, backlog in partition.backlogs.items():
-                entries, size = backlog.entries, backlog.size_bytes
-                acknowledged = served.get((topic, name))
-                if acknowledged is None:
-                    self._add(gauges, metrics.ACK_HOLES, topic, name, backlog.holes)
-                    for metric in _SHOWN_AT_ZERO:
-                        self._add(gauges, metric, topic, name, 0)
-                elif entries:
-                    entries = max(entries - acknowledged, 0)
-                    size = size * entries // backlog.entries
-                oldest_ms = backlog.oldest_ms if entries else NO_TIME
-                self._add(gauges, metrics.BACKLOG_MESSAGES, topic, name, entries)
-                self._add(gauges, metrics.BACKLOG_BYTES, topic, name, size)
-                age_s = 0.0 if oldest_ms == NO_TIME else max(0, now_ms - oldest_ms) / 1000
-                key = self._key(metrics.BACKLOG_AGE_SECONDS, topic, name, "")
-                gauges[key] = max(gauges.get(key, 0.0), age_s)
+            labels = self._labels_of_topic(topic)
+            storage = (metrics.STORAGE_BYTES, labels)
+            gauges[storage] = gauges.get(storage, 0) + partition.storage_bytes
+            gauges.setdefault((metrics.PRODUCERS, labels), 0)
+            self._add_backlogs_of(gauges, topic, partition.backlogs, served, now_ms)
+
+    def _add_backlogs_of(
+        self,
+        gauges: dict[SampleKey, float],
+        topic: str,
+        backlogs: Mapping[str, StoredBacklog],
+        served: Mapping[tuple[str, str], int],
+        now_ms: int,
+    ) -> None:
+        # There may be ten thousand of them: labels are looked up once for each.
+        for name, backlog in backlogs.items():
+            entries, size, oldest_ms, holes = backlog
+            labels = self._labels_of_subscription(topic, name)
+            acknowledged = served.get((topic, name))
+            if acknowledged is None:
+                key = (metrics.ACK_HOLES, labels)
+                gauges[key] = gauges.get(key, 0) + holes
+                for metric in _SHOWN_AT_ZERO:
+                    gauges.setdefault((metric, labels), 0)
+            elif entries:
+                left = max(entries - acknowledged, 0)
+                entries, size = left, size * left // entries
+            key = (metrics.BACKLOG_MESSAGES, labels)
+            gauges[key] = gauges.get(key, 0) + entries
+            key = (metrics.BACKLOG_BYTES, labels)
+            gauges[key] = gauges.get(key, 0) + size
+            key = (metrics.BACKLOG_AGE_SECONDS, labels)
+            age_s = max(0, now_ms - oldest_ms) / 1000 if entries and oldest_ms != NO_TIME else 0.0
+            gauges[key] = max(gauges.get(key, 0.0), age_s)
 
     def _add(
         self,
@@ -192,24 +203,22 @@ class NodeFigures:
         labels = metric.labels
         if labels[:1] != ("namespace",):
             return metric, (self._store,) if labels == ("store",) else (extra,) * len(labels)
-        place = self._place(topic)
-        namespace = self._namespaces.label(place.namespace, place.namespace)
-        topic_label = self._topic_label(topic)
-        values = [namespace, topic_label]
         if "subscription" in labels:
-            values.append(self._subscription_label(place.topic, topic_label, subscription))
-        if len(values) < len(labels):
-            values.append(extra)
-        return metric, tuple(values)
+            return metric, self._labels_of_subscription(topic, subscription)
+        values = self._labels_of_topic(topic)
+        return metric, values if len(values) == len(labels) else (*values, extra)
 
-    def _topic_label(self, topic: str) -> str:
+    def _labels_of_topic(self, topic: str) -> tuple[str, str]:
         place = self._place(topic)
-        return self._topics.label(place.topic, place.topic, may_take=topic in self._claimants)
+        label = self._topics.label(place.topic, place.topic, may_take=topic in self._claimants)
+        return self._namespaces.label(place.namespace, place.namespace), label
 
-    def _subscription_label(self, topic: str, topic_label: str, subscription: str) -> str:
-        if not subscription or topic_label == OTHER:
-            return OTHER if subscription else ""
-        return self._subscriptions.label((topic, subscription), subscription)
+    def _labels_of_subscription(self, topic: str, subscription: str) -> tuple[str, str, str]:
+        namespace, label = self._labels_of_topic(topic)
+        if label == OTHER:
+            return namespace, label, OTHER
+        key = (self._place(topic).topic, subscription)
+        return namespace, label, self._subscriptions.label(key, subscription)
 
     def _place(self, topic: str) -> _Place:
         place = self._places.get(topic)
@@ -220,23 +229,25 @@ class NodeFigures:
 
     def _look_at_names(self) -> None:
         """Let deleted topics and subscriptions give their labels back, for those that may take some."""
-        used = {report.topic for report in self._live.values() if report.topic}
-        used.update(partition.topic for partition in self._resting.values())
-        self._claimants = {report.topic for report in self._live.values()}
+        live = self._live.values()
+        self._claimants = {report.topic for report in live}
         for partition in self._resting.values():
             if any(backlog.entries for backlog in partition.backlogs.values()):
                 self._claimants.add(partition.topic)
+        used = {report.topic for report in live if report.topic}
+        used.update(partition.topic for partition in self._resting.values())
         self._places = {topic: place for topic, place in self._places.items() if topic in used}
-        topics = {self._place(topic) for topic in used}
-        self._topics.keep_only({place.topic for place in topics})
-        self._namespaces.keep_only({place.namespace for place in topics})
-        subscriptions: set[Hashable] = {
-            (self._place(report.topic).topic, report.subscription)
-            for report in self._live.values()
-            if report.subscription
-        }
-        for partition, _ in self._partitions():
-            subscriptions.update((self._place(partition.topic).topic, name) for name in partition.backlogs)
+        places = {self._place(topic) for topic in used}
+        self._topics.keep_only({place.topic for place in places})
+        self._namespaces.keep_only({place.namespace for place in places})
+        subscriptions: set[Hashable] = set()
+        for report in live:
+            if report.topic:
+                names = (*report.backlogs, *filter(None, (report.subscription,)))
+                subscriptions.update((self._place(report.topic).topic, name) for name in names)
+        for partition in self._resting.values():
+            topic = self._place(partition.topic).topic
+            subscriptions.update((topic, name) for name in partition.backlogs)
         self._subscriptions.keep_only(subscriptions)
 
 
