@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 from pulsar_ray.broker.figures.actor_report import NO_TIME, Figures, StoredBacklog
 from pulsar_ray.broker.figures.node_figures import RestingPartition
 from pulsar_ray.broker.figures.resting_note import write_resting_note
-from pulsar_ray.broker.partition.backlog.backlog_ages import BacklogAges
+from pulsar_ray.broker.partition.backlog.backlog_ages import MOST_SEARCHES, BacklogAges
 from pulsar_ray.broker.partition.followers import Followers
 from pulsar_ray.broker.partition.publishing.connected_producers import ConnectedProducers
 from pulsar_ray.broker.partition.publishing.publish_intake import PublishIntake
@@ -68,27 +68,29 @@ class PartitionFigures:
         figures.gauges[metrics.STORAGE_BYTES.name] = self._storage_bytes()
         figures.histograms[metrics.FSYNC_SECONDS.name] = published.write_seconds.numbers()
         figures.histograms[metrics.COMMIT_BLOCKS.name] = published.commit_blocks.numbers()
-        return figures, await self._backlogs()
+        return figures, await self._backlogs(self._followers.numbers)
 
     async def write_note(self) -> None:
         """Leave the backlogs beside the data, for a partition that falls asleep. Raises OSError."""
         ledger = self._ledger
-        backlogs = await self._backlogs(most_searches=MAX_BACKLOGS)
+        for number in self._followers.numbers:
+            # Its dispatcher has left by now, or will have to write its cursor anew.
+            self._cursors.woke(number)
+        backlogs = await self._backlogs(frozenset(), most_searches=MAX_BACKLOGS)
         partition = RestingPartition(ledger.identity.topic, self._storage_bytes(), backlogs)
         write_resting_note(Path(ledger.directory), partition)
 
     def _storage_bytes(self) -> int:
         return sum(size for _, _, size in ledger_sizes(self._ledger.segments()))
 
-    async def _backlogs(self, most_searches: int | None = None) -> dict[str, StoredBacklog]:
+    async def _backlogs(
+        self, followed: Set[int], most_searches: int = MOST_SEARCHES
+    ) -> dict[str, StoredBacklog]:
+        """Return the backlogs; of subscriptions that are not followed the cursors are read."""
         durable = [s for s in self._ledger.changes.subscriptions() if s.is_durable]
-        followed = self._followers.numbers
         await self._cursors.learn([s for s in durable if s.number not in followed])
         marks = {s.number: self._mark(s) for s in durable[:MAX_BACKLOGS]}
-        if most_searches is None:
-            await self._ages.learn(marks)
-        else:
-            await self._ages.learn(marks, most=most_searches)
+        await self._ages.learn(marks, most=most_searches)
         log = LogSizes(ledger_sizes(self._ledger.segments()))
         told = {s.name: self._backlog(s, log) for s in durable[:_SLICE]}
         for start in range(_SLICE, min(len(durable), MAX_BACKLOGS), _SLICE):

@@ -9,7 +9,7 @@ from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.model.position import Position
 
 MOST_SEARCHES = 20
-"""Subscriptions that are looked up in one go.
+"""Subscriptions that are looked up for one report.
 
 The others keep what was found before until their turn."""
 
@@ -25,7 +25,7 @@ class BacklogAges:
         self._loop = loop
         self._known: dict[int, tuple[Position, int | None]] = {}
 
-    async def learn(self, marks: Mapping[int, Position], *, most: int = MOST_SEARCHES) -> None:
+    async def learn(self, marks: Mapping[int, Position], *, most: int) -> None:
         """Look up some of those whose mark-delete positions have moved; forget all others than these."""
         last = self._ledger.last_position
         self._known = {number: known for number, known in self._known.items() if number in marks}
