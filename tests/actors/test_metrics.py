@@ -169,7 +169,8 @@ def test_counters_go_on_behind_a_crash_and_the_backlog_stays(
     broker: Broker, client: Client, topic: str
 ) -> None:
     client.subscribe(topic, "s", initial_position=InitialPosition.Earliest).close()
-    producer = client.create_producer(topic)
+    # One with a name of its own keeps its partition awake.
+    producer = client.create_producer(topic, "p")
     for _ in range(5):
         producer.send(b"before")
     on_topic = {"namespace": NAMESPACE, "topic": topic}
