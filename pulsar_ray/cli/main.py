@@ -96,6 +96,14 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except PulsarException as error:
             raise click.ClickException(_one_line(str(error))) from None
+        except click.NoSuchOption as error:
+            if any(error.option_name in option.opts for option in self.params):
+                raise click.UsageError(
+                    f"{error.option_name} goes before the command: "
+                    f"pulsar-ray {error.option_name} ... {ctx.invoked_subcommand} ...",
+                    error.ctx,
+                ) from None
+            raise
         except ValueError as error:
             if type(error) is not ValueError:  # a defect of ours, or input that is no text
                 raise

@@ -46,6 +46,25 @@ def test_help_of_a_group_says_whole_sentences(run: Run, group: str) -> None:
     assert "..." not in listed
 
 
+@pytest.mark.parametrize(
+    "command", [("produce", "t"), ("topics", "redrive", "t"), ("consume", "t", "-s", "s")]
+)
+@pytest.mark.parametrize("option", ["--data-dir", "--service-url", "--transport"])
+def test_an_option_of_all_commands_behind_one_is_told_its_place(
+    run: Run, command: tuple[str, ...], option: str
+) -> None:
+    result = run(FakeTarget(), *command, option, "x")
+    assert result.exit_code == 2
+    assert f"{option} goes before the command: pulsar-ray {option} ... {command[0]} ..." in result.output
+
+
+def test_an_option_that_nobody_has_is_refused_as_such(run: Run) -> None:
+    result = run(FakeTarget(), "produce", "t", "--datadir", "x")
+    assert result.exit_code == 2
+    assert "No such option" in result.output
+    assert "goes before" not in result.output
+
+
 def every_command(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
     yield name, command
     if isinstance(command, click.Group):
