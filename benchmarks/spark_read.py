@@ -17,12 +17,12 @@ import ray
 from benchmarks.measuring.environment import Broker, Environment, Skipped
 from benchmarks.measuring.measure import alternate, p50, rate, timed
 from benchmarks.measuring.results import Row
+from pulsar_ray.data.rows import BLOCK_BYTES
 
 SMALL = (5_000_000, 100)
 LARGE = (1_000_000, 1024)
 ROUNDS = 3
 SESSIONS = 2
-BLOCK_BYTES = 8 << 20
 SIX = ("key", "value", "entry_id", "publish_time", "sequence_id", "producer_name")
 ALL: tuple[str, ...] = (
     *("key", "value", "ordering_key", "properties", "topic", "partition", "ledger_id", "entry_id"),
@@ -240,7 +240,7 @@ def _driver_bytes() -> int:
 
 def _same_table(load: Load, columns: Sequence[str]) -> pa.Table:
     """Make the table that `read` gives, without a broker; blocks share the columns that are the same."""
-    rows = max(1, BLOCK_BYTES // (load.size + 96))
+    rows = _rows_per_block(load, columns)
     batches = []
     same: dict[int, dict[str, pa.Array]] = {}
     for first in range(0, load.messages, rows):
@@ -251,6 +251,13 @@ def _same_table(load: Load, columns: Sequence[str]) -> pa.Table:
         arrays = same[count] | {"entry_id": numbers, "sequence_id": numbers}
         batches.append(pa.RecordBatch.from_pydict({name: arrays[name] for name in columns}))
     return pa.Table.from_batches(batches)
+
+
+def _rows_per_block(load: Load, columns: Sequence[str]) -> int:
+    """Rows of these columns that take as much as a block that `read` makes."""
+    arrays = _repeated_columns(load, 1000) | dict.fromkeys(("entry_id", "sequence_id"), pa.array(range(1000)))
+    taken: int = pa.table({name: arrays[name] for name in columns}).nbytes
+    return max(1, BLOCK_BYTES * 1000 // taken)
 
 
 def _repeated_columns(load: Load, count: int) -> dict[str, pa.Array]:

@@ -6,7 +6,7 @@ Many small ones become few large ones, and metadata is added by the column.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import groupby
 from typing import NamedTuple
 
@@ -16,18 +16,36 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_ray.data.block_schema import BLOCK_COLUMNS, BLOCK_SCHEMA, schema_of
+from pulsar_ray.data.block_stream import (
+    Column,
+    batch_of_stream,
+    joined_stream,
+    of_empty_maps,
+    of_fixed,
+    of_maps,
+    of_no_value,
+    of_numbers,
+    of_same_string,
+    of_strings,
+)
 from pulsar_ray.format.arrow_payload import BLOCK_SCHEMA as STORED_SCHEMA
 from pulsar_ray.format.payload import DecodedBlock
 
-BLOCK_BYTES = 8 << 20
+BLOCK_BYTES = 16 << 20
 """Bytes per block.
 
-Spark's cost per task is small against a block, and executors hold a few at a time.
+Spark's cost per task, some ms, is small against a block, and executors hold a few at a time.
 """
 
-# A message's other columns take about so much; small messages are not to make blocks of millions of rows.
-_ROW_BYTES = 96
-_STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
+# A row takes so much in a column, besides bytes of values and properties; strings are guessed.
+_ROW_BYTES = {
+    name: 20 if pa.types.is_string(kind) else 8 if pa.types.is_timestamp(kind) or kind == pa.int64() else 4
+    for name, kind in zip(BLOCK_SCHEMA.names, BLOCK_SCHEMA.types, strict=True)
+}
+# Stored blocks stay in memory until theirs is made, also where only small columns of them are wanted.
+_HELD_BYTES = 64 << 20
+# Offsets of strings have 32 bits.
+_MAX_BLOCK_BYTES = 1 << 30
 # A producer's clock may say anything. Python's datetimes, to which rows are collected, end with the years 1
 # and 9999; a day less is in them in every time zone.
 _FIRST_MS, _LAST_MS = -62_135_510_400_000, 253_402_214_399_999
@@ -42,13 +60,11 @@ class StoredRows(NamedTuple):
     start: int
     stop: int
 
-    def bytes_of(self, columns: Sequence[str]) -> int:
-        """About how much these columns take."""
-        rows = (self.stop - self.start) * _ROW_BYTES
-        if "value" not in columns and "properties" not in columns:
-            return rows
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory the stored block takes."""
         header = self.block.header
-        return max(header.uncompressed_length, header.payload_length) + rows
+        return max(header.uncompressed_length, header.payload_length)
 
 
 def encode_blocks(
@@ -57,17 +73,28 @@ def encode_blocks(
     block_bytes: int = BLOCK_BYTES,
     columns: Sequence[str] = BLOCK_COLUMNS,
 ) -> Iterator[tuple[bytes, int]]:
-    """Yield all rows in order as (Arrow IPC stream, messages); see `message_batches`."""
-    for batch in message_batches(rows, source, block_bytes, columns):
-        yield ipc_stream(batch), batch.num_rows
+    """Yield all rows in order as (Arrow IPC stream, messages), of about `block_bytes` or of one stored block.
 
-
-def ipc_stream(batch: pa.RecordBatch) -> bytes:
-    """The Arrow IPC stream of one batch.
-
-    The parts are joined here: a writer would copy the batch once more.
+    They have `columns` of BLOCK_SCHEMA, in its order; others are not made.
     """
-    return b"".join((_stream_start(batch.schema), batch.serialize(), _STREAM_END))
+    wanted = tuple(columns)
+    schema = schema_of(wanted)
+    limit = min(block_bytes, _MAX_BLOCK_BYTES)
+    row_bytes = sum(_ROW_BYTES[name] for name in wanted)
+    has_payload = "value" in wanted or "properties" in wanted
+    pending: list[StoredRows] = []
+    size = held = 0
+    for stored in rows:
+        holds = stored.held_bytes
+        taken = (stored.stop - stored.start) * row_bytes + (holds if has_payload else 0)
+        if pending and (size + taken > limit or held + holds > _HELD_BYTES):
+            yield _encoded(pending, source, schema)
+            pending, size, held = [], 0, 0
+        pending.append(stored)
+        size += taken
+        held += holds
+    if pending:
+        yield _encoded(pending, source, schema)
 
 
 def message_batches(
@@ -76,95 +103,179 @@ def message_batches(
     block_bytes: int = BLOCK_BYTES,
     columns: Sequence[str] = BLOCK_COLUMNS,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield all rows in order, in batches of about `block_bytes`, or of one stored block.
-
-    They have `columns` of BLOCK_SCHEMA, in its order; others are not made.
-    """
-    wanted = tuple(columns)
-    schema = schema_of(wanted)
-    pending: list[StoredRows] = []
-    size = 0
-    for stored in rows:
-        taken = stored.bytes_of(wanted)
-        if pending and size + taken > block_bytes:
-            yield _message_batch(pending, source, schema)
-            pending, size = [], 0
-        pending.append(stored)
-        size += taken
-    if pending:
-        yield _message_batch(pending, source, schema)
+    """Yield all rows in order, in the batches of `encode_blocks`."""
+    for block, _ in encode_blocks(rows, source, block_bytes, columns):
+        yield batch_of_stream(block)
 
 
-@lru_cache(maxsize=256)
-def _stream_start(schema: pa.Schema) -> bytes:
-    data: bytes = schema.serialize().to_pybytes()
-    return data
+def ipc_stream(batch: pa.RecordBatch) -> bytes:
+    """The Arrow IPC stream of one batch."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    stream: bytes = sink.getvalue().to_pybytes()
+    return stream
 
 
-def _message_batch(pending: list[StoredRows], source: int, schema: pa.Schema) -> pa.RecordBatch:
-    stored = [name for name in STORED_SCHEMA.names if name in schema.names]
-    payload = None
-    if stored:
-        of_stored = pa.schema([STORED_SCHEMA.field(name) for name in stored])
-        payload = pa.Table.from_batches(_payload_batches(pending, of_stored), of_stored).combine_chunks()
-    counts = np.array([rows.stop - rows.start for rows in pending])
-    count = int(counts.sum())
-    row = np.arange(count) - np.repeat(np.cumsum(counts) - counts, counts)
-    row += np.repeat(np.array([rows.start for rows in pending]), counts)
+def _encoded(pending: list[StoredRows], source: int, schema: pa.Schema) -> tuple[bytes, int]:
+    block = _Pending(pending)
+    columns = [_MAKERS[name](block) if name != "source" else block.same(source) for name in schema.names]
+    return joined_stream(schema, block.count, columns), block.count
 
-    def per_row(values: Iterable[int]) -> npt.NDArray[np.int64]:
-        return np.repeat(np.fromiter(values, np.int64, len(pending)), counts)
 
-    def of_payload(name: str) -> pa.Array:
-        assert payload is not None
-        return _whole(payload[name])
+class _Pending:
+    """The rows of a block to be, and what columns are made of."""
 
-    def batch_index() -> pa.Array:
-        is_batch = np.repeat(np.array([_is_batch(rows.block) for rows in pending]), counts)
-        return pa.array(np.where(is_batch, row, -1).astype(np.int32))
+    def __init__(self, pending: list[StoredRows]) -> None:
+        self.rows = pending
+        self.counts = np.array([rows.stop - rows.start for rows in pending])
+        self.count = int(self.counts.sum())
 
-    def entry_id() -> pa.Array:
-        row_is_entry = per_row(rows.block.header.row_is_entry for rows in pending)
-        return pa.array(per_row(rows.first_entry_id for rows in pending) + row * row_is_entry)
+    def same(self, number: int) -> Column:
+        """An int32 that is the same for all."""
+        return of_numbers(np.full(self.count, number, np.int32))
 
-    makers: dict[str, Callable[[], pa.Array]] = {
-        "source": lambda: pa.array(np.full(count, source, np.int32)),
-        "properties": lambda: _without_nulls(of_payload("properties")),
-        "ledger_id": lambda: pa.array(per_row(rows.ledger_id for rows in pending)),
-        "entry_id": entry_id,
-        "batch_index": batch_index,
-        "publish_time": lambda: _microseconds(
-            pa.array(per_row(rows.block.header.publish_time_ms for rows in pending))
-        ),
-        "event_time": lambda: _microseconds(of_payload("event_time")),
-        "producer_name": lambda: _repeated(
-            [rows.block.metadata.producer_name or "" for rows in pending], counts, pa.utf8()
-        ),
-        "schema_version": lambda: _repeated(
-            [rows.block.metadata.schema_version for rows in pending], counts, pa.binary()
-        ),
-    }
-    arrays = [makers[name]() if name in makers else of_payload(name) for name in schema.names]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    def per_row(self, values: Iterable[int]) -> npt.NDArray[np.int64]:
+        """A number of each stored block, for each of its rows."""
+        return np.repeat(np.fromiter(values, np.int64, len(self.rows)), self.counts)
+
+    @cached_property
+    def row(self) -> npt.NDArray[np.int64]:
+        """The place of each row in its stored block."""
+        begins = np.cumsum(self.counts) - self.counts
+        starts = np.array([rows.start for rows in self.rows])
+        places: npt.NDArray[np.int64] = np.arange(self.count) - np.repeat(begins - starts, self.counts)
+        return places
+
+    def stored(self, name: str) -> list[pa.Array] | None:
+        """A column of STORED_SCHEMA in pieces; None if no message has anything in it."""
+        kind = STORED_SCHEMA.field(name).type
+        pieces: list[pa.Array] = []
+        is_there = False
+        # A run of single messages is one piece: arrays for each message would cost 20 us.
+        for single, run in groupby(self.rows, lambda rows: rows.block.header.payload_format == 0):
+            if single:
+                values = [_OF_SINGLE[name](rows.block) for rows in run]
+                is_there = is_there or any(value is not None for value in values)
+                pieces.append(pa.array(values, kind))
+                continue
+            for rows in run:
+                column, count = rows.block.column(name), rows.stop - rows.start
+                if column is None:
+                    pieces.append(_nulls(count, kind))
+                    continue
+                is_there = True
+                pieces.append(column if count == len(column) else column.slice(rows.start, count))
+        return pieces if is_there else None
+
+
+@lru_cache(maxsize=64)
+def _nulls(count: int, kind: pa.DataType) -> pa.Array:
+    return pa.nulls(count, kind)
+
+
+def _values(block: _Pending) -> Column:
+    pieces = block.stored("value")
+    return of_no_value(block.count, pa.binary()) if pieces is None else of_strings(pieces)
+
+
+def _strings(name: str) -> Callable[[_Pending], Column]:
+    """The maker of a column of short strings: Arrow joins many of them faster."""
+
+    def make(block: _Pending) -> Column:
+        pieces = block.stored(name)
+        if pieces is None:
+            return of_no_value(block.count, pa.utf8())
+        return of_strings([pa.concat_arrays(pieces)])
+
+    return make
+
+
+def _properties(block: _Pending) -> Column:
+    pieces = block.stored("properties")
+    if pieces is None:
+        return of_empty_maps(block.count)
+    maps = pa.concat_arrays(pieces)
+    if maps.null_count:
+        maps = pa.array([row.as_py() or [] for row in maps], maps.type)
+    return of_maps(np.ascontiguousarray(maps.offsets.to_numpy()), maps.keys, maps.items)
+
+
+def _entry_id(block: _Pending) -> Column:
+    entries = block.per_row(rows.first_entry_id for rows in block.rows)
+    is_entry = [rows.block.header.row_is_entry for rows in block.rows]
+    if any(is_entry):
+        entries = entries + block.row * block.per_row(is_entry)
+    return of_numbers(entries)
+
+
+def _batch_index(block: _Pending) -> Column:
+    is_batch = [_is_batch(rows.block) for rows in block.rows]
+    if all(is_batch):
+        return of_numbers(block.row.astype(np.int32))
+    indexes = np.where(np.repeat(np.array(is_batch), block.counts), block.row, -1)
+    return of_numbers(indexes.astype(np.int32))
+
+
+def _publish_time(block: _Pending) -> Column:
+    times = [min(max(rows.block.header.publish_time_ms, _FIRST_MS), _LAST_MS) for rows in block.rows]
+    return of_numbers(block.per_row(time_ms * 1000 for time_ms in times))
+
+
+def _event_time(block: _Pending) -> Column:
+    pieces = block.stored("event_time")
+    if pieces is None:
+        return of_no_value(block.count, BLOCK_SCHEMA.field("event_time").type)
+    return of_fixed(_microseconds(pa.concat_arrays(pieces)), np.int64)
+
+
+def _sequence_id(block: _Pending) -> Column:
+    if any(rows.block.has_sequence_ids for rows in block.rows):
+        pieces = block.stored("sequence_id")
+        assert pieces is not None
+        return of_fixed(pa.concat_arrays(pieces), np.int64)
+    return of_numbers(block.per_row(rows.block.header.first_sequence_id for rows in block.rows) + block.row)
+
+
+def _producer_name(block: _Pending) -> Column:
+    names = [rows.block.metadata.producer_name or "" for rows in block.rows]
+    if len(set(names)) == 1:
+        return of_same_string(block.count, names[0].encode())
+    return of_strings([_taken(names, block.counts, pa.utf8())])
+
+
+def _schema_version(block: _Pending) -> Column:
+    versions = [rows.block.metadata.schema_version for rows in block.rows]
+    if not any(version is not None for version in versions):
+        return of_no_value(block.count, pa.binary())
+    return of_strings([_taken(versions, block.counts, pa.binary())])
+
+
+def _taken(
+    values: Sequence[str] | Sequence[bytes | None], counts: npt.NDArray[np.int64], kind: pa.DataType
+) -> pa.Array:
+    return pa.array(values, kind).take(pa.array(np.repeat(np.arange(len(values)), counts)))
+
+
+_MAKERS: dict[str, Callable[[_Pending], Column]] = {
+    "key": _strings("key"),
+    "value": _values,
+    "ordering_key": _strings("ordering_key"),
+    "properties": _properties,
+    "ledger_id": lambda block: of_numbers(block.per_row(rows.ledger_id for rows in block.rows)),
+    "entry_id": _entry_id,
+    "batch_index": _batch_index,
+    "publish_time": _publish_time,
+    "event_time": _event_time,
+    "sequence_id": _sequence_id,
+    "producer_name": _producer_name,
+    "schema_version": _schema_version,
+}
 
 
 def _is_batch(block: DecodedBlock) -> bool:
     # As in the client: the batch's messages share an entry and have indexes in it.
     return bool(block.header.payload_format) and not block.header.row_is_entry
-
-
-def _payload_batches(pending: list[StoredRows], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The stored columns, with a run of single messages as one batch.
-
-    Arrays for each message would cost 20 us.
-    """
-    for single, run in groupby(pending, lambda rows: rows.block.header.payload_format == 0):
-        if single:
-            yield _batch_of_singles([rows.block for rows in run], schema)
-        else:
-            for rows in run:
-                whole = rows.block.record_batch(schema)
-                yield whole.slice(rows.start, rows.stop - rows.start)
 
 
 _OF_SINGLE: dict[str, Callable[[DecodedBlock], object]] = {
@@ -177,49 +288,7 @@ _OF_SINGLE: dict[str, Callable[[DecodedBlock], object]] = {
 }
 
 
-def _batch_of_singles(blocks: list[DecodedBlock], schema: pa.Schema) -> pa.RecordBatch:
-    columns = [[_OF_SINGLE[name](block) for block in blocks] for name in schema.names]
-    return pa.RecordBatch.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
-    )
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-
-
-def _without_nulls(properties: pa.Array) -> pa.Array:
-    """Empty maps for messages without properties."""
-    if properties.null_count == len(properties):
-        none = pa.array([], pa.utf8())
-        return _maps(np.zeros(len(properties) + 1, np.int32), none, none)
-    if properties.null_count:
-        lists = [row.as_py() or [] for row in properties]
-        properties = pa.array(lists, properties.type)
-    return _maps(properties.offsets.to_numpy(), properties.keys, properties.items)
-
-
-def _maps(offsets: npt.NDArray[np.int32], keys: pa.Array, items: pa.Array) -> pa.Array:
-    """Maps of the type that Spark expects; `MapArray.from_arrays` takes no type before pyarrow 15."""
-    kind = BLOCK_SCHEMA.field("properties").type
-    entries = pa.StructArray.from_arrays([keys, items], fields=[kind.key_field, kind.item_field])
-    starts = pa.py_buffer(np.ascontiguousarray(offsets))
-    return pa.Array.from_buffers(kind, len(offsets) - 1, [None, starts], children=[entries])
-
-
 def _microseconds(milliseconds: pa.Array) -> pa.Array:
     floor = pc.max_element_wise(milliseconds, _FIRST_MS, skip_nulls=False)
     in_range = pc.min_element_wise(floor, _LAST_MS, skip_nulls=False)
     return pc.multiply(in_range, 1000).cast(BLOCK_SCHEMA.field("publish_time").type)
-
-
-def _repeated(
-    values: list[str] | list[bytes | None], counts: npt.NDArray[np.int64], kind: pa.DataType
-) -> pa.Array:
-    if len(set(values)) == 1:
-        return (
-            pa.nulls(int(counts.sum()), kind)
-            if values[0] is None
-            else pa.repeat(pa.scalar(values[0], kind), int(counts.sum()))
-        )
-    return pa.array(values, kind).take(pa.array(np.repeat(np.arange(len(values)), counts)))

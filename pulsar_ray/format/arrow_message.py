@@ -6,6 +6,7 @@ It tells where each column stands in a payload.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pulsar_ray.format.checksum import Buffer
@@ -18,7 +19,8 @@ _I64 = struct.Struct("<q")
 _I64_PAIR = struct.Struct("<qq")
 _CONTINUATION = 0xFFFFFFFF
 _RECORD_BATCH = 3
-_NODES, _BUFFERS, _COMPRESSION = 1, 2, 3
+_ROWS, _NODES, _BUFFERS, _COMPRESSION = 0, 1, 2, 3
+_ALIGNMENT = 8
 
 
 class MetadataCutOff(ValueError):
@@ -98,6 +100,64 @@ class BatchMessage:
             raise ValueError("bad Arrow: a column is missing")
         first, second = _I64_PAIR.unpack_from(metadata, at + 4 + 16 * number)
         return first, second
+
+
+class BatchTemplate:
+    """Makes the metadata of batches that have the columns of a sample.
+
+    The sample is the IPC message of a batch with rows, as Arrow writes it. Bodies that are put together of
+    parts can follow the metadata so, without a copy for Arrow to write.
+    """
+
+    def __init__(self, sample: bytes) -> None:
+        _, metadata_length = _PREFIX.unpack_from(sample)
+        self._message = sample[: _PREFIX.size + metadata_length]
+        metadata = memoryview(self._message)[_PREFIX.size :]
+        message = _U32.unpack_from(metadata)[0]
+        header = _field(metadata, message, 2)
+        batch = header + _U32.unpack_from(metadata, header)[0]
+        self._body_length = _field(metadata, message, 3) + _PREFIX.size
+        self._rows = _field(metadata, batch, _ROWS) + _PREFIX.size
+        self._nodes, self._buffers = (
+            _vector(metadata, _field(metadata, batch, vector)) for vector in (_NODES, _BUFFERS)
+        )
+
+    def metadata(self, rows: int, nodes: Sequence[tuple[int, int]], buffer_lengths: Sequence[int]) -> bytes:
+        """Make the metadata of a body of so long buffers, each padded as by `padded`.
+
+        `nodes` are the length and count of nulls of each array, a nested one before its children. Raises
+        ValueError for other numbers of nodes or buffers than the sample's.
+        """
+        wanted = self._nodes.items, self._buffers.items
+        if (len(nodes), len(buffer_lengths)) != wanted:
+            raise ValueError(f"{(len(nodes), len(buffer_lengths))} arrays and buffers instead of {wanted}")
+        message = bytearray(self._message)
+        for place, node in enumerate(nodes):
+            _I64_PAIR.pack_into(message, self._nodes.start + 16 * place, *node)
+        at = 0
+        for place, length in enumerate(buffer_lengths):
+            _I64_PAIR.pack_into(message, self._buffers.start + 16 * place, at, length)
+            at += padded(length)
+        _I64.pack_into(message, self._rows, rows)
+        _I64.pack_into(message, self._body_length, at)
+        return bytes(message)
+
+
+def padded(length: int) -> int:
+    """The bytes that a buffer of such a length takes in a body."""
+    return -(-length // _ALIGNMENT) * _ALIGNMENT
+
+
+class _Vector(NamedTuple):
+    """Where the items of a flatbuffer vector begin in a message."""
+
+    start: int
+    items: int
+
+
+def _vector(metadata: memoryview, field: int) -> _Vector:
+    at = field + _U32.unpack_from(metadata, field)[0]
+    return _Vector(at + 4 + _PREFIX.size, _U32.unpack_from(metadata, at)[0])
 
 
 def _field(metadata: memoryview, table: int, field: int) -> int:
