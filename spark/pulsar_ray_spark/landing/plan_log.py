@@ -63,6 +63,8 @@ class PlanLog:
         self._producer.close()
 
     def _read_last(self, client: Client) -> bytes | None:
+        if self._admin.topics.get_last_message_id(self._topic) == MessageId():
+            return None  # a reader's dispatcher would take most of a second to start
         reader = client.create_reader(self._topic, MessageId.latest, start_message_id_inclusive=True)
         try:
             return reader.read_next().data() if reader.has_message_available() else None

@@ -111,6 +111,10 @@ class TopicSource:
                     self.held(name), self._subscription, "acknowledge_messages_through", position=mark
                 )
 
+    def wake_dispatcher(self, name: str) -> None:
+        """Start the dispatcher of the subscription, unless it runs."""
+        self._calls.wake_dispatcher(self.held(name), self._subscription)
+
     def held(self, name: str) -> PartitionRoute:
         """The route of a partition that is started, and has the subscription."""
         route = self._started(name)

@@ -41,6 +41,7 @@ class BatchRunner:
         function's own error.
         """
         check_runs(self._spark)
+        self._topics.wake_dispatchers(batch.ends)
         with ExitStack() as leases:
             ranges: list[ReadRange] = []
             for partition, (first, end) in sorted(batch.ranges.items()):

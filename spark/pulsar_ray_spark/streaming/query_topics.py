@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 
@@ -11,7 +12,7 @@ from pulsar_ray.admin.topic_calls import TopicCalls
 from pulsar_ray.data.broker_planner import batch_index_of
 from pulsar_ray.data.lost_ranges import check_nothing_lost
 from pulsar_ray.data.plan import AtMessages, Bound, RangePlan, RangePlanner, ReadRange
-from pulsar_ray.errors import TopicNotFound
+from pulsar_ray.errors import PulsarException, TopicNotFound
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.position import Position
 from pulsar_ray.model.topic_name import TopicName
@@ -30,6 +31,7 @@ class QueryTopics:
         self._source = source
         self._planner = planner
         self._may_lose = may_lose
+        self._woken: set[str] = set()
 
     def places(self, start: Bound) -> dict[str, Place]:
         """The places that a bound stands for now, of each partition; held from now on."""
@@ -64,6 +66,23 @@ class QueryTopics:
         )
         place = Place(Position(*answer["end"]), answer["batch_index"])
         return Measured(place, answer["messages"], answer["stored_bytes"])
+
+    def wake_dispatchers(self, partitions: Iterable[str]) -> None:
+        """Have the dispatchers started that will acknowledge, once each, without waiting for them.
+
+        A new one takes most of a second, which a batch takes too.
+        """
+        sleeping = [name for name in partitions if name not in self._woken]
+        self._woken.update(sleeping)
+        if sleeping:
+            threading.Thread(
+                target=self._wake, args=(sleeping,), name="wake dispatchers", daemon=True
+            ).start()
+
+    def _wake(self, partitions: Sequence[str]) -> None:
+        # Whatever fails here is told by the acknowledgment.
+        with suppress(PulsarException), ThreadPoolExecutor(_CALLS_AT_ONCE) as pool:
+            list(pool.map(self._source.wake_dispatcher, partitions))
 
     def acknowledge(self, places: Mapping[str, Place]) -> None:
         """Give up all messages before these places, durably, of the topics that are still there."""
