@@ -14,7 +14,7 @@ from benchmarks.measuring.measure import alternate, p50, rate
 from benchmarks.measuring.results import Row
 
 TRIGGER_S = 1.0
-MESSAGES = 2_000_000
+MESSAGES = 5_000_000
 MESSAGE = b"x" * 100
 DELAYS = 40
 ROUNDS = 3

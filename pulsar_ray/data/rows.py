@@ -73,9 +73,10 @@ def encode_blocks(
     block_bytes: int = BLOCK_BYTES,
     columns: Sequence[str] = BLOCK_COLUMNS,
 ) -> Iterator[tuple[bytes, int]]:
-    """Yield all rows in order as (Arrow IPC stream, messages), of about `block_bytes` or of one stored block.
+    """Yield all rows in order as (Arrow IPC stream, messages).
 
-    They have `columns` of BLOCK_SCHEMA, in its order; others are not made.
+    A stream takes about `block_bytes`, or is of one stored block. It has `columns` of BLOCK_SCHEMA, in its
+    order; others are not made.
     """
     wanted = tuple(columns)
     schema = schema_of(wanted)
