@@ -29,6 +29,7 @@ from pulsar_ray.data.block_stream import (
     of_strings,
 )
 from pulsar_ray.format.arrow_payload import BLOCK_SCHEMA as STORED_SCHEMA
+from pulsar_ray.format.block import BLOCK_HEADER_SIZE
 from pulsar_ray.format.payload import DecodedBlock
 
 BLOCK_BYTES = 16 << 20
@@ -42,6 +43,8 @@ _ROW_BYTES = {
     name: 20 if pa.types.is_string(kind) else 8 if pa.types.is_timestamp(kind) or kind == pa.int64() else 4
     for name, kind in zip(BLOCK_SCHEMA.names, BLOCK_SCHEMA.types, strict=True)
 }
+# Here a stored block can have a value for all of its rows; each gets a copy.
+_OF_METADATA = frozenset({"key", "ordering_key", "properties", "producer_name", "schema_version"})
 # Stored blocks stay in memory until theirs is made, also where only small columns of them are wanted.
 _HELD_BYTES = 64 << 20
 # Offsets of strings have 32 bits.
@@ -66,6 +69,11 @@ class StoredRows(NamedTuple):
         header = self.block.header
         return max(header.uncompressed_length, header.payload_length)
 
+    @property
+    def metadata_bytes(self) -> int:
+        """At most so much takes what is the same for all rows of the stored block."""
+        return self.block.header.header_length - BLOCK_HEADER_SIZE
+
 
 def encode_blocks(
     rows: Iterable[StoredRows],
@@ -83,11 +91,13 @@ def encode_blocks(
     limit = min(block_bytes, _MAX_BLOCK_BYTES)
     row_bytes = sum(_ROW_BYTES[name] for name in wanted)
     has_payload = "value" in wanted or "properties" in wanted
+    has_metadata = not _OF_METADATA.isdisjoint(wanted)
     pending: list[StoredRows] = []
     size = held = 0
     for stored in rows:
         holds = stored.held_bytes
-        taken = (stored.stop - stored.start) * row_bytes + (holds if has_payload else 0)
+        of_row = row_bytes + (stored.metadata_bytes if has_metadata else 0)
+        taken = (stored.stop - stored.start) * of_row + (holds if has_payload else 0)
         if pending and (size + taken > limit or held + holds > _HELD_BYTES):
             yield _encoded(pending, source, schema)
             pending, size, held = [], 0, 0

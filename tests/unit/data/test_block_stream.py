@@ -123,6 +123,13 @@ def test_a_block_is_sized_by_the_columns_that_are_wanted(tmp_path: Path) -> None
     assert sum(counts("value", "key")) == 10_000
 
 
+def test_a_long_name_that_is_stored_once_counts_for_each_row(tmp_path: Path) -> None:
+    stored = [[batch([b""] * 100, producer_name="n" * 1000)] for _ in range(100)]
+    asked = ReadRange("", "t", -1, (write_segment(tmp_path / "5-0.seg", stored),), EARLIEST, LATEST)
+    blocks = [block for block, _ in encode_blocks(stored_rows(asked), 0, 1 << 20, ("producer_name",))]
+    assert max(map(len, blocks)) <= 1 << 20
+
+
 def test_stored_blocks_are_not_all_held_for_a_small_column(tmp_path: Path) -> None:
     block = batch([bytes(8192)] * 512, codec=2)
     stored = [[block] for _ in range(40)]
