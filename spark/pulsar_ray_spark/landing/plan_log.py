@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pulsar_ray.admin.admin import Admin
 from pulsar_ray.client.client import Client
-from pulsar_ray.errors import ProducerBusy, ProducerFenced
+from pulsar_ray.data.broker_planner import BrokerPlanner
+from pulsar_ray.data.plan import AtMessages
+from pulsar_ray.data.segments import stored_rows
+from pulsar_ray.errors import ProducerBusy, ProducerFenced, WrongNode
 from pulsar_ray.model.enums import ProducerAccessMode
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray_spark.errors import LandingInUse
@@ -63,8 +66,22 @@ class PlanLog:
         self._producer.close()
 
     def _read_last(self, client: Client) -> bytes | None:
-        if self._admin.topics.get_last_message_id(self._topic) == MessageId():
-            return None  # a reader's dispatcher would take most of a second to start
+        last = self._admin.topics.get_last_message_id(self._topic)
+        if last == MessageId():
+            return None
+        try:
+            return self._stored(last)
+        except WrongNode:
+            return self._received(client)
+
+    def _stored(self, last: MessageId) -> bytes | None:
+        """The record out of the files of this node: a dispatcher would take most of a second to start."""
+        planner = BrokerPlanner.on(self._admin.cluster)
+        with planner.plan([self._topic], AtMessages((last,)), "latest") as plan:
+            pieces = [rows for each in plan.ranges for rows in stored_rows(each)]
+        return pieces[-1].block.values()[pieces[-1].stop - 1] if pieces else None
+
+    def _received(self, client: Client) -> bytes | None:
         reader = client.create_reader(self._topic, MessageId.latest, start_message_id_inclusive=True)
         try:
             return reader.read_next().data() if reader.has_message_available() else None
