@@ -71,7 +71,7 @@ class StoredRows(NamedTuple):
 
     @property
     def metadata_bytes(self) -> int:
-        """At most so much takes what is the same for all rows of the stored block."""
+        """At least the size of values that the stored block has for all rows."""
         return self.block.header.header_length - BLOCK_HEADER_SIZE
 
 

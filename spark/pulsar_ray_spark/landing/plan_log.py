@@ -75,7 +75,10 @@ class PlanLog:
             return self._received(client)
 
     def _stored(self, last: MessageId) -> bytes | None:
-        """The record out of the files of this node: a dispatcher would take most of a second to start."""
+        """The record out of the files of this node.
+
+        A dispatcher, for a reader, would take most of a second to start.
+        """
         planner = BrokerPlanner.on(self._admin.cluster)
         with planner.plan([self._topic], AtMessages((last,)), "latest") as plan:
             pieces = [rows for each in plan.ranges for rows in stored_rows(each)]
