@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections import Counter
 from dataclasses import dataclass
 
 
@@ -47,6 +48,8 @@ class FateSource:
         self.faults = faults
         self._random = random.Random(seed)
         self._lock = threading.Lock()
+        self.counts: Counter[str] = Counter()
+        """How often each fault was drawn."""
 
     def draw(self) -> CallFate:
         """The fate of the next call."""
@@ -55,10 +58,17 @@ class FateSource:
             return CallFate(0.0, 1, has_reply=True)
         with self._lock:
             lost, unanswered, repeated, delayed, late = (self._random.random() for _ in range(5))
-        if lost < faults.lose_call:
-            return CallFate(None, 0, has_reply=False)
-        times = 2 if repeated < faults.repeat else 1
-        if delayed < faults.delay:
-            # The caller has given up on it before it arrives.
-            return CallFate(late * faults.delay_s, times, has_reply=False)
-        return CallFate(0.0, times, has_reply=unanswered >= faults.lose_reply)
+            if lost < faults.lose_call:
+                self.counts["lose call"] += 1
+                return CallFate(None, 0, has_reply=False)
+            times = 1
+            if repeated < faults.repeat:
+                self.counts["repeat call"] += 1
+                times = 2
+            if delayed < faults.delay:
+                self.counts["delay call"] += 1
+                # The caller has given up on it before it arrives.
+                return CallFate(late * faults.delay_s, times, has_reply=False)
+            has_reply = unanswered >= faults.lose_reply
+            self.counts["lose reply"] += not has_reply
+            return CallFate(0.0, times, has_reply)

@@ -20,15 +20,17 @@ from pulsar_ray.broker.partition.non_persistent.non_persistent_partition import 
 from pulsar_ray.broker.partition.partition_server import PartitionServer
 from pulsar_ray.broker.serving.owner_loop import DiskThread, OwnerLoop
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
+from pulsar_ray.broker.serving.running_clock import RunningClock
 from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.broker.serving.sleeper import Retired, Sleeper, SleepingServer
 from pulsar_ray.broker.subscription.cursor_flusher import CursorFlusher
 from pulsar_ray.broker.subscription.dispatcher_server import DispatcherServer
 from pulsar_ray.broker.subscription.dispatcher_start import new_dispatcher, start_dispatcher
 from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
-from pulsar_ray.clock import SystemClock
+from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import (
+    BrokerPersistenceError,
     Moved,
     NotAllowedError,
     NotConnected,
@@ -50,6 +52,7 @@ NODE_ADDRESS = "127.0.0.1"
 _START_TIMEOUT_S = 30.0
 _KILL_PATIENCE_S = 2.0
 _STOP_PATIENCE_S = 10.0
+_FREEZE_S = 5.0
 
 
 class StubActor:
@@ -66,20 +69,22 @@ class StubActor:
         settings: Settings,
         policies: PolicyUpdate,
         lane_directory: Path,
+        clock: Clock,
         on_fatal: Callable[[StubActor, BaseException], None],
         *,
         is_restarted: bool = False,
     ) -> None:
         self.address = address
         self.in_force = PoliciesInForce(settings, policies, is_stale=is_restarted)
-        self.clock = SystemClock()
+        self.clock = RunningClock(clock)
         self.owner = OwnerLoop(f"owner {address}", on_fatal=self._fatal)
         self.is_dead = False
         self._on_fatal = on_fatal
         self._calls: set[Future[Any]] = set()
         self._lock = threading.Lock()
         self._sleeper: Sleeper | None = None
-        self._frozen = threading.Event()
+        self._thawed = threading.Event()
+        self._thawed.set()
         self._ended = threading.Event()
         # As in a broker actor: sessions of a former life must not be mistaken for new ones.
         first_id = int.from_bytes(os.urandom(5), "little") << 20 | 1
@@ -123,11 +128,27 @@ class StubActor:
             raise NotConnected(f"{self.address}: the actor died") from None
         except (FutureTimeout, TimeoutError):
             raise Timeout(f"{self.address}: no answer in time") from None
+        except OSError as error:  # as Ray's errors are translated
+            raise BrokerPersistenceError(f"{self.address}: {error}: see to the disk") from None
 
     def serving(self, timeout_s: float) -> SessionHost:
         """The host, once started. Raises what starting was refused with."""
-        self.result(self._starting, timeout_s)
+        self._check_start()
+        try:
+            self.result(self._starting, timeout_s)
+        except BrokerPersistenceError:
+            self._check_start()
+            raise
         return self.host
+
+    def _start_error(self) -> BaseException | None:
+        """What a start has failed with, if one has."""
+        if not self._starting.done() or self._starting.cancelled():
+            return None
+        return self._starting.exception()
+
+    def _check_start(self) -> None:
+        """Look at a start that has failed: as its Ray actor does when it is asked for again."""
 
     def attach(
         self, client_id: str, protocol_version: int, want_tcp: bool, attempt: int, timeout_s: float
@@ -213,14 +234,18 @@ class StubActor:
 
         def stand_still() -> None:
             stands.set()
-            self._frozen.wait()
+            self._thawed.wait()
 
-        self.owner.loop.call_soon_threadsafe(stand_still)
-        stands.wait(_START_TIMEOUT_S)
+        with self._lock:
+            if self.is_dead:
+                return
+            self._thawed.clear()
+            self.owner.loop.call_soon_threadsafe(stand_still)
+        stands.wait(_FREEZE_S)
 
     def thaw(self) -> None:
         """Go on after `freeze`."""
-        self._frozen.set()
+        self._thawed.set()
 
     def kill(self) -> None:
         """End without any shutdown: connections break, what was not written is lost, calls fail."""
@@ -307,6 +332,7 @@ class StubPartition(StubActor):
         settings: Settings,
         policies: PolicyUpdate,
         lane_directory: Path,
+        clock: Clock,
         disk: Disk,
         on_fatal: Callable[[StubActor, BaseException], None],
         *,
@@ -319,7 +345,7 @@ class StubPartition(StubActor):
         self._held: HeldLock | None = None
         self.ledger: ManagedLedger | None = None
         self.server: PartitionServer | None = None
-        super().__init__(partition_name(identity.topic), settings, policies, lane_directory, on_fatal)
+        super().__init__(partition_name(identity.topic), settings, policies, lane_directory, clock, on_fatal)
 
     def _acquire_lock(self, path: Path) -> HeldLock:
         self._held = take_lock(path)
@@ -339,6 +365,12 @@ class StubPartition(StubActor):
         self.server = PartitionServer(
             self.ledger, self.in_force, self.clock, self.owner.loop, self.host, self._fatal
         )
+
+    def _check_start(self) -> None:
+        if isinstance(self._start_error(), OSError):
+            # An error in a constructor ends a Ray actor for good; whoever resolves the topic starts another.
+            self.kill()
+            raise Moved(f"{self.address}: the actor is gone")
 
     async def call(self, method: str, arguments: dict[str, Any]) -> Any:
         assert self.server is not None
@@ -375,6 +407,7 @@ class StubDispatcher(StubActor):
         settings: Settings,
         policies: PolicyUpdate,
         lane_directory: Path,
+        clock: Clock,
         on_fatal: Callable[[StubActor, BaseException], None],
         *,
         is_restarted: bool,
@@ -391,7 +424,9 @@ class StubDispatcher(StubActor):
 
         It may wait for its partition with its cursor open.
         """
-        super().__init__(address, settings, policies, lane_directory, on_fatal, is_restarted=is_restarted)
+        super().__init__(
+            address, settings, policies, lane_directory, clock, on_fatal, is_restarted=is_restarted
+        )
 
     async def _start(self) -> None:
         self._made = new_dispatcher(
@@ -408,6 +443,13 @@ class StubDispatcher(StubActor):
         # A restarted actor asks the controller.
         if self._answered is not None:
             await self.server.apply_policies(self._answered)
+
+    def _check_start(self) -> None:
+        error = self._start_error()
+        if isinstance(error, OSError) or (isinstance(error, PulsarException) and error.retriable):
+            with self._lock:
+                if not self.is_dead and self._start_error() is error:
+                    self._starting = self.owner.submit(self._start)
 
     async def call(self, method: str, arguments: dict[str, Any]) -> Any:
         assert self.server is not None
@@ -479,11 +521,12 @@ class StubNonPersistentPartition(StubActor):
         settings: Settings,
         policies: PolicyUpdate,
         lane_directory: Path,
+        clock: Clock,
         on_fatal: Callable[[StubActor, BaseException], None],
     ) -> None:
         self._topic = topic
         self.server: NonPersistentPartitionServer | None = None
-        super().__init__(partition_name(topic), settings, policies, lane_directory, on_fatal)
+        super().__init__(partition_name(topic), settings, policies, lane_directory, clock, on_fatal)
 
     async def _start(self) -> None:
         await self.host.start()

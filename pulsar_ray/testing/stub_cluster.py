@@ -22,6 +22,7 @@ from typing import Any
 from pulsar_ray.broker.catalog.catalog import Catalog, PartitionRow
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
 from pulsar_ray.broker.partition.sleeping_partition import describe_sleeping, describe_unstored
+from pulsar_ray.clock import Clock, SystemClock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import (
     BrokerGone,
@@ -33,6 +34,7 @@ from pulsar_ray.errors import (
     TopicNotFound,
     WrongNode,
 )
+from pulsar_ray.ledger.disk import Disk
 from pulsar_ray.managed_ledger.log.partition_directories import TopicIdentity
 from pulsar_ray.managed_ledger.store.store_identity import CATALOG_FILE
 from pulsar_ray.model.topic_name import TopicName
@@ -45,6 +47,7 @@ from pulsar_ray.testing.stub_administration import STORE, StubAdministration, fi
 from pulsar_ray.testing.stub_controller import StubController
 from pulsar_ray.testing.stub_passivation import StubPassivation
 from pulsar_ray.testing.stub_policies import StubPolicies
+from pulsar_ray.testing.stub_tracker import StubTrackers
 from pulsar_ray.testing.stub_tunnel import StubTunnel, TunnelCall
 from pulsar_ray.transport.actor_names import (
     dispatcher_name,
@@ -68,7 +71,7 @@ class StubCluster:
 
     `reads_files=False` makes every client one of another node: it is sent bytes. `lanes=False` leaves only
     the tunnel, for the dispatchers that follow partitions too. `edit_attach` may change what an attach
-    answers.
+    answers. `clock` is that of all actors; `disk` takes the place of the partitions' FaultyDisk.
     """
 
     def __init__(
@@ -80,9 +83,13 @@ class StubCluster:
         lanes: bool = True,
         faults: TunnelFaults = PERFECT,
         seed: int = 0,
+        clock: Clock | None = None,
+        disk: Disk | None = None,
     ) -> None:
         self.settings = settings or Settings(data_dir=str(data_dir))
         self.disk = FaultyDisk()
+        self._log_disk = disk or self.disk
+        self._clock = clock or SystemClock()
         self.fatal_errors: list[BaseException] = []
         self.silent: list[str] = []
         self.controller_answers_to_lose = 0
@@ -92,7 +99,7 @@ class StubCluster:
         self._data_dir = data_dir
         self._reads_files = reads_files
         self._lanes = lanes
-        self._tunnel = StubTunnel(faults, seed)
+        self.tunnel = StubTunnel(faults, seed)
         self._lane_directory = Path(tempfile.mkdtemp(prefix="pr-"))
         data_dir.mkdir(parents=True, exist_ok=True)
         self._topics = TopicRegistry(_catalog(data_dir / CATALOG_FILE), self.settings)
@@ -115,6 +122,7 @@ class StubCluster:
             self.passivation.count,
             self._check_there,
         )
+        self.trackers = StubTrackers(self._clock)
         self._controller = StubController(
             self._topics,
             self._started,
@@ -123,8 +131,8 @@ class StubCluster:
             self.administration,
             self.passivation,
             self._restart,
+            self.trackers,
         )
-        self.trackers = self._controller.trackers
         self._kept_down: set[str] = set()
         self._away: dict[str, str] = {}
         self._ended = False
@@ -240,7 +248,7 @@ class StubCluster:
         actor = self._actors.get(address)
         if actor is None:
             raise Moved(f"{address}: no such actor")
-        return self._tunnel.start(actor, session_id, attachment, token, up)
+        return self.tunnel.start(actor, session_id, attachment, token, up)
 
     def exchange_result(self, handle: TunnelCall, timeout_s: float) -> tuple[int, list[tuple[int, bytes]]]:
         """Wait for the packets that a call brought down.
@@ -388,7 +396,12 @@ class StubCluster:
             actor.wait_ended()
         if not _is_persistent(row.name):
             actor = self._actors[address] = StubNonPersistentPartition(
-                row.name, self.settings, self._policies.of(row.name), self._lane_directory, self._fatal
+                row.name,
+                self.settings,
+                self._policies.of(row.name),
+                self._lane_directory,
+                self._clock,
+                self._fatal,
             )
             return actor
         actor = StubPartition(
@@ -397,7 +410,8 @@ class StubCluster:
             self.settings,
             self._policies.of(row.name),
             self._lane_directory,
-            self.disk,
+            self._clock,
+            self._log_disk,
             self._fatal,
             must_exist=row.has_ledger,
         )
@@ -424,6 +438,7 @@ class StubCluster:
             self.settings,
             policies,
             self._lane_directory,
+            self._clock,
             self._fatal,
             is_restarted=is_restarted,
             answered=None if self.withholds_policies else current,

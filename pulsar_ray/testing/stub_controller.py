@@ -32,6 +32,7 @@ class StubController:
         administration: StubAdministration,
         passivation: StubPassivation,
         restart: Callable[[list[PartitionRow]], None],
+        trackers: StubTrackers,
     ) -> None:
         self._topics = topics
         self._start = start
@@ -41,7 +42,7 @@ class StubController:
         self._calls = administration.calls
         self._passivation = passivation
         self._restart = restart
-        self.trackers = StubTrackers()
+        self.trackers = trackers
 
     def create_topic(self, topic: str, partitions: int) -> None:
         """As Controller.create_topic."""

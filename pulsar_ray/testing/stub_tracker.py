@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from pulsar_ray.broker.subscription.delayed.delayed_tracker import DelayedTracker
-from pulsar_ray.clock import SystemClock
+from pulsar_ray.clock import Clock
 from pulsar_ray.errors import Moved, NotConnected, Timeout
 from pulsar_ray.transport.actor_names import topic_of_actor, tracker_name
 
@@ -17,8 +17,8 @@ class StubTracker:
     `kill` is a SIGKILL: rows that are in memory alone are lost.
     """
 
-    def __init__(self) -> None:
-        self._tracker = DelayedTracker(SystemClock())
+    def __init__(self, clock: Clock) -> None:
+        self._tracker = DelayedTracker(clock)
         self._lock = threading.Lock()
         self._may_go_on = threading.Event()
         self._may_go_on.set()
@@ -34,8 +34,12 @@ class StubTracker:
             return getattr(self._tracker, method)(*arguments)
 
     def freeze(self) -> None:
-        """Stand still from now on, as after SIGSTOP, until it is killed."""
+        """Stand still from now on, as after SIGSTOP, until `thaw`, or until it is killed."""
         self._may_go_on.clear()
+
+    def thaw(self) -> None:
+        """Go on after `freeze`."""
+        self._may_go_on.set()
 
     def kill(self) -> None:
         """End it, and drop its locks as the kernel would."""
@@ -51,7 +55,8 @@ class StubTrackers:
     One that was killed starts again when it is called.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
         self._running: dict[str, StubTracker] = {}
         self.kept_down: set[str] = set()
@@ -74,7 +79,7 @@ class StubTrackers:
             raise NotConnected(f"{name}: the actor is restarting")
         tracker = self._running.get(name)
         if tracker is None or tracker.is_dead:
-            tracker = self._running[name] = StubTracker()
+            tracker = self._running[name] = StubTracker(self._clock)
         return tracker
 
     def end(self, name: str) -> None:

@@ -38,7 +38,7 @@ class StubTunnel:
     """Makes the calls; what crosses is a copy, as between processes."""
 
     def __init__(self, faults: TunnelFaults, seed: int) -> None:
-        self._fates = FateSource(faults, seed)
+        self.fates = FateSource(faults, seed)
 
     def start(
         self,
@@ -49,7 +49,7 @@ class StubTunnel:
         up: tuple[int, Sequence[tuple[int, Any]]],
     ) -> TunnelCall:
         """Start one call, with the fate that is drawn for it."""
-        fate = self._fates.draw()
+        fate = self.fates.draw()
         packets = [(number, bytes(packet)) for number, packet in up[1]]
 
         def call() -> Future[Any]:

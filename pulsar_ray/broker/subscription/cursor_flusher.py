@@ -25,7 +25,9 @@ class CursorDurability(Protocol):
     async def flushed(self, version: int, *, at_once: bool = True) -> None:
         """Wait until this version of the cursor is durable.
 
-        Without `at_once` that is by the next grouped write.
+        Without `at_once` that is by the next grouped write that succeeds: one that fails raises nothing, and
+        at the end of the subscription the wait is cancelled. Whoever sent such an acknowledgment waits for no
+        receipt, and has to say it again to the next dispatcher if this one dies without having written it.
         """
 
     def flush_soon(self) -> None:
@@ -122,7 +124,9 @@ class CursorFlusher:
         if error is not None:
             store.fail_flush(flush)
             logger.error("cursor of %s: %s", self._name, error)
+            grouped = [waiter for waiter in self._waiters if not waiter[1]]
             self._fail_waiters(BrokerPersistenceError(f"the cursor could not be written: {error}"))
+            self._waiters = grouped
             self.flush_soon()
             return
         before = store.durable_mark_delete
@@ -146,8 +150,8 @@ class CursorFlusher:
 
     def _fail_waiters(self, refusal: PulsarException) -> None:
         waiting, self._waiters = self._waiters, []
-        for _, _, future in waiting:
-            if not future.done():
+        for _, at_once, future in waiting:
+            if at_once and not future.done():
                 future.set_exception(refusal)
 
     async def close(self) -> None:
@@ -160,5 +164,8 @@ class CursorFlusher:
             self._is_closed = True
             if self._flush_timer is not None:
                 self._flush_timer.cancel()
+            grouped = [future for _, at_once, future in self._waiters if not at_once]
             self._fail_waiters(AlreadyClosed(f"{self._name} is closed"))
+            for future in grouped:
+                future.cancel()
             await self._disk.run(self._store.close)

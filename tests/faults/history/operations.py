@@ -13,10 +13,15 @@ from tests.faults.journal import Id, Journal, Record
 
 
 class DeclaredTopic(NamedTuple):
-    """A topic of the run; `letters_of` is the topic whose dead letters it takes, else None."""
+    """A topic of the run; `letters_of` is the topic whose dead letters it takes, else None.
+
+    Its messages expire after `ttl_ms`, 0 for never. One that `keeps` nothing is non-persistent.
+    """
 
     topic: str
     letters_of: str | None
+    ttl_ms: int = 0
+    keeps: bool = True
 
 
 class DeclaredSubscription(NamedTuple):
@@ -84,6 +89,17 @@ class Received(NamedTuple):
     key: str
     digest: int
     wall_ms: int
+    redeliveries: int = 0
+
+
+class Heard(NamedTuple):
+    """A message of a non-persistent topic that an application was given."""
+
+    topic: str
+    subscription: str
+    producer: str
+    number: int
+    digest: int
 
 
 class AcknowledgeOk(NamedTuple):
@@ -102,6 +118,23 @@ class CumulativeOk(NamedTuple):
     subscription: str
     place: Id
     batch_size: int
+
+
+class SeekInvoked(NamedTuple):
+    """A seek that began; unless it has a receipt, it may take effect at any later time, or never."""
+
+    topic: str
+    subscription: str
+    seek: int
+
+
+class SeekOk(NamedTuple):
+    """The receipt of a seek: all that is stored at and behind the place comes again, all for None."""
+
+    topic: str
+    subscription: str
+    seek: int
+    place: Id | None
 
 
 class MarkDeleted(NamedTuple):
@@ -124,6 +157,7 @@ class Stored(NamedTuple):
     number: int
     key: str
     digest: int
+    published_ms: int = 0
 
 
 class Remains(NamedTuple):
@@ -132,6 +166,52 @@ class Remains(NamedTuple):
     topic: str
     subscription: str
     place: Id
+
+
+class ReadBegan(NamedTuple):
+    """A read of a topic from its first message on, by a reader or in bulk, which acknowledges nothing."""
+
+    topic: str
+    reader: str
+
+
+class ReadEnded(NamedTuple):
+    """A read that ended by itself, with everything that was confirmed before it began."""
+
+    topic: str
+    reader: str
+
+
+class ReadRow(NamedTuple):
+    """A message that a read gave."""
+
+    topic: str
+    reader: str
+    place: Id
+    producer: str
+    number: int
+    digest: int
+
+
+class ProducerOpened(NamedTuple):
+    """A producer that has its topic for itself since then: those of lower turns were fenced."""
+
+    topic: str
+    producer: str
+    turn: int
+
+
+class ClockShown(NamedTuple):
+    """The latest time that the broker's clocks have ever shown."""
+
+    highest_ms: int
+
+
+class FaultDone(NamedTuple):
+    """A fault that was injected."""
+
+    kind: str
+    target: str
 
 
 Operation = (
@@ -147,6 +227,15 @@ Operation = (
     | MarkDeleted
     | Stored
     | Remains
+    | Heard
+    | SeekInvoked
+    | SeekOk
+    | ReadBegan
+    | ReadEnded
+    | ReadRow
+    | ProducerOpened
+    | ClockShown
+    | FaultDone
 )
 KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
@@ -163,6 +252,15 @@ KINDS: dict[str, type[Any]] = {
         MarkDeleted,
         Stored,
         Remains,
+        Heard,
+        SeekInvoked,
+        SeekOk,
+        ReadBegan,
+        ReadEnded,
+        ReadRow,
+        ProducerOpened,
+        ClockShown,
+        FaultDone,
     )
 }
 

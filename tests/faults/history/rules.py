@@ -9,35 +9,62 @@ from __future__ import annotations
 _SAME_PLACE = "{0}.partition = {1}.partition AND {0}.ledger = {1}.ledger AND {0}.entry = {1}.entry"
 _SAME_MESSAGE = "{0}.topic = {1}.topic AND {0}.producer = {1}.producer AND {0}.number = {1}.number"
 
+
+
+def _seeks(table: str, of: str) -> str:
+    """How many seeks of the subscription the table has up to an operation."""
+    return f"""(SELECT COUNT(*) FROM {table} k WHERE k.topic = {of}.topic
+        AND k.subscription = {of}.subscription AND k.at_ns <= {of}.at_ns)"""
+
+
+_LAST_ERA = """(SELECT COUNT(*) FROM SeekInvoked k
+    WHERE k.topic = {0}.topic AND k.subscription = {0}.subscription)"""
+
 STEPS = (
     "CREATE INDEX stored_places ON Stored (topic, partition, ledger, entry, batch)",
+    """CREATE TABLE ordinals AS
+        SELECT *, ROW_NUMBER() OVER (PARTITION BY topic, partition ORDER BY rowid) AS ordinal, rowid
+        FROM Stored""",
+    "CREATE INDEX ordinal_places ON ordinals (topic, partition, ledger, entry, batch)",
     "CREATE INDEX stored_messages ON Stored (topic, producer, number)",
     "CREATE INDEX invoked_messages ON SendInvoked (topic, producer, number)",
+    "CREATE INDEX invoked_seeks ON SeekInvoked (topic, subscription, at_ns)",
+    "CREATE INDEX answered_seeks ON SeekOk (topic, subscription, at_ns)",
     # A place's rank is its row in `stored`: the log was read in its order.
     f"""CREATE TABLE delivered AS
         SELECT d.*, s.rowid AS rank, s.producer AS stored_producer, s.number AS stored_number,
-               s.digest AS stored_digest
+               s.digest AS stored_digest, {_seeks("SeekInvoked", "d")} AS era
         FROM Received d LEFT JOIN Stored s
         ON s.topic = d.topic AND {_SAME_PLACE.format("s", "d")} AND s.batch = d.batch""",
     "CREATE INDEX delivered_ranks ON delivered (topic, subscription, rank, at_ns)",
-    # The acknowledgment of a batch holds once one consumer has a receipt for each of its messages.
+    # The acknowledgment of a batch holds once one consumer has a receipt for each of its messages, and until
+    # a seek: an era has as many answered seeks before each acknowledgment as begun ones before a delivery.
     f"""CREATE TABLE done AS
-        SELECT a.topic, a.subscription, s.rowid AS rank, MIN(a.at_ns) AS at_ns FROM (
-            SELECT topic, subscription, partition, ledger, entry, MAX(first_ns) AS at_ns
-            FROM (SELECT *, MIN(at_ns) AS first_ns FROM AcknowledgeOk
-                  GROUP BY process, topic, subscription, partition, ledger, entry, batch)
-            GROUP BY process, topic, subscription, partition, ledger, entry
+        SELECT a.topic, a.subscription, s.rowid AS rank, a.era, MIN(a.at_ns) AS at_ns FROM (
+            SELECT topic, subscription, era, partition, ledger, entry, MAX(first_ns) AS at_ns
+            FROM (SELECT *, MIN(at_ns) AS first_ns
+                  FROM (SELECT a.*, {_seeks("SeekOk", "a")} AS era FROM AcknowledgeOk a)
+                  GROUP BY process, topic, subscription, era, partition, ledger, entry, batch)
+            GROUP BY process, topic, subscription, era, partition, ledger, entry
             HAVING COUNT(*) >= MAX(batch_size)) a
         JOIN Stored s ON s.topic = a.topic AND {_SAME_PLACE.format("s", "a")}
-        GROUP BY a.topic, a.subscription, s.rowid""",
+        GROUP BY a.topic, a.subscription, s.rowid, a.era""",
     "CREATE INDEX done_ranks ON done (topic, subscription, rank)",
     # Up to which rank a cumulative acknowledgment reaches; one inside a batch leaves the whole batch.
     f"""CREATE TABLE reached AS
         SELECT c.at_ns, c.topic, c.subscription, c.partition, c.ledger, c.entry,
+               {_seeks("SeekOk", "c")} AS era,
                CASE WHEN c.batch < 0 OR c.batch = c.batch_size - 1 THEN MAX(s.rowid)
                ELSE MIN(s.rowid) - 1 END AS rank
         FROM CumulativeOk c JOIN Stored s ON s.topic = c.topic AND {_SAME_PLACE.format("s", "c")}
         GROUP BY c.rowid""",
+    # Where a row of a read is, in the log and in its partition.
+    f"""CREATE TABLE reads AS
+        SELECT r.*, r.rowid AS row, s.rowid AS rank, s.ordinal, s.producer AS stored_producer,
+               s.number AS stored_number, s.digest AS stored_digest
+        FROM ReadRow r LEFT JOIN ordinals s
+        ON s.topic = r.topic AND {_SAME_PLACE.format("s", "r")} AND s.batch = r.batch""",
+    "CREATE INDEX read_ranks ON reads (topic, reader, rank)",
     # Each message's first showing; the bare columns of a MIN are those of its row.
     """CREATE TABLE firsts AS
         SELECT d.topic, d.subscription, d.process, d.partition, d.key, d.rank, MIN(d.at_ns) AS at_ns,
@@ -97,7 +124,10 @@ RULES: dict[str, str] = {
         GROUP BY topic, key HAVING COUNT(DISTINCT partition) > 1""",
     "messages that a subscription gave to nobody": """
         SELECT u.subscription, s.* FROM DeclaredSubscription u JOIN Stored s USING (topic)
-        WHERE NOT EXISTS (SELECT 1 FROM delivered d
+        JOIN DeclaredTopic t USING (topic)
+        WHERE NOT (t.ttl_ms > 0
+            AND s.published_ms + t.ttl_ms <= (SELECT COALESCE(MAX(highest_ms), 0) FROM ClockShown))
+        AND NOT EXISTS (SELECT 1 FROM delivered d
             WHERE d.topic = u.topic AND d.subscription = u.subscription AND d.rank = s.rowid)""",
     "deliveries of what is not in the log": "SELECT * FROM delivered WHERE rank IS NULL",
     "deliveries of other bytes than the log has": """
@@ -106,34 +136,39 @@ RULES: dict[str, str] = {
     "messages that came to a consumer out of their partition's order": _out_of_order(
         "partition", "partition", ""
     ),
-    "messages that came to a consumer out of their key's order": _out_of_order("key", "key", _NOT_DELAYED),
+    "messages that came to a consumer out of their key's order": _out_of_order(
+        "key", "key", f"AND f.key <> '' {_NOT_DELAYED}"
+    ),
     "messages that came after the receipt of their acknowledgment": """
         SELECT d.topic, d.subscription, d.process, d.producer, d.number, d.ledger, d.entry, d.batch,
                (d.at_ns - o.at_ns) / 1000000 AS ms_later
-        FROM delivered d JOIN done o USING (topic, subscription, rank) WHERE d.at_ns > o.at_ns""",
+        FROM delivered d JOIN done o USING (topic, subscription, rank, era) WHERE d.at_ns > o.at_ns""",
     "messages that came after the receipt of a cumulative acknowledgment": """
         SELECT * FROM (
             SELECT topic, subscription, partition, what, rank, at_ns,
-                   MAX(CASE what WHEN '' THEN rank END) OVER (PARTITION BY topic, subscription, partition
+                   MAX(CASE what WHEN '' THEN rank END) OVER (
+                       PARTITION BY topic, subscription, partition, era
                        ORDER BY at_ns ROWS UNBOUNDED PRECEDING) AS reached
-            FROM (SELECT topic, subscription, partition, '' AS what, rank, at_ns FROM reached
+            FROM (SELECT topic, subscription, partition, '' AS what, rank, at_ns, era FROM reached
                   UNION ALL
                   SELECT topic, subscription, partition, process || ': ' || producer || ' ' || number,
-                         rank, at_ns FROM delivered WHERE rank IS NOT NULL
+                         rank, at_ns, era FROM delivered WHERE rank IS NOT NULL
                          AND (topic, subscription) IN (SELECT topic, subscription FROM CumulativeOk)))
         WHERE what <> '' AND rank <= reached""",
     "messages left over although their acknowledgment had a receipt": f"""
         SELECT r.* FROM Remains r JOIN Stored s ON s.topic = r.topic AND {_SAME_PLACE.format("s", "r")}
             AND s.batch = r.batch
         WHERE EXISTS (SELECT 1 FROM done o
-            WHERE o.topic = r.topic AND o.subscription = r.subscription AND o.rank = s.rowid)
+            WHERE o.topic = r.topic AND o.subscription = r.subscription AND o.rank = s.rowid
+            AND o.era = {_LAST_ERA.format("r")})
         OR EXISTS (SELECT 1 FROM reached c
             WHERE c.topic = r.topic AND c.subscription = r.subscription AND c.partition = r.partition
-            AND c.rank >= s.rowid)""",
-    "mark-delete positions before what had been acknowledged": """
+            AND c.rank >= s.rowid AND c.era = {_LAST_ERA.format("r")})""",
+    "mark-delete positions before what had been acknowledged": f"""
         SELECT m.*, s.ledger AS reached_ledger, s.entry AS reached_entry FROM (
             SELECT m.*, MAX(r.rank) AS rank FROM MarkDeleted m JOIN reached r ON r.topic = m.topic
             AND r.subscription = m.subscription AND r.partition = m.partition AND r.at_ns <= m.asked_at_ns
+            AND r.era = {_seeks("SeekInvoked", "m")}
             GROUP BY m.rowid) m
         JOIN Stored s ON s.rowid = m.rank
         WHERE s.partition = m.partition AND (m.ledger, m.entry) < (s.ledger, s.entry)""",
@@ -152,4 +187,44 @@ RULES: dict[str, str] = {
         SELECT l.* FROM DeclaredTopic t JOIN Stored l USING (topic) WHERE t.letters_of IS NOT NULL
         AND NOT EXISTS (SELECT 1 FROM SendInvoked i WHERE i.topic = t.letters_of
             AND i.producer = l.producer AND i.number = l.number AND i.fails)""",
+    "messages behind a seek that were not given again": """
+        SELECT k.topic, k.subscription, k.seek, s.producer, s.number, s.ledger, s.entry
+        FROM SeekOk k
+        JOIN SeekInvoked i ON i.topic = k.topic AND i.subscription = k.subscription AND i.seek = k.seek
+        JOIN Stored s ON s.topic = k.topic AND (k.ledger IS NULL OR (s.partition = k.partition
+            AND (s.ledger, s.entry) >= (k.ledger, k.entry)))
+        WHERE NOT EXISTS (SELECT 1 FROM SeekInvoked l
+            WHERE l.topic = k.topic AND l.subscription = k.subscription AND l.at_ns > i.at_ns)
+        AND NOT EXISTS (SELECT 1 FROM delivered d WHERE d.topic = k.topic
+            AND d.subscription = k.subscription AND d.rank = s.rowid AND d.at_ns > i.at_ns)""",
+    "rows that a read gave and the log has not": """
+        SELECT r.* FROM reads r WHERE r.rank IS NULL OR r.producer <> r.stored_producer
+        OR r.number <> r.stored_number OR r.digest <> r.stored_digest""",
+    "reads with a gap, or out of order": """
+        SELECT * FROM (
+            SELECT r.*, LAG(r.ordinal) OVER (PARTITION BY r.topic, r.reader, r.partition ORDER BY r.row)
+                AS ordinal_before
+            FROM reads r WHERE r.rank IS NOT NULL)
+        WHERE ordinal <> COALESCE(ordinal_before, 0) + 1""",
+    "confirmed messages that a later read did not give": f"""
+        SELECT b.topic, b.reader, c.producer, c.number FROM ReadBegan b JOIN ReadEnded e USING (topic, reader) JOIN SendOk c USING (topic)
+        JOIN Stored s ON {_SAME_MESSAGE.format("s", "c")}
+        WHERE c.at_ns < b.at_ns AND NOT EXISTS (SELECT 1 FROM reads r
+            WHERE r.topic = b.topic AND r.reader = b.reader AND r.rank = s.rowid)""",
+    "messages of a fenced producer behind its successor's": """
+        SELECT * FROM (
+            SELECT s.topic, s.producer, s.number, o.turn,
+                   MAX(o.turn) OVER (PARTITION BY s.topic, s.partition ORDER BY s.rowid) AS turn_before
+            FROM Stored s JOIN ProducerOpened o USING (topic, producer))
+        WHERE turn_before > turn""",
+    "non-persistent messages that nobody sent": f"""
+        SELECT h.* FROM Heard h WHERE NOT EXISTS (SELECT 1 FROM SendInvoked i
+            WHERE {_SAME_MESSAGE.format("i", "h")} AND i.digest = h.digest)""",
+    "redelivery counts that fell between two deliveries to a consumer": """
+        SELECT * FROM (
+            SELECT d.*, LAG(d.redeliveries) OVER (
+                PARTITION BY d.topic, d.subscription, d.process, d.rank, d.era ORDER BY d.at_ns)
+                AS redeliveries_before
+            FROM delivered d WHERE d.rank IS NOT NULL)
+        WHERE redeliveries < redeliveries_before""",
 }

@@ -12,13 +12,21 @@ import pytest
 from tests.faults.history.checker import Verdict, judge
 from tests.faults.history.operations import (
     AcknowledgeOk,
+    ClockShown,
     CumulativeOk,
     DeclaredSubscription,
     DeclaredTopic,
+    Heard,
     MarkDeleted,
     Operation,
+    ProducerOpened,
+    ReadBegan,
+    ReadEnded,
+    ReadRow,
     Received,
     Remains,
+    SeekInvoked,
+    SeekOk,
     SendFailed,
     SendInvoked,
     SendOk,
@@ -216,6 +224,66 @@ def move_good_one(history: History) -> None:
     history.add("reader", Stored(LETTERS, (-1, 9, 1, -1), "p", 4, "a", digest_of(data(4))))
 
 
+def leave_out_behind_a_seek(history: History) -> None:
+    seek_all(history, skipped=4)
+
+
+def seek_all(history: History, skipped: int = -1) -> None:
+    """Seek the shared subscription to its first message: all of it comes again but what is skipped."""
+    history.add("c-shared", SeekInvoked(TOPIC, "shared", 1))
+    history.add("c-shared", SeekOk(TOPIC, "shared", 1, None))
+    for number in set(range(8)) - {UNKNOWN, skipped}:
+        history.add("c-shared", history.received(number, "shared"))
+
+
+def read_whole(history: History, reader: str = "reads") -> None:
+    history.add("z-reads", ReadBegan(TOPIC, reader))
+    for number in sorted(set(range(8)) - {UNKNOWN}, key=place):
+        history.add("z-reads", read_row(number, reader))
+    history.add("z-reads", ReadEnded(TOPIC, reader))
+
+
+def read_row(number: int, reader: str = "reads") -> ReadRow:
+    return ReadRow(TOPIC, reader, place(number), "p", number, digest_of(data(number)))
+
+
+def read_what_is_not_there(history: History) -> None:
+    history.add("z-reads", read_row(UNKNOWN))
+
+
+def read_with_a_gap(history: History) -> None:
+    history.add("z-reads", read_row(1))
+    history.add("z-reads", read_row(5))
+
+
+def read_too_little(history: History) -> None:
+    read_whole(history)
+    history.drop(lambda o: isinstance(o, ReadRow) and o.number == DELAYED)
+
+
+def write_behind_a_fence(history: History) -> None:
+    history.add("producer", ProducerOpened(TOPIC, "p", 1))
+    history.add("producer", ProducerOpened(TOPIC, "q", 2))
+    history.add("producer", SendInvoked(TOPIC, "q", 0, "", 0, 0, False))
+    history.by_process["reader"].insert(0, Stored(TOPIC, (0, 0, 0, -1), "q", 0, "", 0))
+
+
+def hear_what_nobody_sent(history: History) -> None:
+    history.add("c-lossy", Heard("lossy", "s", "p", 0, 0))
+
+
+def heard(history: History, *numbers: int) -> None:
+    history.add("run", DeclaredTopic("lossy", None, 0, False))
+    for number in numbers:
+        history.add("producer", SendInvoked("lossy", "p", number, "", number, 0, False))
+        history.add("c-lossy", Heard("lossy", "s", "p", number, number))
+
+
+def count_down(history: History) -> None:
+    for redeliveries in (2, 1):
+        history.add("c-keyed", history.received(3, "keyed")._replace(redeliveries=redeliveries))
+
+
 PLANTED: dict[str, Callable[[History], None]] = {
     "confirmed messages that are not in the log": lose,
     "messages that are not where their receipts said": misplace,
@@ -238,6 +306,13 @@ PLANTED: dict[str, Callable[[History], None]] = {
     "delayed messages that came early": come_early,
     "messages that fail and are not among the dead letters": keep_from_letters,
     "good messages among the dead letters": move_good_one,
+    "messages behind a seek that were not given again": leave_out_behind_a_seek,
+    "rows that a read gave and the log has not": read_what_is_not_there,
+    "reads with a gap, or out of order": read_with_a_gap,
+    "confirmed messages that a later read did not give": read_too_little,
+    "messages of a fenced producer behind its successor's": write_behind_a_fence,
+    "non-persistent messages that nobody sent": hear_what_nobody_sent,
+    "redelivery counts that fell between two deliveries to a consumer": count_down,
 }
 
 
@@ -291,6 +366,48 @@ def test_duplicate_of_a_successor_has_no_place_of_its_own(tmp_path: Path) -> Non
     history.add("producer-2", history.invoked(4))
     history.add("producer-2", SendOk(TOPIC, "p", 4, None))
     assert not history.verdict(tmp_path).violations
+
+
+def test_what_comes_again_behind_a_seek_is_no_violation(tmp_path: Path) -> None:
+    history = History()
+    seek_all(history)
+    history.add("run", Remains(TOPIC, "shared", place(4)))
+    history.add("run", MarkDeleted(TOPIC, "shared", 1, 1, 3, 0))
+    assert not history.verdict(tmp_path).violations
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_an_acknowledgment_behind_a_seek_holds_again(tmp_path: Path, is_answered: bool) -> None:
+    history = History()
+    seek_all(history)
+    if not is_answered:  # then it may take effect at any time
+        history.drop(lambda o: isinstance(o, SeekOk))
+    history.add("c-shared", AcknowledgeOk(TOPIC, "shared", place(1), 1))
+    history.add("c-shared", history.received(1, "shared"))
+    found = [violation.rule for violation in history.verdict(tmp_path).violations]
+    assert found == (["messages that came after the receipt of their acknowledgment"] if is_answered else [])
+
+
+def test_whole_reads_non_persistent_messages_and_fencing_that_are_right(tmp_path: Path) -> None:
+    history = History()
+    read_whole(history, "bulk-1")
+    read_whole(history, "bulk-2")
+    heard(history, 1, 2, 5)
+    history.add("producer", ProducerOpened(TOPIC, "p", 1))
+    assert not history.verdict(tmp_path).violations
+
+
+@pytest.mark.parametrize(("clock_ms", "count"), [(DUE_MS + 99, 1), (DUE_MS + 100, 0)])
+def test_what_has_expired_need_not_come(tmp_path: Path, clock_ms: int, count: int) -> None:
+    history = History()
+    history.drop(lambda o: isinstance(o, DeclaredTopic) and o.topic == TOPIC)
+    history.drop(lambda o: of(Stored, 4)(o) or (of(Received, 4)(o) and getattr(o, "subscription", "") == "keyed"))
+    history.add("run", DeclaredTopic(TOPIC, None, 100))
+    reader = history.by_process["reader"]
+    expired = history.stored(4)._replace(published_ms=DUE_MS)
+    reader.insert(next(i for i, each in enumerate(reader) if place(4) < getattr(each, "place", ())), expired)
+    history.add("run", ClockShown(clock_ms))
+    assert len(history.verdict(tmp_path).violations) == count
 
 
 def test_clocks_that_were_set_forward(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Rounds of random work under random faults, each judged by the history of what it promised."""

@@ -1,0 +1,112 @@
+"""`python -m tests.torture` runs rounds until its time is over or a promise is broken.
+
+A round is repeated by its seed, as far as the seed decides it: which work, which faults, when and where.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import random
+import secrets
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from tests.torture.plan import WEIGHTS
+from tests.torture.round import RoundResult, run_round
+from tests.torture.scenes import SCENES, Scene
+
+SECONDS = 600.0
+ROUND_SECONDS = 12.0
+SCENES_AT_ONCE = 4
+
+
+def scenes_of(seed: int, names: list[str]) -> list[Scene]:
+    """The scenes of these names, or some that the seed chooses."""
+    if names:
+        return [scene for scene in SCENES if scene.name in names]
+    return random.Random(seed).sample(SCENES, SCENES_AT_ONCE)
+
+
+def main() -> int:
+    arguments = _arguments()
+    logging.disable(logging.ERROR)  # every fault is in the log of somebody
+    directory = arguments.directory or Path(tempfile.mkdtemp(prefix="torture-"))
+    end = time.monotonic() + arguments.seconds
+    total, rounds = RoundResult(), 0
+    seeds = iter(arguments.seed or ())
+    while True:
+        seed = next(seeds, None) if arguments.seed else secrets.randbelow(1 << 31)
+        if seed is None or (not arguments.seed and time.monotonic() > end):
+            break
+        place = directory / str(seed)
+        shutil.rmtree(place, ignore_errors=True)
+        scenes = scenes_of(seed, arguments.scenes)
+        print(f"seed {seed}: {', '.join(scene.name for scene in scenes)}", flush=True)
+        began = time.monotonic()
+        found = run_round(place, seed, arguments.round_seconds, scenes, arguments.kinds)
+        rounds += 1
+        for kind in ("operations", "faults", "errors"):
+            getattr(total, kind).update(getattr(found, kind))
+        print(
+            f"    {time.monotonic() - began:.0f} s, {sum(found.operations.values()):,} operations, "
+            f"{sum(found.faults.values())} faults, {len(found.violations)} violations",
+            flush=True,
+        )
+        if found.violations:
+            total.violations += [f"seed {seed}: {violation}" for violation in found.violations]
+            print("\n".join(found.violations))
+            print(f"the history: {place / 'history'}; once more: {_again(arguments, seed)}", flush=True)
+            if not arguments.keep_going:
+                break
+        else:
+            shutil.rmtree(place)
+    _summarize(total, rounds)
+    return 1 if total.violations else 0
+
+
+def _again(arguments: argparse.Namespace, seed: int) -> str:
+    beside = "".join(
+        f" --{name} {' '.join(repr(value) for value in values)}"
+        for name, values in (("scenes", arguments.scenes), ("kinds", arguments.kinds))
+        if values
+    )
+    return f"python -m tests.torture --seed {seed} --round-seconds {arguments.round_seconds:g}{beside}"
+
+
+def _summarize(total: RoundResult, rounds: int) -> None:
+    print(f"\n{rounds} rounds")
+    for title, counts in (
+        ("operations", total.operations),
+        ("faults", total.faults),
+        ("errors that clients were told", total.errors),
+    ):
+        _print_counts(title, counts)
+    print(f"violations: {len(total.violations) or 'none'}")
+
+
+def _print_counts(title: str, counts: Counter[str]) -> None:
+    print(f"{title}: {sum(counts.values()):,}")
+    for name, count in sorted(counts.items(), key=lambda each: -each[1]):
+        if count:
+            print(f"{count:12,} {name}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="no round begins after so long")
+    parser.add_argument("--seed", type=int, nargs="*", help="run the rounds of these seeds, and no others")
+    parser.add_argument("--round-seconds", type=float, default=ROUND_SECONDS, help="how long faults last")
+    parser.add_argument("--scenes", nargs="*", default=[], choices=[scene.name for scene in SCENES])
+    parser.add_argument("--kinds", nargs="*", default=[], choices=list(WEIGHTS), help="no other faults")
+    parser.add_argument("--directory", type=Path, help="where histories and data go")
+    parser.add_argument("--keep-going", action="store_true", help="do not stop at a violation")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,317 @@
+"""A broker in this process that suffers what a plan says; its servers, files and lanes are the real ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+from pulsar_ray.client.client import Client
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import NotConnected, PulsarException
+from pulsar_ray.lane.address import UnixAddress
+from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.testing.faults import DOWN, UP, LaneCutter
+from pulsar_ray.testing.lossy_tunnel import PERFECT, TunnelFaults
+from pulsar_ray.testing.stub_actor import StubActor
+from pulsar_ray.testing.stub_cluster import StubCluster
+from pulsar_ray.testing.stub_tracker import StubTracker
+from pulsar_ray.transport.actor_names import (
+    dispatcher_name,
+    partition_name,
+    topic_of_actor,
+    tracker_name,
+)
+from pulsar_ray.transport.cluster import AttachReply, Cluster
+from tests.faults.history.operations import FaultDone, note
+from tests.faults.journal import Journal
+from tests.torture.clock import JumpingClock
+from tests.torture.disk import DISK_FAULTS, TorturedDisk
+from tests.torture.plan import (
+    CLOCK_BACK,
+    CLOCK_FORWARD,
+    CUT,
+    KILL,
+    KILL_ALL,
+    LOSE_ANSWER,
+    LOSE_CONTROLLER_ANSWER,
+    LOSE_REQUEST,
+    PARTITION,
+    RESTART,
+    SILENCE,
+    SLEEP,
+    STOP,
+    TRACKER,
+    Fault,
+)
+
+TUNNEL_FAULTS = TunnelFaults(lose_call=0.02, lose_reply=0.02, repeat=0.04, delay=0.02)
+CUTTER_SHARE = 0.5
+OPERATION_S = 12
+
+
+class Successive:
+    """The Cluster protocol, carried out by the broker's present life."""
+
+    def __init__(self) -> None:
+        self.present: StubCluster | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if self.present is None:
+            raise NotConnected("the broker is restarting")
+        return getattr(self.present, name)
+
+
+class TorturedBroker:
+    """Serves `directory`; `targets` are (partition, durable subscriptions) that faults choose from."""
+
+    def __init__(self, directory: Path, journal: Journal, seed: int, **settings: Any) -> None:
+        rng = random.Random(seed)
+        self.directory = directory
+        self.seed = seed
+        self._journal = journal
+        self.clock = JumpingClock()
+        self.disk = TorturedDisk(seed)
+        self.counts: Counter[str] = Counter()
+        self.fatal_errors: list[str] = []
+        self.targets: list[tuple[str, Sequence[str]]] = []
+        self._settings = Settings(**{"reattach_grace_seconds": 1.0, **settings, "data_dir": str(directory)})
+        self._rng = random.Random(seed + 1)
+        self._reads_files = rng.random() < 0.5
+        self._lives = 0
+        self._lock = threading.Lock()
+        self._cutters: list[LaneCutter] = []
+        self._undo: dict[int, Callable[[], None]] = {}
+        self._threads: list[threading.Thread] = []
+        self._clients: list[Client] = []
+        self._cluster = Successive()
+        self._start()
+
+    @property
+    def cluster(self) -> StubCluster:
+        """The present life."""
+        if self._cluster.present is None:
+            raise NotConnected("the broker is restarting")
+        return self._cluster.present
+
+    def _start(self) -> None:
+        self._lives += 1
+        cluster = StubCluster(
+            self.directory,
+            self._settings,
+            reads_files=self._reads_files,
+            faults=TUNNEL_FAULTS,
+            seed=self.seed + self._lives,
+            clock=self.clock,
+            disk=self.disk,
+        )
+        cluster.edit_attach = self._through_a_cutter
+        self._cluster.present = cluster
+
+    def _through_a_cutter(self, reply: AttachReply) -> AttachReply:
+        with self._lock:
+            if reply.unix_path is None or self._rng.random() >= CUTTER_SHARE:
+                return reply
+            cutter = LaneCutter(UnixAddress(reply.unix_path), Path(reply.unix_path).parent)
+            self._cutters.append(cutter)
+        return dataclasses.replace(reply, unix_path=cutter.address.path)
+
+    def client(self, transport: str, **arguments: Any) -> Client:
+        """A client with a session of its own, as another process would have."""
+        client = Client._on(
+            cast(Cluster, self._cluster),
+            transport=transport,
+            operation_timeout_seconds=OPERATION_S,
+            **arguments,
+        )
+        with self._lock:
+            self._clients.append(client)
+        return client
+
+    def bulk_cluster(self) -> Cluster:
+        """For readers of ranges."""
+        return cast(Cluster, self._cluster)
+
+    # --- faults --------------------------------------------------------------------------------------------
+
+    def suffer(self, plan: Sequence[Fault], stop: threading.Event, began: Callable[[], float]) -> None:
+        """Carry out a plan, each fault in a thread of its own; returns at its end, or once told to stop."""
+        for number, fault in enumerate(plan):
+            if stop.wait(max(0.0, fault.at_ms / 1000 - began())):
+                return
+            thread = threading.Thread(target=self._inject, args=(number, fault), daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def _inject(self, number: int, fault: Fault) -> None:
+        topic, subscriptions = self.targets[fault.topic % len(self.targets)]
+        subscription = subscriptions[fault.subscription % len(subscriptions)] if subscriptions else ""
+        try:
+            with suppress(PulsarException, RuntimeError, KeyError):
+                undo = self._begin(fault, topic, subscription)
+                if undo is None:
+                    return
+                self._note(fault, topic, subscription)
+                with self._lock:
+                    self._undo[number] = undo
+                threading.Event().wait(fault.duration_ms / 1000)
+                self._end(number)
+        except Exception:  # noqa: BLE001 - a fault that cannot be injected is a defect of the suite
+            self.fatal_errors.append(f"fault {fault}: {traceback.format_exc()}")
+
+    def _note(self, fault: Fault, topic: str, subscription: str) -> None:
+        name = fault.kind
+        if name in (KILL, STOP, CUT, *DISK_FAULTS):
+            name = f"{name} of a {fault.actor}"
+        with self._lock:
+            self.counts[name] += 1
+        note(self._journal, FaultDone(name, f"{topic} {subscription} for {fault.duration_ms} ms"))
+
+    def _end(self, number: int) -> None:
+        with self._lock:
+            undo = self._undo.pop(number, None)
+        if undo is not None:
+            with suppress(PulsarException, RuntimeError, KeyError):
+                undo()
+
+    def _begin(self, fault: Fault, topic: str, subscription: str) -> Callable[[], None] | None:
+        """Begin a fault; returns what ends it, or None if there was nothing to hit."""
+        kind = fault.kind
+        if kind in DISK_FAULTS:
+            return self._fail_disk(fault, topic)
+        if kind in (CLOCK_FORWARD, CLOCK_BACK):
+            self.clock.jump(fault.amount if kind == CLOCK_FORWARD else -fault.amount)
+            return lambda: self.clock.jump(0)
+        if kind == LOSE_CONTROLLER_ANSWER:
+            self.cluster.controller_answers_to_lose += 1
+            return _nothing
+        if kind == KILL_ALL:
+            for address in self.cluster.addresses:
+                self.cluster.kill(address)
+            return _nothing
+        if kind == RESTART:
+            self.restart()
+            return _nothing
+        if kind in (LOSE_REQUEST, LOSE_ANSWER, SILENCE):
+            return self._spoil_lane(fault)
+        if kind == SLEEP:
+            return _nothing if self.cluster.put_to_sleep(topic, with_clients=True) else None
+        if fault.actor == TRACKER:
+            return self._hit_tracker(kind, topic, subscription)
+        return self._hit(fault, self._address(fault.actor, topic, subscription))
+
+    def _address(self, actor: str, topic: str, subscription: str) -> str:
+        if actor == PARTITION or not subscription:
+            return partition_name(topic)
+        return dispatcher_name(topic, subscription, durable=True)
+
+    def _hit(self, fault: Fault, address: str) -> Callable[[], None] | None:
+        actor = self._running(address)
+        if actor is None:
+            return None
+        if fault.kind == KILL:
+            self.cluster.kill(address)
+            return _nothing
+        if fault.kind == STOP:
+            actor.freeze()
+            return actor.thaw
+        assert fault.kind == CUT
+        self.cluster.cut_lanes(address)
+        return _nothing
+
+    def _running(self, address: str) -> StubActor | None:
+        actor = self.cluster._actors.get(address)
+        return None if actor is None or actor.is_dead else actor
+
+    def _hit_tracker(self, kind: str, topic: str, subscription: str) -> Callable[[], None] | None:
+        tracker: StubTracker | None = self.cluster.trackers._running.get(tracker_name(topic, subscription))
+        if tracker is None or tracker.is_dead:
+            return None
+        if kind == KILL:
+            tracker.kill()
+            return _nothing
+        tracker.freeze()
+        return tracker.thaw
+
+    def _spoil_lane(self, fault: Fault) -> Callable[[], None] | None:
+        with self._lock:
+            living = [each for each in self._cutters if Path(each.address.path).exists()]
+            if not living:
+                return None
+            cutter = living[fault.topic % len(living)]
+        if fault.kind == SILENCE:
+            cutter.stall()
+        else:
+            cutter.cut_after(UP if fault.kind == LOSE_REQUEST else DOWN, fault.amount)
+        return cutter.heal
+
+    def _fail_disk(self, fault: Fault, topic: str) -> Callable[[], None] | None:
+        row = self.cluster._topics.partition(TopicName.parse(topic))
+        if row is None:
+            return None
+        directory = self.directory / "p" / str(row.number)
+        if fault.actor != PARTITION:
+            directory = directory / "s"
+        if not directory.exists():
+            return None
+
+        def kill() -> None:
+            for address in self.cluster.addresses:
+                is_partition = address == partition_name(topic)
+                if topic_of_actor(address) == topic and is_partition == (fault.actor == PARTITION):
+                    self.cluster.kill(address)
+
+        self.disk.fail(directory, fault.kind, kill)
+        return lambda: self.disk.heal(directory)
+
+    # --- ends ----------------------------------------------------------------------------------------------
+
+    def restart(self) -> None:
+        """End everything at once, as a lost node does, and start again on the directory."""
+        with self._lock:
+            ended, self._cluster.present = self._cluster.present, None
+        if ended is None:
+            return
+        ended.close(kill=True)
+        self._gather(ended)
+        self._start()
+
+    def _gather(self, ended: StubCluster) -> None:
+        for error in ended.fatal_errors:
+            self.fatal_errors.append("".join(traceback.format_exception(error)))
+        self.counts.update({f"tunnel: {kind}": count for kind, count in ended.tunnel.fates.counts.items()})
+
+    def heal(self) -> None:
+        """No more faults: nothing is frozen, silent, full or wrong."""
+        for thread in self._threads:
+            thread.join(30)
+        for number in list(self._undo):
+            self._end(number)
+        self.disk.heal()
+        self.clock.jump(0)
+        for cutter in self._cutters:
+            cutter.heal()
+        for actor in list(self.cluster._actors.values()):
+            actor.thaw()
+        self.cluster.tunnel.fates.faults = PERFECT
+
+    def close(self) -> None:
+        for client in self._clients:
+            if client.is_usable:
+                client.shutdown()
+        cluster = self.cluster
+        cluster.close()
+        self._gather(cluster)
+        for cutter in self._cutters:
+            with suppress(OSError):
+                cutter.close()
+
+
+def _nothing() -> None:
+    pass

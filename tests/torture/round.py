@@ -1,0 +1,321 @@
+"""One round in this process: work, faults, calm, and a verdict on all that was recorded."""
+
+from __future__ import annotations
+
+import faulthandler
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pulsar_ray import Client
+from pulsar_ray.errors import PulsarException, Timeout
+from pulsar_ray.maintenance.verify import verify_directory
+from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity, write_identity
+from pulsar_ray.testing.stub_administration import STORE
+from tests.faults.history.checker import judge
+from tests.faults.history.operations import (
+    ClockShown,
+    DeclaredSubscription,
+    DeclaredTopic,
+    MarkDeleted,
+    Remains,
+    Stored,
+    note,
+)
+from tests.faults.journal import Journal, id_of
+from tests.torture.broker import TorturedBroker
+from tests.torture.clients import Consuming, Notes, Producing, Working, always_fails
+from tests.torture.damage import suffer_damage
+from tests.torture.plan import Fault, plan_of
+from tests.torture.reads import Reading, stored_of
+from tests.torture.scenes import Scene
+
+TRANSPORTS = ("socket", "socket", "tcp", "ray")
+MEAN_PAUSE_MS = 220
+CATCH_UP_S = 40.0
+END_S = 60.0
+QUIET_MS = 400
+SETTINGS = {
+    "default_retention_time_in_minutes": -1,
+    "default_retention_size_in_mb": -1,
+    "managed_ledger_max_entries_per_ledger": 60,
+    "managed_ledger_min_ledger_rollover_time_minutes": 0,
+    "index_checkpoint_entries": 20,
+    "is_delayed_delivery_deliver_at_time_strict": True,
+    "max_num_delayed_delivery_tracker_memory_entries": 30,
+    "session_lease_seconds": 6.0,
+}
+
+
+@dataclass
+class RoundResult:
+    """What happened in a round; `violations` is empty in a good one."""
+
+    operations: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+    violations: list[str] = field(default_factory=list)
+
+
+class SceneRun:
+    """A scene's topic, clients and reads on a broker."""
+
+    def __init__(self, scene: Scene, broker: TorturedBroker, directory: Path, seed: int) -> None:
+        self.scene = scene
+        self.broker = broker
+        self.notes = Notes(directory, scene.topic, broker.clock)
+        self.journal = Journal(directory / f"run-{scene.name}.journal")
+        self._rng = random.Random(seed)
+        self.stored: list[Stored] = []
+        self._declare()
+        self.producers = [
+            Producing(f"{scene.name}-p{n}", plan, self.notes, self._new_client, self._rng.randrange(1 << 30))
+            for n, plan in enumerate(scene.producers)
+        ]
+        self.consumers = [
+            Consuming(
+                f"{scene.name}-{plan.subscription}{n}",
+                plan,
+                self.notes,
+                self._new_client,
+                self._rng.randrange(1 << 30),
+            )
+            for plan in scene.consumers
+            for n in range(plan.consumers)
+        ]
+        self.reads = [
+            Reading(
+                f"{scene.name}-{how}",
+                scene.partition_names,
+                how,
+                broker.bulk_cluster(),
+                self.notes,
+                self._new_client,
+                self._rng.randrange(1 << 30),
+            )
+            for how in scene.reads
+        ]
+
+    def _new_client(self) -> Client:
+        return self.broker.client(self._rng.choice(TRANSPORTS))
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the topic is stored."""
+        return not self.scene.topic.startswith("non-persistent")
+
+    @property
+    def workers(self) -> list[Working]:
+        return [*self.producers, *self.consumers, *self.reads]
+
+    def _declare(self) -> None:
+        scene = self.scene
+        if scene.partitions or self.is_kept:
+            self.broker.cluster.create_topic(scene.topic, scene.partitions)
+        if scene.settings:
+            self.broker.cluster.override(scene.topic, **scene.settings)
+        note(self.journal, DeclaredTopic(scene.topic, None, scene.ttl_ms, self.is_kept))
+        for letters in scene.letters:
+            note(self.journal, DeclaredTopic(letters, scene.topic))
+        client = self.broker.client("socket")
+        for plan in scene.consumers:
+            if self.is_kept:
+                declaring = Consuming(
+                    f"{scene.name}-{plan.subscription}-first", plan, self.notes, lambda: client, 0
+                )
+                declaring.subscribe(client).close()
+                note(self.journal, DeclaredSubscription(scene.topic, plan.subscription, plan.ordering))
+            self.notes.received[plan.subscription] = set()
+        client.close()
+
+    def missing(self) -> dict[str, set[tuple[str, int]]]:
+        """What each subscription has not given yet of what the log has, but for what may have expired."""
+        if not self.is_kept:
+            return {}
+        highest_ms, ttl_ms = self.broker.clock.highest_ms(), self.scene.ttl_ms
+        wanted = {
+            (message.producer, message.number)
+            for message in self.stored
+            if not ttl_ms or message.published_ms + ttl_ms > highest_ms
+        }
+        left = {name: wanted - received for name, received in self.notes.received.items()}
+        return {name: numbers for name, numbers in left.items() if numbers}
+
+    def read_log(self, client: Client) -> None:
+        """Note the whole log, and the dead letters."""
+        if not self.is_kept:
+            return
+        self.stored = stored_of(client, self.scene.topic, self.scene.partition_names)
+        for message in self.stored:
+            note(self.journal, message)
+
+    def describe(self, subscriptions: Collection[str]) -> None:
+        """Print how subscriptions stand that give less than they should."""
+        for partition in self.scene.partition_names:
+            for name in subscriptions:
+                with suppress(PulsarException, RuntimeError, AttributeError):
+                    actor = self.broker.cluster.dispatcher_of(partition, name)
+                    print(actor.address, vars(actor.server.subscriptions)["served"].keys())
+                    stats = actor.server.stats()["subscriptions"][name]
+                    print(f"{partition} {name}: {stats}", file=sys.stderr)
+                    import pprint
+                    sv=actor.server.subscriptions.served[name]
+                    print("LINK", {k:str(v)[:300] for k,v in vars(actor.server.subscriptions).items()}, file=sys.stderr)
+                    part=self.broker.cluster.partition(partition)
+                    print("FOLLOWERS", {n:(f.armed,f.behind,f.session.carrier) for n,f in part.server.followers._followers.items()}, part.ledger.last_position, file=sys.stderr)
+                    print("VIEW", {k:str(v)[:200] for k,v in vars(sv).items()}, file=sys.stderr)
+
+    def logs(self) -> dict[str, list[Stored]]:
+        """The log of each partition."""
+        names = self.scene.partition_names
+        logs: dict[str, list[Stored]] = {name: [] for name in names} if self.is_kept else {}
+        for message in self.stored:
+            logs[names[max(0, message.place[0])]].append(message)
+        return logs
+
+    def missing_letters(self, client: Client) -> int:
+        """How many failing messages of the log are no dead letters yet; those that are, are noted at the end."""
+        guilty = {(m.producer, m.number) for m in self.stored if always_fails(m.number)}
+        missing = 0
+        for letters in self.scene.letters:
+            with suppress(PulsarException):
+                found = stored_of(client, letters, [letters])
+                missing += len(guilty - {(m.producer, m.number) for m in found})
+        return missing
+
+    def note_letters(self, client: Client) -> None:
+        for letters in self.scene.letters:
+            for message in stored_of(client, letters, [letters]):
+                note(self.journal, message)
+
+    def note_what_remains(self, client: Client) -> None:
+        """What subscriptions still give when all their consumers have left."""
+        if not self.is_kept:
+            return
+        for plan in self.scene.consumers:
+            looking = Consuming(
+                f"{self.scene.name}-{plan.subscription}-last", plan, self.notes, lambda: client, 0
+            )
+            consumer = looking.subscribe(client)
+            with suppress(Timeout):
+                while True:
+                    message = consumer.receive(QUIET_MS)
+                    if plan.retries and "RETRY" in message.topic_name():
+                        continue
+                    note(
+                        self.journal,
+                        Remains(self.scene.topic, plan.subscription, id_of(message.message_id())),
+                    )
+            consumer.close()
+
+    def note_mark_deletes(self) -> None:
+        """How far the broker says that its subscriptions are."""
+        for index, partition in enumerate(self.scene.partition_names if self.is_kept else ()):
+            for plan in self.scene.consumers:
+                asked_ns = time.monotonic_ns()
+                with suppress(PulsarException, RuntimeError, AttributeError):
+                    server = self.broker.cluster.dispatcher_of(partition, plan.subscription).server
+                    stats = server.stats()["subscriptions"][plan.subscription]  # type: ignore[union-attr]
+                    ledger, entry = stats["markDeletePosition"]
+                    place = (index if self.scene.partitions else -1, ledger, entry)
+                    note(self.journal, MarkDeleted(self.scene.topic, plan.subscription, *place, asked_ns))
+
+
+def run_round(
+    directory: Path, seed: int, seconds: float, scenes: Sequence[Scene], kinds: Collection[str] = ()
+) -> RoundResult:
+    """Run scenes under the plan of a seed, and judge them. The directory keeps the history and the data."""
+    result = RoundResult()
+    history, data = directory / "history", directory / "data"
+    history.mkdir(parents=True)
+    journal = Journal(history / "run.journal")
+    broker = TorturedBroker(data, journal, seed, **SETTINGS)
+    with broker.disk.installed():
+        runs = [SceneRun(scene, broker, history, seed + n) for n, scene in enumerate(scenes)]
+        try:
+            _work(runs, broker, plan_of(seed, int(seconds * 1000), MEAN_PAUSE_MS, kinds), seconds)
+            _come_to_an_end(runs, broker, result)
+        except Exception as error:  # noqa: BLE001 - the history is judged all the same
+            result.violations.append(f"the round did not end well: {error!r}")
+            faulthandler.dump_traceback(sys.stderr)
+        note(journal, ClockShown(broker.clock.highest_ms()))
+        broker.close()
+    result.faults.update(broker.counts)
+    result.violations += [f"an actor ended of an unexpected error:\n{error}" for error in broker.fatal_errors]
+    for run in runs:
+        result.errors.update(run.notes.errors)
+    verdict = judge(history)
+    result.operations.update(verdict.operations)
+    result.violations += [str(violation) for violation in verdict.violations]
+    write_identity(data, StoreIdentity(STORE))
+    result.violations += [f"verify: {damage}" for damage in verify_directory(data).damages]
+    if not result.violations:
+        counts, wrong = suffer_damage(data, {p: log for run in runs for p, log in run.logs().items()}, seed)
+        result.faults.update(counts)
+        result.violations += wrong
+    return result
+
+
+def _work(runs: list[SceneRun], broker: TorturedBroker, plan: list[Fault], seconds: float) -> None:
+    broker.targets = [
+        (partition, [plan.subscription for plan in run.scene.consumers])
+        for run in runs
+        for partition in run.scene.partition_names
+    ]
+    for run in runs:
+        for worker in run.workers:
+            worker.start()
+    began = time.monotonic()
+    stop = threading.Event()
+    suffering = threading.Thread(
+        target=broker.suffer, args=(plan, stop, lambda: time.monotonic() - began), daemon=True
+    )
+    suffering.start()
+    while time.monotonic() < began + seconds:
+        for run in runs:
+            run.note_mark_deletes()
+        stop.wait(0.5)
+    suffering.join()
+    broker.heal()
+
+
+def _come_to_an_end(runs: list[SceneRun], broker: TorturedBroker, result: RoundResult) -> None:
+    """Producers first; consumers when they have all that is stored; then the rest is looked at."""
+    _end([worker for run in runs for worker in (*run.producers, *run.reads)], result)
+    client = broker.client("socket")
+    for run in runs:
+        run.read_log(client)
+        for consumer in run.consumers:
+            consumer.is_calm = True
+    end = time.monotonic() + CATCH_UP_S
+    while time.monotonic() < end and any(run.missing() or run.missing_letters(client) for run in runs):
+        time.sleep(0.2)
+    for run in runs:
+        if missing := run.missing():
+            amounts = {name: len(numbers) for name, numbers in missing.items()}
+            print(f"{run.scene.name}: not given after {CATCH_UP_S} s: {amounts}", file=sys.stderr)
+            run.describe(missing)
+    _end([consumer for run in runs for consumer in run.consumers], result)
+    for run in runs:
+        run.note_letters(client)
+        run.note_what_remains(client)
+    client.close()
+
+
+def _end(workers: list[Working], result: RoundResult) -> None:
+    for worker in workers:
+        worker.stopped.set()
+    end = time.monotonic() + END_S
+    for worker in workers:
+        worker.join(max(0.0, end - time.monotonic()))
+        if worker.is_alive():
+            result.violations.append(f"{worker.name} stands still for {END_S} s")
+            faulthandler.dump_traceback(sys.stderr)
+        if worker.error:
+            result.violations.append(f"{worker.name} failed:\n{worker.error}")

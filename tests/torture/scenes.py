@@ -1,0 +1,141 @@
+"""The work of a round: each scene is a topic with its producers, subscriptions and readers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pulsar_ray import ConsumerType, ProducerAccessMode
+from tests.torture.clients import ConsumerPlan, ProducerPlan
+
+SHARED, KEY_SHARED = ConsumerType.Shared, ConsumerType.KeyShared
+EXCLUSIVE, FAILOVER = ConsumerType.Exclusive, ConsumerType.Failover
+
+
+class Scene(NamedTuple):
+    """`settings` are overridden for its topic; `reads` says which reads go on beside."""
+
+    name: str
+    producers: tuple[ProducerPlan, ...]
+    consumers: tuple[ConsumerPlan, ...]
+    partitions: int = 0
+    settings: Mapping[str, Any] = {}
+    reads: tuple[str, ...] = ()
+    ttl_ms: int = 0
+
+    @property
+    def topic(self) -> str:
+        domain = "non-persistent" if self.name == "non-persistent" else "persistent"
+        return f"{domain}://public/default/{self.name}"
+
+    @property
+    def partition_names(self) -> list[str]:
+        if not self.partitions:
+            return [self.topic]
+        return [f"{self.topic}-partition-{index}" for index in range(self.partitions)]
+
+    @property
+    def letters(self) -> list[str]:
+        """The dead letter topics of its subscriptions."""
+        return [f"{self.topic}-{plan.subscription}-DLQ" for plan in self.consumers if plan.letters_after]
+
+
+SCENES = (
+    Scene(
+        "every-type",
+        (ProducerPlan(keys=5), ProducerPlan("async", life_s=4), ProducerPlan("many", most_bytes=2000)),
+        (
+            ConsumerPlan("shared", nacked_share=0.05, life_s=5),
+            ConsumerPlan("grouped", answers="grouped"),
+            ConsumerPlan("failover", FAILOVER, "cumulative", life_s=3),
+            ConsumerPlan("exclusive", EXCLUSIVE, "cumulative", 1),
+        ),
+        partitions=2,
+        reads=("reader", "bulk"),
+    ),
+    Scene(
+        # A batch of several keys goes where its first message belongs: only single messages keep all keys' order.
+        "keyed",
+        (ProducerPlan(keys=5), ProducerPlan("single", keys=7, life_s=4)),
+        (
+            ConsumerPlan("keyed", KEY_SHARED, life_s=3, consumers=3),
+            ConsumerPlan("grouped", KEY_SHARED, "grouped"),
+        ),
+        partitions=2,
+    ),
+    Scene(
+        "delayed",
+        (
+            ProducerPlan(delayed_share=0.6),
+            ProducerPlan("single", delayed_share=0.3, keys=4),
+            ProducerPlan("async", delayed_share=0.3),
+        ),
+        (ConsumerPlan("shared", life_s=4, nacked_share=0.02), ConsumerPlan("keyed", KEY_SHARED)),
+        reads=("bulk",),
+    ),
+    Scene(
+        "letters",
+        (ProducerPlan(fails=True), ProducerPlan("async", fails=True, delayed_share=0.1)),
+        (ConsumerPlan("shared", letters_after=2, life_s=4), ConsumerPlan("beside")),
+    ),
+    Scene(
+        "retries",
+        (ProducerPlan(fails=True, pause_ms=25),),
+        (ConsumerPlan("shared", letters_after=1, retries=True),),
+    ),
+    Scene(
+        "deduplicated",
+        (
+            ProducerPlan("single", keys=6, keeps_name=True, life_s=1),
+            ProducerPlan("sync", keeps_name=True, life_s=1),
+            ProducerPlan("async", keys=3, keeps_name=True, life_s=2),
+        ),
+        (ConsumerPlan("failover", FAILOVER, "cumulative"), ConsumerPlan("shared", nacked_share=0.03)),
+        partitions=2,
+        settings={"broker_deduplication_enabled": True},
+        reads=("reader",),
+    ),
+    Scene(
+        "chunks",
+        (
+            ProducerPlan("sync", most_bytes=45_000, keeps_name=True, chunks=True, life_s=1, pause_ms=30),
+            ProducerPlan("single", most_bytes=25_000, keeps_name=True, chunks=True, life_s=2, pause_ms=40),
+            ProducerPlan("sync", most_bytes=45_000, chunks=True, pause_ms=30),
+        ),
+        (ConsumerPlan("shared", nacked_share=0.05, life_s=4), ConsumerPlan("exclusive", EXCLUSIVE, consumers=1)),
+        settings={"broker_deduplication_enabled": True},
+        reads=("reader", "bulk"),
+    ),
+    Scene(
+        "fenced",
+        tuple(ProducerPlan(access=ProducerAccessMode.ExclusiveWithFencing, life_s=1) for _ in range(2)),
+        (ConsumerPlan("shared"),),
+    ),
+    Scene(
+        "waiting",
+        tuple(ProducerPlan(access=ProducerAccessMode.WaitForExclusive, life_s=1) for _ in range(2)),
+        (ConsumerPlan("exclusive", EXCLUSIVE, "cumulative", 1),),
+    ),
+    Scene(
+        "sought",
+        (ProducerPlan(), ProducerPlan("single")),
+        (
+            ConsumerPlan("exclusive", EXCLUSIVE, "each", 1, seek_share=0.01),
+            ConsumerPlan("up-to", EXCLUSIVE, "cumulative", 1, seek_share=0.01),
+            ConsumerPlan("shared", SHARED, "each", 1, seek_share=0.01, nacked_share=0.02),
+        ),
+        reads=("reader",),
+    ),
+    Scene(
+        "expiring",
+        (ProducerPlan(), ProducerPlan("async", delayed_share=0.2)),
+        (ConsumerPlan("shared", life_s=2), ConsumerPlan("failover", FAILOVER, "cumulative")),
+        settings={"ttl_duration_default_in_seconds": 30},
+        ttl_ms=30_000,
+    ),
+    Scene(
+        "non-persistent",
+        (ProducerPlan(), ProducerPlan("async", keys=3)),
+        (ConsumerPlan("shared"), ConsumerPlan("failover", FAILOVER)),
+    ),
+)
