@@ -1,4 +1,4 @@
-.PHONY: setup demo test test-all check test-without-ray test-with-ray test-long test-pythons format bench clean
+.PHONY: setup demo test test-all torture check test-without-ray test-with-ray test-long test-pythons format bench clean
 
 # Each actor is a process of its own: none of them is to compile every module again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -42,7 +42,7 @@ test-all: test
 PYTEST := $(BIN)/python -m pytest --rerun-show-tracebacks
 
 test-without-ray: setup
-	$(PYTEST) -m 'not long' --numprocesses 6 tests/unit tests/conformance
+	$(PYTEST) -m 'not long' --numprocesses 6 tests/unit tests/conformance tests/torture
 
 test-with-ray: setup
 	$(PYTEST) -m 'not long' --numprocesses 3 --dist loadgroup --no-loadscope-reorder tests/actors tests/docs tests/faults $(if $(findstring spark,$(EXTRAS)),tests/spark)
@@ -50,6 +50,12 @@ test-with-ray: setup
 # One at a time: each brings up several Rays.
 test-long: setup
 	$(PYTEST) -m long tests
+
+# Rounds of random work under random faults until the time is over, or until a promise is broken. A round is repeated
+# with `make torture SEEDS=...`; further arguments: `python -m tests.torture --help`.
+SECONDS ?= 600
+torture: setup
+	$(BIN)/python -m tests.torture --seconds $(SECONDS) $(if $(SEEDS),--seed $(SEEDS))
 
 # The ends of what pyproject.toml allows: Ray, pyarrow and the rest in tests/versions/NAME.txt, the Python, the extras.
 ENDS := lowest:python3.10:dev lowest-spark:python3.10:spark,dev \

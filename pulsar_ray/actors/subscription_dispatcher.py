@@ -12,9 +12,13 @@ from pulsar_ray.actors.lane_actor import LaneActor
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.broker.subscription.dispatcher_server import DispatcherServer
-from pulsar_ray.broker.subscription.dispatcher_start import new_dispatcher, start_dispatcher
+from pulsar_ray.broker.subscription.dispatcher_start import (
+    may_start_again,
+    new_dispatcher,
+    start_dispatcher,
+)
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import NotAllowedError, PulsarException
+from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.policies import NO_POLICIES, PolicyUpdate
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.actor_names import dispatcher_name, partition_name
@@ -78,8 +82,7 @@ class SubscriptionDispatcher(LaneActor):
             self._watch_idleness(server, self._in_force.settings)
             self._reports.begin(self._owner.loop, self._in_force.settings, server.report)
         except PulsarException as error:
-            if error.retriable or isinstance(error, NotAllowedError):
-                # The topic has too many subscriptions now, and perhaps not when the next consumer comes.
+            if may_start_again(error):
                 raise
             logger.error("%s cannot serve: %s", self._label, error)
             self._refusal = error

@@ -25,7 +25,11 @@ from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.broker.serving.sleeper import Retired, Sleeper, SleepingServer
 from pulsar_ray.broker.subscription.cursor_flusher import CursorFlusher
 from pulsar_ray.broker.subscription.dispatcher_server import DispatcherServer
-from pulsar_ray.broker.subscription.dispatcher_start import new_dispatcher, start_dispatcher
+from pulsar_ray.broker.subscription.dispatcher_start import (
+    may_start_again,
+    new_dispatcher,
+    start_dispatcher,
+)
 from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
@@ -142,13 +146,13 @@ class StubActor:
         return self.host
 
     def _start_error(self) -> BaseException | None:
-        """What a start has failed with, if one has."""
+        """Return the error of a start that has failed."""
         if not self._starting.done() or self._starting.cancelled():
             return None
         return self._starting.exception()
 
     def _check_start(self) -> None:
-        """Look at a start that has failed: as its Ray actor does when it is asked for again."""
+        """Treat a failed start as the Ray actor does when it is asked again."""
 
     def attach(
         self, client_id: str, protocol_version: int, want_tcp: bool, attempt: int, timeout_s: float
@@ -446,7 +450,7 @@ class StubDispatcher(StubActor):
 
     def _check_start(self) -> None:
         error = self._start_error()
-        if isinstance(error, OSError) or (isinstance(error, PulsarException) and error.retriable):
+        if error is not None and may_start_again(error):
             with self._lock:
                 if not self.is_dead and self._start_error() is error:
                     self._starting = self.owner.submit(self._start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import threading
 import time
@@ -18,6 +19,7 @@ from pulsar_ray.client.endpoint.closing_endpoint import ClosingEndpoint
 from pulsar_ray.client.producer.producer import Producer
 from pulsar_ray.errors import (
     AlreadyClosed,
+    BrokerPersistenceError,
     ConsumerBusy,
     NotConnected,
     ProducerBusy,
@@ -29,7 +31,7 @@ from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.actor_link import ActorLink
 from pulsar_ray.transport.cluster import AttachReply
-from tests.conformance.broker import Broker, receive, values
+from tests.conformance.broker import EARLIEST, WAIT_MS, Broker, receive, values
 
 SOON: dict[str, Any] = {"auto_update_partitions_interval_seconds": 1}
 
@@ -382,3 +384,17 @@ def test_a_consumer_that_one_partition_refuses_leaves_the_others_when_it_closes(
     consumer.close()
     again = client.subscribe(f"{topic}-partition-1", "s")
     assert values(again, 1, acknowledge=True) == [b"left"]
+
+
+def test_a_subscription_is_made_once_the_partitions_disk_takes_it(broker: Broker, client: Client) -> None:
+    topic = broker.topic()
+    sent = client.create_producer(topic).send(b"x")
+    for call in ("writev", "fdatasync"):
+        broker.cluster.disk.fail(call, *[errno.ENOSPC] * 50)
+        with pytest.raises(BrokerPersistenceError):
+            client.subscribe(topic, "s", initial_position=EARLIEST)
+        broker.cluster.disk.errors.clear()
+        # The dispatcher was started, and could not register: that is not so for good.
+        consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
+        assert consumer.receive(WAIT_MS).message_id() == sent
+        consumer.unsubscribe()

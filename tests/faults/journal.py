@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        weakref.finalize(self, os.close, self._fd)
 
     def write(self, kind: str, *values: Any) -> None:
         os.write(self._fd, json.dumps([time.monotonic_ns(), kind, *values]).encode() + b"\n")

@@ -38,7 +38,6 @@ from tests.torture.plan import (
     CLOCK_FORWARD,
     CUT,
     KILL,
-    KILL_ALL,
     LOSE_ANSWER,
     LOSE_CONTROLLER_ANSWER,
     LOSE_REQUEST,
@@ -48,6 +47,7 @@ from tests.torture.plan import (
     SLEEP,
     STOP,
     TRACKER,
+    WHOLE,
     Fault,
 )
 
@@ -185,26 +185,28 @@ class TorturedBroker:
         kind = fault.kind
         if kind in DISK_FAULTS:
             return self._fail_disk(fault, topic)
-        if kind in (CLOCK_FORWARD, CLOCK_BACK):
-            self.clock.jump(fault.amount if kind == CLOCK_FORWARD else -fault.amount)
-            return lambda: self.clock.jump(0)
-        if kind == LOSE_CONTROLLER_ANSWER:
-            self.cluster.controller_answers_to_lose += 1
-            return _nothing
-        if kind == KILL_ALL:
-            for address in self.cluster.addresses:
-                self.cluster.kill(address)
-            return _nothing
-        if kind == RESTART:
-            self.restart()
-            return _nothing
         if kind in (LOSE_REQUEST, LOSE_ANSWER, SILENCE):
             return self._spoil_lane(fault)
+        if kind in WHOLE:
+            return self._hit_all(fault)
         if kind == SLEEP:
             return _nothing if self.cluster.put_to_sleep(topic, with_clients=True) else None
         if fault.actor == TRACKER:
             return self._hit_tracker(kind, topic, subscription)
         return self._hit(fault, self._address(fault.actor, topic, subscription))
+
+    def _hit_all(self, fault: Fault) -> Callable[[], None]:
+        if fault.kind in (CLOCK_FORWARD, CLOCK_BACK):
+            self.clock.jump(fault.amount if fault.kind == CLOCK_FORWARD else -fault.amount)
+            return lambda: self.clock.jump(0)
+        if fault.kind == LOSE_CONTROLLER_ANSWER:
+            self.cluster.controller_answers_to_lose += 1
+        elif fault.kind == RESTART:
+            self.restart()
+        else:
+            for address in self.cluster.addresses:
+                self.cluster.kill(address)
+        return _nothing
 
     def _address(self, actor: str, topic: str, subscription: str) -> str:
         if actor == PARTITION or not subscription:
@@ -261,11 +263,13 @@ class TorturedBroker:
         if not directory.exists():
             return None
 
+        cluster = self.cluster
+
         def kill() -> None:
-            for address in self.cluster.addresses:
+            for address in cluster.addresses:
                 is_partition = address == partition_name(topic)
                 if topic_of_actor(address) == topic and is_partition == (fault.actor == PARTITION):
-                    self.cluster.kill(address)
+                    cluster.kill(address)
 
         self.disk.fail(directory, fault.kind, kill)
         return lambda: self.disk.heal(directory)

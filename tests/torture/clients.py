@@ -28,6 +28,7 @@ from pulsar_ray.errors import PulsarException, Timeout
 from pulsar_ray.model.topic_name import TopicName
 from tests.faults.history.operations import (
     AcknowledgeOk,
+    ConsumerOpening,
     CumulativeOk,
     Heard,
     Operation,
@@ -108,6 +109,7 @@ class Notes:
         """Held where exclusive producers are opened, so that their turns are in order."""
         self.turns = 0
         self.errors: dict[str, int] = {}
+        self.last_error: PulsarException | None = None
 
     def journal(self, name: str) -> Journal:
         return Journal(self._directory / f"{name}.journal")
@@ -120,6 +122,7 @@ class Notes:
         with self._lock:
             name = type(error).__name__
             self.errors[name] = self.errors.get(name, 0) + 1
+            self.last_error = error
 
 
 def always_fails(number: int) -> bool:
@@ -236,7 +239,7 @@ class Producing(Working):
             key = beside["partition_key"] = f"k{rng.randrange(plan.keys)}"
         due_ms = 0
         if rng.random() < plan.delayed_share:
-            due_ms = self.notes.clock.now_ms() + rng.randrange(plan.longest_delay_ms)
+            due_ms = time.time_ns() // 1_000_000 + rng.randrange(plan.longest_delay_ms)
             beside["deliver_at"] = due_ms
         if plan.keeps_name:
             beside["sequence_id"] = number
@@ -273,6 +276,10 @@ class Producing(Working):
                 self._confirm(tag, number, place)
             else:
                 note(journal, SendUnknown(self.notes.topic, tag, number, str(result)))
+                if result not in (Result.AlreadyClosed, Result.NotConnected):
+                    # Later ones may be stored by now: it would have to go under a new id.
+                    with self._number_lock:
+                        self._unconfirmed.discard(number)
 
         return callback
 
@@ -293,12 +300,13 @@ class Consuming(Working):
         super().__init__(name, notes, client, seed)
         self.plan = plan
         self._seeks = 0
+        self.consumer: Consumer | None = None
         self.is_calm = False
         """No more seeks, failures without need and comings and goings: the round comes to its end."""
         self._places: list[MessageId] = []
 
     def live(self, client: Client) -> None:
-        consumer = self.subscribe(client)
+        consumer = self.consumer = self.subscribe(client)
         end = self.end_of_life(self.plan.life_s)
         while not self.stopped.is_set() and (self.is_calm or time.monotonic() < end):
             try:
@@ -311,6 +319,7 @@ class Consuming(Working):
     def subscribe(self, client: Client) -> Consumer:
         """A consumer of the plan."""
         plan = self.plan
+        self.note(ConsumerOpening(self.notes.topic, plan.subscription))
         letters = ConsumerDeadLetterPolicy(plan.letters_after) if plan.letters_after else None
         return client.subscribe(
             self.notes.topic,

@@ -59,8 +59,8 @@ def plan_of(seed: int, duration_ms: int, mean_pause_ms: int, kinds: Collection[s
     at_ms = rng.randrange(mean_pause_ms)
     while at_ms < duration_ms:
         place = (rng.randrange(1 << 16), rng.randrange(1 << 16))
-        for _ in range(rng.choice((1, 1, 2, 3))):
-            faults.append(_fault(rng, at_ms + rng.randrange(TOGETHER_MS), place))
+        together = rng.choice((1, 1, 2, 3))
+        faults += [_fault(rng, at_ms + rng.randrange(TOGETHER_MS), place) for _ in range(together)]
         at_ms += 1 + int(rng.expovariate(1 / mean_pause_ms))
     return sorted(fault for fault in faults if not kinds or fault.kind in kinds)
 

@@ -13,13 +13,13 @@ EXCLUSIVE, FAILOVER = ConsumerType.Exclusive, ConsumerType.Failover
 
 
 class Scene(NamedTuple):
-    """`settings` are overridden for its topic; `reads` says which reads go on beside."""
+    """`policies` are those of its topic; `reads` says which reads go on beside."""
 
     name: str
     producers: tuple[ProducerPlan, ...]
     consumers: tuple[ConsumerPlan, ...]
     partitions: int = 0
-    settings: Mapping[str, Any] = {}
+    policies: Mapping[str, Any] = {}
     reads: tuple[str, ...] = ()
     ttl_ms: int = 0
 
@@ -54,7 +54,7 @@ SCENES = (
         reads=("reader", "bulk"),
     ),
     Scene(
-        # A batch of several keys goes where its first message belongs: only single messages keep all keys' order.
+        # A batch of several keys goes where its first message belongs: only single ones keep keys in order.
         "keyed",
         (ProducerPlan(keys=5), ProducerPlan("single", keys=7, life_s=4)),
         (
@@ -87,12 +87,12 @@ SCENES = (
         "deduplicated",
         (
             ProducerPlan("single", keys=6, keeps_name=True, life_s=1),
-            ProducerPlan("sync", keeps_name=True, life_s=1),
+            ProducerPlan("sync", keys=9, keeps_name=True, life_s=1),
             ProducerPlan("async", keys=3, keeps_name=True, life_s=2),
         ),
         (ConsumerPlan("failover", FAILOVER, "cumulative"), ConsumerPlan("shared", nacked_share=0.03)),
         partitions=2,
-        settings={"broker_deduplication_enabled": True},
+        policies={"deduplication": True},
         reads=("reader",),
     ),
     Scene(
@@ -102,8 +102,11 @@ SCENES = (
             ProducerPlan("single", most_bytes=25_000, keeps_name=True, chunks=True, life_s=2, pause_ms=40),
             ProducerPlan("sync", most_bytes=45_000, chunks=True, pause_ms=30),
         ),
-        (ConsumerPlan("shared", nacked_share=0.05, life_s=4), ConsumerPlan("exclusive", EXCLUSIVE, consumers=1)),
-        settings={"broker_deduplication_enabled": True},
+        (
+            ConsumerPlan("shared", nacked_share=0.05, life_s=4),
+            ConsumerPlan("exclusive", EXCLUSIVE, consumers=1),
+        ),
+        policies={"deduplication": True},
         reads=("reader", "bulk"),
     ),
     Scene(
@@ -130,7 +133,7 @@ SCENES = (
         "expiring",
         (ProducerPlan(), ProducerPlan("async", delayed_share=0.2)),
         (ConsumerPlan("shared", life_s=2), ConsumerPlan("failover", FAILOVER, "cumulative")),
-        settings={"ttl_duration_default_in_seconds": 30},
+        policies={"message_ttl": 30},
         ttl_ms=30_000,
     ),
     Scene(

@@ -78,6 +78,13 @@ class SendUnknown(NamedTuple):
     error: str
 
 
+class ConsumerOpening(NamedTuple):
+    """A consumer that begins to subscribe: nothing was delivered to its process before."""
+
+    topic: str
+    subscription: str
+
+
 class Received(NamedTuple):
     """A message that an application was given."""
 
@@ -236,6 +243,7 @@ Operation = (
     | ProducerOpened
     | ClockShown
     | FaultDone
+    | ConsumerOpening
 )
 KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
@@ -261,6 +269,7 @@ KINDS: dict[str, type[Any]] = {
         ProducerOpened,
         ClockShown,
         FaultDone,
+        ConsumerOpening,
     )
 }
 

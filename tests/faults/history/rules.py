@@ -10,7 +10,6 @@ _SAME_PLACE = "{0}.partition = {1}.partition AND {0}.ledger = {1}.ledger AND {0}
 _SAME_MESSAGE = "{0}.topic = {1}.topic AND {0}.producer = {1}.producer AND {0}.number = {1}.number"
 
 
-
 def _seeks(table: str, of: str) -> str:
     """How many seeks of the subscription the table has up to an operation."""
     return f"""(SELECT COUNT(*) FROM {table} k WHERE k.topic = {of}.topic
@@ -40,19 +39,19 @@ STEPS = (
     # The acknowledgment of a batch holds once one consumer has a receipt for each of its messages, and until
     # a seek: an era has as many answered seeks before each acknowledgment as begun ones before a delivery.
     f"""CREATE TABLE done AS
-        SELECT a.topic, a.subscription, s.rowid AS rank, a.era, MIN(a.at_ns) AS at_ns FROM (
-            SELECT topic, subscription, era, partition, ledger, entry, MAX(first_ns) AS at_ns
+        SELECT a.topic, a.subscription, s.rowid AS rank, a.era, a.process, MIN(a.at_ns) AS at_ns FROM (
+            SELECT process, topic, subscription, era, partition, ledger, entry, MAX(first_ns) AS at_ns
             FROM (SELECT *, MIN(at_ns) AS first_ns
                   FROM (SELECT a.*, {_seeks("SeekOk", "a")} AS era FROM AcknowledgeOk a)
                   GROUP BY process, topic, subscription, era, partition, ledger, entry, batch)
             GROUP BY process, topic, subscription, era, partition, ledger, entry
             HAVING COUNT(*) >= MAX(batch_size)) a
         JOIN Stored s ON s.topic = a.topic AND {_SAME_PLACE.format("s", "a")}
-        GROUP BY a.topic, a.subscription, s.rowid, a.era""",
+        GROUP BY a.topic, a.subscription, s.rowid, a.era, a.process""",
     "CREATE INDEX done_ranks ON done (topic, subscription, rank)",
     # Up to which rank a cumulative acknowledgment reaches; one inside a batch leaves the whole batch.
     f"""CREATE TABLE reached AS
-        SELECT c.at_ns, c.topic, c.subscription, c.partition, c.ledger, c.entry,
+        SELECT c.process, c.at_ns, c.topic, c.subscription, c.partition, c.ledger, c.entry,
                {_seeks("SeekOk", "c")} AS era,
                CASE WHEN c.batch < 0 OR c.batch = c.batch_size - 1 THEN MAX(s.rowid)
                ELSE MIN(s.rowid) - 1 END AS rank
@@ -65,6 +64,13 @@ STEPS = (
         FROM ReadRow r LEFT JOIN ordinals s
         ON s.topic = r.topic AND {_SAME_PLACE.format("s", "r")} AND s.batch = r.batch""",
     "CREATE INDEX read_ranks ON reads (topic, reader, rank)",
+    # What a consumer shows may have been in its queue already when another's acknowledgment was confirmed:
+    # only to those that opened behind that it may not be given any more.
+    """CREATE TABLE openings AS
+        SELECT process, topic, subscription, MIN(at_ns) AS at_ns FROM ConsumerOpening
+        GROUP BY process, topic, subscription""",
+    "CREATE INDEX opening_processes ON openings (process, topic, subscription)",
+    "CREATE INDEX reached_times ON reached (topic, subscription, partition, era, at_ns)",
     # Each message's first showing; the bare columns of a MIN are those of its row.
     """CREATE TABLE firsts AS
         SELECT d.topic, d.subscription, d.process, d.partition, d.key, d.rank, MIN(d.at_ns) AS at_ns,
@@ -142,19 +148,28 @@ RULES: dict[str, str] = {
     "messages that came after the receipt of their acknowledgment": """
         SELECT d.topic, d.subscription, d.process, d.producer, d.number, d.ledger, d.entry, d.batch,
                (d.at_ns - o.at_ns) / 1000000 AS ms_later
-        FROM delivered d JOIN done o USING (topic, subscription, rank, era) WHERE d.at_ns > o.at_ns""",
+        FROM delivered d JOIN done o USING (topic, subscription, rank, era)
+        LEFT JOIN openings b ON b.process = d.process AND b.topic = d.topic
+            AND b.subscription = d.subscription
+        WHERE d.at_ns > o.at_ns AND (o.process = d.process OR o.at_ns < b.at_ns)""",
     "messages that came after the receipt of a cumulative acknowledgment": """
         SELECT * FROM (
-            SELECT topic, subscription, partition, what, rank, at_ns,
+            SELECT topic, subscription, partition, process, what, rank, at_ns,
                    MAX(CASE what WHEN '' THEN rank END) OVER (
-                       PARTITION BY topic, subscription, partition, era
-                       ORDER BY at_ns ROWS UNBOUNDED PRECEDING) AS reached
-            FROM (SELECT topic, subscription, partition, '' AS what, rank, at_ns, era FROM reached
+                       PARTITION BY topic, subscription, partition, process, era
+                       ORDER BY at_ns ROWS UNBOUNDED PRECEDING) AS reached,
+                   reached_before
+            FROM (SELECT process, topic, subscription, partition, '' AS what, rank, at_ns, era,
+                         NULL AS reached_before FROM reached
                   UNION ALL
-                  SELECT topic, subscription, partition, process || ': ' || producer || ' ' || number,
-                         rank, at_ns, era FROM delivered WHERE rank IS NOT NULL
+                  SELECT d.process, topic, subscription, partition, producer || ' ' || number, rank, d.at_ns,
+                         era, (SELECT MAX(c.rank) FROM reached c WHERE c.topic = d.topic
+                               AND c.subscription = d.subscription AND c.partition = d.partition
+                               AND c.era = d.era AND c.at_ns < b.at_ns)
+                         FROM delivered d LEFT JOIN openings b USING (process, topic, subscription)
+                         WHERE rank IS NOT NULL
                          AND (topic, subscription) IN (SELECT topic, subscription FROM CumulativeOk)))
-        WHERE what <> '' AND rank <= reached""",
+        WHERE what <> '' AND rank <= MAX(COALESCE(reached, -1), COALESCE(reached_before, -1))""",
     "messages left over although their acknowledgment had a receipt": f"""
         SELECT r.* FROM Remains r JOIN Stored s ON s.topic = r.topic AND {_SAME_PLACE.format("s", "r")}
             AND s.batch = r.batch
@@ -207,7 +222,8 @@ RULES: dict[str, str] = {
             FROM reads r WHERE r.rank IS NOT NULL)
         WHERE ordinal <> COALESCE(ordinal_before, 0) + 1""",
     "confirmed messages that a later read did not give": f"""
-        SELECT b.topic, b.reader, c.producer, c.number FROM ReadBegan b JOIN ReadEnded e USING (topic, reader) JOIN SendOk c USING (topic)
+        SELECT b.topic, b.reader, c.producer, c.number
+        FROM ReadBegan b JOIN ReadEnded e USING (topic, reader) JOIN SendOk c USING (topic)
         JOIN Stored s ON {_SAME_MESSAGE.format("s", "c")}
         WHERE c.at_ns < b.at_ns AND NOT EXISTS (SELECT 1 FROM reads r
             WHERE r.topic = b.topic AND r.reader = b.reader AND r.rank = s.rowid)""",

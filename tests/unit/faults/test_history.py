@@ -13,6 +13,7 @@ from tests.faults.history.checker import Verdict, judge
 from tests.faults.history.operations import (
     AcknowledgeOk,
     ClockShown,
+    ConsumerOpening,
     CumulativeOk,
     DeclaredSubscription,
     DeclaredTopic,
@@ -122,7 +123,7 @@ def of(kind: type[Operation], number: int) -> Callable[[Operation], bool]:
     def matches(operation: Operation) -> bool:
         return (
             isinstance(operation, kind)
-            and operation.topic == TOPIC
+            and getattr(operation, "topic", None) == TOPIC
             and getattr(operation, "number", None) == number
         )
 
@@ -201,7 +202,8 @@ def give_again(history: History) -> None:
 
 
 def give_again_behind_cumulative(history: History) -> None:
-    history.add("c-other", history.received(1, "failover"))
+    history.add("z-other", ConsumerOpening(TOPIC, "failover"))
+    history.add("z-other", history.received(1, "failover"))
 
 
 def leave_over(history: History) -> None:
@@ -353,6 +355,21 @@ def test_redelivery_is_no_violation_before_the_receipt(tmp_path: Path) -> None:
     assert not history.verdict(tmp_path).violations
 
 
+@pytest.mark.parametrize(("subscription", "number"), [("failover", 1), ("shared", 2)])
+def test_what_waits_in_a_queue_when_another_acknowledges_it_may_be_shown(
+    tmp_path: Path, subscription: str, number: int
+) -> None:
+    history = History()
+    # Its opening is in the first journal that is written, so before all acknowledgments.
+    history.by_process = {"a-other": [ConsumerOpening(TOPIC, subscription)], **history.by_process}
+    assert not history.verdict(tmp_path).violations
+    note(Journal(tmp_path / "a-other.journal"), history.received(number, subscription))
+    assert not judge(tmp_path).violations
+    note(Journal(tmp_path / "z-later.journal"), ConsumerOpening(TOPIC, subscription))
+    note(Journal(tmp_path / "z-later.journal"), history.received(number, subscription))
+    assert len(judge(tmp_path).violations) == 1
+
+
 def test_what_had_been_acknowledged_may_be_told_as_it_is(tmp_path: Path) -> None:
     history = History()
     history.add("run", MarkDeleted(TOPIC, "failover", 1, 1, 8, 2**62))
@@ -401,7 +418,9 @@ def test_whole_reads_non_persistent_messages_and_fencing_that_are_right(tmp_path
 def test_what_has_expired_need_not_come(tmp_path: Path, clock_ms: int, count: int) -> None:
     history = History()
     history.drop(lambda o: isinstance(o, DeclaredTopic) and o.topic == TOPIC)
-    history.drop(lambda o: of(Stored, 4)(o) or (of(Received, 4)(o) and getattr(o, "subscription", "") == "keyed"))
+    history.drop(
+        lambda o: of(Stored, 4)(o) or (of(Received, 4)(o) and getattr(o, "subscription", "") == "keyed")
+    )
     history.add("run", DeclaredTopic(TOPIC, None, 100))
     reader = history.by_process["reader"]
     expired = history.stored(4)._replace(published_ms=DUE_MS)
