@@ -26,8 +26,8 @@ class CursorDurability(Protocol):
         """Wait until this version of the cursor is durable.
 
         Without `at_once` that is by the next grouped write that succeeds: one that fails raises nothing, and
-        at the end of the subscription the wait is cancelled. Whoever sent such an acknowledgment waits for no
-        receipt, and has to say it again to the next dispatcher if this one dies without having written it.
+        at the end of the subscription the wait is cancelled. The client says such an acknowledgment, which
+        was not answered, again to the next dispatcher.
         """
 
     def flush_soon(self) -> None:
