@@ -10,6 +10,7 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ ORDERS, BILLS = "persistent://public/default/orders", "persistent://public/defau
 SUBSCRIPTION = "audit"
 MESSAGES = 60
 QUIET_MS = 500
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "managed_ledger_max_entries_per_ledger": 20,
     "managed_ledger_min_ledger_rollover_time_minutes": 0,
     "default_retention_time_in_minutes": -1,
@@ -74,7 +75,7 @@ class Serving:
             initial_position=InitialPosition.Earliest,
             ack_receipt_enabled=True,
         )
-        values = []
+        values: list[bytes] = []
         try:
             while len(values) < count:
                 message = consumer.receive(QUIET_MS)
