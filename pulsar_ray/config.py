@@ -195,6 +195,12 @@ class Settings:
     disk_low_water_mark_bytes: int = setting(
         -1, "refuse messages with less free space; -1: max(1 GiB, 2% of the disk)", minimum=-1
     )
+    disk_warning_percent: int = setting(
+        80,
+        "warn of a disk that is so full, or has less than twice the low-water mark free; 0: never",
+        minimum=0,
+        maximum=100,
+    )
     embedded_idle_shutdown_seconds: float = setting(
         60.0, "end an embedded broker this long after the last program on it; 0: never", minimum=0
     )
@@ -222,6 +228,10 @@ class Settings:
         64 * MIB,
         "received bytes an actor holds before it stops reading; a connection: half",
         minimum=16 * MIB,
+    )
+    log_format: str = setting("text", "lines of the broker's log", choices=("text", "json"))
+    log_level: str = setting(
+        "INFO", "lowest level in the broker's log", choices=("DEBUG", "INFO", "WARNING", "ERROR")
     )
     segment_size_bytes: int = setting(
         128 * MIB, "start a new segment file there", minimum=64 * KIB, maximum=2 * GIB

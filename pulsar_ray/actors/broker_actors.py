@@ -68,6 +68,10 @@ class BrokerActors:
         """The names of those that run beside a store."""
         return [name for name in self.handles if self._store_ids.get(name) == store_id]
 
+    def store_of(self, name: str) -> str:
+        """The store that an actor runs beside; "" of one that is not known."""
+        return self._store_ids.get(name, "")
+
     def kill(self, name: str) -> None:
         """End one for good."""
         handle = self.forget(name)

@@ -81,7 +81,7 @@ class ChangeLogPartitions:
                 "is lost for good, give the log up (`abandon_change_logs`)"
             )
         start = partial(self._served.started, [row])
-        ((_, _, address, away),) = await self._passivation.start([row.name], start)
+        ((_, _, address, away, _),) = await self._passivation.start([row.name], start)
         if away:
             raise WrongNode(away)
         return self._actors.handles[address]

@@ -11,6 +11,7 @@ import asyncio
 import dataclasses
 import logging
 import os
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ from typing import Any
 import ray
 
 from pulsar_ray.actors.broker_actors import BrokerActors
+from pulsar_ray.actors.broker_process import begin_broker_process
 from pulsar_ray.actors.catalog_opening import CatalogOpening
 from pulsar_ray.actors.change_log_partitions import ChangeLogPartitions
+from pulsar_ray.actors.health_check import gather_facts
 from pulsar_ray.actors.own_reports import OwnReports
 from pulsar_ray.actors.passivation import Passivation
 from pulsar_ray.actors.policy_delivery import PolicyDelivery
@@ -34,7 +37,8 @@ from pulsar_ray.broker.catalog.membership import Membership
 from pulsar_ray.broker.catalog.topic_ending import TopicEnding
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
 from pulsar_ray.broker.figures.actor_report import ActorReport
-from pulsar_ray.broker.serving.owner_loop import prepare_broker_process
+from pulsar_ray.broker.health.health_facts import judge
+from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.broker.serving.sleeper import Idle
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
@@ -45,7 +49,7 @@ from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.model.system_topics import system_change_log
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.actor_names import topic_of_actor
-from pulsar_ray.transport.cluster import SubscriptionRequest
+from pulsar_ray.transport.cluster import RouteFields, SubscriptionRequest
 from pulsar_ray.transport.this_ray import running_names, was_restarted
 
 logger = logging.getLogger(__name__)
@@ -63,7 +67,7 @@ class Controller:
     """Resolves topics, starts partitions and dispatchers beside their data, restarts what is frozen."""
 
     def __init__(self, data_dir: str, settings: Settings, order: CatalogOrder) -> None:
-        prepare_broker_process()
+        begin_broker_process("controller", settings)
         self._data_dir = Path(data_dir).expanduser()
         self._settings = settings
         self._order = order
@@ -113,6 +117,7 @@ class Controller:
         }
 
     async def _open(self) -> None:
+        began_s = time.monotonic()
         here = ray.get_runtime_context().get_node_id()
         own = await self._stores.describe(here, make=self._order.kind != "open")
         catalog = await CatalogOpening(self._data_dir, self._order, self._stores).open(own)
@@ -147,6 +152,18 @@ class Controller:
         self._catching_up = self._begin_catching_up(logs)
         await asyncio.wait((self._catching_up,), timeout=CATCH_UP_S)
         self._served = served
+        away = sum(store["partitions"] for store in membership.away(self._stores.known))
+        event(
+            logger,
+            "serves, %s, within %.2f s: cluster %s, %d topics, %d stores, %d partitions away, catalog on %s",
+            "after its process ended" if was_restarted() else f"catalog {self._order.kind}",
+            time.monotonic() - began_s,
+            catalog.identity.cluster_id,
+            catalog.count_topics(),
+            len(self._stores.known),
+            away,
+            membership.catalog_host,
+        )
         if self._watcher is None:
             loop = asyncio.get_running_loop()
             self._watcher = loop.create_task(self._watch())
@@ -168,7 +185,7 @@ class Controller:
 
     # --- topics -----------------------------------------------------------------------------------
 
-    async def resolve(self, topic: str, create: bool) -> list[tuple[str, int, str, str]]:
+    async def resolve(self, topic: str, create: bool) -> list[RouteFields]:
         """The fields of a PartitionRoute for each partition; creates the topic if it may.
 
         The actors of those whose store is there are started, the others are marked as away.
@@ -180,14 +197,12 @@ class Controller:
         rows = topics.resolve(name, create=create, stores=self._stores.for_new_partitions)
         return await self._started(served, rows)
 
-    async def partitions(self, topic: str) -> list[tuple[str, int, str, str]]:
+    async def partitions(self, topic: str) -> list[RouteFields]:
         """Answer as `resolve` for a topic that is there, and start nobody. Raises TopicNotFound."""
         served = await self._serving()
         return served.routes(served.topics.resolve(TopicName.parse(topic), create=False, stores=list))
 
-    async def _started(
-        self, served: TopicActors, rows: list[PartitionRow]
-    ) -> list[tuple[str, int, str, str]]:
+    async def _started(self, served: TopicActors, rows: list[PartitionRow]) -> list[RouteFields]:
         return await self._passivation.start([row.name for row in rows], partial(served.started, rows))
 
     async def create_topic(self, topic: str, partitions: int) -> None:
@@ -196,7 +211,7 @@ class Controller:
         await self._stores.reserve_numbers(max(partitions, 1))
         topics.create(TopicName.parse(topic), partitions, self._stores.for_new_partitions)
 
-    async def prepare_partitions(self, topic: str, partitions: int) -> list[tuple[str, int, str, str]]:
+    async def prepare_partitions(self, topic: str, partitions: int) -> list[RouteFields]:
         """Prepare growth, the first step: start new partitions that nobody else knows.
 
         Returns what `resolve` answers.
@@ -240,6 +255,7 @@ class Controller:
         served = await self._serving()
         for row in served.topics.resolve(TopicName.parse(topic), create=False, stores=list):
             await served.restart(row)
+            event(logger, "unloaded: its processes start anew from the disk", topic=row.name)
 
     # --- tenants, namespaces, policies: see Administration ----------------------------------------
 
@@ -493,21 +509,36 @@ class Controller:
         asked = [*(store["handle"] for store in stores.values()), *handles.values()]
         answers = await asyncio.gather(*map(_stats_or_error, asked))
         of_stores = [
-            {"storeId": store_id, "path": store["path"], **answer}
+            {"storeId": store_id, "host": store["host"], "path": store["path"], **answer}
             for (store_id, store), answer in zip(stores.items(), answers, strict=False)
         ]
         for store_id, partitions in topics.catalog.partitions_per_store().items():
             if store_id and store_id not in stores:
                 host, path = topics.catalog.stores().get(store_id, ("an unknown host", ""))
                 away = f"away, last seen on {host}, with {partitions} partitions"
-                of_stores.append({"storeId": store_id, "path": path, "away": True, "error": away})
-        return {"stores": of_stores, **dict(zip(handles, answers[len(stores) :], strict=True))}
+                of_stores.append(
+                    {"storeId": store_id, "host": host, "path": path, "away": True, "error": away}
+                )
+        hosts = {store_id: store["host"] for store_id, store in stores.items()}
+        of_actors = {
+            name: {"host": hosts.get(self._actors.store_of(name), ""), **answer}
+            for name, answer in zip(handles, answers[len(stores) :], strict=True)
+        }
+        return {"stores": of_stores, **of_actors}
+
+    async def health(self) -> dict[str, Any]:
+        """Describe what does not work, as a HealthReport; wakes nobody, and answers within two seconds."""
+        served = await self._serving()
+        unread = served.topics.catalog.change_logs.unknown if self._catching_up.done() else ()
+        facts = await gather_facts(self._stores, self._actors, self._settings, sorted(unread))
+        return judge(facts).described()
 
     async def shutdown(self) -> None:
         """Let every actor write what is pending, then end them.
 
         The controller itself is killed by the caller.
         """
+        event(logger, "stops: the broker is told to end")
         if self._watcher is not None:
             self._watcher.cancel()
         handles = list(self._actors.handles.items())

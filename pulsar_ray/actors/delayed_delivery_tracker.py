@@ -8,9 +8,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from pulsar_ray.actors.broker_process import begin_broker_process
 from pulsar_ray.actors.own_reports import OwnReports
 from pulsar_ray.broker.figures.actor_report import ActorReport
-from pulsar_ray.broker.serving.owner_loop import prepare_broker_process
 from pulsar_ray.broker.subscription.delayed.delayed_tracker import DelayedTracker
 from pulsar_ray.broker.subscription.delayed.tracker_messages import FollowAnswer, FollowRequest
 from pulsar_ray.clock import SystemClock
@@ -27,12 +27,12 @@ class DelayedDeliveryTracker:
     moment.
     """
 
-    def __init__(self, label: str, settings: Settings) -> None:
-        prepare_broker_process()
+    def __init__(self, partition: str, subscription: str, settings: Settings) -> None:
+        begin_broker_process("tracker", settings, topic=partition, subscription=subscription)
         self._settings = settings
         self._reports = OwnReports()
         self._is_reporting = False
-        self._label = label
+        self._label = f"{partition} ~> {subscription}"
         self._tracker = DelayedTracker(SystemClock())
         # Ray runs the calls of its two groups in two threads.
         self._lock = Lock()

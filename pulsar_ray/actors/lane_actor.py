@@ -20,7 +20,8 @@ from typing import Any
 import ray.exceptions as ray_errors
 
 from pulsar_ray.actors.own_reports import OwnReports
-from pulsar_ray.broker.serving.owner_loop import OwnerLoop, prepare_broker_process
+from pulsar_ray.broker.serving.logs.line_limits import event
+from pulsar_ray.broker.serving.owner_loop import OwnerLoop
 from pulsar_ray.broker.serving.running_clock import RunningClock
 from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.broker.serving.sleeper import Idle, Retired, Sleeper, SleepingServer
@@ -33,7 +34,13 @@ from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.session.exchange_bytes import pack_answer, unpack_call
 from pulsar_ray.transport.actor_names import CONTROLLER
 from pulsar_ray.transport.ray_cluster import RayCluster
-from pulsar_ray.transport.this_ray import allow_blocking_calls, loop_of_group, node_address, session_directory
+from pulsar_ray.transport.this_ray import (
+    allow_blocking_calls,
+    loop_of_group,
+    node_address,
+    session_directory,
+    was_restarted,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +61,6 @@ class LaneActor:
     """
 
     def __init__(self, name: str, label: str) -> None:
-        prepare_broker_process()
         allow_blocking_calls()
         self._name = name
         self._label = label
@@ -69,6 +75,11 @@ class LaneActor:
 
     def __repr__(self) -> str:
         return self._label
+
+    def _say_serving(self, began_s: float, found: str, *, is_new: bool = False) -> None:
+        """Log that this actor serves, and what it found; `began_s` is when it began, monotonic."""
+        how = "after its process ended" if was_restarted() else "new" if is_new else "started"
+        event(logger, "serves, %s, within %.2f s: %s", how, time.monotonic() - began_s, found)
 
     def _hold_cluster(self, data_dir: str) -> None:
         """Keep other clusters out of the data directory for as long as this process lives."""
@@ -98,12 +109,12 @@ class LaneActor:
             except TopicNotFound:
                 return  # the controller ends this actor
             except PulsarException as error:
-                logger.warning("%s does not know its policies yet: %s", self._label, error)
+                logger.warning("does not know its policies yet: %s", error)
                 time.sleep(ASK_AGAIN_S)
         try:
             self._owner.submit(lambda: self.apply_policies(update)).result()
         except PulsarException as error:
-            logger.error("%s cannot heed its policies: %s", self._label, error)
+            logger.error("cannot heed its policies: %s", error)
 
     async def apply_policies(self, update: PolicyUpdate) -> None:
         """Let policies of the topic hold from now on.
@@ -160,9 +171,24 @@ class LaneActor:
             answer: Retired | None = await self._owner.run(run)
         except Exception as error:  # noqa: BLE001 - whatever it is
             # Half of it is closed: as after any crash, the next process sorts it out.
-            logger.critical("%s could not go to sleep: %s", self._label, error)
+            logger.critical("could not go to sleep: %s", error)
             os._exit(71)
         return answer
+
+    async def health(self) -> dict[str, Any]:
+        """Say what is wrong, as fields of ActorFacts; none if nothing is."""
+        if self._refusal is not None:
+            return {"problem": f"cannot be served: {self._refusal}"}
+
+        async def look() -> dict[str, Any]:
+            return self._look_after()
+
+        found: dict[str, Any] = await self._owner.run(look)
+        return found
+
+    def _look_after(self) -> dict[str, Any]:
+        """The part of `health` that looks at the server, on its loop."""
+        raise NotImplementedError
 
     async def _guarded(self, work: Callable[[], Awaitable[Any]]) -> Any:
         if self._refusal is not None:

@@ -19,7 +19,7 @@ FIRST_RAY_WITHOUT_THREADS = (2, 44)
 CTL_GROUP = 16
 
 _CTL_METHODS = (
-    "probe", "stats", "call", "apply_policies", "idle", "retire", "trim_now", "shutdown",
+    "probe", "stats", "health", "call", "apply_policies", "idle", "retire", "trim_now", "shutdown",
 )  # fmt: skip
 _DATA_METHODS = ("attach", "exchange", "stay", "watch", "await_wake", "watch_client")
 

@@ -21,6 +21,7 @@ from pulsar_ray.broker.catalog.catalog import PartitionRow
 from pulsar_ray.broker.catalog.idle_actors import Departure, Group, IdleActors
 from pulsar_ray.broker.catalog.parked_dispatchers import SIGNAL_MS, ParkedDispatchers
 from pulsar_ray.broker.partition.sleeping_partition import describe_unstored
+from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.broker.serving.sleeper import Idle, Retired
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
@@ -198,7 +199,7 @@ class Passivation:
         if retired is None or self._actors.handles.get(name) is not handle:
             return None
         self._actors.kill(name)
-        logger.info("%s has gone to sleep", name)
+        event(logger, "%s has gone to sleep", name, topic=departure.partition)
         await self._name_is_free(name)
         return retired
 

@@ -15,9 +15,12 @@ from typing import Any
 import psutil
 import ray
 
+from pulsar_ray.actors.broker_process import begin_broker_process
 from pulsar_ray.actors.node_metrics import NodeMetrics
+from pulsar_ray.broker.health.disk_level import REMEDY, DiskLevel, DiskWatch
+from pulsar_ray.broker.health.health_socket import HealthSocket
 from pulsar_ray.broker.partition.sleeping_partition import describe_sleeping
-from pulsar_ray.broker.serving.owner_loop import prepare_broker_process
+from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException, WrongNode
@@ -33,6 +36,7 @@ from pulsar_ray.managed_ledger.store.store_identity import STORE_FILE, StoreIden
 from pulsar_ray.managed_ledger.store.unfinished_growth import mark_added, mark_prepared, prepared_numbers
 from pulsar_ray.managed_ledger.store.wake_times import WakeTimes, read_wake_times
 from pulsar_ray.transport.actor_names import CONTROLLER, NAMESPACE
+from pulsar_ray.transport.ray_errors import translated
 from pulsar_ray.transport.this_ray import node_address, node_memory_bytes, session_directory
 
 logger = logging.getLogger(__name__)
@@ -41,6 +45,7 @@ OPEN_WAIT_S = 5.0
 WATCH_INTERVAL_S = 5.0
 CONTROLLER_DEADLINE_S = 5.0
 PROBE_DEADLINE_S = 2.0
+REPORT_DEADLINE_S = 3.0
 
 
 class StoreActor:
@@ -50,7 +55,7 @@ class StoreActor:
     """
 
     def __init__(self, data_dir: str, settings: Settings) -> None:
-        prepare_broker_process()
+        begin_broker_process("store", settings)
         self._path = Path(data_dir).expanduser()
         self._settings = settings
         self._ledgers = self._path / "p"
@@ -59,6 +64,8 @@ class StoreActor:
         self._wake_times: WakeTimes | None = None
         self._metrics: NodeMetrics | None = None
         self._began_s = time.monotonic()
+        self._disk = DiskWatch(settings)
+        self._probes: HealthSocket | None = None
         # Held from the beginning: this may be a restart, and nobody asks again.
         with contextlib.suppress(PulsarException):
             self._open(create=False, wait_s=OPEN_WAIT_S)
@@ -77,16 +84,16 @@ class StoreActor:
         self._store = StoreDirectory.open(
             self._path, address=owner, wait_s=wait_s, session=session_directory().name, create=create
         )
+        event(logger, "holds store %s in %s", self._store.store_id, self._path)
 
     async def describe(self) -> dict[str, Any]:
         """Node, host, path, and the store's `identity`: None if there is none.
 
         Looks again each time. Raises what is wrong with the directory.
         """
-        if self._watcher is None:
-            self._watcher = asyncio.get_running_loop().create_task(self._watch_controller())
         await asyncio.to_thread(self._look)
         self._begin_metrics()
+        await self._begin_watching()
         return {
             "identity": self._store.identity if self._store is not None else None,
             "store_id": self._store.store_id if self._store is not None else "",
@@ -198,6 +205,15 @@ class StoreActor:
             "pid": os.getpid(),
         }
 
+    async def health(self) -> dict[str, int]:
+        """Free and total bytes of the disk, and the time.
+
+        Raises the reason if something is wrong with the directory by now.
+        """
+        await self.probe()
+        usage = await asyncio.to_thread(shutil.disk_usage, self._path)
+        return {"freeBytes": usage.free, "totalBytes": usage.total, "nowMs": SystemClock().now_ms()}
+
     async def usage(self) -> dict[str, Any]:
         """Return how busy the node is.
 
@@ -220,12 +236,42 @@ class StoreActor:
         # After a restart nobody asks for anything else.
         self._begin_metrics()
         await asyncio.to_thread(self._store.check_present)
+        # A process that Ray has started again is probed, and described no more.
+        await self._begin_watching()
         return os.getpid()
 
-    async def _watch_controller(self) -> None:
-        """Kill a frozen controller, which Ray restarts; it looks after the stores in turn."""
+    async def _begin_watching(self) -> None:
+        """Look after controller and disk from now on, and answer probes."""
+        if self._watcher is None:
+            self._watcher = asyncio.get_running_loop().create_task(self._watch())
+        if self._probes is None and self._store is not None:
+            self._probes = HealthSocket(self._path, self._report)
+            try:
+                await self._probes.begin()
+            except OSError as error:
+                logger.warning("probes have to join Ray: no socket can be made in %s: %s", self._path, error)
+
+    async def _report(self) -> dict[str, Any]:
+        """The controller's report with Ray's address, or why there is none."""
+        address = ray.get_runtime_context().gcs_address
+        try:
+            with translated("the controller"):
+                controller = await asyncio.to_thread(ray.get_actor, CONTROLLER, NAMESPACE)
+                report = await within(controller.health.remote(), REPORT_DEADLINE_S)
+        except asyncio.TimeoutError:
+            return {
+                "address": address,
+                "silent": f"the controller does not answer in {REPORT_DEADLINE_S:g} s",
+            }
+        except PulsarException as error:
+            return {"address": address, "silent": error.text}
+        return {"address": address, "report": report}
+
+    async def _watch(self) -> None:
+        """Watch the disk, and kill a frozen controller, which Ray restarts."""
         while True:
             await asyncio.sleep(WATCH_INTERVAL_S)
+            await self._watch_disk()
             try:
                 controller = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
             except ValueError:
@@ -233,6 +279,22 @@ class StoreActor:
             if await _is_silent(controller):
                 logger.warning("the controller does not answer: killing it")
                 ray.kill(controller, no_restart=False)
+
+    async def _watch_disk(self) -> None:
+        """Log when the disk gets full, and when it has room again."""
+        try:
+            usage = await asyncio.to_thread(shutil.disk_usage, self._path)
+        except OSError as error:
+            logger.warning("the disk of %s does not tell its size: %s", self._path, error)
+            return
+        changed = self._disk.look(usage.free, usage.total)
+        if changed is None:
+            return
+        if changed.level is DiskLevel.OK:
+            event(logger, "the disk of %s has room again: %s bytes free", self._path, f"{usage.free:,}")
+        else:
+            level = logging.ERROR if changed.level is DiskLevel.LOW else logging.WARNING
+            event(logger, "%s: %s: %s", self._path, changed.reason, REMEDY, level=level)
 
 
 async def _is_silent(handle: Any) -> bool:

@@ -12,6 +12,7 @@ import ray
 from pulsar_ray.actors.options import create
 from pulsar_ray.actors.store import StoreActor
 from pulsar_ray.broker.catalog.membership import Membership
+from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import NotConnected, PulsarException, ServiceUnitNotReady, Timeout
 from pulsar_ray.lane.await_within import within
@@ -77,7 +78,16 @@ class Stores:
 
     def look_for_draining(self) -> None:
         """Ask Ray which nodes it drains."""
-        self._draining = draining_nodes()
+        draining = draining_nodes()
+        for store in self.known.values():
+            if store["node_id"] in draining - self._draining:
+                event(
+                    logger,
+                    "Ray drains %s: nothing more is started there",
+                    store["host"],
+                    level=logging.WARNING,
+                )
+        self._draining = draining
 
     def is_draining(self, store: dict[str, Any]) -> bool:
         """Whether Ray starts nothing more on a store's node, as of the last look."""
@@ -106,7 +116,10 @@ class Stores:
         for handles in (self._handles, self.refused):
             for node_id in set(handles) - set(hosts):
                 del handles[node_id]
-        self.known = {store_id: store for store_id, store in self.known.items() if store["node_id"] in hosts}
+        for store_id, store in list(self.known.items()):
+            if store["node_id"] not in hosts:
+                del self.known[store_id]
+                self._say_gone(store, "its node has left the cluster")
         self.look_for_draining()
         # A store's actor would not be started on a node that Ray drains.
         missing = set(hosts) - {store["node_id"] for store in self.known.values()} - self._draining
@@ -153,7 +166,29 @@ class Stores:
         async with self._recording:
             await self._record(membership, described)
             self.known[described["store_id"]] = described
+        event(
+            logger,
+            "store %s on %s (%s) is taken in, with %d partitions",
+            described["store_id"],
+            described["host"],
+            described["path"],
+            len(membership.catalog.numbers_in(described["store_id"])),
+        )
         await self._compare(membership, described)
+
+    def _say_gone(self, store: dict[str, Any], reason: str) -> None:
+        membership = self.membership
+        assert membership is not None
+        event(
+            logger,
+            "store %s on %s (%s) is gone with %d partitions: %s",
+            store["store_id"],
+            store["host"],
+            store["path"],
+            len(membership.catalog.numbers_in(store["store_id"])),
+            reason,
+            level=logging.WARNING,
+        )
 
     async def _record(self, membership: Membership, store: dict[str, Any], below: int = 0) -> None:
         identity: StoreIdentity = membership.recorded(store["identity"], below)
@@ -228,6 +263,7 @@ class Stores:
             if not is_known:
                 del self.known[store_id]
                 self._handles.pop(store["node_id"], None)
+                self._say_gone(store, "see the line before")
 
     def end(self) -> None:
         """End all of them, refused ones too."""

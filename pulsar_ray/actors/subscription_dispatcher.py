@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
 from typing import Any
 
+from pulsar_ray.actors.broker_process import begin_broker_process
 from pulsar_ray.actors.lane_actor import LaneActor
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
@@ -39,6 +41,12 @@ class SubscriptionDispatcher(LaneActor):
         self, request: SubscriptionRequest, settings: Settings, policies: PolicyUpdate = NO_POLICIES
     ) -> None:
         what = request.subscription if request.durable else "readers"
+        begin_broker_process(
+            "dispatcher",
+            settings,
+            topic=request.topic,
+            subscription=request.subscription if request.durable else "",
+        )
         name = dispatcher_name(request.topic, request.subscription, request.durable)
         super().__init__(name, f"{request.topic} -> {what}")
         self._in_force = PoliciesInForce(settings, policies, is_stale=was_restarted())
@@ -67,6 +75,7 @@ class SubscriptionDispatcher(LaneActor):
 
     async def _start(self) -> None:
         assert self._host is not None
+        began_s = time.monotonic()
         try:
             server = new_dispatcher(
                 self._request,
@@ -81,14 +90,15 @@ class SubscriptionDispatcher(LaneActor):
             self._server = server
             self._watch_idleness(server, self._in_force.settings)
             self._reports.begin(self._owner.loop, self._in_force.settings, server.report)
+            self._say_serving(began_s, server.subscriptions.describe_found())
         except PulsarException as error:
             if may_start_again(error):
                 raise
-            logger.error("%s cannot serve: %s", self._label, error)
+            logger.error("cannot serve: %s", error)
             self._refusal = error
 
     def _fatal(self, error: BaseException) -> None:
-        logger.critical("%s stops: %s", self._label, error)
+        logger.critical("stops: %s", error)
         os._exit(71)
 
     async def _serving(self) -> SessionHost:
@@ -140,6 +150,13 @@ class SubscriptionDispatcher(LaneActor):
 
         result: dict[str, Any] = await self._guarded(collect)
         return result
+
+    def _look_after(self) -> dict[str, Any]:
+        if self._server is not None:
+            return {"troubles": self._server.subscriptions.troubles()}
+        if self._starting.done() and (error := self._starting.exception()) is not None:
+            return {"problem": f"could not start, and tries again for the next consumer: {error}"}
+        return {"problem": "starts", "is_starting": True}
 
     async def apply_policies(self, update: PolicyUpdate) -> None:
         """See DispatcherServer.apply_policies; one that starts heeds them once it serves."""

@@ -34,7 +34,7 @@ from pulsar_ray.transport.actor_names import (
     topic_of_actor,
     tracker_name,
 )
-from pulsar_ray.transport.cluster import SubscriptionRequest
+from pulsar_ray.transport.cluster import RouteFields, SubscriptionRequest
 from pulsar_ray.transport.ray_errors import translated
 from pulsar_ray.transport.this_ray import running_names
 
@@ -91,7 +91,7 @@ class TopicActors:
             store_id = (row.store_id if row else "") or next(iter(self._stores.known), "")
             self._actors.found(name, store_id)
 
-    def started(self, rows: list[PartitionRow]) -> list[tuple[str, int, str, str]]:
+    def started(self, rows: list[PartitionRow]) -> list[RouteFields]:
         """Start those that do not run and are not away. Raises TooManyActiveActors before the first."""
         self._stores.look_for_draining()
         away: dict[str, str] = {}
@@ -107,9 +107,9 @@ class TopicActors:
         for row in rows:
             if row.name not in away:
                 self.partition(row)
-        return [_route(row, away.get(row.name, "")) for row in rows]
+        return self._routes(rows, away)
 
-    def routes(self, rows: list[PartitionRow]) -> list[tuple[str, int, str, str]]:
+    def routes(self, rows: list[PartitionRow]) -> list[RouteFields]:
         """Return what `started` does, and start nobody."""
         away: dict[str, str] = {}
         for row in rows:
@@ -117,7 +117,19 @@ class TopicActors:
                 self.store_of(row)
             except WrongNode as error:
                 away[row.name] = error.text
-        return [_route(row, away.get(row.name, "")) for row in rows]
+        return self._routes(rows, away)
+
+    def _routes(self, rows: list[PartitionRow], away: dict[str, str]) -> list[RouteFields]:
+        return [
+            (
+                row.name,
+                row.partition_index,
+                partition_name(row.name),
+                away.get(row.name, ""),
+                self._stores.known.get(row.store_id, {}).get("host", ""),
+            )
+            for row in rows
+        ]
 
     def partition(self, row: PartitionRow) -> Any:
         """Return a partition's actor, started if it does not run. Raises WrongNode, TooManyActiveActors."""
@@ -238,8 +250,7 @@ class TopicActors:
         name = tracker_name(row.name, subscription)
         if name not in self._actors.handles:
             store = self._store_to_start_beside(row)
-            label = f"{row.name} ~> {subscription}"
-            self._actors.create(DelayedDeliveryTracker, name, store, label, self._settings)
+            self._actors.create(DelayedDeliveryTracker, name, store, row.name, subscription, self._settings)
             self.trackers[name] = (row.name, subscription)
         return name
 
@@ -291,8 +302,3 @@ class TopicActors:
         create = not (durable and TopicName.parse(partition).is_persistent)
         request = SubscriptionRequest(partition, subscription, durable, "latest", {}, create)
         self.dispatcher_started(row, request)
-
-
-def _route(row: PartitionRow, away: str) -> tuple[str, int, str, str]:
-    """The fields of a PartitionRoute."""
-    return row.name, row.partition_index, partition_name(row.name), away

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import time
 from pathlib import Path
 from typing import Any
 
+from pulsar_ray.actors.broker_process import begin_broker_process
 from pulsar_ray.actors.lane_actor import LaneActor
 from pulsar_ray.broker.partition.non_persistent.non_persistent_partition import NonPersistentPartitionServer
 from pulsar_ray.broker.partition.partition_server import PartitionServer
+from pulsar_ray.broker.partition.partition_stats import describe_found
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.config import Settings
@@ -43,9 +46,11 @@ class TopicPartition(LaneActor):
         policies: PolicyUpdate = NO_POLICIES,
     ) -> None:
         topic = identity.topic
+        begin_broker_process("partition", settings, topic=topic)
         super().__init__(partition_name(topic), topic)
         self._in_force = PoliciesInForce(settings, policies, is_stale=was_restarted())
         self._server: PartitionServer | NonPersistentPartitionServer | None = None
+        began_s = time.monotonic()
         try:
             self._hold_cluster(settings.data_dir)
             ledger = None
@@ -60,11 +65,13 @@ class TopicPartition(LaneActor):
                     must_exist=must_exist or was_restarted(),
                 )
         except PulsarException as error:
-            logger.error("%s cannot be served: %s", topic, error)
+            logger.error("cannot serve: %s", error)
             self._refusal = error
             return
         self._host = self._new_host(settings)
         self._owner.submit(lambda: self._start(topic, ledger)).result()
+        found = "nothing is stored" if ledger is None else describe_found(ledger)
+        self._say_serving(began_s, found, is_new=not must_exist)
         if was_restarted():
             self._learn_policies(topic)
 
@@ -81,7 +88,7 @@ class TopicPartition(LaneActor):
         self._reports.begin(self._owner.loop, self._in_force.settings, self._server.report)
 
     def _fatal(self, error: BaseException) -> None:
-        logger.critical("%s stops: %s", self._label, error)
+        logger.critical("stops: %s", error)
         os._exit(71)
 
     async def _serving(self) -> SessionHost:
@@ -104,6 +111,9 @@ class TopicPartition(LaneActor):
 
         result: dict[str, Any] = await self._guarded(collect)
         return result
+
+    def _look_after(self) -> dict[str, Any]:
+        return {} if self._server is None else self._server.health()
 
     async def call(self, method: str, arguments: dict[str, Any]) -> Any:
         """A control call of PartitionServer, for admin and Spark."""

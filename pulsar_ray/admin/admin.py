@@ -12,6 +12,7 @@ from pulsar_ray.admin.brokers import Brokers
 from pulsar_ray.admin.namespaces import Namespaces
 from pulsar_ray.admin.tenants import Tenants
 from pulsar_ray.admin.topics import Topics
+from pulsar_ray.broker.health.finding import HealthReport
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.endpoint.ending import Ending
 from pulsar_ray.client.options.checks import check_seconds
@@ -109,6 +110,13 @@ class Admin:
         """
         actors: dict[str, Any] = self.ask("stats")
         return {"stores": actors.pop("stores"), "actors": actors}
+
+    def health(self) -> HealthReport:
+        """Find out which stores, partitions and subscriptions do not work.
+
+        Nothing is woken, and nothing is written; `brokers.healthcheck` really publishes.
+        """
+        return HealthReport.of(self.ask("health"))
 
     def close(self) -> None:
         """Leave; the broker goes on. A second call raises AlreadyClosed."""

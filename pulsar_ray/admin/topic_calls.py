@@ -35,6 +35,10 @@ class Broker(Protocol):
         """Call the controller, again while it restarts."""
 
 
+def _on(route: PartitionRoute) -> str:
+    return f" on {route.host}" if route.host else ""
+
+
 class TopicCalls:
     """Calls to the partitions of topics and to the dispatchers of their subscriptions."""
 
@@ -123,7 +127,7 @@ class TopicCalls:
                 self._check_there(route)
                 raise
             if "pid" not in stats and "refused" not in stats:
-                raise ServiceUnitNotReady(f"{route.address} is starting")
+                raise ServiceUnitNotReady(f"{route.address} is starting{_on(route)}")
             return stats
 
         # An actor that is just starting answers late, and asking again does no harm.
@@ -148,7 +152,7 @@ class TopicCalls:
         """A partition's counters. Raises ServiceUnitNotReady if it cannot serve."""
         partition = self.partition_stats(route, self.timeout_s)
         if "refused" in partition:
-            raise ServiceUnitNotReady(f"{route.topic} cannot be served: {partition['refused']}")
+            raise ServiceUnitNotReady(f"{route.topic} cannot be served{_on(route)}: {partition['refused']}")
         return partition
 
     def forget_dispatcher(self, route: PartitionRoute, subscription: str) -> None:

@@ -60,7 +60,7 @@ class TopicInspection:
             if partition["hasReaders"]:
                 readers = self._calls.running_stats(route.topic, "", durable=False) or {}
             break
-        return partition_stats(partition, durable, readers)
+        return {**partition_stats(partition, durable, readers), "host": route.host}
 
     def _described(self, route: PartitionRoute) -> dict[str, Any]:
         try:
@@ -69,7 +69,7 @@ class TopicInspection:
         except WrongNode as error:
             return {"refused": error.text, "away": True}
         except (NotConnected, ServiceUnitNotReady, Timeout) as error:
-            return {"refused": f"it does not answer: {error}"}
+            return {"refused": f"it does not answer on {route.host or 'its node'}: {error}"}
 
     def stats_internal(self, topic: str) -> dict[str, Any]:
         """Describe the ledgers and cursors of each partition that is not away."""

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from pulsar_ray import __version__
+from pulsar_ray.broker.serving.logs.log_lines import one_line
 from pulsar_ray.cli.console import INTERRUPTED
 from pulsar_ray.cli.target import Target
 from pulsar_ray.errors import PulsarException
@@ -26,7 +27,8 @@ they start an embedded broker in the background, which ends a minute after the l
 stays in --data-dir (PULSAR_RAY_DATA_DIR, ~/.pulsar-ray).
 
 Exit codes: 0 done, 1 failed (one line says why and what to do), 2 wrong usage, 3 the broker runs and not all
-of its stores work (start, status), 4 something is damaged (verify, repair, backup), 130 stopped by Ctrl-C.
+of its stores work (start, status) or something does not work (health, doctor), 4 something is damaged
+(verify, repair, backup), 130 stopped by Ctrl-C.
 """
 
 
@@ -53,6 +55,8 @@ _COMMANDS = {
     ),
     "tenants": ("administration.tenants", "Create, list and delete tenants, which namespaces belong to."),
     "brokers": ("administration.brokers", "List the nodes that store, and check that they work."),
+    "health": ("watching.health", "Say what does not work, and why, for people and probes."),
+    "doctor": ("watching.doctor", "Look what is wrong with this machine, and what to do about it."),
     "stats": ("administration.stats", "Show counters of a topic, or of the broker."),
     "logs": ("watching.logs", "Show which log files a topic's actors write, on which node."),
     "metrics": (
@@ -95,7 +99,7 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except PulsarException as error:
-            raise click.ClickException(_one_line(str(error))) from None
+            raise click.ClickException(one_line(str(error))) from None
         except click.NoSuchOption as error:
             if any(error.option_name in option.opts for option in self.params):
                 raise click.UsageError(
@@ -111,11 +115,6 @@ class Commands(click.Group):
             raise click.UsageError(str(error)) from None
         except KeyboardInterrupt:
             raise click.exceptions.Exit(INTERRUPTED) from None
-
-
-def _one_line(text: str) -> str:
-    """Escape line ends and other signs that are not to be printed."""
-    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
 def _check_url(_: click.Context, __: click.Parameter, url: str) -> str:

@@ -8,8 +8,10 @@ Run as `python -m pulsar_ray.cli.standalone SETTINGS.json` by the first client, 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -18,6 +20,9 @@ from pathlib import Path
 from types import FrameType
 
 from pulsar_ray.broker.catalog.founding import StartPermission
+from pulsar_ray.broker.serving.logs.broker_log import begin_broker_log
+from pulsar_ray.broker.serving.logs.line_limits import event
+from pulsar_ray.broker.serving.logs.log_lines import LogContext
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import ConnectError, PulsarException
 from pulsar_ray.launch.embedded import (
@@ -31,6 +36,8 @@ from pulsar_ray.launch.embedded import (
 )
 from pulsar_ray.launch.own_ray import ended_ray_process, start_ray, stop_ray
 from pulsar_ray.launch.start import start_broker, stop_broker
+
+logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S = 0.5
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -119,25 +126,24 @@ def _wait_until_idle(data_dir: Path, idle_seconds: float, starts: StartLock) -> 
             starts.release()
 
 
-def _log(text: str) -> None:
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
-
-
 def main() -> int:
     """Serve with the settings in the file named by the first argument."""
     settings = Settings(**json.loads(Path(sys.argv[1]).read_text()))
+    context = LogContext("standalone", socket.gethostname())
+    begin_broker_log(context, form=settings.log_format, level=settings.log_level)
     try:
-        serve(
+        number = serve(
             settings,
             StartPermission(may_found=True),
             idle_seconds=settings.embedded_idle_shutdown_seconds,
-            on_ready=lambda address, _: _log(f"serving {settings.data_dir} at {address}"),
+            on_ready=lambda address, _: event(logger, "serves %s at %s", settings.data_dir, address),
         )
     except PulsarException as error:
         record_failure(Path(settings.data_dir), error)
-        _log(str(error))
+        logger.error("%s", error)
         return 1
+    idle = f"no program has used it for {settings.embedded_idle_shutdown_seconds:g} s"
+    event(logger, "has ended: %s", f"signal {number}" if number else idle)
     return 0
 
 

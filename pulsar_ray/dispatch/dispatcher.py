@@ -31,7 +31,7 @@ from pulsar_ray.dispatch.redelivery import EMPTY_QUEUE, ConsumerQueue, NackItem,
 from pulsar_ray.dispatch.redelivery_requests import RedeliveryRequests
 from pulsar_ray.dispatch.returning_consumers import ReportedRows, ReturningConsumers
 from pulsar_ray.dispatch.settings import DispatchSettings
-from pulsar_ray.dispatch.suspects.blame import Blame
+from pulsar_ray.dispatch.suspects.blame import Blame, Crash
 from pulsar_ray.dispatch.unacked_limits import UnackedLimits
 from pulsar_ray.errors import ConsumerBusy, CumulativeAcknowledgementNotAllowedError
 from pulsar_ray.managed_ledger.cursor.managed_cursor import KnownConsumer, ManagedCursor
@@ -176,23 +176,29 @@ class Dispatcher:
                 self.delayed.begin_again()
         self.type.policy.admit(spec, self.consumers.values())
 
-    def remove_consumer(self, consumer_id: int, how: Departure, *, handed_over: int | None = None) -> None:
-        """Remove a consumer for good; what it holds waits again.
+    def remove_consumer(
+        self, consumer_id: int, how: Departure, *, handed_over: int | None = None
+    ) -> Crash | None:
+        """Remove a consumer for good; messages that it holds wait again.
+
+        Returns what is known of its crash, if it crashed.
 
         After a crash messages that the application had been given are suspect. `handed_over` says how many
         messages had left the consumer's queue in the end, if that is known; then reports do not count.
         """
         consumer = self.consumers.pop(consumer_id, None)
         if consumer is None:
-            return
+            return None
         self.type.policy.leave(consumer)
         self._limit_chunks()
+        crash = None
         if how is Departure.CRASHED and self.cursor.subscription.is_durable:
-            self._blame.crashed(consumer, handed_over)
+            crash = self._blame.crashed(consumer, handed_over)
         else:
             self._redelivery.give_up(consumer)
         self._returning.forget(consumer_id)
         self.cursor.forget_consumer(consumer_id)
+        return crash
 
     def _limit_chunks(self) -> None:
         self.blocks.chunks.limits = mildest(c.spec.chunk_limits for c in self.consumers.values())

@@ -21,6 +21,7 @@ from pulsar_ray.config import Settings
 from pulsar_ray.errors import ConnectError, ForkedClient
 from pulsar_ray.launch.embedded import ClientMark, EmbeddedRecord, join_embedded, read_record
 from pulsar_ray.launch.joined_ray import has_auth_token, share_auth_mode
+from pulsar_ray.launch.noted_cluster import noted_cluster
 from pulsar_ray.launch.ray_output import quiet_ray_output, ray_was_joined
 from pulsar_ray.launch.ray_stay import STAYS
 from pulsar_ray.launch.start import start_broker
@@ -147,6 +148,24 @@ def join_ray(service_url: str) -> bool:
         # As ray.init("auto") does: `ray start` took the token, if there was one.
         share_auth_mode("token")
     _init(address)
+    return True
+
+
+def join_running(service_url: str, data_dir: Path, *, is_named: bool) -> bool:
+    """Connect this process to the Ray of a broker that may run.
+
+    That is the Ray cluster that runs here, else that of the directory's embedded broker; the latter first if
+    it serves and the directory `is_named`. Starts nothing and keeps nobody awake; False if there is no Ray.
+    Raises as `join_ray`.
+    """
+    record = read_record(data_dir)
+    is_embedded = service_url == "local" or (is_named and record is not None)
+    if not is_embedded and join_ray(service_url):
+        return True
+    if record is None:
+        return False
+    quiet_ray_output()
+    _join(record)
     return True
 
 
@@ -286,13 +305,8 @@ def _addresses(host: str) -> set[str]:
 
 def _running_ray() -> str:
     """The address of this machine's `ray start` cluster; "" if there is none."""
-    # Where Ray itself looks.
-    directory = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"  # noqa: S108
-    try:
-        address = (Path(directory) / "ray" / "ray_current_cluster").read_text().strip()
-    except OSError:
-        return ""
-    return "" if _was_left_behind(address) else address
+    address = noted_cluster()
+    return "" if not address or _was_left_behind(address) else address
 
 
 def _was_left_behind(address: str) -> bool:

@@ -77,6 +77,11 @@ def read_record(data_dir: Path) -> EmbeddedRecord | None:
     return record if record.is_alive() else None
 
 
+def has_stale_record(data_dir: Path) -> bool:
+    """Whether a record was left by an embedded broker that has ended."""
+    return (_run(data_dir) / RECORD).exists() and read_record(data_dir) is None
+
+
 def write_record(data_dir: Path, address: str, dashboard_url: str) -> None:
     """Say where this process's broker is reached; appears whole or not at all."""
     started = start_time(os.getpid())

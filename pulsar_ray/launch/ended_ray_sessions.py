@@ -23,9 +23,7 @@ def clear_ended_sessions(directory: Path, ended: Path | None = None) -> None:
 
     `ended` is known to have.
     """
-    sessions = sorted(
-        path for path in directory.glob("session_*") if _is_ours(path) and (path == ended or _has_ended(path))
-    )
+    sessions = _ended(directory, ended)
     for path in sessions[:-1]:
         shutil.rmtree(path, ignore_errors=True)
     for path in sessions[-1:]:
@@ -36,6 +34,19 @@ def clear_ended_sessions(directory: Path, ended: Path | None = None) -> None:
                 shutil.rmtree(child, ignore_errors=True)
             else:
                 child.unlink(missing_ok=True)
+
+
+def ended_sessions(directory: Path) -> list[Path]:
+    """List those of which `clear_ended_sessions` would remove something."""
+    sessions = _ended(directory, None)
+    last = sessions[-1:]
+    return [*sessions[:-1], *(path for path in last if {child.name for child in path.iterdir()} - {"logs"})]
+
+
+def _ended(directory: Path, ended: Path | None) -> list[Path]:
+    return sorted(
+        path for path in directory.glob("session_*") if _is_ours(path) and (path == ended or _has_ended(path))
+    )
 
 
 def _is_ours(path: Path) -> bool:

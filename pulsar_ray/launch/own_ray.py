@@ -34,7 +34,7 @@ def start_ray() -> tuple[str, str]:
     if Ray does not come up.
     """
     _offer_java()
-    clear_ended_sessions(Path(_ray_directory()))
+    clear_ended_sessions(Path(ray_directory()))
     quiet_ray_output()
     # The broker is as urgent as its clients, also where the user may not raise a priority again.
     os.environ.setdefault("RAY_worker_niceness", "0")
@@ -52,7 +52,7 @@ def start_ray() -> tuple[str, str]:
                 raise
             raise ConnectError(
                 f"Ray did not come up on this machine, twice ({again}): start again when it is less busy, "
-                f"or see the logs below {_ray_directory()}"
+                f"or see the logs below {ray_directory()}"
             ) from None
     ray_was_joined()
     return context.address_info["gcs_address"], f"http://{context.dashboard_url}"
@@ -63,7 +63,8 @@ def _came_late(error: Exception) -> bool:
     return type(error) is Exception and "timed out during startup" in str(error)
 
 
-def _ray_directory() -> str:
+def ray_directory() -> str:
+    """Where the sessions of this user's embedded Rays lie."""
     return f"/tmp/pulsar-ray-{os.getuid()}"  # noqa: S108
 
 
@@ -75,7 +76,7 @@ def _init_ray() -> Any:
         dashboard_host="127.0.0.1",
         log_to_driver=False,
         logging_level=logging.ERROR,
-        _temp_dir=_ray_directory(),
+        _temp_dir=ray_directory(),
     )
 
 
@@ -107,4 +108,4 @@ def stop_ray() -> None:
     for process in processes:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_END_S)
-    clear_ended_sessions(Path(_ray_directory()), session)
+    clear_ended_sessions(Path(ray_directory()), session)

@@ -14,7 +14,7 @@ from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.testing.stub_administration import STORE, StubAdministration, finished
 from pulsar_ray.testing.stub_passivation import StubPassivation
 from pulsar_ray.testing.stub_tracker import StubTrackers
-from pulsar_ray.transport.cluster import PartitionRoute
+from pulsar_ray.transport.cluster import PartitionRoute, RouteFields
 
 
 class StubController:
@@ -48,15 +48,15 @@ class StubController:
         """As Controller.create_topic."""
         self._topics.create(TopicName.parse(topic), partitions, lambda: [STORE])
 
-    def prepare_partitions(self, topic: str, partitions: int) -> list[tuple[str, int, str, str]]:
+    def prepare_partitions(self, topic: str, partitions: int) -> list[RouteFields]:
         """As Controller.prepare_partitions."""
         rows = self._topics.prepare_partitions(TopicName.parse(topic), partitions, lambda: [STORE])
-        return [(route.topic, route.partition, route.address, route.away) for route in self._start(rows)]
+        return [dataclasses.astuple(route) for route in self._start(rows)]
 
-    def partitions(self, topic: str) -> list[tuple[str, int, str, str]]:
+    def partitions(self, topic: str) -> list[RouteFields]:
         """As Controller.partitions."""
         rows = self._topics.resolve(TopicName.parse(topic), create=False, stores=list)
-        return [(route.topic, route.partition, route.address, route.away) for route in self._routes(rows)]
+        return [dataclasses.astuple(route) for route in self._routes(rows)]
 
     def describe_sleeping(self, topic: str) -> dict[str, Any] | None:
         """As Controller.describe_sleeping."""

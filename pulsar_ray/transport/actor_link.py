@@ -118,6 +118,12 @@ class ActorLink:
         return self._attaching.address
 
     @property
+    def where(self) -> str:
+        """The actor's name, and the host that it was attached to last, for errors."""
+        host = "" if self.attached is None else self.attached.host
+        return f"{self.address} on {host}" if host else self.address
+
+    @property
     def is_attached(self) -> bool:
         """True while a carrier stands."""
         return self._connection is not None
@@ -140,7 +146,7 @@ class ActorLink:
                 self._start_attaching()
                 remaining = deadline - time.monotonic()
                 if remaining <= 0 or not self._state.wait(remaining):
-                    late = Timeout("the actor did not answer an attach in time; is the broker running?")
+                    late = Timeout(f"{self.where} did not answer an attach in time; is the broker running?")
                     raise (self.last_error or late).again()
                 error = self.last_error
                 # A partition on a node that is away may take days to come back.
@@ -265,7 +271,7 @@ class ActorLink:
             self._replies.fail(request_id, error)
             return
         if not self.send([*packet, *behind], waits=waits):
-            self._replies.fail(request_id, NotConnected("not attached to the actor just now"))
+            self._replies.fail(request_id, NotConnected(f"not attached to {self.where} just now"))
 
     def request(
         self, build: Callable[[int], Request], deadline: float, then: Callable[[Any], None] | None = None
@@ -305,7 +311,7 @@ class ActorLink:
             if not self.wait(answered, deadline):
                 if self._closed:
                     raise (self._ended or AlreadyClosed("the client was closed meanwhile")).again()
-                raise (self.last_error or Timeout("the actor did not answer in time")).again()
+                raise (self.last_error or Timeout(f"{self.where} did not answer in time")).again()
             value, error = outcome
             if error is None:
                 return value

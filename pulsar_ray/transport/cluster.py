@@ -14,6 +14,9 @@ from typing import Any, Protocol
 
 from pulsar_ray.errors import PulsarException, WrongNode
 
+RouteFields = tuple[str, int, str, str, str]
+"""The fields of a PartitionRoute, as the controller answers them."""
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionRoute:
@@ -27,6 +30,8 @@ class PartitionRoute:
     address: str
     away: str = ""
     """Where it lies, if no running node holds that; empty if it is served."""
+    host: str = ""
+    """The host of the node that has it; empty if none has, or nobody asked."""
 
 
 def check_any_there(routes: Sequence[PartitionRoute]) -> None:
@@ -67,6 +72,8 @@ class AttachReply:
     directory: str
     protocol_version: int
     details: dict[str, Any]
+    host: str = ""
+    """The host of the actor's node, for errors."""
 
 
 class Cluster(Protocol):

@@ -247,6 +247,21 @@ class RayCluster:
         result: dict[str, Any] = self.call(address, "stats")
         return result
 
+    def health(self, timeout_s: float) -> dict[str, Any] | None:
+        """Ask the controller for the broker's HealthReport, described; None if no broker runs here.
+
+        Raises Timeout, also while the controller restarts.
+        """
+        try:
+            described: dict[str, Any] = until(
+                timeout_s,
+                lambda left: self.call(CONTROLLER, "health", timeout_s=left),
+                again=(NotConnected,),
+            )
+        except Moved:
+            return None
+        return described
+
     def describe_broker(self) -> dict[str, Any] | None:
         """Ask the controller to describe the broker, and wait while it restarts.
 

@@ -46,6 +46,11 @@ def node_memory_bytes() -> int:
     return total
 
 
+def available_memory_bytes() -> int:
+    """The memory of this node that is not in use."""
+    return min(psutil.virtual_memory().available, node_memory_bytes())
+
+
 def session_directory() -> Path:
     """Ray's directory for this session on this node.
 

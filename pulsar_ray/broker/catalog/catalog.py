@@ -175,6 +175,11 @@ class Catalog:
         rows = self._db.execute("SELECT number FROM partition WHERE store_id = ?", (store_id,))
         return {row[0] for row in rows}
 
+    def names_in(self, store_id: str, most: int) -> list[str]:
+        """The names of the first partitions that a store holds."""
+        query = "SELECT name FROM partition WHERE store_id = ? ORDER BY name LIMIT ?"
+        return [row[0] for row in self._db.execute(query, (store_id, most))]
+
     # --- topics -----------------------------------------------------------------------------------
 
     def restore(

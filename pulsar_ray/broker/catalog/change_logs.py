@@ -6,6 +6,7 @@ The logs are ordinary topics: they lie in the stores, and a catalog that is made
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from pulsar_ray.broker.catalog.catalog import Catalog
 from pulsar_ray.broker.catalog.change_event import Action, ChangeEvent, EventType, NotAnEvent
 from pulsar_ray.broker.catalog.effective_policies import logs_of
 from pulsar_ray.broker.catalog.lost_logs import known_events, logs_of_namespace
+from pulsar_ray.broker.serving.logs.line_limits import event as log_event
 from pulsar_ray.errors import PulsarException, WrongNode
 from pulsar_ray.model.position import EARLIEST, Position
 from pulsar_ray.model.system_topics import CHANGE_LOG_PARTITIONS, system_change_log
@@ -124,6 +126,7 @@ class ChangeLogs:
         self._table.mark_dirty(log.full)
         behind = self._table.applied(log.full)
         position = await self._partitions.append(log.full, event.subject, event.to_json())
+        _say(event)
         if position != behind.next():
             # In between may stand an earlier append whose answer was lost; or a new ledger has begun.
             await self._catch_up(log.full)
@@ -280,3 +283,17 @@ class ChangeLogs:
 
 def _system_first(log: str) -> tuple[bool, str]:
     return log != system_change_log().full, log
+
+
+def _say(change: ChangeEvent) -> None:
+    """Log a change that is durable."""
+    kind = change.type
+    if kind is EventType.CHANGE_LOG:
+        return
+    topic = change.subject if kind is EventType.TOPIC_POLICY else ""
+    done = {Action.INSERT: "made", Action.UPDATE: "changed", Action.DELETE: "deleted"}[change.action]
+    if kind in (EventType.NAMESPACE_POLICY, EventType.TOPIC_POLICY):
+        values = json.dumps({name: dict(value) for name, value in sorted(change.policies.items())})
+        log_event(logger, "policies of %s %s: %s", change.subject, done, values, topic=topic)
+    else:
+        log_event(logger, "%s %s %s", kind.value.lower(), change.subject, done)

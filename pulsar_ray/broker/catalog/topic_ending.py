@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from pulsar_ray.broker.catalog.catalog import PartitionRow
 from pulsar_ray.broker.catalog.change_logs import ChangeLogs
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
+from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.errors import NotAllowedError
 from pulsar_ray.model.topic_name import TopicName
+
+logger = logging.getLogger(__name__)
 
 
 class ServedTopics(Protocol):
@@ -54,6 +58,9 @@ class TopicEnding:
         # Once more, for a policy that was set meanwhile.
         await self._logs.forget_topic(name, force=True)
         await served.remove(rows)
+        event(
+            logger, "deleted%s, with %d partitions", " by force" if force else "", len(rows), topic=name.full
+        )
 
     async def remove(self, rows: list[PartitionRow]) -> None:
         """See ServedTopics.remove."""

@@ -5,11 +5,13 @@ Synchronous, over the catalog; whoever asks starts the actors.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 
 from pulsar_ray.broker.catalog.catalog import Catalog, PartitionRow
 from pulsar_ray.broker.catalog.effective_policies import EffectivePolicies
 from pulsar_ray.broker.catalog.unstored_topics import UnstoredTopics, check_enabled
+from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, ServiceUnitNotReady, TopicNotFound
 from pulsar_ray.model.system_topics import (
@@ -22,6 +24,8 @@ from pulsar_ray.model.system_topics import (
     system_change_log,
 )
 from pulsar_ray.model.topic_name import TopicName, nearest_topic
+
+logger = logging.getLogger(__name__)
 
 
 class TopicRegistry:
@@ -112,8 +116,12 @@ class TopicRegistry:
         self._check_namespace(name.namespace_name)
         self._check_room(name, max(partitions, 1))
         if name.is_persistent or partitions:
-            return self.catalog.create(name, partitions, self._emptiest_first(stores()))
-        return self.unstored.add(name.full)
+            rows = self.catalog.create(name, partitions, self._emptiest_first(stores()))
+        else:
+            rows = self.unstored.add(name.full)
+        in_stores = ", ".join(sorted({row.store_id[:8] for row in rows if row.store_id})) or "none"
+        event(logger, "made, with %d partitions, in stores %s", partitions, in_stores, topic=name.full)
+        return rows
 
     def _check_namespace(self, namespace: str) -> None:
         """Raise TopicNotFound for a missing namespace, ServiceUnitNotReady while not all are known."""
@@ -194,7 +202,10 @@ class TopicRegistry:
     def add_partitions(self, name: TopicName, partitions: int) -> None:
         """Add prepared partitions, the second step: from now on clients see them. May come twice."""
         self.prepared_partitions(name, partitions)
+        before = self._count(name)
         self.catalog.add_partitions(name.full, partitions)
+        if before != partitions:
+            event(logger, "has %d partitions from now on, and had %d", partitions, before, topic=name.full)
 
     def _count(self, name: TopicName) -> int:
         count = 0 if self.unstored.find(name.full) else self.catalog.partition_count(name.full)

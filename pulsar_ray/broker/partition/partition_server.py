@@ -307,6 +307,16 @@ class PartitionServer:
         if isinstance(error, PulsarException):
             self._on_fatal(error)
 
+    def health(self) -> dict[str, Any]:
+        """Say why nothing is stored, and how much is damaged, as fields of ActorFacts."""
+        refusal = self._gate.refusal
+        is_ended = self._gate.is_closed_by(ClosedBy.TERMINATED)
+        return {
+            "refusing": "" if refusal is None or is_ended else str(refusal),
+            "is_disk_low": self._is_disk_low,
+            "damaged_ranges": len(self.ledger.corruptions),
+        }
+
     @property
     def _is_disk_low(self) -> bool:
         return self._gate.is_closed_by(ClosedBy.DISK_SPACE)

@@ -55,6 +55,18 @@ def describe_partition(
     }
 
 
+def describe_found(ledger: ManagedLedger) -> str:
+    """Say in words what a partition found on its disk when it started."""
+    sizes = ledger_sizes(ledger.segments())
+    entries, stored = sum(held for _, held, _ in sizes), sum(size for *_, size in sizes)
+    subscriptions = sum(1 for each in ledger.changes.subscriptions() if each.is_durable)
+    damage = f", {len(ledger.corruptions)} DAMAGED RANGES" if ledger.corruptions else ""
+    return (
+        f"{entries:,} entries in {len(sizes)} ledgers of {stored:,} bytes, {subscriptions} subscriptions, "
+        f"epoch {ledger.epoch}{damage}"
+    )
+
+
 def describe_publisher(producer: ProducerEndpoint) -> dict[str, Any]:
     """A connected producer, in Pulsar's names."""
     carrier = producer.session.carrier

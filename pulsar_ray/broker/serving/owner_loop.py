@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from pulsar_ray.broker.serving.broker_log import begin_broker_log
 from pulsar_ray.broker.serving.raylet_death import end_with_raylet
 from pulsar_ray.lane.serving.connection_limits import raise_file_limit
 
@@ -167,7 +166,6 @@ def _outcome(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
 
 def prepare_broker_process() -> None:
     """Set up the process of a broker actor, before it serves."""
-    begin_broker_log()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     # All files that it makes are closed to other users.
     os.umask(0o077)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -145,6 +146,7 @@ class SessionHost:
             "directory": details.pop("directory"),
             "protocol_version": PROTOCOL_VERSION,
             "details": details,
+            "host": socket.gethostname(),
         }
 
     # --- lanes ------------------------------------------------------------------------------------

@@ -48,6 +48,12 @@ class DispatcherSubscriptions(Protocol):
     async def start(self) -> None:
         """Attach to the partition, open the durable subscription and follow. Raises refusals of either."""
 
+    def describe_found(self) -> str:
+        """Say in words what was found at the start."""
+
+    def troubles(self) -> dict[str, str]:
+        """Say of each subscription, by its name, that something is wrong with, what it is."""
+
     async def learn_end(self) -> Any:
         """Return once every entry is known that was stored when this was called."""
 

@@ -10,6 +10,7 @@ import logging
 from typing import Any
 
 from pulsar_ray.broker.figures.actor_report import Figures
+from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.broker.subscription.consumers.connected_consumers import ConnectedConsumers
 from pulsar_ray.broker.subscription.consumers.consumer_endpoint import ConsumerEndpoint, EndpointFactory
 from pulsar_ray.broker.subscription.consumers.consumer_opening import check_limit, spec_of
@@ -29,6 +30,7 @@ from pulsar_ray.dispatch.grant import DropQueue
 from pulsar_ray.dispatch.inspect.watchdog import Watchdog
 from pulsar_ray.dispatch.inspect.why_blocked import Delayed
 from pulsar_ray.dispatch.redelivery import ConsumerQueue
+from pulsar_ray.dispatch.suspects.blame import Crash
 from pulsar_ray.errors import PulsarException, SessionLost
 from pulsar_ray.model.position import Position
 from pulsar_ray.session.requests import (
@@ -170,13 +172,34 @@ class ServedSubscription:
             self.counts.traffic.left(endpoint)
             self.counts.traffic.crashed += 1
             counter = endpoint.handed_over
-            self.core.remove_consumer(
+            crash = self.core.remove_consumer(
                 endpoint.incarnation,
                 Departure.CRASHED,
                 handed_over=None if counter is None else counter.read(),
             )
+            if crash is not None and crash.handed_over:
+                self._say_crashed(endpoint, crash)
             self.turn.schedule()
             self._durability.flush_soon()
+
+    def _say_crashed(self, endpoint: ConsumerEndpoint, crash: Crash) -> None:
+        which = f", which is taken to have crashed it: {crash.failed}" if crash.failed else ""
+        event(
+            logger,
+            "the consumer %r of client %s ended without closing; it held %d messages, its application %d%s",
+            endpoint.name,
+            endpoint.session.client_id,
+            crash.held,
+            crash.handed_over,
+            which,
+            level=logging.WARNING,
+            subscription=self.name,
+        )
+
+    def trouble(self) -> str:
+        """Say whether the subscription cannot read or stands still; "" if all is well."""
+        stands = f"stands still: {self._watchdog.reason}" if self._watchdog.reason else ""
+        return self._feeder.problem or self.delayed().problem or stands
 
     async def close_consumer(self, endpoint: ConsumerEndpoint) -> None:
         """Remove a consumer that left by itself; durable when this returns."""
@@ -390,9 +413,12 @@ class ServedSubscription:
                 self.core.has_handed_over(incarnation, endpoint.handed_over.read())
         self.turn.tick()
         self._incomplete.tick(self.now_ms())
+        stood_ms = self._watchdog.stuck_for_ms(self.now_ms())
         reason = self._watchdog.look(self.core, self.now_ms())
         if reason is not None:
-            logger.warning("subscription %s stands still: %s", self.name, reason)
+            event(logger, "stands still: %s", reason, level=logging.WARNING, subscription=self.name)
+        elif stood_ms and not self._watchdog.reason:
+            event(logger, "moves again, after %.0f s", stood_ms / 1000, subscription=self.name)
         self.turn.schedule()
 
     async def close(self) -> None:

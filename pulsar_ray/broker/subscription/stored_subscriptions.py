@@ -58,6 +58,19 @@ class StoredSubscriptions:
         self.epoch = 0
         self.log_end = EARLIEST
 
+    def describe_found(self) -> str:
+        if not self._request.durable:
+            return "readers have no cursor that lasts"
+        cursor = self._served[self._request.subscription].core.cursor
+        ledger_id, entry_id = cursor.mark_delete
+        return (
+            f"a backlog of {cursor.backlog():,} entries behind {ledger_id}:{entry_id}, "
+            f"{len(cursor.consumers)} consumers to wait for"
+        )
+
+    def troubles(self) -> dict[str, str]:
+        return {name: text for name, served in self._served.items() if (text := served.trouble())}
+
     @property
     def acknowledged_entries(self) -> int:
         return sum(served.core.cursor.deleted.count() for served in self._served.values())

@@ -34,25 +34,28 @@ def stats(target: Target, topic: str | None, as_json: bool) -> None:
 
 
 def _show_broker(found: dict[str, Any], partitions: dict[str, int]) -> None:
-    stores = Table("data directory", "free", "of", "state", title="stores")
+    stores = Table("node", "data directory", "free", "of", "state", title="stores")
     for store in found["stores"]:
         free, total = (size(store[field]) if field in store else "" for field in ("freeBytes", "totalBytes"))
-        stores.add_row(store.get("path", ""), free, total, store.get("error", "serves"))
-    actors = Table("actor", "process", "state", title="running actors")
+        stores.add_row(
+            store.get("host", ""), store.get("path", ""), free, total, store.get("error", "serves")
+        )
+    actors = Table("actor", "node", "process", "state", title="running actors")
     for name, counters in sorted(found["actors"].items()):
         state = counters.get("refused") or counters.get("error") or "serves"
-        actors.add_row(name, str(counters.get("pid", "")), state)
+        actors.add_row(name, counters.get("host", ""), str(counters.get("pid", "")), state)
     out().print(stores)
     out().print(actors)
     click.echo(f"{len(partitions)} topics in public/default")
 
 
 def _show_topic(topic: str, found: dict[str, Any]) -> None:
-    parts = Table("", "messages in", "/s", "bytes in", "stored", "producers", title=topic)
+    parts = Table("", "node", "messages in", "/s", "bytes in", "stored", "producers", title=topic)
     for name, partition in found.get("partitions", {}).items():
         place = name.rsplit("-", 1)[-1]
-        parts.add_row(f"{place} (away)" if partition.get("away") else place, *_traffic(partition))
-    parts.add_row("all" if "partitions" in found else "", *_traffic(found))
+        shown = f"{place} (away)" if partition.get("away") else place
+        parts.add_row(shown, partition.get("host", ""), *_traffic(partition))
+    parts.add_row("all" if "partitions" in found else "", found.get("host", ""), *_traffic(found))
     out().print(parts)
     click.echo(_publishing(found), nl=False)
     if found.get("msgChunkPublished"):

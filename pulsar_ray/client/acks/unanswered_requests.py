@@ -146,7 +146,7 @@ class UnansweredRequests:
                     raise absence.again()
                 if time.monotonic() >= deadline or self.link.is_closed:
                     raise Timeout(
-                        "the dispatcher did not answer in time; acknowledgments may not be durable yet"
+                        f"{self.link.where} did not answer in time; acknowledgments may not be durable yet"
                     )
             if request.error is not None:
                 raise request.error.again()

@@ -26,6 +26,9 @@ class EndpointLink(Protocol):
     def carrier(self) -> Connection | None: ...
 
     @property
+    def where(self) -> str: ...
+
+    @property
     def is_attached(self) -> bool: ...
 
     @property

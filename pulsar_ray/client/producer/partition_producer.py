@@ -215,7 +215,8 @@ class PartitionProducer:
 
     def give_up(self) -> None:
         """Fail everything unconfirmed and write it no more: a message got no receipt in time."""
-        text = f"no receipt within {self._send_timeout_s} s; whether it was stored is unknown"
+        at, time_s = self.link.where, self._send_timeout_s
+        text = f"no receipt from {at} within {time_s} s; whether it was stored is unknown"
         if (absence := self.queue.absence) is not None:
             text = f"{text}: {absence.text}"
         elif self._held_because:
@@ -234,7 +235,7 @@ class PartitionProducer:
         flushed = Completion()
         self.queue.when_settled(flushed.set)
         if not self.link.wait(flushed, deadline):
-            raise Timeout("flush: messages are still unconfirmed")
+            raise Timeout(f"flush: messages to {self.link.where} are still unconfirmed")
 
     def close(self, deadline: float) -> None:
         """Write and confirm what was sent, then give the name back.
@@ -254,4 +255,4 @@ class PartitionProducer:
             else:
                 closing = ClosingEndpoint(self.link, self.producer_id, self._pending_close)
         if closing is not None and not closing.wait(deadline):
-            raise Timeout("close: the partition did not answer in time; the name may still be taken")
+            raise Timeout(f"close: {self.link.where} did not answer in time; the name may still be taken")

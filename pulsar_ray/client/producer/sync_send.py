@@ -37,7 +37,10 @@ class SyncSend(ErrorCallback, Completion):
                 continue  # a chunk was confirmed meanwhile
             partition.give_up()
             if not self.is_set():
-                raise Timeout(f"no receipt within {timeout_s} s; whether the message was stored is unknown")
+                raise Timeout(
+                    f"no receipt from {partition.link.where} within {timeout_s} s; whether the message was "
+                    "stored is unknown"
+                )
             break
         if self.error is not None:
             raise self.error.again()

@@ -9,6 +9,7 @@ tried alone has failed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from pulsar_ray.dispatch.blocks.dispatch_blocks import DispatchBlocks
 from pulsar_ray.dispatch.consumer import Consumer, Delivery, Key, SuspectGroup
@@ -22,6 +23,18 @@ UNEXPLAINED_CRASHES = 2
 Handed = Sequence[tuple[Delivery, RowSet]]
 
 
+class Crash(NamedTuple):
+    """A consumer's crash: messages held, and those that its application had."""
+
+    held: int
+    handed_over: int
+    failed: str
+    """The one message that the crash is laid to, or "".
+
+    It is written as ledger:entry, or ledger:entry:index of a batch.
+    """
+
+
 class Blame:
     """Takes back what a crashed consumer held."""
 
@@ -29,7 +42,7 @@ class Blame:
         self._blocks = blocks
         self._redelivery = redelivery
 
-    def crashed(self, consumer: Consumer, handed_over: int | None) -> None:
+    def crashed(self, consumer: Consumer, handed_over: int | None) -> Crash:
         """Take everything back from a consumer that ended without a word.
 
         `handed_over` is as for `Dispatcher.remove_consumer`.
@@ -46,11 +59,13 @@ class Blame:
         count = sum(rows.bit_count() for _, rows in handed)
         failed = dict(handed) if count == 1 else {}
         groups = self._groups(handed, count)
+        crash = Crash(consumer.unacked, count, _message(*handed[0]) if count == 1 else "")
         for delivery in tuple(consumer.deliveries):
             suspects = groups.get(delivery, [])
             if delivery.group is not None:
                 suspects = [(delivery.rows, delivery.group)]
             self._redelivery.give_back_suspects(delivery, failed.get(delivery, 0), suspects)
+        return crash
 
     def _handed(self, consumer: Consumer, *, is_known: bool) -> Handed:
         """The rows that were handed over, by delivery, in the order of the log."""
@@ -98,6 +113,12 @@ class Blame:
                 for delivery, rows in half:
                     groups.setdefault(delivery, []).append((rows, group))
         return groups
+
+
+def _message(delivery: Delivery, rows: RowSet) -> str:
+    """The name of the only one of these rows."""
+    (ledger_id, entry_id), row = delivery.block.key, row_sets.first(rows)
+    return f"{ledger_id}:{entry_id}:{row}" if delivery.block.is_batch else f"{ledger_id}:{entry_id + row}"
 
 
 def _members(rows_of: Iterable[tuple[Delivery, RowSet]]) -> dict[Key, RowSet]:

@@ -18,6 +18,7 @@ class AnsweredLink:
         self.carrier: Any = carrier
         self.attached: Any = None
         self.timers = self
+        self.where = "an actor on a host"
         self.endpoints: dict[int, Any] = {}
         self.is_parked = False
         self.is_woken = False

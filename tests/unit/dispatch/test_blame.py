@@ -17,6 +17,7 @@ from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue
 from pulsar_ray.dispatch.settings import DispatchSettings
+from pulsar_ray.dispatch.suspects.blame import Crash
 from pulsar_ray.dispatch.suspects.turns import PATIENCE_MS
 from pulsar_ray.managed_ledger.cursor.cursor_records import cursor_from_snapshot, snapshot_payload
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor, Subscription
@@ -333,3 +334,22 @@ def test_a_program_that_acknowledges_nothing_for_long_gets_the_whole_batch_and_w
             rig.dispatcher.has_handed_over(2, len(got))
         rig.now_ms += PATIENCE_MS
     assert sorted(got) == [(0, row) for row in range(8)] + [(1, row) for row in range(3)]
+
+
+@pytest.mark.parametrize(("blocks", "failed"), [([1, 1, 1], "1:0"), ([3], "1:0"), ([-3], "1:0:0")])
+def test_a_crash_tells_the_one_message_that_it_is_laid_to(blocks: list[int], failed: str) -> None:
+    rig = Rig(blocks)
+    rig.add(1, credit=3)
+    rig.grants()
+    crash = rig.dispatcher.remove_consumer(1, Departure.CRASHED, handed_over=1)
+    assert crash == Crash(held=3, handed_over=1, failed=failed)
+
+
+def test_a_crash_with_several_messages_in_hand_names_none() -> None:
+    rig = Rig([1, 1, 1])
+    rig.add(1, credit=3)
+    rig.grants()
+    crash = rig.dispatcher.remove_consumer(1, Departure.CRASHED, handed_over=2)
+    assert crash == Crash(held=3, handed_over=2, failed="")
+    rig.add(2, credit=3)
+    assert rig.dispatcher.remove_consumer(2, Departure.CLOSED) is None

@@ -99,6 +99,10 @@ class NonPersistentPartitionServer:
         self._uses = 0
         host.serve(self)
 
+    def health(self) -> dict[str, Any]:
+        """Nothing is wrong with a partition that keeps nothing."""
+        return {}
+
     # --- sessions ---------------------------------------------------------------------------------
 
     def attach_details(self) -> dict[str, Any]:

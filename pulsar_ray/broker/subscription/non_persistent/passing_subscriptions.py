@@ -163,6 +163,12 @@ class PassingSubscriptions:
         with contextlib.suppress(PulsarException, asyncio.TimeoutError):
             await within(self._follower.look(), LOOK_DEADLINE_S)
 
+    def describe_found(self) -> str:
+        return "nothing is stored"
+
+    def troubles(self) -> dict[str, str]:
+        return {}
+
     async def learn_end(self) -> Any:
         """Learn nothing: entries have no ids that could be acknowledged early."""
 

@@ -45,6 +45,7 @@ class PublishingLink:
 
     def __init__(self) -> None:
         self.carrier: Any = None
+        self.where = "a partition on a host"
         self.absence: WrongNode | None = None
         self.manual_timers = ManualTimers()
         self.timers: Any = self.manual_timers

@@ -20,6 +20,7 @@ class Partition:
     def __init__(self, *outcomes: Any, is_chunked: bool = False, expires_at: int = 0) -> None:
         self.outcomes = list(outcomes)
         self.link = self.queue = self
+        self.where = "a partition on a host"
         self.is_cut = is_chunked
         self.expires_at = expires_at
         self.waits = 0

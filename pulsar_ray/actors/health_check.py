@@ -1,0 +1,99 @@
+"""Asks everything that runs how it is, for a second at most.
+
+Nobody is woken or started for it, and no answer counts as use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+
+from pulsar_ray.actors.broker_actors import BrokerActors
+from pulsar_ray.actors.stores import Stores
+from pulsar_ray.broker.health.disk_level import judge_disk
+from pulsar_ray.broker.health.health_facts import SHOWN_PARTITIONS, ActorFacts, HealthFacts, StoreFacts
+from pulsar_ray.clock import SystemClock
+from pulsar_ray.config import Settings
+from pulsar_ray.errors import PulsarException
+from pulsar_ray.lane.await_within import within
+from pulsar_ray.transport.actor_names import parse_dispatcher_name, parse_tracker_name, topic_of_actor
+from pulsar_ray.transport.ray_errors import translated
+from pulsar_ray.transport.this_ray import is_running
+
+DEADLINE_S = 1.0
+LOOKED_UP = 50
+"""So many silent actors are looked up, to see whether they only start."""
+
+
+async def gather_facts(
+    stores: Stores, actors: BrokerActors, settings: Settings, unread_logs: list[str]
+) -> HealthFacts:
+    """Collect all that `judge` needs."""
+    membership = stores.membership
+    assert membership is not None
+    known = dict(stores.known)
+    handles = {name: handle for name, handle in actors.handles.items() if parse_tracker_name(name) is None}
+    of_stores, of_actors = await asyncio.gather(
+        asyncio.gather(*(_store(stores, store, settings) for store in known.values())),
+        asyncio.gather(*(_answer(handle) for handle in handles.values())),
+    )
+    silent = [name for name, answer in zip(handles, of_actors, strict=True) if answer is None][:LOOKED_UP]
+    starting = await asyncio.to_thread(lambda: {name for name in silent if not is_running(handles[name])})
+    hosts = {store_id: str(store["host"]) for store_id, store in known.items()}
+    away = membership.away(known)
+    return HealthFacts(
+        stores=of_stores,
+        actors=[
+            _actor(name, hosts.get(actors.store_of(name), ""), answer, name in starting)
+            for name, answer in zip(handles, of_actors, strict=True)
+        ],
+        away=away,
+        away_partitions={
+            store["store_id"]: membership.catalog.names_in(store["store_id"], SHOWN_PARTITIONS)
+            for store in away
+        },
+        refused=list(stores.refused.values()),
+        unknown=[each for found in stores.unknown.values() for each in found],
+        unread_logs=unread_logs,
+    )
+
+
+async def _store(stores: Stores, store: dict[str, Any], settings: Settings) -> StoreFacts:
+    store_id, host, path = str(store["store_id"]), str(store["host"]), str(store["path"])
+    is_draining = stores.is_draining(store)
+    clock = SystemClock()
+    asked_ms = clock.now_ms()
+    try:
+        with translated(f"the store on {host}"):
+            disk = await within(store["handle"].health.remote(), DEADLINE_S)
+    except asyncio.TimeoutError:
+        problem = f"does not answer within {DEADLINE_S:g} s"
+        return StoreFacts(store_id, host, path, problem, is_draining=is_draining)
+    except PulsarException as error:
+        return StoreFacts(store_id, host, path, str(error), is_draining=is_draining)
+    state = judge_disk(disk["freeBytes"], disk["totalBytes"], settings)
+    # The answer was given some time between the call and now.
+    ahead_ms = max(disk["nowMs"] - clock.now_ms(), 0) + min(disk["nowMs"] - asked_ms, 0)
+    return StoreFacts(store_id, host, path, disk=state, is_draining=is_draining, clock_ahead_ms=ahead_ms)
+
+
+async def _answer(handle: Any) -> Mapping[str, Any] | None:
+    """Return an actor's own account; None if it does not answer in time."""
+    try:
+        answer: Mapping[str, Any] = await within(handle.health.remote(), DEADLINE_S)
+    except (asyncio.TimeoutError, ray.exceptions.RayError):
+        return None
+    return answer
+
+
+def _actor(name: str, host: str, answer: Mapping[str, Any] | None, is_starting: bool) -> ActorFacts:
+    dispatcher = parse_dispatcher_name(name)
+    subscription = "" if dispatcher is None else dispatcher[1] if dispatcher[2] else "readers"
+    topic = topic_of_actor(name)
+    if answer is None:
+        problem = "starts: its process has ended, or is new" if is_starting else "does not answer"
+        return ActorFacts(topic, host, subscription, problem, is_starting)
+    return ActorFacts(topic, host, subscription, **answer)

@@ -1,0 +1,1 @@
+"""Whether the broker works: findings, decided from what was measured."""

@@ -1,0 +1,101 @@
+"""The socket by which a probe asks a node's store for the broker's health.
+
+A process that joins Ray costs more than a second of CPU, which is too much every few seconds. This costs a
+connection: the socket lies in the data directory, which only the broker's user can enter, and answers each
+connection with one line of JSON. It is no way in: nothing that is sent is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pulsar_ray.errors import Timeout
+
+NAME = "health.sock"
+MOST_BYTES = 16 * 1024 * 1024
+BACKLOG = 64
+
+Answer = dict[str, Any]
+
+
+@contextlib.contextmanager
+def _short_path(data_dir: Path) -> Iterator[str]:
+    """Give the socket's path, short whatever the data directory's is."""
+    directory = os.open(data_dir / "run", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{directory}/{NAME}"
+    finally:
+        os.close(directory)
+
+
+def ask_health(data_dir: Path, timeout_s: float) -> Answer | None:
+    """Ask the store of a directory of this machine; None if none answers there.
+
+    Raises Timeout if one is there and does not answer.
+    """
+    try:
+        with _short_path(data_dir) as path, socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(timeout_s)
+            connection.connect(path)
+            parts = list(iter(lambda: connection.recv(1 << 16), b""))
+    except TimeoutError:
+        raise Timeout(f"the store of {data_dir} does not answer within {timeout_s:g} s") from None
+    except OSError:
+        return None
+    try:
+        answer = json.loads(b"".join(parts))
+    except ValueError:  # it ended in the middle
+        return None
+    return answer if isinstance(answer, dict) else None
+
+
+class HealthSocket:
+    """Serves the socket of a store; askers at the same time share an answer."""
+
+    def __init__(self, data_dir: Path, report: Callable[[], Awaitable[Answer]]) -> None:
+        self._data_dir = data_dir
+        self._report = report
+        self._asking: asyncio.Task[Answer] | None = None
+        self._server: asyncio.Server | None = None
+
+    async def begin(self) -> None:
+        """Listen from now on; a socket that a former process left is replaced. Raises OSError."""
+        (self._data_dir / "run").mkdir(0o700, exist_ok=True)
+        listening = socket.socket(socket.AF_UNIX)
+        try:
+            with _short_path(self._data_dir) as path:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+                listening.bind(path)
+            self._server = await asyncio.start_unix_server(self._answer, sock=listening, backlog=BACKLOG)
+        except BaseException:
+            listening.close()
+            raise
+
+    async def _answer(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            if self._asking is None or self._asking.done():
+                self._asking = asyncio.get_running_loop().create_task(self._ask())
+            writer.write(json.dumps(await asyncio.shield(self._asking)).encode() + b"\n")
+            await writer.drain()
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+    async def _ask(self) -> Answer:
+        return await self._report()
+
+    def close(self) -> None:
+        """Listen no more, and answer nobody who waits."""
+        if self._asking is not None:
+            self._asking.cancel()
+        if self._server is not None:
+            self._server.close()

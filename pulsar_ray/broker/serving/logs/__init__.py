@@ -1,0 +1,1 @@
+"""The log of broker processes: lines, their limits, a node's file."""
