@@ -24,17 +24,18 @@ LEAST_RATE = 0.95
 def run(env: Environment) -> list[Row]:
     """Publishing to it and to a topic with one subscription takes turns."""
     messages, rounds = env.count(100_000, 5_000), env.count(20, 3)
-    known = env.count(SUBSCRIPTIONS, IN_USE + 5)
+    in_use = env.count(IN_USE, 3)
+    known = env.count(SUBSCRIPTIONS, in_use + 5)
     with env.broker() as broker, pulsar_ray.Admin() as admin:
         many, one = _Topic(broker), _Topic(broker)
-        many.subscribe(broker, IN_USE)
+        many.subscribe(broker, in_use)
         one.subscribe(broker, 1)
-        for number in range(known - IN_USE):
+        for number in range(known - in_use):
             admin.topics.create_subscription(many.name, f"unused-{number}")
         # Until the dispatchers have seen that nobody takes anything.
         time.sleep(QUIET_S)
         full = _compared(many, one, messages, rounds)
-        takers = [_taker(broker, topic.name, count) for topic, count in ((many, IN_USE), (one, 1))]
+        takers = [_taker(broker, topic.name, count) for topic, count in ((many, in_use), (one, 1))]
         many.close_consumers()
         one.close_consumers()
         ray.get([taker.begin.remote() for taker in takers])
@@ -43,18 +44,18 @@ def run(env: Environment) -> list[Row]:
             ray.kill(taker)
     return [
         Row(
-            f"publish to {known:,} subscriptions, {IN_USE} with full queues, 100 B, batched",
+            f"publish to {known:,} subscriptions, {in_use} with full queues, 100 B, batched",
             f"{p50(full[0]):,.0f}/s",
             f"to one with a full queue {p50(full[1]):,.0f}/s",
             p50([a / b for a, b in zip(*full, strict=True)]),
             LEAST_RATE,
         ),
         Row(
-            f"publish to {known:,} subscriptions, {IN_USE} consumed, 100 B, batched",
+            f"publish to {known:,} subscriptions, {in_use} consumed, 100 B, batched",
             f"{p50(consuming[0]):,.0f}/s",
             f"to one that is consumed {p50(consuming[1]):,.0f}/s",
             p50([a / b for a, b in zip(*consuming, strict=True)]),
-            note=f"{IN_USE} dispatchers and their consumers want the processors too",
+            note=f"{in_use} dispatchers and their consumers want the processors too",
         ),
     ]
 

@@ -50,6 +50,8 @@ class SubscriptionExpiry:
         """
         self._noted: set[int] = set()
         """Those whose note is durable, or on its way."""
+        self._is_off = False
+        """Whether nothing is left of a policy that does not hold any more."""
 
     @property
     def _limit_ms(self) -> int:
@@ -105,6 +107,9 @@ class SubscriptionExpiry:
 
     def _look(self) -> None:
         """Take in who is used; without the policy nothing counts."""
+        if self._is_off and not self._limit_ms:
+            return
+        self._is_off = not self._limit_ms
         durable = self._durable()
         used = self._followed() if self._limit_ms else {s.number for s in durable}
         self._noted |= {s.number for s in durable if s.unused_since_ms}
