@@ -165,6 +165,21 @@ def test_all_metrics_of_the_broker_are_there_with_help(broker: Broker, client: C
         assert f"# HELP {name} {metric.help}" in scrape.text
 
 
+def test_a_client_that_asks_for_it_is_among_the_metrics(broker: Broker, topic: str) -> None:
+    client = broker.client(metrics=True)
+    consumer = client.subscribe(topic, "s")
+    with client.create_producer(topic) as producer:
+        for _ in range(9):
+            producer.send(b"a")
+    for _ in range(9):
+        consumer.receive(WAIT_MS)
+    on_topic = {"namespace": NAMESPACE, "topic": topic}
+    wait_for(metrics.CLIENT_RECEIVED_MESSAGES, 9, subscription="s", **on_topic)
+    scrape = wait_for(metrics.CLIENT_SEND_LATENCY, 9, "_count", **on_topic)
+    assert scrape.value(metrics.CLIENT_REDELIVERED_MESSAGES.query_name, subscription="s", **on_topic) == 0
+    client.close()
+
+
 def test_counters_go_on_behind_a_crash_and_the_backlog_stays(
     broker: Broker, client: Client, topic: str
 ) -> None:

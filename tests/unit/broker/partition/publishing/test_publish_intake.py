@@ -112,6 +112,7 @@ class Partition:
             on_durable=lambda _: self.events.append("followers told"),
             on_fatal=self.fatal.append,
         )
+        self.figures = self._intake.figures
         self._session = Session(1, "client", clock.now_ms())
         self._session.carrier = self.pipe = Pipe(self.events)
         self.producers.open(self._session, OpenProducer(1, 1, None, INCARNATION, 0, 0, 0, False))
@@ -158,6 +159,27 @@ def test_answers_come_in_order_whatever_the_disk_does_meanwhile(size: int) -> No
     answers = [event for event in partition.events if event.startswith("answered")]
     assert answers == ["answered [0]", "answered [1, 2, 3]", "answered [4]"]
     assert partition.events.count("followers told") == 3
+
+
+def test_each_block_and_each_commit_is_counted_once() -> None:
+    loop = asyncio.new_event_loop()
+    partition = Partition(loop)
+    for _ in range(4):
+        partition.publish()
+    partition.disk.write()
+    partition.disk.write()
+    partition.gate.set(ClosedBy.DISK_SPACE, DiskSpaceLow("the disk is full"))
+    partition.publish()
+    partition.publish()
+    loop.close()
+    figures = partition.figures
+    *blocks, latency_s = figures.latency.numbers()
+    assert sum(blocks) == 4
+    assert latency_s > 0
+    *commits, written_blocks = figures.commit_blocks.numbers()
+    assert (sum(commits), written_blocks) == (2, 4)
+    assert sum(figures.write_seconds.numbers()[:-1]) == 2
+    assert {reason: count for reason, count in figures.refused.items() if count} == {"disk_space": 2}
 
 
 def test_a_large_write_begins_before_the_last_one_is_answered() -> None:
