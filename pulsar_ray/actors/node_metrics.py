@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import shutil
 import time
@@ -56,8 +57,10 @@ class NodeMetrics:
             await asyncio.sleep(self._period_s)
 
     async def _export(self, recovery_s: float) -> None:
-        disk = shutil.disk_usage(self._path)
-        gauges = {DISK_FREE_BYTES.name: float(disk.free), DISK_TOTAL_BYTES.name: float(disk.total)}
+        gauges: dict[str, float] = {}
+        with contextlib.suppress(OSError):  # the directory is gone, which others tell of
+            disk = shutil.disk_usage(self._path)
+            gauges = {DISK_FREE_BYTES.name: disk.free, DISK_TOTAL_BYTES.name: disk.total}
         self._figures.reported(
             ActorReport(
                 kind="store",

@@ -53,6 +53,7 @@ class FigureReporter:
         self._gather = gather
         self._transport: asyncio.WriteTransport | None = None
         self._reporting: asyncio.Task[None] | None = None
+        self._has_failed = False
         # Actors that start together do not report together.
         self._loop.call_later(min(FIRST_REPORT_S, period_s) * random.random(), self._report)
 
@@ -75,9 +76,12 @@ class FigureReporter:
                 self._transport.write(_LENGTH.pack(len(packed)) + packed)
         except (OSError, PulsarException) as error:
             logger.debug("the figures of this actor are not reported: %s", error)
-        except Exception:
-            # Of an actor that is closing, say: figures are no reason to end its process.
-            logger.exception("the figures of this actor are not reported")
+        except Exception as error:
+            # Of an actor that is closing, say: figures are no reason to end its process. It is logged once,
+            # not every few seconds.
+            level = logging.DEBUG if self._has_failed else logging.WARNING
+            self._has_failed = True
+            logger.log(level, "the figures of this actor are not reported: %r", error, exc_info=error)
 
 
 async def serve_reports(figures: NodeFigures, socket: Path) -> asyncio.AbstractServer:
