@@ -51,9 +51,8 @@ class Broker:
             Broker._running.close()
         self.data_dir = data_dir
         self._settings = settings
-        if not _ray_starts():
-            # On a machine that is busy it may not be up in time, and all tests of a module would fail of it.
-            _forget_what_ray_started()
+        # On a machine that is busy it may not be up in time, and all tests of a module would fail of it.
+        if not (_ray_starts() or _ray_starts()):
             _start_ray()
         self.address: str = ray.get_runtime_context().gcs_address
         self._clients: list[pulsar_ray.Client] = []
@@ -160,11 +159,14 @@ class Broker:
 def _ray_starts() -> bool:
     try:
         _start_ray()
+        has_started = True
     except Exception:  # noqa: BLE001 - Ray raises no other for a node that is not up within 30 s
         with RAY_CALLS.kept_out():
             ray.shutdown()
-        return False
-    return True
+        has_started = False
+    if not has_started:
+        _forget_what_ray_started()
+    return has_started
 
 
 def _forget_what_ray_started() -> None:

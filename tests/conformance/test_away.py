@@ -63,7 +63,8 @@ def test_a_new_producer_sends_to_what_is_there(broker: Broker, away: str, topic:
 
 
 def test_keyless_messages_leave_a_partition_that_goes_away(broker: Broker, topic: str) -> None:
-    producer = broker.client().create_producer(topic, batching_enabled=False, send_timeout_millis=1000)
+    # Long enough for a partition that has to start on a busy machine.
+    producer = broker.client().create_producer(topic, batching_enabled=False, send_timeout_millis=5000)
     assert {producer.send(b"before").partition() for _ in range(COUNT)} == set(range(COUNT))
     name = f"{topic}-partition-{AWAY}"
     broker.cluster.take_away(name)
