@@ -101,7 +101,7 @@ def _one_report(broker: Broker) -> Row:
     traffic.run("send,", 100)
     times = [p50(run_inside(actor, seconds_of_reports, REPORTS)) for actor in traffic.actors]
     traffic.close()
-    return Row("one report: CPU of a partition and its dispatcher", us(sum(times)))
+    return Row("one report of a partition and of its dispatcher, without sending", us(sum(times)))
 
 
 def _many_sleeping(env: Environment) -> list[Row]:
