@@ -217,8 +217,8 @@ ROWS = (
             ),
             Panel(
                 "End-to-end latency",
-                "From the producer's publish time to the first way out to a consumer: it contains the time "
-                "for which a message waited because no consumer had room, and the difference of two clocks.",
+                "From the moment at which a partition stores a block to its first way out to a consumer: the "
+                "time for which a message waited because no consumer had room is in it.",
                 "s",
                 _latency(END_TO_END_LATENCY),
             ),
@@ -230,7 +230,7 @@ ROWS = (
             ),
             Panel(
                 "Dropped",
-                "Messages of non-persistent topics each second that found no room.",
+                "Messages of non-persistent topics each second that a subscription had no room for.",
                 "cps",
                 (_rate(DROPPED_MESSAGES, TOPIC),),
             ),
