@@ -23,6 +23,7 @@ from pulsar_ray.actors.broker_process import begin_broker_process
 from pulsar_ray.actors.catalog_opening import CatalogOpening
 from pulsar_ray.actors.change_log_partitions import ChangeLogPartitions
 from pulsar_ray.actors.health_check import gather_facts
+from pulsar_ray.actors.overview import Overview
 from pulsar_ray.actors.own_reports import OwnReports
 from pulsar_ray.actors.passivation import Passivation
 from pulsar_ray.actors.policy_delivery import PolicyDelivery
@@ -48,7 +49,6 @@ from pulsar_ray.model.metric_catalogue import PARTITIONS_AWAY, TOPICS
 from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.model.system_topics import system_change_log
 from pulsar_ray.model.topic_name import TopicName
-from pulsar_ray.transport.actor_names import topic_of_actor
 from pulsar_ray.transport.cluster import RouteFields, SubscriptionRequest
 from pulsar_ray.transport.this_ray import running_names, was_restarted
 
@@ -82,6 +82,7 @@ class Controller:
         self._ending: TopicEnding
         self._administration: Administration
         self._usage: ResourceUsage
+        self._overview: Overview
         self._probing: dict[str, asyncio.Task[bool]] = {}
         self._start: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -147,6 +148,7 @@ class Controller:
         self._logs, self._policies, self._ending = logs, policies, ending
         self._administration = Administration(topics, logs, ending, self._settings, self._policy_changed)
         self._usage = ResourceUsage(self._stores, self._actors)
+        self._overview = Overview(self._stores, self._actors, catalog, self._loop.time)
         # Before anybody is served: a change may have been made that this catalog does not know. With many
         # logs, or one whose partition does not answer, the rest follows; nothing is deleted until then.
         self._catching_up = self._begin_catching_up(logs)
@@ -485,14 +487,10 @@ class Controller:
     async def _report(self) -> ActorReport:
         """Tell the metrics of the node of the cluster's topics and partitions."""
         assert self._served is not None
-        catalog, known = self._served.topics.catalog, self._stores.known
-        running = {TopicName.parse(topic_of_actor(name)).partitioned_full for name in self._actors.handles}
-        stored = sum(TopicName.parse(topic).is_persistent for topic in running)
-        away = sum(count for store, count in catalog.partitions_per_store().items() if store not in known)
+        counts = self._overview.counts()
         gauges = {
-            f"{TOPICS.name}:running": float(len(running)),
-            f"{TOPICS.name}:sleeping": float(max(catalog.count_topics() - stored, 0)),
-            PARTITIONS_AWAY.name: float(away),
+            **{f"{TOPICS.name}:{state}": float(count) for state, count in counts.items()},
+            PARTITIONS_AWAY.name: float(self._overview.partitions_away()),
         }
         return ActorReport(kind="controller", gauges=gauges)
 
@@ -532,6 +530,11 @@ class Controller:
         unread = served.topics.catalog.change_logs.unknown if self._catching_up.done() else ()
         facts = await gather_facts(self._stores, self._actors, self._settings, sorted(unread))
         return judge(facts).described()
+
+    async def overview(self, text: str, sort: str, limit: int, names: list[str] | None) -> dict[str, Any]:
+        """Return the first topics by a sorting, sums, and the stores; see Admin.overview."""
+        await self._serving()
+        return await self._overview.describe(text, sort, limit, names)
 
     async def shutdown(self) -> None:
         """Let every actor write what is pending, then end them.

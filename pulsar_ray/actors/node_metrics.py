@@ -7,12 +7,14 @@ import contextlib
 import logging
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from pulsar_ray.actors.own_reports import new_life
 from pulsar_ray.broker.figures.actor_report import ActorReport
 from pulsar_ray.broker.figures.node_figures import NodeFigures
+from pulsar_ray.broker.figures.overview import node_overview
 from pulsar_ray.broker.figures.report_socket import report_socket, serve_reports
 from pulsar_ray.broker.figures.resting_note import read_resting_note, read_resting_notes
 from pulsar_ray.clock import SystemClock
@@ -79,6 +81,10 @@ class NodeMetrics:
             note = await asyncio.to_thread(read_resting_note, self._path / "p" / str(number))
             if note is not None:
                 self._figures.rests(number, note)
+
+    def overview(self, text: str, sort: str, limit: int, names: Sequence[str] | None) -> dict[str, Any]:
+        """See `node_overview`."""
+        return node_overview(self._figures, text, sort, limit, names, SystemClock().now_ms())
 
     def removed(self, number: int) -> None:
         """Forget a partition that was deleted."""

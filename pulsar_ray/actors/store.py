@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import ray
 
 from pulsar_ray.actors.broker_process import begin_broker_process
 from pulsar_ray.actors.node_metrics import NodeMetrics
-from pulsar_ray.broker.health.disk_level import REMEDY, DiskLevel, DiskWatch
+from pulsar_ray.broker.health.disk_level import REMEDY, DiskLevel, DiskWatch, judge_disk
 from pulsar_ray.broker.health.health_socket import HealthSocket
 from pulsar_ray.broker.partition.sleeping_partition import describe_sleeping
 from pulsar_ray.broker.serving.logs.line_limits import event
@@ -46,6 +47,7 @@ WATCH_INTERVAL_S = 5.0
 CONTROLLER_DEADLINE_S = 5.0
 PROBE_DEADLINE_S = 2.0
 REPORT_DEADLINE_S = 3.0
+NO_FIGURES = "metrics_interval_seconds is 0, so actors report nothing"
 
 
 class StoreActor:
@@ -213,6 +215,16 @@ class StoreActor:
         await self.probe()
         usage = await asyncio.to_thread(shutil.disk_usage, self._path)
         return {"freeBytes": usage.free, "totalBytes": usage.total, "nowMs": SystemClock().now_ms()}
+
+    async def overview(self, text: str, sort: str, limit: int, names: Sequence[str] | None) -> dict[str, Any]:
+        """Return the topics of this node as `node_overview`, and the state of its disk."""
+        usage = await asyncio.to_thread(shutil.disk_usage, self._path)
+        state = judge_disk(usage.free, usage.total, self._settings)
+        disk = {"freeBytes": usage.free, "totalBytes": usage.total, "diskState": state.level.value}
+        if self._metrics is None:
+            off = not self._settings.metrics_interval_seconds
+            return {**disk, "error": NO_FIGURES if off else "its store is starting"}
+        return {**disk, **self._metrics.overview(text, sort, limit, names)}
 
     async def usage(self) -> dict[str, Any]:
         """Return how busy the node is.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,11 +15,12 @@ from pulsar_ray.admin.topics import Topics
 from pulsar_ray.broker.health.finding import HealthReport
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.endpoint.ending import Ending
-from pulsar_ray.client.options.checks import check_seconds
+from pulsar_ray.client.options.checks import check_seconds, check_text
 from pulsar_ray.client.options.client_options import check_paths, check_service_url
 from pulsar_ray.config import check_settings
 from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException
 from pulsar_ray.launch.connect import Connected, connect
+from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import Cluster
 
 
@@ -117,6 +118,32 @@ class Admin:
         Nothing is woken, and nothing is written; `brokers.healthcheck` really publishes.
         """
         return HealthReport.of(self.ask("health"))
+
+    def overview(
+        self,
+        text: str = "",
+        *,
+        sort: str = "backlog",
+        limit: int = 200,
+        topics: Sequence[str] | None = None,
+    ) -> dict[str, Any]:
+        """The topics whose names contain a text, the first `limit` by a sorting, and `stores`.
+
+        For watching all of a broker: one call, which wakes nobody and asks no topic. The figures are those
+        that actors last told their stores, once in `metrics_interval_seconds`. A topic has `name`, `state`
+        ("running", "asleep", "starting"), `msgRateIn`, `msgRateOut`, `msgThroughputIn`, `msgThroughputOut`,
+        `msgBacklog` and `backlogSize` of the subscription with the largest backlog,
+        `oldestBacklogMessageAgeSeconds`, `unackedMessages`, `subscriptionCount`, `producers`, `consumers`,
+        `storageSize`, and `problem`: why nothing is stored or goes out. `topicsNotShown` counts the others,
+        `counts` has how many topics are `running` and `sleeping`, and `msgRateIn`, `msgRateOut`, `restarts`
+        and `partitionsAway` are of the whole broker. Named `topics` are described with the backlogs of their
+        `subscriptions`. Raises InvalidConfiguration for another sorting or limit.
+        """
+        check_text("text", text)
+        check_text("sort", sort)
+        names = None if topics is None else [TopicName.parse(topic).partitioned_full for topic in topics]
+        described: dict[str, Any] = self.ask("overview", text, sort, limit, names)
+        return described
 
     def close(self) -> None:
         """Leave; the broker goes on. A second call raises AlreadyClosed."""

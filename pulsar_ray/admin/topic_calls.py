@@ -112,6 +112,14 @@ class TopicCalls:
             self.forget_dispatcher(route, subscription)
             raise
 
+    def ask_running(self, route: PartitionRoute, subscription: str, method: str) -> Any:
+        """Answer of a durable subscription's dispatcher; None if none runs, or it does not answer."""
+        address = dispatcher_name(route.topic, subscription, durable=True)
+        try:
+            return self._broker.cluster.call(address, "call", method, {}, timeout_s=self.timeout_s)
+        except (Moved, NotConnected, ServiceUnitNotReady, SubscriptionNotFound, Timeout):
+            return None
+
     def partition_stats(self, route: PartitionRoute, timeout_s: float) -> dict[str, Any]:
         """A partition's counters, from its files if it sleeps; waits while it starts.
 

@@ -375,6 +375,19 @@ class Topics:
         """
         return self._of_partitions(topic, subscription, "why_blocked")
 
+    def why_blocked_awake(self, topic: str, subscription: str) -> builtins.list[dict[str, Any]]:
+        """`why_blocked` of each partition whose dispatcher runs; none is started or kept awake.
+
+        For watching: it may be asked every second.
+        """
+        check_text("subscription", subscription)
+        answers = (
+            self._calls.ask_running(route, subscription, "why_blocked")
+            for route in self._calls.all_routes(topic)
+            if not route.away
+        )
+        return [answer for answer in answers if answer is not None]
+
     def key_owner(self, topic: str, subscription: str, key: str) -> dict[str, Any]:
         """The `hash` of a key on a Key_Shared subscription, and its `owner`'s name.
 

@@ -63,6 +63,7 @@ _COMMANDS = {
         "watching.metrics",
         "Install the dashboard and the alerts, and show where metrics are.",
     ),
+    "top": ("watching.top.command", "Watch topics, subscriptions and consumers in the terminal."),
     "spark": ("spark", "Open a Python shell on Spark, or run a program there."),
     "demo": ("demo", "Send real text through everything, to Spark, and check every line."),
 }

@@ -32,14 +32,26 @@ class StoredBacklog(NamedTuple):
     oldest_ms: int
     holes: int = 0
 
+    def less(self, acknowledged: int) -> StoredBacklog:
+        """Return the rest of the backlog, where so many entries are acknowledged above mark-delete."""
+        if not self.entries:
+            return self._replace(oldest_ms=NO_TIME)
+        entries = max(self.entries - acknowledged, 0)
+        size = self.size_bytes * entries // self.entries
+        return StoredBacklog(entries, size, self.oldest_ms if entries else NO_TIME, self.holes)
+
 
 @dataclass
 class Figures:
-    """Counters, gauges and histograms of an actor, by the keys of `ActorReport`."""
+    """Counters, gauges and histograms of an actor, by the keys of `ActorReport`.
+
+    `rates` are those of the counters that `pulsar-ray top` shows, per second over the last ten.
+    """
 
     counters: dict[str, float] = field(default_factory=dict)
     gauges: dict[str, float] = field(default_factory=dict)
     histograms: dict[str, list[float]] = field(default_factory=dict)
+    rates: dict[str, float] = field(default_factory=dict)
 
     @property
     def counts(self) -> Figures:
@@ -48,7 +60,11 @@ class Figures:
 
     def add(self, other: Figures) -> None:
         """Add another one's figures to these."""
-        for mine, others in ((self.counters, other.counters), (self.gauges, other.gauges)):
+        for mine, others in (
+            (self.counters, other.counters),
+            (self.gauges, other.gauges),
+            (self.rates, other.rates),
+        ):
             for name, value in others.items():
                 mine[name] = mine.get(name, 0) + value
         for name, numbers in other.histograms.items():
@@ -63,7 +79,8 @@ class ActorReport:
     `life` tells this process from all others. `topic` is the partition's own name, `number` its number (0 for
     actors of no partition). Metrics are keyed by their names in the catalogue; one with a label besides topic
     and subscription has `name:value` as key. Partitions alone tell `backlogs`; dispatchers, which do not
-    always know the end of the log, tell how many entries above mark-delete are `acknowledged`.
+    always know the end of the log, tell how many entries above mark-delete are `acknowledged`. `problem` says
+    why nothing is stored, or nothing goes out; it and `rates` are for people who watch, and in no metric.
     """
 
     kind: str
@@ -74,6 +91,8 @@ class ActorReport:
     is_restarted: bool = False
     recovery_s: float = 0.0
     acknowledged: int = 0
+    problem: str = ""
+    rates: dict[str, float] = field(default_factory=dict)
     counters: dict[str, float] = field(default_factory=dict)
     gauges: dict[str, float] = field(default_factory=dict)
     histograms: dict[str, list[float]] = field(default_factory=dict)

@@ -7,7 +7,7 @@ asleep or between a crash and its restart: a backlog does not vanish with its pr
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 from pulsar_ray.broker.figures.actor_report import NO_TIME, READERS, ActorReport, StoredBacklog
@@ -109,6 +109,23 @@ class NodeFigures:
         self._resting.pop(number, None)
         self._removed.append(number)
 
+    # --- what is known of now ---------------------------------------------------------------------
+
+    @property
+    def live_reports(self) -> Collection[ActorReport]:
+        """The newest report of each actor that runs."""
+        return self._live.values()
+
+    @property
+    def resting_partitions(self) -> Collection[RestingPartition]:
+        """The partitions that do not run."""
+        return self._resting.values()
+
+    @property
+    def restarts(self) -> int:
+        """How many actors Ray has started again."""
+        return sum(self._restarts.values())
+
     # --- samples ----------------------------------------------------------------------------------
 
     def collect(self, now_ms: int) -> Samples:
@@ -166,17 +183,15 @@ class NodeFigures:
     ) -> None:
         # There may be ten thousand of them: labels are looked up once for each.
         for name, backlog in backlogs.items():
-            entries, size, oldest_ms, holes = backlog
             labels = self._labels_of_subscription(topic, name)
             acknowledged = served.get((topic, name))
+            known = backlog if acknowledged is None else backlog.less(acknowledged)
+            entries, size, oldest_ms, holes = known
             if acknowledged is None:
                 key = (metrics.ACK_HOLES, labels)
                 gauges[key] = gauges.get(key, 0) + holes
                 for metric in _SHOWN_AT_ZERO:
                     gauges.setdefault((metric, labels), 0)
-            elif entries:
-                left = max(entries - acknowledged, 0)
-                entries, size = left, size * left // entries
             key = (metrics.BACKLOG_MESSAGES, labels)
             gauges[key] = gauges.get(key, 0) + entries
             key = (metrics.BACKLOG_BYTES, labels)

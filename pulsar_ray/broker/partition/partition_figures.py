@@ -30,6 +30,7 @@ _SLICE = 100
 def publishing_figures(intake: PublishIntake, producers: ConnectedProducers) -> Figures:
     """Return what is counted as blocks come in."""
     figures = intake.figures
+    rates = intake.traffic.describe()
     refused = f"{metrics.REFUSED_PUBLISHES.name}:"
     return Figures(
         {
@@ -39,6 +40,7 @@ def publishing_figures(intake: PublishIntake, producers: ConnectedProducers) -> 
         },
         {metrics.PRODUCERS.name: len(producers.by_name)},
         {metrics.PUBLISH_LATENCY.name: figures.latency.numbers()},
+        {metrics.MESSAGES_IN.name: rates["msgRateIn"], metrics.BYTES_IN.name: rates["msgThroughputIn"]},
     )
 
 

@@ -394,8 +394,18 @@ class PartitionServer:
             counters=figures.counters,
             gauges=figures.gauges,
             histograms=figures.histograms,
+            rates=figures.rates,
+            problem=self._problem(),
             backlogs=backlogs,
         )
+
+    def _problem(self) -> str:
+        """Say why nothing is stored, or what cannot be read; empty if all is well."""
+        refusal = self._gate.refusal
+        if refusal is not None and not self._gate.is_closed_by(ClosedBy.TERMINATED):
+            return f"nothing is stored: {refusal.text}"
+        corruptions = self.ledger.corruptions
+        return f"damaged: {corruptions[0]}" if corruptions else ""
 
     def _described(self, subscriptions: list[Subscription], followed: Set[int]) -> dict[str, Any]:
         return {

@@ -55,6 +55,9 @@ from pulsar_ray.transport.cluster import SubscriptionRequest
 
 ConsumerRequest = Credit | Acknowledge | NegativeAcknowledge | RedeliverUnacknowledged
 
+NO_USE = ("why_blocked", "key_owner", "describe_cursor")
+"""Calls that look only: a subscription that is watched may sleep."""
+
 
 class DispatcherServer:
     """Hands the requests of sessions to the subscriptions; waits for nobody on the data path.
@@ -272,7 +275,7 @@ class DispatcherServer:
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:
         """Carry out an administrator's call (see `SubscriptionAdmin`) over the actor handle."""
-        self._uses += 1
+        self._uses += name not in NO_USE
         self._calls_under_way += 1
         try:
             return await self._administered(name, arguments)
@@ -392,6 +395,8 @@ class DispatcherServer:
             counters=figures.counters,
             gauges=figures.gauges,
             histograms=figures.histograms,
+            rates=figures.rates,
+            problem=self.subscriptions.problem(),
         )
 
     def leave(self) -> None:

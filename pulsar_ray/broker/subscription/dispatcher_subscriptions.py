@@ -34,6 +34,9 @@ class DispatcherSubscriptions(Protocol):
     def acknowledged_entries(self) -> int:
         """How many entries above mark-delete positions are acknowledged one by one."""
 
+    def problem(self) -> str:
+        """Say why messages do not go out; empty if nothing is known to be wrong."""
+
     @property
     def progress(self) -> DeliveryProgress:
         """Answers consumers how far their topic is."""

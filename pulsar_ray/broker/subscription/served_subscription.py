@@ -28,7 +28,7 @@ from pulsar_ray.dispatch.consumer import ConsumerSpec
 from pulsar_ray.dispatch.dispatcher import Dispatcher
 from pulsar_ray.dispatch.grant import DropQueue
 from pulsar_ray.dispatch.inspect.watchdog import Watchdog
-from pulsar_ray.dispatch.inspect.why_blocked import Delayed
+from pulsar_ray.dispatch.inspect.why_blocked import Delayed, why_blocked
 from pulsar_ray.dispatch.redelivery import ConsumerQueue
 from pulsar_ray.dispatch.suspects.blame import Crash
 from pulsar_ray.errors import PulsarException, SessionLost
@@ -395,6 +395,17 @@ class ServedSubscription:
     def figures(self) -> Figures:
         """Return what the metrics have of it."""
         return stored_figures(self.counts.traffic, self.core, self.consumers, self.delayed().messages)
+
+    def problem(self) -> str:
+        """Say why messages do not go out; empty if nothing is known to be wrong."""
+        core = self.core
+        delayed = self.delayed()
+        if self._feeder.problem or delayed.problem:
+            return self._feeder.problem or delayed.problem
+        keyed = core.type.keyed
+        if self._watchdog.reason or core.is_blocked_on_unacked or (keyed is not None and keyed.index.parked):
+            return str(why_blocked(core, self.now_ms(), delayed)["reason"])
+        return ""
 
     def delayed(self) -> Delayed:
         """Describe the messages that wait for their time."""

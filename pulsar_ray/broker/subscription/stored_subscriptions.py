@@ -255,6 +255,9 @@ class StoredSubscriptions:
             figures.add(each)
         return figures
 
+    def problem(self) -> str:
+        return next(filter(None, (served.problem() for served in self._served.values())), "")
+
     async def settle(self) -> None:
         for subscription in self._served.values():
             await subscription.flushed(subscription.core.cursor.version)

@@ -16,6 +16,7 @@ from pulsar_ray.model import metric_catalogue as metrics
 def traffic_figures(traffic: ConsumerTraffic, core: KeyedConsumers, consumers: ConnectedConsumers) -> Figures:
     """Return what any subscription has: messages out, and its consumers."""
     sent = traffic.sent
+    rates = sent.describe()
     known = core.consumers.values()
     return Figures(
         {
@@ -32,6 +33,7 @@ def traffic_figures(traffic: ConsumerTraffic, core: KeyedConsumers, consumers: C
             metrics.BLOCKED_HASHES.name: key_shared_stats(core).get("drainingHashesCount", 0),
         },
         {metrics.END_TO_END_LATENCY.name: traffic.latency.numbers()},
+        {metrics.MESSAGES_OUT.name: rates["msgRateOut"], metrics.BYTES_OUT.name: rates["msgThroughputOut"]},
     )
 
 

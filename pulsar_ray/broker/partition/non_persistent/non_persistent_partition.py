@@ -262,6 +262,7 @@ class NonPersistentPartitionServer:
             counters=figures.counters,
             gauges=figures.gauges,
             histograms=figures.histograms,
+            rates=figures.rates,
         )
 
     # --- sleeping ---------------------------------------------------------------------------------

@@ -58,6 +58,9 @@ class PassingSubscriptions:
     reach = ("", "")
     acknowledged_entries = 0
 
+    def problem(self) -> str:
+        return ""
+
     def __init__(
         self,
         request: SubscriptionRequest,

@@ -1,0 +1,1 @@
+"""`pulsar-ray top`: a live view of a broker in the terminal."""
