@@ -37,7 +37,8 @@ from pulsar_ray.launch.embedded import (
 from pulsar_ray.launch.own_ray import ended_ray_process, start_ray, stop_ray
 from pulsar_ray.launch.start import start_broker, stop_broker
 
-logger = logging.getLogger(__name__)
+# Run as a program, its module has another name.
+logger = logging.getLogger("pulsar_ray.cli.standalone")
 
 LOOK_INTERVAL_S = 0.5
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -292,7 +292,9 @@ def _say(change: ChangeEvent) -> None:
         return
     topic = change.subject if kind is EventType.TOPIC_POLICY else ""
     done = {Action.INSERT: "made", Action.UPDATE: "changed", Action.DELETE: "deleted"}[change.action]
-    if kind in (EventType.NAMESPACE_POLICY, EventType.TOPIC_POLICY):
+    if kind in (EventType.NAMESPACE_POLICY, EventType.TOPIC_POLICY) and change.action is Action.DELETE:
+        log_event(logger, "policies of %s deleted", change.subject, topic=topic)
+    elif kind in (EventType.NAMESPACE_POLICY, EventType.TOPIC_POLICY):
         values = json.dumps({name: dict(value) for name, value in sorted(change.policies.items())})
         log_event(logger, "policies of %s %s: %s", change.subject, done, values, topic=topic)
     else:
