@@ -17,6 +17,31 @@ from pulsar_ray.transport import ray_connection
 from tests.conformance.broker import QUIET_MS, TRANSPORTS, Broker
 from tests.conformance.running_actors import needs_running_actors
 
+OVER_TCP = (
+    "test_broker_gone",
+    "test_bulk",
+    "test_carriers",
+    "test_choosing_carriers",
+    "test_chunks",
+    "test_malformed_requests",
+    "test_publishing",
+    "test_receiving",
+    "test_sessions",
+    "test_stats",
+)
+"""Modules that `make test` runs over TCP, too; the others do in `make test-all`.
+
+A lane over TCP differs from one over a Unix socket in how it connects, and in no large packets through memory.
+"""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        is_over_tcp = callspec is not None and callspec.params.get("transport") == "tcp"
+        if item.path.parent == Path(__file__).parent and is_over_tcp and item.path.stem not in OVER_TCP:
+            item.add_marker(pytest.mark.long)
+
 
 @pytest.fixture(params=[*TRANSPORTS, pytest.param("sleepy", marks=pytest.mark.long)])
 def transport(request: pytest.FixtureRequest) -> str:
