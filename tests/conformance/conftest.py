@@ -31,7 +31,7 @@ OVER_TCP = (
 )
 """Modules that `make test` runs over TCP, too; the others do in `make test-all`.
 
-A lane over TCP differs from one over a Unix socket in how it connects, and in no large packets through memory.
+A lane over TCP connects in another way, and has no large packets through memory; all else is the same code.
 """
 
 
