@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import ray
 from ray import ObjectRef
-from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from pulsar_ray.data import frozen_actors
 from pulsar_ray.data.avro_blocks import encode_avro_blocks
 from pulsar_ray.data.avro_values import AvroValues
 from pulsar_ray.data.block_schema import BLOCK_COLUMNS
@@ -22,7 +23,7 @@ from pulsar_ray.data.idle_actors import IdleActors
 from pulsar_ray.data.plan import ReadRange
 from pulsar_ray.data.rows import BLOCK_BYTES, StoredRows, encode_blocks
 from pulsar_ray.data.segments import stored_rows
-from pulsar_ray.errors import PulsarException
+from pulsar_ray.errors import NotConnected, PulsarException
 
 _MAX_READERS_PER_NODE = 8
 _PREPARED_NODES = 8
@@ -54,6 +55,10 @@ class RangeReader:
 
     def __repr__(self) -> str:
         return "pulsar-ray reader"
+
+    def is_alive(self) -> bool:
+        """Answer, while a range is read as well."""
+        return True
 
     def read(self, read_range: ReadRange, source: int, form: BlockForm) -> Iterator[bytes | _Summary]:
         """The range's blocks, and a summary; see `stored_rows` for errors."""
@@ -104,7 +109,8 @@ class ReaderPool:
     def read(self, ranges: Sequence[ReadRange], sources: Sequence[int], form: BlockForm) -> ReadBlocks:
         """Read the blocks of all ranges, in their order; `sources` number the ranges' partitions.
 
-        Raises the error of the first range that fails; a reader that dies is replaced, twice per range.
+        Raises the error of the first range that fails. A reader that dies, or stands still for two minutes,
+        is replaced, twice per range; then NotConnected is raised.
         """
         waiting: dict[str, deque[_Work]] = defaultdict(deque)
         for place, (read_range, source) in enumerate(zip(ranges, sources, strict=True)):
@@ -119,15 +125,18 @@ class ReaderPool:
                     started = self._start(queue.popleft(), form)
                     running[started.blocks.completed()] = started
                     free[node_id] -= 1
-            done, _ = ray.wait(list(running), num_returns=1)
+            done, _ = ray.wait(list(running), num_returns=1, timeout=frozen_actors.LOOK_AFTER_S)
+            if not done:
+                frozen_actors.kill_frozen(each.reader for each in running.values())
+                continue
             finished = running.pop(done[0])
             work = finished.work
             free[work.read_range.node_id] += 1
             try:
                 blocks[work.place] = _blocks_of(finished)
-            except (ActorDiedError, ActorUnavailableError):
+            except (ActorDiedError, ActorUnavailableError) as died:
                 if work.attempt == _ATTEMPTS:
-                    raise
+                    raise _died_again(work, died) from None
                 waiting[work.read_range.node_id].append(work._replace(attempt=work.attempt + 1))
                 continue
             self._idle.put_back(work.read_range.node_id, finished.reader)
@@ -155,10 +164,18 @@ class ReaderPool:
         return _Running(work, reader, reader.read.remote(work.read_range, work.source, form))
 
 
+def _died_again(work: _Work, died: RayError) -> NotConnected:
+    text = str(died).strip().splitlines()[0]
+    return NotConnected(
+        f"the process that read {work.read_range.topic} died {_ATTEMPTS} times ({text}): see its log in the "
+        "Ray dashboard, above all for want of memory, and read again, with smaller block_bytes or fewer columns"
+    )
+
+
 def _new_reader(node_id: str) -> Any:
     # Soft: without that node the reader starts elsewhere and says that the data is not there.
     placement = NodeAffinitySchedulingStrategy(node_id, soft=True)
-    return ray.remote(RangeReader).options(num_cpus=0, scheduling_strategy=placement).remote()
+    return _ACTOR.options(num_cpus=0, scheduling_strategy=placement).remote()
 
 
 def _reader_limits() -> dict[str, int]:
@@ -180,5 +197,6 @@ def _blocks_of(finished: _Running) -> ReadBlocks:
     return ReadBlocks(blocks, summary.messages)
 
 
+_ACTOR = frozen_actors.with_sign_of_life(RangeReader)
 READERS = ReaderPool()
 """The pool of this process."""

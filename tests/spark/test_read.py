@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import re
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -13,6 +15,7 @@ import ray
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
+from pulsar_ray.data import frozen_actors
 from pulsar_ray.data.lost_ranges import LostRange
 from pulsar_ray.data.plan import AtMessages, ReadRange
 from pulsar_ray.data.readers import READERS
@@ -302,6 +305,24 @@ def test_a_reader_that_is_killed_is_replaced(
     assert killed
     for reader in killed:
         ray.kill(reader)
+    with releasing(read(spark, TOPIC, planner=topics)) as frame:
+        assert values_of(frame) == [b"a"]
+
+
+def test_a_reader_that_stands_still_is_replaced(
+    spark: SparkSession, topics: StoredTopics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frozen_actors, "LOOK_AFTER_S", 1.0)
+    monkeypatch.setattr(frozen_actors, "ANSWER_WITHIN_S", 10.0)
+    topics.add(TOPIC, write_segment(tmp_path / "5-0.seg", [[single(b"a")]]))
+    with releasing(read(spark, TOPIC, planner=topics)) as frame:
+        assert values_of(frame) == [b"a"]
+
+    def pid(_: Any) -> int:
+        return os.getpid()
+
+    for reader in READERS._idle.handles():
+        os.kill(ray.get(reader.__ray_call__.remote(pid)), signal.SIGSTOP)
     with releasing(read(spark, TOPIC, planner=topics)) as frame:
         assert values_of(frame) == [b"a"]
 
