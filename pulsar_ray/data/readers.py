@@ -168,7 +168,8 @@ def _died_again(work: _Work, died: RayError) -> NotConnected:
     text = str(died).strip().splitlines()[0]
     return NotConnected(
         f"the process that read {work.read_range.topic} died {_ATTEMPTS} times ({text}): see its log in the "
-        "Ray dashboard, above all for want of memory, and read again, with smaller block_bytes or fewer columns"
+        "Ray dashboard, above all for want of memory, and read again, with smaller block_bytes or fewer "
+        "columns"
     )
 
 
