@@ -109,7 +109,11 @@ class Appender:
     def _begin_segment(self, commit: Commit, first_entry_id: int, ended: list[ManifestRecord]) -> None:
         state, identity = self._state, self._state.manifest.identity
         ledger_id, index, now_ms = commit.ledger_id, commit.segment_index, commit.now_ms
-        commit.records = [*state.ended, *ended, SegmentOpened(ledger_id, index, first_entry_id, now_ms)]
+        if state.has_failed_write:
+            commit.ends, commit.after = state.ends_to_write()
+        else:
+            ended = [*state.ended, *ended]
+        commit.records = [*ended, SegmentOpened(ledger_id, index, first_entry_id, now_ms)]
         if state.has_to_rewrite(self._files.log):
             commit.snapshot = state.snapshot()
         epoch = self._files.owner.epoch
@@ -149,6 +153,7 @@ class Appender:
         for record in commit.records:
             state.manifest.apply(record)
         state.ended = []
+        state.has_failed_write = False
         current = state.open_ledger
         if current is None or current.ledger_id != commit.ledger_id:
             current = state.open_ledger = OpenLedger(commit.ledger_id, commit.now_ms)
@@ -163,11 +168,15 @@ class Appender:
 
         The next append begins another ledger.
 
-        The same blocks may be appended again. Nothing is retried on the file, and nothing in it is believed,
-        though a restart before the next append may find the blocks stored.
+        The same blocks may be appended again. Nothing is retried on the file, and nothing in it is believed.
+        Until the next append has made that end durable, which it does before it writes, a restart may find
+        the blocks stored.
         """
         state = self._state
         state.in_flight = None
+        if commit.are_ends_written:
+            state.ended = []
+        state.has_failed_write = True
         state.incarnations.take_back()
         state.sequences.take_back()
         if commit.checkpoint is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from pulsar_ray.format.block import BlockHeader
 from pulsar_ray.format.checksum import Buffer
@@ -34,6 +34,12 @@ class LogFiles(NamedTuple):
     log: RecordLog
     writer: LedgerWriter
     disk: Disk
+
+
+class WrittenBefore(Protocol):
+    """A change of the manifest whose run comes before a commit's."""
+
+    is_written: bool
 
 
 class AppendResult(NamedTuple):
@@ -91,9 +97,12 @@ class Commit:
     """
 
     __slots__ = (
+        "after",
+        "are_ends_written",
         "buffers",
         "checkpoint",
         "end_entry_id",
+        "ends",
         "files",
         "frame_header",
         "frame_length",
@@ -127,6 +136,11 @@ class Commit:
         self.max_publish_ms = 0
         self.segment_path: Path | None = None
         """The file of a segment that begins with this frame."""
+        self.ends: list[ManifestRecord] = []
+        """Ends of ledgers that must be durable before this frame is written (ADR 0068)."""
+        self.after: Sequence[WrittenBefore] = ()
+        """The changes under way that write such ends."""
+        self.are_ends_written = False
         self.records: list[ManifestRecord] = []
         self.checkpoint: Checkpoint | None = None
         self.sequence_ids: Sequence[SequenceIds] = ()
@@ -140,6 +154,8 @@ class Commit:
         receipt may be sent, and the file's content behind the durable end is unknown.
         """
         owner, _, writer, disk = self.files
+        if self.ends or self.after:
+            self._write_ends()
         if self.segment_path is not None:
             writer.open_segment(self.segment_path)
         writer.append(self.buffers, self.total_bytes)
@@ -148,6 +164,20 @@ class Commit:
         if self.records or self.checkpoint is not None or self.snapshot is not None:
             self._write_manifest()
         owner.check()
+
+    def _write_ends(self) -> None:
+        """End the ledgers whose writes failed.
+
+        None of their blocks may come back beside this frame's."""
+        if not all(change.is_written for change in self.after):
+            raise OSError("the manifest did not take the end of the ledger before, so no other one is begun")
+        ends = [to_log(record) for record in self.ends]
+        snapshot, self.snapshot = self.snapshot, None
+        if snapshot is not None:
+            self.files.log.rewrite([*map(to_log, snapshot), *ends])
+        elif ends:
+            self.files.log.append(ends)
+        self.are_ends_written = True
 
     def _write_manifest(self) -> None:
         log = self.files.log

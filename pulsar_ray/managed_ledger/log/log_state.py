@@ -14,7 +14,9 @@ from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
     Checkpoint,
     DeduplicationSwitched,
     IncarnationRecord,
+    LedgerClosed,
     ManifestRecord,
+    SegmentClosed,
     SequenceIds,
     SequenceIdsForgotten,
 )
@@ -38,6 +40,8 @@ class LogState:
         self.unfinished: list[ManifestChange] = []
         self.ended: list[ManifestRecord] = []
         """Ends of ledgers that hold already, and are written with the next records."""
+        self.has_failed_write = False
+        """Whether an append has failed, and the end of its ledger may not be durable."""
         self.ends_next = False
         """Whether the next append begins another ledger."""
         self.segments_version = 0
@@ -127,6 +131,24 @@ class LogState:
             self.manifest.apply(record)
             self.ended.append(record)
         self.segments_changed()
+
+    def ends_to_write(self) -> tuple[list[ManifestRecord], list[ManifestChange]]:
+        """Return the ends that must be durable before another ledger is begun.
+
+        With the changes under way that write some of them, or delete those ledgers.
+        """
+        leaving = self.leaving()
+        after = [change for change in self.unfinished if change.ends]
+        ends: list[ManifestRecord] = []
+        for record in self.ended:
+            if isinstance(record, SegmentClosed | LedgerClosed):
+                if record.ledger_id in leaving:
+                    after += (change for change in self.unfinished if record.ledger_id in change.deleted)
+                    continue
+                if record.ledger_id not in self.manifest.ledgers:
+                    continue  # it was deleted meanwhile
+            ends.append(record)
+        return ends, after
 
     # ---- checkpoints and snapshots
 

@@ -21,10 +21,8 @@ from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
     HoldMoved,
     Lease,
     LeaseEnded,
-    LedgerClosed,
     LedgersDeleted,
     ManifestRecord,
-    SegmentClosed,
     SequenceIdsForgotten,
     Subscription,
     SubscriptionProperties,
@@ -79,7 +77,7 @@ class ManifestChanges:
     def fail(self, change: ManifestChange) -> None:
         """The change's run raised: whether it is in effect after a restart is unknown."""
         self._state.unfinished.remove(change)
-        self._state.ended += (r for r in change.records if isinstance(r, SegmentClosed | LedgerClosed))
+        self._state.ended[:0] = change.ends
         if any(isinstance(record, DeduplicationSwitched) and record.is_on for record in change.records):
             self._state.sequences.switch(on=False)
 
@@ -339,12 +337,16 @@ class ManifestChanges:
             records.append(LedgersDeleted(ids))
         if is_leaving:
             records += state.incarnations.idle_times()
+        ends: list[ManifestRecord] = []
         if state.in_flight is None:
             if current is not None and self._is_idle(current, holds, now_ms):
                 state.end_open_ledger(now_ms)
-            records[:0] = state.ended
-            state.ended = []
-        return self._begin(records, ids, deleted=ids) if records else None
+            ends, state.ended = state.ended, []
+        if not (ends or records):
+            return None
+        trim = self._begin([*ends, *records], ids, deleted=ids)
+        trim.ends = ends
+        return trim
 
     def truncate(self, now_ms: int) -> ManifestChange | None:
         """As `trim`, as if nothing were kept beyond what is not consumed."""

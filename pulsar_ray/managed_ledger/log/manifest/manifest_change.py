@@ -34,6 +34,13 @@ class ManifestChange:
         """
         self.deleted = set(deleted)
         """Ledgers to unlink once the change is durable."""
+        self.ends: list[ManifestRecord] = []
+        """The records among them that end ledgers.
+
+        Another write takes them over if this change fails.
+        """
+        self.is_written = False
+        """Whether the records are durable; set by `run`."""
         self.snapshot: Sequence[ManifestRecord] | None = None
 
     def run(self) -> None:
@@ -53,6 +60,8 @@ def run_together(changes: Sequence[ManifestChange]) -> None:
         files.log.rewrite([*map(to_log, snapshot), *records])
     elif records:
         files.log.append(records)
+    for change in changes:
+        change.is_written = True
     deleted = {ledger_id for change in changes for ledger_id in change.deleted}
     if deleted:
         _unlink(files, deleted)
