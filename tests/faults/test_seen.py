@@ -18,7 +18,7 @@ from pulsar_ray.model import metric_catalogue as metrics
 from pulsar_ray.model.metric_catalogue import Metric
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.this_ray import session_directory
-from tests.actors.test_metrics import Scrape
+from tests.metric_scrape import Scrape
 from tests.running_broker import Broker, partition_actor
 from tests.unit.cli.watching.top.terminal_screen import TerminalScreen, running
 
