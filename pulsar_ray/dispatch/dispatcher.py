@@ -120,6 +120,7 @@ class Dispatcher:
         epoch: int = 0,
         received: int = 0,
         held: Sequence[ReportedRows] = (),
+        parts: Sequence[ReportedRows] = (),
         received_messages: int = 0,
         generation: int | None = None,
         credit: int = 0,
@@ -127,11 +128,12 @@ class Dispatcher:
         """Attach a consumer, or attach it again after its connection or the dispatcher was lost.
 
         If this dispatcher knows it, what came after number `received` of this `epoch` is sent again.
-        Otherwise its pending messages are rebuilt from its report (`held`); messages that others got
-        meanwhile stay theirs, and `received_messages` is where its count of received messages, which
-        credit refers to, stands. Rows that it held in a `generation` from before a seek are not its any
-        more. The client repeats acks and nacks it cannot know to have arrived. A `credit` that comes along
-        counts at once.
+        Otherwise its pending messages are rebuilt from its report: `held`, of batches given to it whole,
+        whose other messages it has acknowledged, and `parts`, of batches that others may have the rest of.
+        Messages that others got meanwhile stay theirs, and `received_messages` is where its count of received
+        messages, which credit refers to, stands. Rows that it held in a `generation` from before a seek are
+        not its any more. The client repeats acks and nacks it cannot know to have arrived. A `credit` that
+        comes along counts at once.
 
         Flush the cursor before answering. Raises ConsumerBusy (Exclusive, another type or mode),
         ConsumerAssignError.
@@ -153,7 +155,8 @@ class Dispatcher:
         self.type.policy.join(consumer)
         self.cursor.remember_consumer(KnownConsumer(spec.consumer_id, spec.name, int(spec.consumer_type)))
         self._returning.came_back(spec.consumer_id)
-        self._intake.restore(consumer, () if self._precedes_seek(generation) else held)
+        if not self._precedes_seek(generation):
+            self._intake.restore(consumer, held, parts)
         if credit:
             self.set_credit(spec.consumer_id, credit, 0, 0)
         return Attachment(False, self.generation, [])

@@ -11,8 +11,8 @@ from pulsar_ray.model.row_ranges import RowRanges
 
 ReportedRows = tuple[int, int, Sequence[tuple[int, int]]]
 """(ledger id, first entry id of a block, rows) that a consumer reports to hold."""
-Claim = tuple[int, RowRanges]
-"""(consumer id, rows)."""
+Claim = tuple[int, RowRanges, bool]
+"""(consumer id, rows, whether the consumer was given a part of their batch only)."""
 
 
 class ReturningConsumers:
@@ -61,13 +61,13 @@ class ReturningConsumers:
         self.awaited.clear()
         return missing
 
-    def claim(self, consumer_id: int, key: tuple[int, int], rows: RowRanges) -> None:
+    def claim(self, consumer_id: int, key: tuple[int, int], rows: RowRanges, *, is_part: bool) -> None:
         """Note rows of a block that was not read yet."""
-        self.claims.setdefault(key, []).append((consumer_id, rows))
+        self.claims.setdefault(key, []).append((consumer_id, rows, is_part))
 
     def has_claims(self, consumer_id: int) -> bool:
         """Whether blocks this consumer holds are still to be read."""
-        return any(consumer_id == claimant for claims in self.claims.values() for claimant, _ in claims)
+        return any(consumer_id == claimant for claims in self.claims.values() for claimant, *_ in claims)
 
     def drop_below(self, position: tuple[int, int]) -> None:
         """Everything below was read: claims there name nothing that is unacknowledged."""

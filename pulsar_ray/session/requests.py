@@ -277,6 +277,11 @@ class OpenConsumer(NamedTuple):
 
     Of what it held before it did, `held` has nothing.
     """
+    parts: BatchRowsList = ()
+    """Rows that it still has of batches others may have the rest of.
+
+    What it does not have of a batch in `held` is acknowledged.
+    """
 
 
 class ConsumerOpened(NamedTuple):

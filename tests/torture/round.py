@@ -182,7 +182,7 @@ class SceneRun:
                 for partition_consumer in worker.consumer.core.partitions.all:
                     deliveries = partition_consumer.deliveries
                     print(
-                        f"    {worker.name}: holds {partition_consumer.ack_sender.unacked.declared()[:9]}, "
+                        f"    {worker.name}: holds {partition_consumer.ack_sender.unacked.declared()}, "
                         f"queue {worker.consumer.core.queue.messages_of(deliveries)}, "
                         f"unanswered {len(partition_consumer.requests.unanswered())}, "
                         f"open {partition_consumer.requests.is_open}, last {deliveries.last_number}",

@@ -114,6 +114,7 @@ class ServedSubscription:
             epoch=self.core.epoch,
             received=request.received if is_same else 0,
             held=request.held,
+            parts=request.parts,
             received_messages=request.received_messages,
             generation=request.generation,
             credit=request.credit,

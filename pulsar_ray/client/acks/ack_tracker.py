@@ -128,6 +128,14 @@ class AckTracker:
         while len(self._shared) > MAX_UNSIZED:
             self._shared.pop()
 
+    def repeat_shared(self) -> None:
+        """Send the acknowledged rows of shared batches once more: the dispatcher is another one."""
+        self._look_at_flags()
+        for key in self._shared & self._partial.keys():
+            if key not in self._dirty:
+                self._dirty.add(key)
+                self.count += 1
+
     def add_message(self, block: ReceivedBlock, row: int) -> None:
         """Acknowledge a message of another block than the last one.
 

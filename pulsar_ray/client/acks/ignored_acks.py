@@ -34,6 +34,9 @@ class IgnoredAcks:
     def share(self, ledger_id: int, entry_id: int) -> None:
         """Ignore a batch."""
 
+    def repeat_shared(self) -> None:
+        """Do nothing: no batch was shared."""
+
     def add_message(self, block: ReceivedBlock, row: int) -> None:
         """Ignore a message."""
 

@@ -35,6 +35,8 @@ class UnackedRows:
         # (ledger id, first entry id) -> [last entry id, rows are entries, rows, messages of the block]
         self._blocks: dict[_Key, list[Any]] = {}
         self._failures: dict[_Key, RowFailures] = {}
+        # Batches of which others may have the rest.
+        self._parts: set[_Key] = set()
         # Redelivery counts above 0 of rows, the newest first.
         self._counts: dict[_Key, list[tuple[RowSet, int]]] = {}
         # Its keys, and some that are gone; all of them and in order only if `_is_ordered`.
@@ -61,6 +63,10 @@ class UnackedRows:
     def note_failures(self, ledger_id: int, entry_id: int, failures: RowFailures) -> None:
         """Note how often messages of a batch that is held failed before."""
         self._failures[(ledger_id, entry_id)] = failures
+
+    def note_part(self, ledger_id: int, entry_id: int) -> None:
+        """Note that a part of a batch that is held was delivered, and not the batch."""
+        self._parts.add((ledger_id, entry_id))
 
     def note_count(self, ledger_id: int, first_entry_id: int, rows: RowSet, redelivery_count: int) -> None:
         """Note how often rows of a block that are held were redelivered, if they were."""
@@ -220,6 +226,7 @@ class UnackedRows:
 
     def _delete(self, key: _Key) -> None:
         del self._blocks[key]
+        self._parts.discard(key)
         if self._failures:
             self._failures.pop(key, None)
         if self._counts:
@@ -235,12 +242,14 @@ class UnackedRows:
                 return
         self._delete(key)
 
-    def declared(self) -> list[DeclaredRows]:
-        """All rows in order, as far as they fit into one packet.
+    def declared(self) -> tuple[list[DeclaredRows], list[DeclaredRows]]:
+        """All rows in order, as far as they fit into one packet; those of parts of batches apart.
 
-        Rows that are left out come again.
+        Of any other batch the rows that are not declared are acknowledged. Blocks that are left out come
+        again.
         """
         declared: list[DeclaredRows] = []
+        parts: list[DeclaredRows] = []
         ranges = 0
         for ledger_id, first in sorted(self._blocks):
             held = self._blocks[ledger_id, first]
@@ -248,12 +257,14 @@ class UnackedRows:
             ranges += len(rows) + 1
             if ranges > MAX_DECLARED_RANGES:
                 break
-            declared.append((ledger_id, first, rows))
-        return declared
+            chosen = parts if (ledger_id, first) in self._parts else declared
+            chosen.append((ledger_id, first, rows))
+        return declared, parts
 
     def clear(self) -> None:
         """Hold nothing any more, behind a seek, or when all was given back."""
         self._blocks.clear()
+        self._parts.clear()
         self._failures.clear()
         self._counts.clear()
         self._order.clear()

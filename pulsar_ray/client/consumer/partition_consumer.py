@@ -134,6 +134,7 @@ class PartitionConsumer:
         assert attached is not None
         deliveries.look_at_files(attached)
         with owner.lock:
+            held, parts = self.ack_sender.unacked.declared()
             return OpenConsumer(
                 request_id,
                 self.consumer_id,
@@ -145,7 +146,7 @@ class PartitionConsumer:
                 deliveries.reads_files,
                 deliveries.numbering,
                 deliveries.last_number,
-                self.ack_sender.unacked.declared(),
+                held,
                 deliveries.start,
                 owner.subscription,
                 deliveries.consumed + deliveries.moving + owner.queue.messages_of(deliveries),
@@ -159,6 +160,7 @@ class PartitionConsumer:
                 handed_over=None if deliveries.counter is None else deliveries.counter.name,
                 chunk_limits=options.chunk_limits,
                 redeliveries=deliveries.redeliveries,
+                parts=parts,
             )
 
     def opened(self, opened: ConsumerOpened) -> None:

@@ -155,6 +155,8 @@ class PartitionDeliveries:
             self.numbering = opened.epoch
             self.last_number = 0
             self._awaits_reset = False
+            # Only dispatchers that were given them know the acknowledged rows of batches that are shared.
+            self._acks.acks.repeat_shared()
             if not is_sought:
                 # Redeliveries by an earlier dispatcher do not count here.
                 self.generation = opened.generation
@@ -295,6 +297,7 @@ class PartitionDeliveries:
         """Note how often delivered rows failed, and whether they are part of a batch."""
         if is_part:
             self._acks.acks.share(ledger_id, first_entry_id)
+            self._unacked.note_part(ledger_id, first_entry_id)
         if count:
             self._unacked.note_count(ledger_id, first_entry_id, rows, count)
         if failures:
@@ -390,6 +393,9 @@ class PartitionDeliveries:
         """Drop queued deliveries that other consumers have got by now. Called with the lock held."""
         if self.is_stored:
             for ledger_id, first_entry_id, rows in self._target.queue.take_all(self):
+                if self._unacked.batch_size(ledger_id, first_entry_id):
+                    # Nothing of a batch is declared unless all that is not acknowledged is: it comes whole.
+                    rows = self._unacked.rows_of(ledger_id, first_entry_id)
                 self._unacked.remove_rows(ledger_id, first_entry_id, rows)
 
     # --- for the receiver queue ---------------------------------------------------------------------

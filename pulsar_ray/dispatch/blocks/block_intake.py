@@ -117,15 +117,16 @@ class BlockIntake:
         rows, due = self._unacknowledged(ref), self._delayed.due_rows(ref, times)
         key = (ref.ledger_id, ref.first_entry_id)
         claims = self._returning.claims.pop(key, ()) if self._returning.claims else ()
-        for _, claimed in claims:
+        for _, claimed, _ in claims:
             due |= row_sets.of_ranges(claimed)  # a consumer has them already
         if rows & ~due:
             self._delayed.left(ref)
         self._put(ref, slots, rows & due)
         block = self._blocks.index.get(key)
         if block is not None:
-            for consumer_id, claimed in claims:
-                self._restore_in(self._consumers[consumer_id], block, row_sets.of_ranges(claimed))
+            for consumer_id, claimed, is_part in claims:
+                rows = row_sets.of_ranges(claimed)
+                self._restore_in(self._consumers[consumer_id], block, rows, is_part=is_part)
 
     def take_due(self, read: ReadBlocks, rows: Sequence[RowSet]) -> None:
         """Rows that the tracker hands over, of blocks anywhere in the log.
@@ -197,23 +198,31 @@ class BlockIntake:
         self.read_position = position
         self._has_read = False
 
-    def restore(self, consumer: Consumer, held: Sequence[ReportedRows]) -> None:
-        """Give a consumer what it reports to hold.
+    def restore(
+        self, consumer: Consumer, held: Sequence[ReportedRows], parts: Sequence[ReportedRows] = ()
+    ) -> None:
+        """Give a consumer what it reports to hold, of batches that it was given whole or in `parts`.
 
         Blocks that were not read yet are settled when they are.
         """
+        for reported, is_part in ((held, False), (parts, True)):
+            for key, rows in self._by_block(reported).items():
+                if (block := self._blocks.index.get(key)) is not None:
+                    self._restore_in(consumer, block, row_sets.of_ranges(rows), is_part=is_part)
+                elif key >= self.read_position or (
+                    not self._has_read and self._cursor.ledgers.end >= self.read_position
+                ):
+                    self._returning.claim(consumer.spec.consumer_id, key, rows, is_part=is_part)
+
+    def _by_block(self, reported: Sequence[ReportedRows]) -> dict[tuple[int, int], RowRanges]:
         by_block: dict[tuple[int, int], RowRanges] = {}
         end = self._cursor.ledgers.end
-        for ledger_id, entry_id, rows in held:
+        for ledger_id, entry_id, rows in reported:
             if (ledger_id, entry_id) > end:
                 continue  # it does not exist, and waiting for it would never end
             key = (ledger_id, entry_id)
             by_block[key] = row_ranges.union(by_block.get(key, ()), rows)
-        for key, held_rows in by_block.items():
-            if (block := self._blocks.index.get(key)) is not None:
-                self._restore_in(consumer, block, row_sets.of_ranges(held_rows))
-            elif key >= self.read_position or (not self._has_read and end >= self.read_position):
-                self._returning.claim(consumer.spec.consumer_id, key, held_rows)
+        return by_block
 
     def _unacknowledged(self, ref: BlockRef) -> RowSet:
         cursor = self._cursor
@@ -237,12 +246,16 @@ class BlockIntake:
         self._blocks.add(block, self._counted(block.ref, rows))
         if len(self._blocks.suspects):
             self._blocks.suspect(block)
-        for consumer_id, claimed in claims:
-            self._restore_in(self._consumers[consumer_id], block, row_sets.of_ranges(claimed))
+        for consumer_id, claimed, is_part in claims:
+            rows = row_sets.of_ranges(claimed)
+            self._restore_in(self._consumers[consumer_id], block, rows, is_part=is_part)
 
-    def _restore_in(self, consumer: Consumer, block: DispatchBlock, rows: RowSet) -> None:
-        """Make rows pending at a consumer that has them, unless others got them."""
-        if block.is_batch:
+    def _restore_in(self, consumer: Consumer, block: DispatchBlock, rows: RowSet, *, is_part: bool) -> None:
+        """Make rows pending at a consumer that has them, unless others got them.
+
+        What it does not hold of a batch is acknowledged, unless it was given a part of that only.
+        """
+        if block.is_batch and not is_part:
             self._restore_batch(consumer, block, rows)
             return
         for part, count in self._counted(block.ref, self._blocks.claim(block, rows)):

@@ -71,6 +71,27 @@ def test_after_a_restart_consumers_keep_what_they_hold() -> None:
     assert list(rig.cursor.deleted) == [(1, 4, 4)], "the first message had been acknowledged before"
 
 
+@pytest.mark.parametrize("is_read_first", [False, True])
+def test_of_a_batch_given_in_part_the_rest_comes_after_a_restart(is_read_first: bool) -> None:
+    rig = Rig([-4, -2])
+    spec = rig.add(1, credit=6)
+    rig.grants()
+    rig = restarted(rig)
+    dispatcher = rig.dispatcher
+    if is_read_first:
+        dispatcher.expire(GRACE_MS)
+        rig.grants()
+    dispatcher.attach_consumer(spec, GRACE_MS, parts=[(1, 0, ((0, 1),))], received_messages=1)
+    rig.report(1, 100)
+    rig.now_ms = GRACE_MS
+    free = [(g.block.first_entry_id, g.rows) for g in rig.grants()]
+    assert free == [(0, ((1, 4),)), (1, ((0, 2),))], "the first message is held, the rest is not acknowledged"
+    dispatcher.acknowledge(1, batch=[(1, 0, ((0, 1),))])
+    assert not rig.cursor.is_acknowledged(Position(1, 0))
+    dispatcher.acknowledge(1, batch=[(1, 0, ((1, 4),))])
+    assert rig.cursor.is_acknowledged(Position(1, 0))
+
+
 def test_what_is_held_or_acknowledged_is_no_more_to_come() -> None:
     rig = Rig([4, -3, 4])
     end = Position(1, 8)

@@ -27,7 +27,7 @@ def test_what_is_held_is_declared_in_order() -> None:
     held.add(LEDGER, 20, 1, span(0, 100), 100)
     held.remove_entries([(LEDGER, 11, 12)])
     held.remove_rows(LEDGER, 20, span(50, 60))
-    assert held.declared() == [
+    assert held.declared()[0] == [
         (LEDGER, 3, ((0, 1),)),
         (LEDGER, 10, ((0, 1), (3, 5))),
         (LEDGER, 20, ((0, 50), (60, 100))),
@@ -43,11 +43,11 @@ def test_a_declaration_fits_into_a_packet_whatever_is_held() -> None:
     for entry_id in range(1000):
         fragments.add(LEDGER, 10_000 + entry_id, 1, rows, 8192)
     for held in (singles, fragments):
-        packet = b"".join(encode_request(opening(held.declared())))
+        packet = b"".join(encode_request(opening(held.declared()[0])))
         assert len(packet) < MAX_FIELDS_BYTES
         opened = decode_request(decode_packet(packet))
         assert isinstance(opened, OpenConsumer)
-        assert list(opened.held) == held.declared()
+        assert list(opened.held) == held.declared()[0]
 
 
 def test_scattered_entries_are_removed_by_bits() -> None:
@@ -57,13 +57,13 @@ def test_scattered_entries_are_removed_by_bits() -> None:
     held.add(LEDGER, 16, 1, span(0, 1), 1)
     held.add(LEDGER, 17, 4, span(1, 4), 4)
     held.remove_bits((LEDGER, 11, 0b1010_0101.to_bytes(2, "little")))
-    assert held.declared() == [
+    assert held.declared()[0] == [
         (LEDGER, 10, ((0, 1), (2, 3), (4, 5))),
         (LEDGER, 15, ((0, 100),)),
         (LEDGER, 17, ((2, 4),)),
     ]
     held.remove_bits((LEDGER, 14, b"\xff"))
-    assert held.declared() == [(LEDGER, 10, ((0, 1), (2, 3)))]
+    assert held.declared()[0] == [(LEDGER, 10, ((0, 1), (2, 3)))]
 
 
 def forget(model: Model, is_gone: Callable[[int, int, int], bool]) -> None:
@@ -103,7 +103,7 @@ def test_what_is_removed_in_whatever_way_is_not_held(ordered: float) -> None:
         del blocks[:3]
         _remove_somewhere(chance, held, model, entry_id)
         expected = [(*key, ranges_in(sorted(row for _, row in model[key]))) for key in sorted(model)]
-        assert held.declared() == expected
+        assert held.declared()[0] == expected
         assert len(held) == len(model)
 
 
@@ -161,3 +161,14 @@ def test_rows_that_were_delivered_since_they_failed_are_known() -> None:
     assert held.delivered_since(LEDGER, 20, ((1, 2),), 2) is None
     assert held.delivered_since(LEDGER, 20, ((1, 2),), 3) == 0
     assert held.delivered_since(LEDGER, 99, (), 0) == 0
+
+
+def test_parts_of_batches_are_declared_apart_until_they_are_gone() -> None:
+    held = UnackedRows()
+    held.add(LEDGER, 1, 1, 0b11, 4)
+    held.note_part(LEDGER, 1)
+    held.add(LEDGER, 2, 1, 0b1111, 4)
+    assert held.declared() == ([(LEDGER, 2, ((0, 4),))], [(LEDGER, 1, ((0, 2),))])
+    held.remove_entries([(LEDGER, 1, 1)])
+    held.add(LEDGER, 1, 1, 0b1111, 4)
+    assert held.declared() == ([(LEDGER, 1, ((0, 4),)), (LEDGER, 2, ((0, 4),))], [])
