@@ -280,7 +280,7 @@ class OpenConsumer(NamedTuple):
     parts: BatchRowsList = ()
     """Rows that it still has of batches others may have the rest of.
 
-    What it does not have of a batch in `held` is acknowledged.
+    All that it does not have of a batch in `held` is acknowledged.
     """
 
 

@@ -65,7 +65,7 @@ class UnackedRows:
         self._failures[(ledger_id, entry_id)] = failures
 
     def note_part(self, ledger_id: int, entry_id: int) -> None:
-        """Note that a part of a batch that is held was delivered, and not the batch."""
+        """Note that a batch that is held was delivered in part."""
         self._parts.add((ledger_id, entry_id))
 
     def note_count(self, ledger_id: int, first_entry_id: int, rows: RowSet, redelivery_count: int) -> None:
@@ -243,8 +243,9 @@ class UnackedRows:
         self._delete(key)
 
     def declared(self) -> tuple[list[DeclaredRows], list[DeclaredRows]]:
-        """All rows in order, as far as they fit into one packet; those of parts of batches apart.
+        """All rows in order, as far as they fit into one packet.
 
+        Those of batches that were given in part stand in the second list.
         Of any other batch the rows that are not declared are acknowledged. Blocks that are left out come
         again.
         """

@@ -201,8 +201,9 @@ class BlockIntake:
     def restore(
         self, consumer: Consumer, held: Sequence[ReportedRows], parts: Sequence[ReportedRows] = ()
     ) -> None:
-        """Give a consumer what it reports to hold, of batches that it was given whole or in `parts`.
+        """Give a consumer what it reports to hold.
 
+        `held` is of batches that it was given whole, `parts` of batches that it was given in part.
         Blocks that were not read yet are settled when they are.
         """
         for reported, is_part in ((held, False), (parts, True)):
@@ -253,7 +254,7 @@ class BlockIntake:
     def _restore_in(self, consumer: Consumer, block: DispatchBlock, rows: RowSet, *, is_part: bool) -> None:
         """Make rows pending at a consumer that has them, unless others got them.
 
-        What it does not hold of a batch is acknowledged, unless it was given a part of that only.
+        Rows of a batch that it does not hold are acknowledged, unless it was given a part of that only.
         """
         if block.is_batch and not is_part:
             self._restore_batch(consumer, block, rows)
