@@ -17,7 +17,7 @@ import ray
 from benchmarks.measuring.environment import Broker, Environment, Skipped
 from benchmarks.measuring.measure import alternate, p50, rate, timed
 from benchmarks.measuring.results import Row
-from pulsar_ray.data.rows import BLOCK_BYTES
+from pulsar_ray.data.reading.rows import BLOCK_BYTES
 
 SMALL = (5_000_000, 100)
 LARGE = (1_000_000, 1024)

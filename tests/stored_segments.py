@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pulsar_ray.data.plan import SegmentSlice
+from pulsar_ray.data.planning.plan import SegmentSlice
 from pulsar_ray.format.block import MARKED, parse_block_header
 from pulsar_ray.format.checksum import Buffer
 from pulsar_ray.format.frame import HOLDS_MARKED_BLOCKS, BlockSpan, encode_frame_header

@@ -6,23 +6,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pulsar_ray.data.dataset_reading import read as read
-    from pulsar_ray.data.dataset_reading import release as release
-    from pulsar_ray.data.dataset_writing import write as write
-    from pulsar_ray.data.plan import AtSubscription as AtSubscription
-    from pulsar_ray.data.plan import AtTime as AtTime
-    from pulsar_ray.data.table_stream import TableStream as TableStream
-    from pulsar_ray.data.table_stream import batches as batches
+    from pulsar_ray.data.planning.plan import AtSubscription as AtSubscription
+    from pulsar_ray.data.planning.plan import AtTime as AtTime
+    from pulsar_ray.data.reading.dataset_reading import read as read
+    from pulsar_ray.data.reading.dataset_reading import release as release
+    from pulsar_ray.data.reading.table_stream import TableStream as TableStream
+    from pulsar_ray.data.reading.table_stream import batches as batches
+    from pulsar_ray.data.writing.dataset_writing import write as write
 
 # Looked up when asked for: actors import parts of this package, and must not pay for Ray Data.
 _MODULES = {
-    "AtSubscription": "plan",
-    "AtTime": "plan",
-    "TableStream": "table_stream",
-    "batches": "table_stream",
-    "read": "dataset_reading",
-    "release": "dataset_reading",
-    "write": "dataset_writing",
+    "AtSubscription": "planning.plan",
+    "AtTime": "planning.plan",
+    "TableStream": "reading.table_stream",
+    "batches": "reading.table_stream",
+    "read": "reading.dataset_reading",
+    "release": "reading.dataset_reading",
+    "write": "writing.dataset_writing",
 }
 
 __all__ = ["AtSubscription", "AtTime", "TableStream", "batches", "read", "release", "write"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pulsar_ray_spark.lazy_modules import import_lazily
 
 if TYPE_CHECKING:
-    from pulsar_ray.data.plan import AtSubscription, AtTime
+    from pulsar_ray.data.planning.plan import AtSubscription, AtTime
     from pulsar_ray_spark.handover import release, releasing
     from pulsar_ray_spark.landing.cleaning import clean_landing
     from pulsar_ray_spark.landing.land import drop_landing, land
@@ -45,8 +45,8 @@ __all__ = [
 
 # Looked up when asked for: pyspark costs a second to import.
 _MODULES = {
-    "AtSubscription": "pulsar_ray.data.plan",
-    "AtTime": "pulsar_ray.data.plan",
+    "AtSubscription": "pulsar_ray.data.planning.plan",
+    "AtTime": "pulsar_ray.data.planning.plan",
     "Landing": "pulsar_ray_spark.landing.landing",
     "MESSAGE_SCHEMA": "pulsar_ray_spark.schema",
     "StreamingQuery": "pulsar_ray_spark.streaming.query",

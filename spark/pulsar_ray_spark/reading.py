@@ -9,12 +9,12 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from pulsar_ray.data.broker_planner import BrokerPlanner
-from pulsar_ray.data.lost_ranges import check_nothing_lost
-from pulsar_ray.data.message_columns import as_columns, block_columns
-from pulsar_ray.data.plan import BoundArgument, RangePlanner, ReadRange, Topics, as_bound, as_topics
-from pulsar_ray.data.readers import READERS, BlockForm
-from pulsar_ray.data.rows import BLOCK_BYTES
+from pulsar_ray.data.planning.broker_planner import BrokerPlanner
+from pulsar_ray.data.planning.lost_ranges import check_nothing_lost
+from pulsar_ray.data.planning.plan import BoundArgument, RangePlanner, ReadRange, Topics, as_bound, as_topics
+from pulsar_ray.data.reading.message_columns import as_columns, block_columns
+from pulsar_ray.data.reading.readers import READERS, BlockForm
+from pulsar_ray.data.reading.rows import BLOCK_BYTES
 from pulsar_ray_spark.handover import hand_over, releasing
 from pulsar_ray_spark.running import check_runs, naming_a_stop
 from pulsar_ray_spark.schema import as_messages, block_struct

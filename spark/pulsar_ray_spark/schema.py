@@ -18,7 +18,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pulsar_ray.data.block_schema import BLOCK_COLUMNS
+from pulsar_ray.data.reading.block_schema import BLOCK_COLUMNS
 
 MESSAGE_SCHEMA = StructType(
     [

@@ -19,8 +19,8 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from pulsar_ray.data.publishers import PUBLISHERS
-from pulsar_ray.data.readers import READERS
+from pulsar_ray.data.reading.readers import READERS
+from pulsar_ray.data.writing.publishers import PUBLISHERS
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.launch.connect import connect
 from pulsar_ray.transport.this_ray import ray_job

@@ -8,10 +8,10 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame
 
 from pulsar_ray.client.options.checks import check_enum, check_number
-from pulsar_ray.data.publishers import PUBLISHERS, Connection
-from pulsar_ray.data.publishing import NamedWrite, Part, Sending
-from pulsar_ray.data.query_batch import MAX_TASKS, QueryBatch
-from pulsar_ray.data.write_target import WriteTarget
+from pulsar_ray.data.writing.publishers import PUBLISHERS, Connection
+from pulsar_ray.data.writing.publishing import NamedWrite, Part, Sending
+from pulsar_ray.data.writing.query_batch import MAX_TASKS, QueryBatch
+from pulsar_ray.data.writing.write_target import WriteTarget
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.model.enums import CompressionType, HashingScheme
 from pulsar_ray_spark.executor_blocks import MessageRows, executor_blocks

@@ -13,8 +13,8 @@ import ray
 import pulsar_ray.data
 from pulsar_ray import Admin, Client
 from pulsar_ray.data import frozen_actors
-from pulsar_ray.data.publishers import PUBLISHERS, Connection
-from pulsar_ray.data.publishing import Part, Sending
+from pulsar_ray.data.writing.publishers import PUBLISHERS, Connection
+from pulsar_ray.data.writing.publishing import Part, Sending
 from pulsar_ray.errors import NotConnected
 from tests.running_broker import Broker
 

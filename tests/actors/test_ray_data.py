@@ -12,8 +12,8 @@ import ray
 import pulsar_ray.data
 from pulsar_ray import Admin, Client
 from pulsar_ray.client.arrow.table_schema import TABLE_SCHEMA
-from pulsar_ray.data.broker_planner import BrokerPlanner
-from pulsar_ray.data.dataset_reading import _fetched
+from pulsar_ray.data.planning.broker_planner import BrokerPlanner
+from pulsar_ray.data.reading.dataset_reading import _fetched
 from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, TopicNotFound
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.actor_names import partition_name

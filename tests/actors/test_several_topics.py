@@ -6,9 +6,9 @@ import re
 from collections import Counter
 
 from pulsar_ray import Admin, Client, Consumer
-from pulsar_ray.data.broker_planner import BrokerPlanner
-from pulsar_ray.data.plan import AtSubscription, as_bound
-from pulsar_ray.data.segments import stored_rows
+from pulsar_ray.data.planning.broker_planner import BrokerPlanner
+from pulsar_ray.data.planning.plan import AtSubscription, as_bound
+from pulsar_ray.data.reading.segments import stored_rows
 from pulsar_ray.testing.waiting import wait_until
 from tests.running_broker import Broker
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from pulsar_ray.client.client import Client
-from pulsar_ray.data import publishing
-from pulsar_ray.data.publishing import NamedWrite, Part, Sending, publish_part
-from pulsar_ray.data.query_batch import QueryBatch
-from pulsar_ray.data.write_target import WriteTarget
+from pulsar_ray.data.writing import publishing
+from pulsar_ray.data.writing.publishing import NamedWrite, Part, Sending, publish_part
+from pulsar_ray.data.writing.query_batch import QueryBatch
+from pulsar_ray.data.writing.write_target import WriteTarget
 from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, ProducerBusy
 from pulsar_ray.transport.actor_names import partition_name
 from tests.conformance.broker import Broker

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import ray
 
-from pulsar_ray.data.lost_ranges import LostRange
-from pulsar_ray.data.plan import Bound, RangePlan, ReadRange, SegmentSlice, Topics
+from pulsar_ray.data.planning.lost_ranges import LostRange
+from pulsar_ray.data.planning.plan import Bound, RangePlan, ReadRange, SegmentSlice, Topics
 from pulsar_ray.model.position import EARLIEST, LATEST, Position
 
 

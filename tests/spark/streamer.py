@@ -8,9 +8,9 @@ from contextlib import ExitStack
 
 from pulsar_ray.client.client import Client
 from pulsar_ray.clock import SystemClock
-from pulsar_ray.data.broker_planner import BrokerPlanner
-from pulsar_ray.data.plan import Bound, Topics
-from pulsar_ray.data.segments import stored_rows
+from pulsar_ray.data.planning.broker_planner import BrokerPlanner
+from pulsar_ray.data.planning.plan import Bound, Topics
+from pulsar_ray.data.reading.segments import stored_rows
 from pulsar_ray.errors import NotConnected
 from pulsar_ray_spark.landing.topic_source import TopicSource, full_names
 from pulsar_ray_spark.streaming.batch_limits import BatchLimits

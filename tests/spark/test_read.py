@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
 from pulsar_ray.data import frozen_actors
-from pulsar_ray.data.lost_ranges import LostRange
-from pulsar_ray.data.plan import AtMessages, ReadRange
-from pulsar_ray.data.readers import READERS
+from pulsar_ray.data.planning.lost_ranges import LostRange
+from pulsar_ray.data.planning.plan import AtMessages, ReadRange
+from pulsar_ray.data.reading.readers import READERS
 from pulsar_ray.errors import CorruptData, DataLost, InvalidConfiguration, WrongNode
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.position import EARLIEST, LATEST, Position

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from pulsar_ray import Client
 from pulsar_ray.admin import Admin
-from pulsar_ray.data.readers import READERS
+from pulsar_ray.data.reading.readers import READERS
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.testing.waiting import wait_until

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_ray.data.plan import Bound
+from pulsar_ray.data.planning.plan import Bound
 from pulsar_ray.errors import DataLost, TopicNotFound
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray_spark.errors import QueryInUse, QueryMismatch

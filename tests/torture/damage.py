@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import cast
 
 from pulsar_ray.config import Settings
-from pulsar_ray.data.broker_planner import BrokerPlanner
-from pulsar_ray.data.rows import message_batches
-from pulsar_ray.data.segments import stored_rows
+from pulsar_ray.data.planning.broker_planner import BrokerPlanner
+from pulsar_ray.data.reading.rows import message_batches
+from pulsar_ray.data.reading.segments import stored_rows
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.maintenance.damage import Damage, Kind
 from pulsar_ray.maintenance.repair import repair_directory

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from pulsar_ray import Client, MessageId
-from pulsar_ray.data.block_schema import BLOCK_COLUMNS
-from pulsar_ray.data.broker_planner import BrokerPlanner
-from pulsar_ray.data.rows import message_batches
-from pulsar_ray.data.segments import stored_rows
+from pulsar_ray.data.planning.broker_planner import BrokerPlanner
+from pulsar_ray.data.reading.block_schema import BLOCK_COLUMNS
+from pulsar_ray.data.reading.rows import message_batches
+from pulsar_ray.data.reading.segments import stored_rows
 from pulsar_ray.transport.cluster import Cluster
 from tests.faults.history.operations import ReadBegan, ReadEnded, ReadRow, Stored, digest_of, source_of
 from tests.faults.journal import id_of

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from pulsar_ray.cli.message_json import message_json
+from pulsar_ray.cli.messages.message_json import message_json
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.times import duration
 from pulsar_ray.cli.watching.progress import Unit, progress

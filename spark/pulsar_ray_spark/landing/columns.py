@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from pulsar_ray.data.block_schema import BLOCK_SCHEMA
+from pulsar_ray.data.reading.block_schema import BLOCK_SCHEMA
 from pulsar_ray.errors import InvalidConfiguration
 
 _SCHEMA = pa.schema(

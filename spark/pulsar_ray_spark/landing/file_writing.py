@@ -11,10 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pulsar_ray.data.lost_ranges import LostRange, check_nothing_lost
-from pulsar_ray.data.plan import ReadRange
-from pulsar_ray.data.rows import BLOCK_BYTES, encode_blocks
-from pulsar_ray.data.segments import stored_rows
+from pulsar_ray.data.planning.lost_ranges import LostRange, check_nothing_lost
+from pulsar_ray.data.planning.plan import ReadRange
+from pulsar_ray.data.reading.rows import BLOCK_BYTES, encode_blocks
+from pulsar_ray.data.reading.segments import stored_rows
 from pulsar_ray_spark.landing.columns import block_columns_of, file_schema, file_table
 from pulsar_ray_spark.landing.folder import Folder
 

@@ -13,7 +13,7 @@ import pyarrow.fs as pafs
 from pulsar_ray.admin.admin import Admin
 from pulsar_ray.client.client import Client
 from pulsar_ray.clock import SystemClock
-from pulsar_ray.data.plan import BoundArgument, Topics, as_bound, as_topics
+from pulsar_ray.data.planning.plan import BoundArgument, Topics, as_bound, as_topics
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray_spark.errors import PathNotShared
 from pulsar_ray_spark.landing.columns import landing_columns

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pulsar_ray.data.plan import Bound
+from pulsar_ray.data.planning.plan import Bound
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.position import Position
 from pulsar_ray_spark.landing.round_runner import RoundProgress, RoundRunner

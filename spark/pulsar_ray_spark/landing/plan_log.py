@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pulsar_ray.admin.admin import Admin
 from pulsar_ray.client.client import Client
-from pulsar_ray.data.broker_planner import BrokerPlanner
-from pulsar_ray.data.plan import AtMessages
-from pulsar_ray.data.segments import stored_rows
+from pulsar_ray.data.planning.broker_planner import BrokerPlanner
+from pulsar_ray.data.planning.plan import AtMessages
+from pulsar_ray.data.reading.segments import stored_rows
 from pulsar_ray.errors import ProducerBusy, ProducerFenced, WrongNode
 from pulsar_ray.model.enums import ProducerAccessMode
 from pulsar_ray.model.message_id import MessageId

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pulsar_ray.clock import Clock
-from pulsar_ray.data.plan import Bound
+from pulsar_ray.data.planning.plan import Bound
 from pulsar_ray.model.position import Position
 from pulsar_ray_spark.errors import LandingMismatch
 from pulsar_ray_spark.landing.file_writing import FileJob, WrittenFile

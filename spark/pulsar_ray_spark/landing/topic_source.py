@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from pulsar_ray.admin.admin import Admin
 from pulsar_ray.admin.topic_calls import TopicCalls
 from pulsar_ray.client.consumer.topic_pattern import TopicPattern
-from pulsar_ray.data.broker_planner import target_of
-from pulsar_ray.data.lost_ranges import LostRange, lost_of
-from pulsar_ray.data.plan import Bound, ReadRange, SegmentSlice, Topics, segments_before
+from pulsar_ray.data.planning.broker_planner import target_of
+from pulsar_ray.data.planning.lost_ranges import LostRange, lost_of
+from pulsar_ray.data.planning.plan import Bound, ReadRange, SegmentSlice, Topics, segments_before
 from pulsar_ray.errors import DataLost, PulsarException
 from pulsar_ray.model.position import EARLIEST, Position
 from pulsar_ray.model.topic_name import TopicName

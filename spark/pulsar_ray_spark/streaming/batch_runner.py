@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pulsar_ray.data.plan import ReadRange
+from pulsar_ray.data.planning.plan import ReadRange
 from pulsar_ray_spark.handover import release
 from pulsar_ray_spark.reading import read_ranges
 from pulsar_ray_spark.running import check_runs, naming_a_stop, runs

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pulsar_ray.clock import Clock
-from pulsar_ray.data.plan import Bound
+from pulsar_ray.data.planning.plan import Bound
 from pulsar_ray.errors import PulsarException
 from pulsar_ray_spark.streaming.batch_limits import BatchLimits, Measured, ends_within
 from pulsar_ray_spark.streaming.planned_batch import (

@@ -9,9 +9,9 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from pulsar_ray.admin.admin import Admin
 from pulsar_ray.admin.topic_calls import TopicCalls
-from pulsar_ray.data.broker_planner import batch_index_of
-from pulsar_ray.data.lost_ranges import check_nothing_lost
-from pulsar_ray.data.plan import AtMessages, Bound, RangePlan, RangePlanner, ReadRange
+from pulsar_ray.data.planning.broker_planner import batch_index_of
+from pulsar_ray.data.planning.lost_ranges import check_nothing_lost
+from pulsar_ray.data.planning.plan import AtMessages, Bound, RangePlan, RangePlanner, ReadRange
 from pulsar_ray.errors import PulsarException, TopicNotFound
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.position import Position

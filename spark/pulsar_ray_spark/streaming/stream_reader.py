@@ -16,9 +16,9 @@ from pyspark.sql.types import StructType
 from pulsar_ray.admin.admin import Admin
 from pulsar_ray.client.client import Client
 from pulsar_ray.clock import SystemClock
-from pulsar_ray.data.broker_planner import BrokerPlanner
-from pulsar_ray.data.message_columns import as_columns
-from pulsar_ray.data.plan import Bound, BoundArgument, Topics, as_bound, as_topics
+from pulsar_ray.data.planning.broker_planner import BrokerPlanner
+from pulsar_ray.data.planning.plan import Bound, BoundArgument, Topics, as_bound, as_topics
+from pulsar_ray.data.reading.message_columns import as_columns
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray_spark.landing.land import check_name
 from pulsar_ray_spark.landing.topic_source import TopicSource, full_names

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from pulsar_ray.cli.consume import TYPES
+from pulsar_ray.cli.messages.consume import TYPES
 from pulsar_ray.model.enums import ConsumerType, InitialPosition
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fakes import FakeConsumer, FakeTarget

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.cli import load as work
-from pulsar_ray.cli.load import Load, Meter
+from pulsar_ray.cli.messages import load as work
+from pulsar_ray.cli.messages.load import Load, Meter
 from pulsar_ray.errors import DiskSpaceLow
 from pulsar_ray.model.enums import ConsumerType, InitialPosition
 from tests.unit.cli.conftest import Run

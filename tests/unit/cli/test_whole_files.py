@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_ray.cli.whole_files import write_whole
+from pulsar_ray.cli.messages.whole_files import write_whole
 from pulsar_ray.errors import DiskSpaceLow
 from pulsar_ray.model.enums import CompressionType
 from tests.unit.cli.conftest import Run

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from fastavro import parse_schema, schemaless_writer
 
-from pulsar_ray.data.avro_values import AvroValues
+from pulsar_ray.data.reading.avro_values import AvroValues
 from pulsar_ray.errors import InvalidConfiguration
 
 ORDER = {

@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pulsar_ray.data.block_stream import (
+from pulsar_ray.data.planning.plan import ReadRange
+from pulsar_ray.data.reading.block_stream import (
     Column,
     batch_of_stream,
     joined_stream,
@@ -20,9 +21,8 @@ from pulsar_ray.data.block_stream import (
     of_same_string,
     of_strings,
 )
-from pulsar_ray.data.plan import ReadRange
-from pulsar_ray.data.rows import encode_blocks
-from pulsar_ray.data.segments import stored_rows
+from pulsar_ray.data.reading.rows import encode_blocks
+from pulsar_ray.data.reading.segments import stored_rows
 from pulsar_ray.format.arrow_message import BatchTemplate
 from pulsar_ray.model.position import EARLIEST, LATEST
 from tests.stored_messages import batch

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_ray.data.plan import ReadRange, SegmentSlice, segments_before
-from pulsar_ray.data.segments import stored_rows
+from pulsar_ray.data.planning.plan import ReadRange, SegmentSlice, segments_before
+from pulsar_ray.data.reading.segments import stored_rows
 from pulsar_ray.errors import CorruptData
 from pulsar_ray.model.position import EARLIEST, LATEST, Position
 from tests.stored_messages import chunks, single

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from pulsar_ray.data.lease_keeper import LeaseKeeper
-from pulsar_ray.data.range_leases import RangeLeases
+from pulsar_ray.data.planning.lease_keeper import LeaseKeeper
+from pulsar_ray.data.planning.range_leases import RangeLeases
 from pulsar_ray.testing.waiting import wait_until
 
 

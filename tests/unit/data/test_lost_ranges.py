@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_ray.data.lost_ranges import LostRange, check_nothing_lost, lost_of
+from pulsar_ray.data.planning.lost_ranges import LostRange, check_nothing_lost, lost_of
 from pulsar_ray.errors import DataLost
 from pulsar_ray.model.position import EARLIEST, LATEST, Position
 

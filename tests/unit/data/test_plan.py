@@ -5,7 +5,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from pulsar_ray.data.plan import AtMessages, AtSubscription, AtTime, as_bound, as_topics
+from pulsar_ray.data.planning.plan import AtMessages, AtSubscription, AtTime, as_bound, as_topics
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.model.message_id import MessageId
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_ray.data.query_batch import IDS_PER_BATCH, MAX_BATCH_ID, Layout, QueryBatch, query_prefix
+from pulsar_ray.data.writing.query_batch import IDS_PER_BATCH, MAX_BATCH_ID, Layout, QueryBatch, query_prefix
 from pulsar_ray.errors import InvalidConfiguration, NotAllowedError
 from pulsar_ray.model.enums import HashingScheme
 

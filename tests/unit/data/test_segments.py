@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pulsar_ray.data.plan import ReadRange, SegmentSlice
-from pulsar_ray.data.rows import encode_blocks
-from pulsar_ray.data.segments import stored_rows
+from pulsar_ray.data.planning.plan import ReadRange, SegmentSlice
+from pulsar_ray.data.reading.rows import encode_blocks
+from pulsar_ray.data.reading.segments import stored_rows
 from pulsar_ray.errors import CorruptData, WrongNode
 from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.model.position import EARLIEST, LATEST, Position

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from pulsar_ray.data.dataset_writing import sent_columns
+from pulsar_ray.data.writing.dataset_writing import sent_columns
 from pulsar_ray.errors import InvalidConfiguration
 
 NOTHING: dict[str, str | None] = dict.fromkeys(("value", "key", "properties", "ordering_key", "event_time"))

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pulsar_ray.data.plan import AtSubscription, AtTime
-from pulsar_ray.data.table_stream import TableStream, batches
+from pulsar_ray.data.planning.plan import AtSubscription, AtTime
+from pulsar_ray.data.reading.table_stream import TableStream, batches
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.model.message_id import MessageId
 from tests.conformance.broker import Broker

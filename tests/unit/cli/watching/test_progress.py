@@ -208,10 +208,10 @@ def test_messages_that_go_into_a_file_are_counted(run: Run, screen: io.StringIO)
 @pytest.mark.parametrize(
     ("command", "work"),
     [
-        (("verify",), "verify.verify_directory"),
-        (("repair",), "repair.repair_directory"),
-        (("backup", "{copy}"), "backup.back_up"),
-        (("backup", "{copy}"), "backup.verify_directory"),
+        (("verify",), "maintenance.verify.verify_directory"),
+        (("repair",), "maintenance.repair.repair_directory"),
+        (("backup", "{copy}"), "maintenance.backup.back_up"),
+        (("backup", "{copy}"), "maintenance.backup.verify_directory"),
     ],
 )
 def test_reading_a_directory_shows_all_of_its_bytes(
@@ -224,7 +224,7 @@ def test_reading_a_directory_shows_all_of_its_bytes(
 ) -> None:
     """What does the work ends once the screen shows that everything was counted."""
     make_directory(tmp_path / "data", is_closed=True)
-    module_name, function = work.split(".")
+    module_name, function = work.rsplit(".", 1)
     commands: Any = importlib.import_module(f"pulsar_ray.cli.{module_name}")
     real = getattr(commands, function)
     all_of_it = re.compile(r"([0-9.]+)/\1 k?B")

@@ -12,10 +12,10 @@ import click
 
 from pulsar_ray.cli.console import interrupted, say
 from pulsar_ray.cli.interrupt import Interrupt
-from pulsar_ray.cli.message_json import message_json
+from pulsar_ray.cli.messages.message_json import message_json
+from pulsar_ray.cli.messages.whole_files import write_whole
 from pulsar_ray.cli.target import WAITING, Target, pass_target
 from pulsar_ray.cli.watching.progress import Unit, progress
-from pulsar_ray.cli.whole_files import write_whole
 from pulsar_ray.model.enums import ConsumerType, InitialPosition
 
 if TYPE_CHECKING:

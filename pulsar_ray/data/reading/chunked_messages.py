@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 
 from pulsar_ray.broker.subscription.log.chunk_reader import ChunkReader
-from pulsar_ray.data.plan import ReadRange, SegmentSlice
+from pulsar_ray.data.planning.plan import ReadRange, SegmentSlice
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
 from pulsar_ray.dispatch.blocks.chunk_groups import ChunkGroups, StoredChunk
 from pulsar_ray.errors import InvalidMessage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from pulsar_ray.client.arrow.table_schema import TABLE_SCHEMA
-from pulsar_ray.data.block_schema import BLOCK_SCHEMA
+from pulsar_ray.data.reading.block_schema import BLOCK_SCHEMA
 from pulsar_ray.errors import InvalidConfiguration
 
 MESSAGE_COLUMNS: tuple[str, ...] = tuple(TABLE_SCHEMA.names)

@@ -12,15 +12,15 @@ import pyarrow as pa
 import ray.data
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from pulsar_ray.data.broker_planner import BrokerPlanner
-from pulsar_ray.data.lease_keeper import LEASE_KEEPER
-from pulsar_ray.data.lost_ranges import check_nothing_lost
-from pulsar_ray.data.message_columns import as_columns, block_columns
-from pulsar_ray.data.message_table import message_table, table_schema_of
-from pulsar_ray.data.plan import BoundArgument, ReadRange, Topics, as_bound, as_topics
-from pulsar_ray.data.range_leases import RangeLeases
-from pulsar_ray.data.rows import BLOCK_BYTES, message_batches
-from pulsar_ray.data.segments import stored_rows
+from pulsar_ray.data.planning.broker_planner import BrokerPlanner
+from pulsar_ray.data.planning.lease_keeper import LEASE_KEEPER
+from pulsar_ray.data.planning.lost_ranges import check_nothing_lost
+from pulsar_ray.data.planning.plan import BoundArgument, ReadRange, Topics, as_bound, as_topics
+from pulsar_ray.data.planning.range_leases import RangeLeases
+from pulsar_ray.data.reading.message_columns import as_columns, block_columns
+from pulsar_ray.data.reading.message_table import message_table, table_schema_of
+from pulsar_ray.data.reading.rows import BLOCK_BYTES, message_batches
+from pulsar_ray.data.reading.segments import stored_rows
 
 _RANGE = "range"
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.producer.producer import Producer
-from pulsar_ray.data.query_batch import KnownIds, Layout, QueryBatch
-from pulsar_ray.data.row_lanes import row_lanes
+from pulsar_ray.data.writing.query_batch import KnownIds, Layout, QueryBatch
+from pulsar_ray.data.writing.row_lanes import row_lanes
 from pulsar_ray.errors import InvalidConfiguration, ProducerBusy
 from pulsar_ray.format.table import normalize_table, split_table
 from pulsar_ray.model.enums import CompressionType, HashingScheme

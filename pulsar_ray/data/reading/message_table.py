@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from pulsar_ray.client.arrow.table_schema import TABLE_SCHEMA
-from pulsar_ray.data.message_columns import MESSAGE_COLUMNS
+from pulsar_ray.data.reading.message_columns import MESSAGE_COLUMNS
 
 
 def table_schema_of(columns: Sequence[str] = MESSAGE_COLUMNS) -> pa.Schema:

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from pulsar_ray.client.consumer.topic_pattern import TopicPattern
-from pulsar_ray.data.lease_keeper import LEASE_KEEPER
-from pulsar_ray.data.lost_ranges import LostRange, lost_of
-from pulsar_ray.data.plan import (
+from pulsar_ray.data.planning.lease_keeper import LEASE_KEEPER
+from pulsar_ray.data.planning.lost_ranges import LostRange, lost_of
+from pulsar_ray.data.planning.plan import (
     AtMessages,
     AtSubscription,
     AtTime,
@@ -21,7 +21,7 @@ from pulsar_ray.data.plan import (
     Topics,
     segments_before,
 )
-from pulsar_ray.data.range_leases import CALL_TIMEOUT_S, LEASE_MS, RangeLeases
+from pulsar_ray.data.planning.range_leases import CALL_TIMEOUT_S, LEASE_MS, RangeLeases
 from pulsar_ray.launch.connect import connect
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.position import LATEST, Position

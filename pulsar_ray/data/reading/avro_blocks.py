@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from pulsar_ray.data.avro_values import AvroValues
-from pulsar_ray.data.rows import StoredRows, ipc_stream, message_batches
+from pulsar_ray.data.reading.avro_values import AvroValues
+from pulsar_ray.data.reading.rows import StoredRows, ipc_stream, message_batches
 
 CORRUPT_COLUMN = "_corrupt_record"
 """The last column of these blocks: the bytes of a value that cannot be read.

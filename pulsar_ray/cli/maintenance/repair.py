@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from pulsar_ray.cli.maintenance.verify import DAMAGED, described, report
 from pulsar_ray.cli.target import Target, pass_target
-from pulsar_ray.cli.verify import DAMAGED, described, report
 from pulsar_ray.cli.watching.progress import Unit, progress
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings

@@ -17,7 +17,7 @@ from ray.exceptions import RayError, RayTaskError
 from pulsar_ray.client.client import Client
 from pulsar_ray.data import frozen_actors
 from pulsar_ray.data.idle_actors import IdleActors
-from pulsar_ray.data.publishing import Part, publish_part
+from pulsar_ray.data.writing.publishing import Part, publish_part
 from pulsar_ray.errors import NotConnected, PulsarException
 
 _ATTEMPTS = 3

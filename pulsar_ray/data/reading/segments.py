@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from pulsar_ray.data.chunked_messages import ChunkedMessages
-from pulsar_ray.data.plan import ReadRange, SegmentSlice
-from pulsar_ray.data.rows import StoredRows
+from pulsar_ray.data.planning.plan import ReadRange, SegmentSlice
+from pulsar_ray.data.reading.chunked_messages import ChunkedMessages
+from pulsar_ray.data.reading.rows import StoredRows
 from pulsar_ray.errors import WrongNode
 from pulsar_ray.format.block import CHUNK, BlockHeader, verify_block
 from pulsar_ray.format.payload import decode_block

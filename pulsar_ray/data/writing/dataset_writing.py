@@ -12,10 +12,10 @@ import pyarrow as pa
 import ray
 import ray.data
 
-from pulsar_ray.data.publishers import PUBLISHERS, Connection, Publisher
-from pulsar_ray.data.publishing import Part, Sending
-from pulsar_ray.data.query_batch import QueryBatch
-from pulsar_ray.data.write_target import WriteTarget
+from pulsar_ray.data.writing.publishers import PUBLISHERS, Connection, Publisher
+from pulsar_ray.data.writing.publishing import Part, Sending
+from pulsar_ray.data.writing.query_batch import QueryBatch
+from pulsar_ray.data.writing.write_target import WriteTarget
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.model.enums import CompressionType, HashingScheme
 

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_ray.data.block_schema import BLOCK_COLUMNS, BLOCK_SCHEMA, schema_of
-from pulsar_ray.data.block_stream import (
+from pulsar_ray.data.reading.block_schema import BLOCK_COLUMNS, BLOCK_SCHEMA, schema_of
+from pulsar_ray.data.reading.block_stream import (
     Column,
     batch_of_stream,
     joined_stream,

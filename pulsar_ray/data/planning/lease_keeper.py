@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from pulsar_ray.data.range_leases import RENEW_EVERY_S, RangeLeases
+from pulsar_ray.data.planning.range_leases import RENEW_EVERY_S, RangeLeases
 
 _log = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 from pulsar_ray.admin.admin import Admin
 from pulsar_ray.client.client import Client
-from pulsar_ray.data.publishers import Connection
-from pulsar_ray.data.publishing import NamedWrite, when_free
-from pulsar_ray.data.query_batch import Layout, QueryBatch, query_prefix
+from pulsar_ray.data.writing.publishers import Connection
+from pulsar_ray.data.writing.publishing import NamedWrite, when_free
+from pulsar_ray.data.writing.query_batch import Layout, QueryBatch, query_prefix
 from pulsar_ray.errors import InvalidConfiguration, NotAllowedError
 from pulsar_ray.model.enums import HashingScheme
 from pulsar_ray.model.topic_name import TopicName

@@ -16,13 +16,13 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayT
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from pulsar_ray.data import frozen_actors
-from pulsar_ray.data.avro_blocks import encode_avro_blocks
-from pulsar_ray.data.avro_values import AvroValues
-from pulsar_ray.data.block_schema import BLOCK_COLUMNS
 from pulsar_ray.data.idle_actors import IdleActors
-from pulsar_ray.data.plan import ReadRange
-from pulsar_ray.data.rows import BLOCK_BYTES, StoredRows, encode_blocks
-from pulsar_ray.data.segments import stored_rows
+from pulsar_ray.data.planning.plan import ReadRange
+from pulsar_ray.data.reading.avro_blocks import encode_avro_blocks
+from pulsar_ray.data.reading.avro_values import AvroValues
+from pulsar_ray.data.reading.block_schema import BLOCK_COLUMNS
+from pulsar_ray.data.reading.rows import BLOCK_BYTES, StoredRows, encode_blocks
+from pulsar_ray.data.reading.segments import stored_rows
 from pulsar_ray.errors import NotConnected, PulsarException
 
 _MAX_READERS_PER_NODE = 8

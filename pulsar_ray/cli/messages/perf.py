@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 import click
 
-from pulsar_ray.cli import load as work
 from pulsar_ray.cli.console import INTERRUPTED, rate, say, size
-from pulsar_ray.cli.consume import POSITIONS, TYPES
-from pulsar_ray.cli.latency import Latencies
-from pulsar_ray.cli.load import Load, Meter
-from pulsar_ray.cli.produce import COMPRESSIONS, compression_option
+from pulsar_ray.cli.messages import load as work
+from pulsar_ray.cli.messages.consume import POSITIONS, TYPES
+from pulsar_ray.cli.messages.latency import Latencies
+from pulsar_ray.cli.messages.load import Load, Meter
+from pulsar_ray.cli.messages.produce import COMPRESSIONS, compression_option
 from pulsar_ray.cli.target import WAITING, Target, pass_target
 from pulsar_ray.cli.watching.progress import progress
 from pulsar_ray.cli.whole_help import WholeHelp

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, Literal, Protocol
 
-from pulsar_ray.data.lost_ranges import LostRange
+from pulsar_ray.data.planning.lost_ranges import LostRange
 from pulsar_ray.dispatch.blocks.chunk_limits import LOOK_BACK_SEGMENTS
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.model.message_id import MessageId

@@ -1,0 +1,1 @@
+"""Commands that check, mend and copy the data directory of a broker."""

@@ -1,0 +1,1 @@
+"""Plan a bulk read: bounds, ranges of files, and the leases that keep them."""

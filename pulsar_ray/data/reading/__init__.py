@@ -1,0 +1,1 @@
+"""Read in bulk: stored blocks become Arrow blocks, tables and Datasets."""
