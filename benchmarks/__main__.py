@@ -14,39 +14,40 @@ from benchmarks.measuring import machine
 from benchmarks.measuring.environment import Environment, Skipped
 from benchmarks.measuring.results import Report
 
-GROUPS = (
-    "latency",
-    "async_publish",
-    "deduplication",
-    "asyncio",
-    "consume",
-    "arrow",
-    "chunks",
-    "concurrency",
-    "fan_out",
-    "key_shared",
-    "many_consumers",
-    "dispatcher_state",
-    "cursor_opening",
-    "idle_subscriptions",
-    "many_subscriptions",
-    "idle_topics",
-    "metrics",
-    "policies",
-    "quotas",
-    "dead_letters",
-    "delayed",
-    "non_persistent",
-    "ray_carrier",
-    "memory",
-    "recovery",
-    "history",
-    "startup",
-    "spark_read",
-    "spark_stream",
-    "spark_write",
-    "peers",
-)
+GROUPS = {
+    "latency": "sending.latency",
+    "async_publish": "sending.async_publish",
+    "deduplication": "sending.deduplication",
+    "asyncio": "sending.asyncio",
+    "consume": "receiving.consume",
+    "arrow": "sending.arrow",
+    "chunks": "sending.chunks",
+    "concurrency": "sending.concurrency",
+    "fan_out": "receiving.fan_out",
+    "key_shared": "receiving.key_shared",
+    "many_consumers": "receiving.many_consumers",
+    "dispatcher_state": "receiving.dispatcher_state",
+    "cursor_opening": "running.cursor_opening",
+    "idle_subscriptions": "receiving.idle_subscriptions",
+    "many_subscriptions": "receiving.many_subscriptions",
+    "idle_topics": "running.idle_topics",
+    "metrics": "running.metrics",
+    "policies": "sending.policies",
+    "quotas": "sending.quotas",
+    "dead_letters": "receiving.dead_letters",
+    "delayed": "receiving.delayed",
+    "non_persistent": "sending.non_persistent",
+    "ray_carrier": "sending.ray_carrier",
+    "memory": "running.memory",
+    "recovery": "running.recovery",
+    "history": "running.history",
+    "startup": "running.startup",
+    "spark_read": "on_spark.spark_read",
+    "spark_stream": "on_spark.spark_stream",
+    "spark_write": "on_spark.spark_write",
+    "peers": "peers",
+}
+"""Module of each group, in the order in which all of them run."""
 
 
 def main() -> int:
@@ -64,7 +65,7 @@ def main() -> int:
     )
     parser.add_argument("--scale", type=float, default=1.0, help="shorten every run to this part")
     given = parser.parse_args()
-    if unknown := set(given.names) - set(GROUPS):
+    if unknown := set(given.names) - GROUPS.keys():
         parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}")
     console = Console(width=200)
     report = Report(machine.describe(given.disk))
@@ -73,7 +74,7 @@ def main() -> int:
     failed = False
     for name in given.names or GROUPS:
         try:
-            report.groups[name] = importlib.import_module(f"benchmarks.{name}").run(env)
+            report.groups[name] = importlib.import_module(f"benchmarks.{GROUPS[name]}").run(env)
             report.print_group(console, name)
         except Skipped as reason:
             report.skipped[name] = str(reason)

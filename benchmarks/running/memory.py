@@ -14,10 +14,10 @@ from contextlib import contextmanager, suppress
 import psutil
 
 import pulsar_ray
-from benchmarks.arrow import BATCH_BYTES, Publisher, batch_of_rows
-from benchmarks.delayed import memory_of_tracker
 from benchmarks.measuring.environment import Broker, Environment
 from benchmarks.measuring.results import Row
+from benchmarks.receiving.delayed import memory_of_tracker
+from benchmarks.sending.arrow import BATCH_BYTES, Publisher, batch_of_rows
 from pulsar_ray.testing.waiting import wait_until
 
 BACKLOG_BYTES = 5 * 10**9

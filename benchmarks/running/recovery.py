@@ -10,11 +10,11 @@ from typing import Any
 
 import ray
 
-from benchmarks.arrow import BATCH_BYTES, Publisher, batch_of_rows
 from benchmarks.measuring.environment import Environment
 from benchmarks.measuring.floors import restarting_actor
 from benchmarks.measuring.measure import p50
 from benchmarks.measuring.results import Row
+from benchmarks.sending.arrow import BATCH_BYTES, Publisher, batch_of_rows
 
 LEDGER_BYTES = 10**9
 ROUNDS = 3

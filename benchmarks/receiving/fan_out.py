@@ -10,10 +10,10 @@ from typing import Any
 import ray
 
 import pulsar_ray
-from benchmarks.arrow import ROW_BYTES, Publisher, batch_of_rows
 from benchmarks.measuring.environment import Broker, Environment
 from benchmarks.measuring.measure import Slices, p50, timed, us
 from benchmarks.measuring.results import Row
+from benchmarks.sending.arrow import ROW_BYTES, Publisher, batch_of_rows
 
 SUBSCRIPTIONS = 8
 MESSAGE = b"x" * 1024

@@ -197,7 +197,7 @@ def memory_of_tracker(path: Path, waiting: int) -> list[Row]:
     """Fill an index in a process of its own."""
     directory = index_directory(path, 1)
     directory.parent.mkdir(parents=True)
-    code = f"from benchmarks.delayed import fill; fill({str(directory)!r}, {waiting})"
+    code = f"from benchmarks.receiving.delayed import fill; fill({str(directory)!r}, {waiting})"
     began = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
     took = time.perf_counter() - began

@@ -1,0 +1,1 @@
+"""Groups that measure what Spark reads and writes."""

@@ -1,0 +1,1 @@
+"""Groups that measure the broker itself: starts, memory, recovery, idleness."""

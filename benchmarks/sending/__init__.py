@@ -1,0 +1,1 @@
+"""Groups that measure how messages are sent."""
