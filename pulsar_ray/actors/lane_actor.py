@@ -8,11 +8,13 @@ call with the typed error; dying would only make Ray restart it for ever.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -20,6 +22,7 @@ from typing import Any
 import ray.exceptions as ray_errors
 
 from pulsar_ray.actors.own_reports import OwnReports
+from pulsar_ray.broker.serving.failed_starts import may_start_again
 from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.broker.serving.owner_loop import OwnerLoop
 from pulsar_ray.broker.serving.running_clock import RunningClock
@@ -72,6 +75,34 @@ class LaneActor:
         self._host: SessionHost | None = None
         self._sleeper: Sleeper | None = None
         self._reports = OwnReports()
+        self._starting: Future[None]
+
+    def _begin_start(self) -> None:
+        """Start on the owner loop.
+
+        Calls wait for it, and try again if it failed for a reason that may pass.
+        """
+        self._starting = self._owner.submit(self._start_or_refuse)
+
+    async def _start_or_refuse(self) -> None:
+        if self._refusal is not None:
+            return
+        try:
+            await self._start()
+        except PulsarException as error:
+            if may_start_again(error):
+                raise
+            logger.error("cannot serve: %s", error)
+            self._refusal = error
+
+    async def _start(self) -> None:
+        """Let the server of this actor serve."""
+        raise NotImplementedError
+
+    @property
+    def _start_error(self) -> BaseException | None:
+        """The error of a start that failed and is tried again."""
+        return self._starting.exception() if self._starting.done() else None
 
     def __repr__(self) -> str:
         return self._label
@@ -215,7 +246,14 @@ class LaneActor:
         return reply
 
     async def _serving(self) -> SessionHost:
-        """The host, once this actor serves."""
+        """The host, once this actor serves. Raises what its start was refused with."""
+        if self._start_error is not None:
+            # Nothing that is so for good is raised there: a disk that was full may have room by now, a
+            # partition that did not answer may be back.
+            self._begin_start()
+        await asyncio.wrap_future(self._starting)
+        if self._refusal is not None:
+            raise self._refusal.again()
         assert self._host is not None
         return self._host
 

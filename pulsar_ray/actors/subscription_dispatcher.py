@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -12,13 +11,8 @@ from typing import Any
 from pulsar_ray.actors.broker_process import begin_broker_process
 from pulsar_ray.actors.lane_actor import LaneActor
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
-from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.broker.subscription.dispatcher_server import DispatcherServer
-from pulsar_ray.broker.subscription.dispatcher_start import (
-    may_start_again,
-    new_dispatcher,
-    start_dispatcher,
-)
+from pulsar_ray.broker.subscription.dispatcher_start import new_dispatcher, start_dispatcher
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.policies import NO_POLICIES, PolicyUpdate
@@ -69,48 +63,31 @@ class SubscriptionDispatcher(LaneActor):
             self._refusal = error
         self._host = self._new_host(settings)
         self._request = request
-        self._starting = self._owner.submit(self._start)
+        self._begin_start()
         if was_restarted():
             self._learn_policies(request.topic)
 
     async def _start(self) -> None:
         assert self._host is not None
         began_s = time.monotonic()
-        try:
-            server = new_dispatcher(
-                self._request,
-                RayCluster(),
-                partition_name(self._request.topic),
-                self._in_force,
-                self._clock,
-                self._host,
-                self._fatal,
-            )
-            await start_dispatcher(server, self._host)
-            self._server = server
-            self._watch_idleness(server, self._in_force.settings)
-            self._reports.begin(self._owner.loop, self._in_force.settings, server.report)
-            self._say_serving(began_s, server.subscriptions.describe_found())
-        except PulsarException as error:
-            if may_start_again(error):
-                raise
-            logger.error("cannot serve: %s", error)
-            self._refusal = error
+        server = new_dispatcher(
+            self._request,
+            RayCluster(),
+            partition_name(self._request.topic),
+            self._in_force,
+            self._clock,
+            self._host,
+            self._fatal,
+        )
+        await start_dispatcher(server, self._host)
+        self._server = server
+        self._watch_idleness(server, self._in_force.settings)
+        self._reports.begin(self._owner.loop, self._in_force.settings, server.report)
+        self._say_serving(began_s, server.subscriptions.describe_found())
 
     def _fatal(self, error: BaseException) -> None:
         logger.critical("stops: %s", error)
         os._exit(71)
-
-    async def _serving(self) -> SessionHost:
-        if self._starting.done() and self._starting.exception() is not None:
-            # Nothing that is so for good is raised there: a disk that was full may have room by now, a
-            # partition that did not answer may be back.
-            self._starting = self._owner.submit(self._start)
-        await asyncio.wrap_future(self._starting)
-        if self._refusal is not None:
-            raise self._refusal.again()
-        assert self._host is not None
-        return self._host
 
     async def call(self, method: str, arguments: dict[str, Any]) -> Any:
         """Carry out an administrator's call; waits while the actor starts.
@@ -154,8 +131,8 @@ class SubscriptionDispatcher(LaneActor):
     def _look_after(self) -> dict[str, Any]:
         if self._server is not None:
             return {"troubles": self._server.subscriptions.troubles()}
-        if self._starting.done() and (error := self._starting.exception()) is not None:
-            return {"problem": f"could not start, and tries again for the next consumer: {error}"}
+        if self._start_error is not None:
+            return {"problem": f"could not start, and tries again for the next consumer: {self._start_error}"}
         return {"problem": "starts", "is_starting": True}
 
     async def apply_policies(self, update: PolicyUpdate) -> None:

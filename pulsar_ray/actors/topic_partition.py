@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import time
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from pulsar_ray.actors.broker_process import begin_broker_process
 from pulsar_ray.actors.lane_actor import LaneActor
 from pulsar_ray.broker.partition.non_persistent.non_persistent_partition import NonPersistentPartitionServer
 from pulsar_ray.broker.partition.partition_server import PartitionServer
+from pulsar_ray.broker.partition.partition_start import start_partition
 from pulsar_ray.broker.partition.partition_stats import describe_found
+from pulsar_ray.broker.serving.failed_starts import may_start_again
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
-from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import Moved, PulsarException
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
@@ -49,56 +51,64 @@ class TopicPartition(LaneActor):
         begin_broker_process("partition", settings, topic=topic)
         super().__init__(partition_name(topic), topic)
         self._in_force = PoliciesInForce(settings, policies, is_stale=was_restarted())
+        self._directory = Path(directory)
+        self._identity = identity
+        self._store_id = store_id
+        # Restarted, it made the directory in its former life.
+        self._must_exist = must_exist or was_restarted()
         self._server: PartitionServer | NonPersistentPartitionServer | None = None
-        began_s = time.monotonic()
         try:
             self._hold_cluster(settings.data_dir)
-            ledger = None
-            if TopicName.parse(topic).is_persistent:
-                check_is_store(Path(settings.data_dir), store_id)
-                ledger = ManagedLedger.open(
-                    Path(directory),
-                    identity,
-                    self._in_force.settings,
-                    self._clock.now_ms(),
-                    # Restarted, it made the directory in its former life.
-                    must_exist=must_exist or was_restarted(),
-                )
         except PulsarException as error:
-            logger.error("cannot serve: %s", error)
             self._refusal = error
-            return
         self._host = self._new_host(settings)
-        self._owner.submit(lambda: self._start(topic, ledger)).result()
-        found = "nothing is stored" if ledger is None else describe_found(ledger)
-        self._say_serving(began_s, found, is_new=not must_exist)
+        self._begin_start()
+        # A call finds it serving: of those that wait, Ray would only keep the order.
+        wait((self._starting,))
+        if self._start_error is not None:
+            if not may_start_again(self._start_error):
+                raise self._start_error
+            logger.warning("cannot start now, and tries again when it is needed: %s", self._start_error)
         if was_restarted():
             self._learn_policies(topic)
 
-    async def _start(self, topic: str, ledger: ManagedLedger | None) -> None:
+    async def _start(self) -> None:
         host = self._host
         assert host is not None
-        await host.start()
-        rest = (self._in_force, self._clock, self._owner.loop, host, self._fatal)
-        if ledger is None:
-            self._server = NonPersistentPartitionServer(topic, *rest)
+        began_s = time.monotonic()
+        topic = self._identity.topic
+        if TopicName.parse(topic).is_persistent:
+            server = self._server = await start_partition(
+                self._open_ledger, self._directory, self._in_force, self._clock, host, self._fatal
+            )
+            found = describe_found(server.ledger)
         else:
-            self._server = PartitionServer(ledger, *rest)
+            await host.start()
+            self._server = NonPersistentPartitionServer(
+                topic, self._in_force, self._clock, self._owner.loop, host, self._fatal
+            )
+            found = "nothing is stored"
         self._watch_idleness(self._server, self._in_force.settings)
         self._reports.begin(self._owner.loop, self._in_force.settings, self._server.report)
+        self._say_serving(began_s, found, is_new=not self._must_exist)
+
+    def _open_ledger(self) -> ManagedLedger:
+        settings = self._in_force.settings
+        check_is_store(Path(settings.data_dir), self._store_id)
+        return ManagedLedger.open(
+            self._directory, self._identity, settings, self._clock.now_ms(), must_exist=self._must_exist
+        )
 
     def _fatal(self, error: BaseException) -> None:
         logger.critical("stops: %s", error)
         os._exit(71)
 
-    async def _serving(self) -> SessionHost:
-        assert self._host is not None
-        return self._host
-
     async def stats(self) -> dict[str, Any]:
         """Counters and storage of this partition; `refused` with the reason if it cannot serve."""
         if self._refusal is not None:
             return {"refused": str(self._refusal)}
+        if self._start_error is not None:
+            return {"refused": str(self._start_error)}
 
         async def collect() -> dict[str, Any]:
             assert self._server is not None
@@ -113,12 +123,15 @@ class TopicPartition(LaneActor):
         return result
 
     def _look_after(self) -> dict[str, Any]:
-        return {} if self._server is None else self._server.health()
+        if self._server is not None:
+            return self._server.health()
+        return {"problem": f"could not start, and tries again when it is needed: {self._start_error}"}
 
     async def call(self, method: str, arguments: dict[str, Any]) -> Any:
         """A control call of PartitionServer, for admin and Spark."""
 
         async def run() -> Any:
+            await self._serving()
             assert self._server is not None
             return await self._server.call(method, arguments)
 
@@ -128,11 +141,13 @@ class TopicPartition(LaneActor):
         return result
 
     async def apply_policies(self, update: PolicyUpdate) -> None:
-        """See PartitionServer.apply_policies."""
+        """See PartitionServer.apply_policies; one that could not start heeds them once it serves."""
 
         async def run() -> None:
-            assert self._server is not None
-            await self._server.apply_policies(update)
+            if self._server is None:
+                self._in_force.take(update)
+            else:
+                await self._server.apply_policies(update)
 
         await self._guarded(run)
 
@@ -140,6 +155,7 @@ class TopicPartition(LaneActor):
         """See PartitionServer.trim_now: the duty for which a sleeping partition is woken."""
 
         async def run() -> None:
+            await self._serving()
             if isinstance(self._server, PartitionServer):
                 await self._server.trim_now()
 
@@ -152,9 +168,9 @@ class TopicPartition(LaneActor):
 
         async def close() -> None:
             assert self._host is not None
-            assert self._server is not None
             await self._host.close()
-            await self._server.close()
+            if self._server is not None:
+                await self._server.close()
 
         with contextlib.suppress(Moved):
             await self._guarded(close)

@@ -47,20 +47,17 @@ class RecordLog:
         self._disk = disk
         self._fd = -1
         self._is_broken = True
+        self._may_have_older = True
         self._reserved = 0
         self._unsynced = 0
         self.size = 0
         self.snapshot_size = 0
 
-    def begin(self, snapshot: Sequence[Record]) -> None:
-        """Start this epoch's log with a snapshot; older logs go once it is durable."""
-        self.rewrite(snapshot)
-        self.remove_older()
-
     def rewrite(self, snapshot: Sequence[Record]) -> None:
         """Replace the log by a snapshot; durable, and the owner checked, when it returns.
 
-        It also mends a log whose append failed. When it raises, the log is as it was before.
+        It begins an owner's log, and mends one whose append failed. When it raises, the log is as it was
+        before. Those of former owners go once the first snapshot is durable.
         """
         temporary = self.path.with_name(self.path.name + ".new")
         content = _encode((*snapshot, (SNAPSHOT_END, [self._owner.epoch, len(snapshot)])), 0)
@@ -81,6 +78,8 @@ class RecordLog:
         self.size = self.snapshot_size = len(content)
         self._unsynced = 0
         self._is_broken = False
+        if self._may_have_older:
+            self._remove_older()
 
     def append(self, records: Iterable[Record], sync: bool = True) -> None:
         """Append records; with `sync` they are durable, and the owner checked, when it returns.
@@ -127,11 +126,12 @@ class RecordLog:
             self._disk.reserve(fd, 0, needed + _RESERVE_BYTES)
             self._reserved = needed + _RESERVE_BYTES
 
-    def remove_older(self) -> None:
-        """Remove the logs of former owners."""
+    def _remove_older(self) -> None:
+        # One that cannot be removed does no harm: it is never the newest, and the next owner removes it.
+        self._may_have_older = False
         for epoch, path in _log_files(self._owner.path, self._name):
             if epoch < self._owner.epoch:
-                with contextlib.suppress(FileNotFoundError):
+                with contextlib.suppress(OSError):
                     self._disk.unlink(path)
 
 

@@ -60,7 +60,7 @@ def write_cursor(log_directory: Path, number: int, cursor: ManagedCursor) -> Non
     owner = DirectoryOwner.open(directory, create=True, acquire_lock=take_free_lock)
     log = RecordLog(owner, LOG_NAME)
     try:
-        log.begin([(SNAPSHOT, snapshot_payload(cursor))])
+        log.rewrite([(SNAPSHOT, snapshot_payload(cursor))])
     finally:
         log.close()
         owner.close()

@@ -53,7 +53,7 @@ class PartitionContent:
         owner = DirectoryOwner.open(directory, create=True, acquire_lock=take_free_lock)
         log = RecordLog(owner, MANIFEST)
         try:
-            log.begin([to_log(record) for record in self._records()])
+            log.rewrite([to_log(record) for record in self._records()])
         finally:
             log.close()
             owner.close()

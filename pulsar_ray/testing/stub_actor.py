@@ -18,6 +18,8 @@ from typing import Any, TypeVar, cast
 
 from pulsar_ray.broker.partition.non_persistent.non_persistent_partition import NonPersistentPartitionServer
 from pulsar_ray.broker.partition.partition_server import PartitionServer
+from pulsar_ray.broker.partition.partition_start import start_partition
+from pulsar_ray.broker.serving.failed_starts import may_start_again
 from pulsar_ray.broker.serving.owner_loop import DiskThread, OwnerLoop
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.running_clock import RunningClock
@@ -25,11 +27,7 @@ from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.broker.serving.sleeper import Retired, Sleeper, SleepingServer
 from pulsar_ray.broker.subscription.cursor_flusher import CursorFlusher
 from pulsar_ray.broker.subscription.dispatcher_server import DispatcherServer
-from pulsar_ray.broker.subscription.dispatcher_start import (
-    may_start_again,
-    new_dispatcher,
-    start_dispatcher,
-)
+from pulsar_ray.broker.subscription.dispatcher_start import new_dispatcher, start_dispatcher
 from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
 from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
@@ -148,7 +146,12 @@ class StubActor:
         return self._starting.exception()
 
     def _check_start(self) -> None:
-        """Treat a failed start as the Ray actor does when it is asked again."""
+        """Start again if a start has failed for a reason that may have passed."""
+        error = self._start_error()
+        if error is not None and may_start_again(error):
+            with self._lock:
+                if not self.is_dead and self._start_error() is error:
+                    self._starting = self.owner.submit(self._start)
 
     def attach(
         self, client_id: str, protocol_version: int, want_tcp: bool, attempt: int, timeout_s: float
@@ -343,7 +346,6 @@ class StubPartition(StubActor):
         self._must_exist = must_exist
         self._disk = disk
         self._held: HeldLock | None = None
-        self.ledger: ManagedLedger | None = None
         self.server: PartitionServer | None = None
         super().__init__(partition_name(identity.topic), settings, policies, lane_directory, clock, on_fatal)
 
@@ -351,8 +353,8 @@ class StubPartition(StubActor):
         self._held = take_lock(path)
         return self._held
 
-    async def _start(self) -> None:
-        self.ledger = ManagedLedger.open(
+    def _open_ledger(self) -> ManagedLedger:
+        return ManagedLedger.open(
             self._directory,
             self._identity,
             self.in_force.settings,
@@ -361,16 +363,11 @@ class StubPartition(StubActor):
             acquire_lock=self._acquire_lock,
             disk=self._disk,
         )
-        await self.host.start()
-        self.server = PartitionServer(
-            self.ledger, self.in_force, self.clock, self.owner.loop, self.host, self._fatal
-        )
 
-    def _check_start(self) -> None:
-        if isinstance(self._start_error(), OSError):
-            # An error in a constructor ends a Ray actor for good; whoever resolves the topic starts another.
-            self.kill()
-            raise Moved(f"{self.address}: the actor is gone")
+    async def _start(self) -> None:
+        self.server = await start_partition(
+            self._open_ledger, self._directory, self.in_force, self.clock, self.host, self._fatal
+        )
 
     async def call(self, method: str, arguments: dict[str, Any]) -> Any:
         assert self.server is not None
@@ -443,13 +440,6 @@ class StubDispatcher(StubActor):
         # A restarted actor asks the controller.
         if self._answered is not None:
             await self.server.apply_policies(self._answered)
-
-    def _check_start(self) -> None:
-        error = self._start_error()
-        if error is not None and may_start_again(error):
-            with self._lock:
-                if not self.is_dead and self._start_error() is error:
-                    self._starting = self.owner.submit(self._start)
 
     async def call(self, method: str, arguments: dict[str, Any]) -> Any:
         assert self.server is not None

@@ -11,8 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import secrets
 from collections.abc import Callable, Hashable, Sequence, Set
 from functools import partial
 from pathlib import Path
@@ -42,6 +40,7 @@ from pulsar_ray.broker.partition.publishing.publish_intake import PublishIntake
 from pulsar_ray.broker.partition.publishing.publish_throttle import PublishThrottle
 from pulsar_ray.broker.partition.publishing.topic_end import TopicEnd
 from pulsar_ray.broker.partition.publishing.waiting_blocks import WaitingBlocks
+from pulsar_ray.broker.partition.reach_file import ReachFile
 from pulsar_ray.broker.partition.reported_holds import ReportedHolds
 from pulsar_ray.broker.partition.sleeping_cursors import SleepingCursors
 from pulsar_ray.broker.serving.owner_loop import DiskThread
@@ -78,6 +77,8 @@ from pulsar_ray.session.session_table import Session
 logger = logging.getLogger(__name__)
 
 LOW_DISK_TRIM_S = 10.0
+BEGIN_AGAIN_S = 5.0
+"""When a partition tries again to write what the disk refused at its start."""
 NO_USE = ("last_message", "report_consumers")
 """Calls of dispatchers that keep no partition awake: they are not made for clients."""
 STATS_SLICE = 100
@@ -171,8 +172,9 @@ class PartitionServer:
         self._figures = PartitionFigures(
             ledger, self.intake, self.producers, self.followers, self._cursors, loop
         )
-        self._trimmed_at = loop.time()
-        self.reach = self._write_reach_file()
+        self._trimmed_at = self._began_at = loop.time()
+        self._reach = ReachFile(Path(ledger.directory), ledger.disk)
+        self._reach.write()
         self._remove_forgotten_cursors()
         # Until it says more in its farewell: after a death of the whole broker somebody has to look.
         self._disk.submit(partial(mark_awake, Path(ledger.directory)), lambda *_: None)
@@ -185,21 +187,16 @@ class PartitionServer:
         end = ledger.changes.next_subscription_number
         self._loop.run_in_executor(None, remove_forgotten, Path(ledger.directory), registered, end)
 
-    def _write_reach_file(self) -> tuple[str, str]:
-        """A random value beside the segments: who can read it back can read the segments."""
-        path = Path(self.ledger.directory) / "reach"
-        value = secrets.token_hex(16)
-        staged = path.with_suffix(".new")
-        staged.write_text(value)
-        os.replace(staged, path)
-        return str(path), value
-
     # --- sessions ---------------------------------------------------------------------------------
 
     def attach_details(self) -> dict[str, Any]:
         """Return the part of an attach answer that is not about carriers."""
         self.ledger.check_owner()
-        return {"epoch": self.ledger.epoch, "reach": self.reach, "directory": str(self.ledger.directory)}
+        return {
+            "epoch": self.ledger.epoch,
+            "reach": self._reach.proof,
+            "directory": str(self.ledger.directory),
+        }
 
     def on_request(self, session: Session, request: Request, body: memoryview) -> None:
         """One packet of an attached session.
@@ -279,6 +276,15 @@ class PartitionServer:
         if self._in_force.are_current and self._loop.time() - self._trimmed_at >= self._trim_interval():
             self._trimmed_at = self._loop.time()
             self._writer.submit(self.ledger.changes.trim(now_ms))
+        if self._loop.time() - self._began_at >= BEGIN_AGAIN_S and not self.is_begun:
+            self._began_at = self._loop.time()
+            self._writer.submit(self.ledger.changes.begin_log())
+            self._disk.submit(self._reach.write, lambda *_: None)
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the disk has taken what a start writes (ADR 0072)."""
+        return self.ledger.has_begun and self._reach.is_written
 
     async def _expire(self) -> None:
         """Acknowledge what is too old; a disk that refuses is asked again."""

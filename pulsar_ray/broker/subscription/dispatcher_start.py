@@ -17,20 +17,8 @@ from pulsar_ray.broker.subscription.stored_subscriptions import StoredSubscripti
 from pulsar_ray.broker.subscription.subscription_parts import DispatcherContext
 from pulsar_ray.clock import Clock
 from pulsar_ray.dispatch.settings import DispatchSettings
-from pulsar_ray.errors import BrokerPersistenceError, NotAllowedError, PulsarException
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import Cluster, SubscriptionRequest
-
-
-def may_start_again(error: BaseException) -> bool:
-    """Whether a start that failed may succeed later, when the next consumer comes.
-
-    So for whatever is retriable, for a disk that was full or refused a write, the partition's too, and for a
-    topic that has too many subscriptions now. Any other error is a refusal for good.
-    """
-    if isinstance(error, (OSError, BrokerPersistenceError, NotAllowedError)):
-        return True
-    return isinstance(error, PulsarException) and error.retriable
 
 
 def new_dispatcher(

@@ -93,7 +93,7 @@ class CursorStore:
             cursor = read_cursor(owner.path) or new
             if cursor is None:
                 raise CorruptData(str(owner.path / LOG_NAME), 0, "the cursor's log is missing")
-            log.begin([(SNAPSHOT, snapshot_payload(cursor))])
+            log.rewrite([(SNAPSHOT, snapshot_payload(cursor))])
             if owner.path != directory:
                 owner.move_to(directory)
         except BaseException:

@@ -92,7 +92,7 @@ class DelayedIndex:
             except (CorruptData, KeyError, TypeError, ValueError) as error:
                 index.problem = f"the index of delayed messages is read from the log again: {error}"
                 index._clear(mark_delete)
-            index._log.begin([index._state()])
+            index._log.rewrite([index._state()])
             index._remove_strangers()
         except BaseException:
             index._log.close()

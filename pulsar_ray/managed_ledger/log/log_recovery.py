@@ -46,11 +46,8 @@ class OpenedLog:
     incarnations: ProducerIncarnations
     sequences: ProducerSequences = field(default_factory=ProducerSequences)
     corruptions: list[Corruption] = field(default_factory=list)
-    garbage: list[Path] = field(default_factory=list)
-    """Files of ledgers that the manifest marks as deleted.
-
-    They are unlinked once the marks are durable in our manifest.
-    """
+    is_new: bool = False
+    """Whether there was no manifest before."""
 
 
 def open_log(
@@ -67,7 +64,7 @@ def open_log(
         content = read_manifest(directory)
         if content is None:
             manifest = _new_manifest(directory, identity, must_exist)
-            return OpenedLog(owner, manifest, PositionIndex([], 0), ProducerIncarnations())
+            return OpenedLog(owner, manifest, PositionIndex([], 0), ProducerIncarnations(), is_new=True)
         _check_identity(directory, content.manifest.identity, identity)
         # A log that version 0.1 wrote belongs to our cluster from now on, as its store does.
         content.manifest.identity = identity
@@ -231,12 +228,10 @@ def _report(opened: OpenedLog, segment: SegmentInfo, reason: str) -> None:
 
 
 def _sort_out_files(opened: OpenedLog, is_torn: bool) -> None:
-    """Count ledger ids above every file; find the files of ledgers deleted or never recorded."""
+    """Count ledger ids above every file; mark the ledgers whose files are left as deleted."""
     manifest = opened.manifest
-    found: dict[int, list[Path]] = {}
-    for path in manifest.directory.iterdir():
-        if (parsed := parse_segment_name(path.name)) is not None:
-            found.setdefault(parsed[0], []).append(path)
+    names = (parse_segment_name(path.name) for path in manifest.directory.iterdir())
+    found = {parsed[0] for parsed in names if parsed is not None}
     for ledger_id in found:
         counter = ledger_id & ((1 << LEDGER_COUNTER_BITS) - 1)
         manifest.next_ledger_counter = max(manifest.next_ledger_counter, counter + 1)
@@ -244,5 +239,4 @@ def _sort_out_files(opened: OpenedLog, is_torn: bool) -> None:
         # Nobody was promised anything in a file the manifest does not list. After a torn end we cannot be
         # sure that the record which listed it is not what was damaged, so the file stays.
         manifest.deleted.update(ledger_id for ledger_id in found if ledger_id not in manifest.ledgers)
-    manifest.deleted &= found.keys()
-    opened.garbage = [path for ledger_id in sorted(manifest.deleted) for path in found[ledger_id]]
+    manifest.deleted &= found

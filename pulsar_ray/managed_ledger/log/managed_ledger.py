@@ -9,6 +9,7 @@ way at a time.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ from pulsar_ray.managed_ledger.log.retention import Retention
 from pulsar_ray.managed_ledger.log.time_search import TimeSearch
 from pulsar_ray.model.position import Position
 
+logger = logging.getLogger(__name__)
+
 __all__ = ["AppendResult", "Commit", "ManagedLedger", "Retention"]
 
 
@@ -54,6 +57,7 @@ class ManagedLedger:
         self.changes = ManifestChanges(self._state, files, self.policies)
         """Subscriptions with their holds, leases, trimming."""
         self.directory = opened.manifest.directory
+        self.disk = files.disk
         self.identity = opened.manifest.identity
         self.epoch = opened.owner.epoch
         self.incarnations = opened.incarnations
@@ -80,21 +84,34 @@ class ManagedLedger:
 
         Raises WrongNode when it must exist and does not, CorruptData when manifest or epoch are damaged,
         DataDirectoryInUse, NetworkFileSystem, NotOurDataDirectory. Corrupt entries only show in
-        `corruptions`.
+        `corruptions`. OSError for a new log that the disk does not take; one that was there before is open
+        all the same, and `has_begun` once the disk has taken a manifest (ADR 0072).
         """
         opened = open_log(directory, identity, now_ms, must_exist, acquire_lock, disk)
         log = RecordLog(opened.owner, MANIFEST, disk)
         ledger = cls(opened, LogFiles(opened.owner, log, LedgerWriter(disk), disk), settings)
+        beginning = ledger.changes.begin_log()
+        assert beginning is not None
         try:
-            log.begin([to_log(record) for record in ledger._state.snapshot()])
-            for path in opened.garbage:
-                with contextlib.suppress(FileNotFoundError):
-                    disk.unlink(path)
-        except BaseException:
-            log.close()
-            opened.owner.close()
-            raise
+            beginning.run()
+        except BaseException as error:
+            if opened.is_new or not isinstance(error, OSError):
+                log.close()
+                opened.owner.close()
+                raise
+            ledger.changes.fail(beginning)
+            logger.warning("%s: the disk does not take a manifest: %s", directory, error)
+        else:
+            ledger.changes.finish(beginning)
         return ledger
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether this owner has a manifest of its own.
+
+        Until then that of the owner before holds, and each change that is begun tries to write one.
+        """
+        return self.changes.has_begun
 
     def check_owner(self) -> None:
         """Raise Fenced if the log has a newer owner."""

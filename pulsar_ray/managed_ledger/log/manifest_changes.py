@@ -49,11 +49,26 @@ class ManifestChanges:
         """Rises whenever a hold has moved, come or gone."""
         self.holds_lowered = 0
         """Rises whenever a hold has moved back, or come."""
+        self.has_begun = False
+        """Whether the owner has written a manifest of its own."""
+
+    def begin_log(self) -> ManifestChange | None:
+        """Begin the owner's manifest, with which the files of deleted ledgers go.
+
+        Until that is done the manifest of the owner before holds. None: it is, or an append is under way.
+        """
+        if self.has_begun or self._state.in_flight is not None:
+            return None
+        beginning = self._begin((), deleted=list(self._state.manifest.deleted))
+        beginning.snapshot = self._state.snapshot()
+        beginning.begins_log = True
+        return beginning
 
     def finish(self, change: ManifestChange) -> Any:
         """The change's run returned: it is durable; returns its result."""
         state = self._state
         state.unfinished.remove(change)
+        self.has_begun = self.has_begun or change.begins_log
         for record in change.records:
             if isinstance(record, DeduplicationSwitched):
                 state.sequences.switch(on=record.is_on)

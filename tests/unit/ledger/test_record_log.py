@@ -19,7 +19,7 @@ SNAPSHOT = [(1, ["a", 1]), (1, ["b", 2])]
 def start(path: Path, disk: FaultyDisk | None = None) -> tuple[DirectoryOwner, RecordLog]:
     owner = DirectoryOwner.open(path, create=True, acquire_lock=grant)
     log = RecordLog(owner, "manifest", disk or FaultyDisk())
-    log.begin(SNAPSHOT)
+    log.rewrite(SNAPSHOT)
     return owner, log
 
 

@@ -42,6 +42,8 @@ class ManifestChange:
         self.is_written = False
         """Whether the records are durable; set by `run`."""
         self.snapshot: Sequence[ManifestRecord] | None = None
+        self.begins_log = False
+        """Whether it begins the manifest of a new owner."""
 
     def run(self) -> None:
         """Write and sync the records, check the epoch, unlink what they delete; raises Fenced, OSError."""

@@ -188,7 +188,7 @@ def test_a_cursor_that_could_not_be_made_can_be_made_later(
 def test_records_that_are_no_cursor_are_corrupt(tmp_path: Path, records: list[tuple[int, object]]) -> None:
     owner = DirectoryOwner.open(tmp_path / "s", create=True)
     log = RecordLog(owner, LOG_NAME)
-    log.begin(records)
+    log.rewrite(records)
     log.close()
     owner.close()
     with pytest.raises(CorruptData):
@@ -218,7 +218,7 @@ def test_after_a_failed_write_everything_is_written_anew(tmp_path: Path) -> None
     cursor = ManagedCursor(SUBSCRIPTION, START)
     cursor.set_ledgers([(1, 1000)])
     log = RecordLog(owner, LOG_NAME, disk)
-    log.begin([(SNAPSHOT, snapshot_payload(cursor))])
+    log.rewrite([(SNAPSHOT, snapshot_payload(cursor))])
     store = CursorStore(owner, cursor, log)
     cursor.acknowledge(1, 0, 0)
     disk.fail("fdatasync")
@@ -242,7 +242,7 @@ def test_a_former_owner_can_promise_nothing(tmp_path: Path) -> None:
     cursor = ManagedCursor(SUBSCRIPTION, START)
     cursor.set_ledgers([(1, 1000)])
     log = RecordLog(owner, LOG_NAME)
-    log.begin([(SNAPSHOT, snapshot_payload(cursor))])
+    log.rewrite([(SNAPSHOT, snapshot_payload(cursor))])
     store = CursorStore(owner, cursor, log)
     cursor.acknowledge(1, 0, 4)
     work = store.begin_flush()
