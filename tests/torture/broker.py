@@ -56,16 +56,33 @@ CUTTER_SHARE = 0.5
 OPERATION_S = 12
 
 
+def _nothing_more(_: StubCluster) -> None:
+    pass
+
+
 class Successive:
-    """The Cluster protocol, carried out by the broker's present life."""
+    """The Cluster protocol, carried out by the broker's present life.
+
+    Between two lives calls fail, but for those that never do in a client of Ray: what they are for begins
+    anew with the next life.
+    """
 
     def __init__(self) -> None:
         self.present: StubCluster | None = None
 
+    def forget(self, address: str) -> None:
+        """Do nothing: names are looked up anew each time."""
+
+    def report_silent(self, address: str) -> None:
+        """As Cluster.report_silent; a broker that does not run has nobody who could be silent."""
+        if (present := self.present) is not None:
+            present.report_silent(address)
+
     def __getattr__(self, name: str) -> Any:
-        if self.present is None:
+        present = self.present
+        if present is None:
             raise NotConnected("the broker is restarting")
-        return getattr(self.present, name)
+        return getattr(present, name)
 
 
 class TorturedBroker:
@@ -96,9 +113,10 @@ class TorturedBroker:
     @property
     def cluster(self) -> StubCluster:
         """The present life."""
-        if self._cluster.present is None:
+        present = self._cluster.present
+        if present is None:
             raise NotConnected("the broker is restarting")
-        return self._cluster.present
+        return present
 
     def _start(self) -> None:
         self._lives += 1
@@ -276,12 +294,16 @@ class TorturedBroker:
 
     # --- ends ----------------------------------------------------------------------------------------------
 
-    def restart(self) -> None:
-        """End everything at once, as a lost node does, and start again on the directory."""
+    def restart(self, just_before: Callable[[StubCluster], object] = _nothing_more) -> None:
+        """End everything at once, as a lost node does, and start again on the directory.
+
+        `just_before` may do something to the life that ends, when no client can ask for anything any more.
+        """
         with self._lock:
             ended, self._cluster.present = self._cluster.present, None
         if ended is None:
             return
+        just_before(ended)
         ended.close(kill=True)
         self._gather(ended)
         self._start()
