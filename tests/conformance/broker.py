@@ -124,6 +124,22 @@ class Broker:
             return []
         return [consumer.unacked for consumer in core.consumers.values()]
 
+    def expire_sessions(self, topic: str, subscription: str) -> None:
+        """End the sessions at a dispatcher, as of clients that were silent for longer than their leases.
+
+        The clients are attached again when this returns.
+        """
+        actor = self.cluster.dispatcher_of(topic, subscription)
+        clients = actor.host.clients
+
+        async def expire() -> None:
+            sessions = actor.host.sessions
+            sessions.tick(actor.clock.monotonic_ms())  # what was heard until now is heard in time
+            sessions.tick(1 << 62)
+
+        actor.result(actor.submit(expire), WAIT_MS / 1000)
+        wait_until(lambda: actor.host.clients == clients, what="the clients are back")
+
     def served(self, topic: str, subscription: str) -> ServedSubscription:
         """The subscription of a stored topic in its dispatcher."""
         server = self.cluster.dispatcher_of(topic, subscription).server

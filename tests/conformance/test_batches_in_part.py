@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import pyarrow as pa
 import pytest
 
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.consumer import Consumer
+from pulsar_ray.errors import Timeout
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
@@ -114,6 +116,50 @@ def test_a_cumulative_acknowledgment_with_such_an_id(broker: Broker, client: Cli
     ordered.acknowledge_cumulative(MessageId(-1, ledger_id, entry_id, 2))
     ordered.close()
     assert values(subscribe(10), 7) == numbers(3, 10)
+
+
+def backlog(broker: Broker, topic: str) -> int:
+    stats = broker.admin().topics.stats(topic)
+    backlog: int = stats["subscriptions"]["s"]["msgBacklog"]
+    return backlog
+
+
+def until_all_came(consumers: Sequence[Consumer], wanted: list[bytes]) -> list[list[bytes]]:
+    """Receive and acknowledge until all of these came to one of the consumers; returns what came to each."""
+    came: list[list[bytes]] = [[] for _ in consumers]
+
+    def have_all_come() -> bool:
+        for consumer, of_consumer in zip(consumers, came, strict=True):
+            with suppress(Timeout):
+                message = consumer.receive(1)
+                of_consumer.append(message.data())
+                consumer.acknowledge(message)
+        return set(wanted) <= {value for of_consumer in came for value in of_consumer}
+
+    wait_until(have_all_come, what="all of them at one of the consumers")
+    return came
+
+
+@pytest.mark.parametrize("index_acks", [False, True])
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside another"])
+def test_a_batch_comes_again_whose_consumers_session_expired_amid_it(
+    broker: Broker, client: Client, topic: str, index_acks: bool, beside: bool, assert_quiet: Quiet
+) -> None:
+    consumer = subscribe(client, topic, index_acks=index_acks)
+    in_hand = receive(consumer, 4)
+    consumer.acknowledge(in_hand[:2])
+    consumers = [consumer]
+    if beside:
+        consumers.append(subscribe(broker.client(), topic, index_acks=index_acks))
+    broker.expire_sessions(topic, "s")
+    own, *others = until_all_came(consumers, numbers(2, 10))
+    assert not set(own) & set(numbers(0, 2)), "it had acknowledged them"
+    if index_acks:
+        assert sorted(sum(others, own)) == numbers(2, 10), "acknowledged ones came again, or some twice"
+    consumer.acknowledge(in_hand[2:])
+    for each in consumers:
+        assert_quiet(each)
+    wait_until(lambda: backlog(broker, topic) == 0, what="the batch is acknowledged")
 
 
 @pytest.mark.parametrize(

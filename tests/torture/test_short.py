@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.faults.verdict import keep
-from tests.torture.plan import RESTART, WEIGHTS
 from tests.torture.round import run_round
 from tests.torture.scenes import SCENES
 
@@ -20,9 +19,6 @@ GROUPS = (
     ("sought", "fenced", "waiting", "retries"),
     ("every-type", "deduplicated", "expiring"),
 )
-# docs/not-yet.md: batches on ordered subscriptions, and clients behind a restart of the whole broker.
-OPEN = ("every-type", "deduplicated", "expiring")
-KINDS = [kind for kind in WEIGHTS if kind != RESTART]
 
 
 def test_every_scene_is_in_a_group() -> None:
@@ -30,15 +26,11 @@ def test_every_scene_is_in_a_group() -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "names",
-    [pytest.param(names, marks=[pytest.mark.long] if names == OPEN else []) for names in GROUPS],
-    ids="+".join,
-)
+@pytest.mark.parametrize("names", GROUPS, ids="+".join)
 def test_promises_are_kept_under_random_faults(tmp_path: Path, names: tuple[str, ...]) -> None:
     seed = int(os.environ.get("TORTURE_SEED") or secrets.randbelow(1 << 31))
     print(f"TORTURE_SEED={seed}")
-    result = run_round(tmp_path, seed, SECONDS, [s for s in SCENES if s.name in names], KINDS)
+    result = run_round(tmp_path, seed, SECONDS, [scene for scene in SCENES if scene.name in names])
     print(f"{sum(result.operations.values())} operations, {sum(result.faults.values())} faults")
     keep(not result.violations, "\n".join(result.violations))
     assert result.operations["Stored"]
