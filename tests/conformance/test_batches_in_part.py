@@ -14,7 +14,7 @@ from pulsar_ray.errors import Timeout
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
-from tests.conformance.broker import EARLIEST, WAIT_MS, Broker, numbers, receive, values
+from tests.conformance.broker import EARLIEST, WAIT_MS, Broker, numbers, receive, send_batch, values
 
 Quiet = Callable[[Consumer], None]
 SHARED = ConsumerType.Shared
@@ -160,6 +160,42 @@ def test_a_batch_comes_again_whose_consumers_session_expired_amid_it(
     for each in consumers:
         assert_quiet(each)
     wait_until(lambda: backlog(broker, topic) == 0, what="the batch is acknowledged")
+
+
+def test_acknowledged_parts_of_a_shared_batch_outlast_the_dispatcher(
+    make_broker: Callable[..., Broker], assert_quiet: Quiet
+) -> None:
+    # The cursor keeps whole entries alone, and a batch is complete only for who knows both parts.
+    broker = make_broker(reattach_grace_seconds=0.3, session_lease_seconds=3)
+    topic = broker.topic()
+
+    def subscribe(priority: int) -> Consumer:
+        return broker.client().subscribe(
+            topic,
+            "s",
+            SHARED,
+            initial_position=EARLIEST,
+            ack_receipt_enabled=True,
+            ack_grouping_time_ms=0,
+            priority_level=priority,
+        )
+
+    dying = broker.client()
+    crashed = dying.subscribe(topic, "s", SHARED)
+    send_batch(broker.client(), topic, numbers(0, 8))
+    assert len(crashed.batch_receive()) == 8
+    dying.shutdown()
+    first = subscribe(1)
+    half = receive(first, 4)
+    assert [message.data() for message in half] == numbers(0, 4), "it comes again in halves"
+    second = subscribe(0)
+    first.acknowledge(half)
+    rest = receive(second, 4)
+    broker.cluster.kill(f"{topic} -> s")
+    second.acknowledge(rest)
+    wait_until(lambda: backlog(broker, topic) == 0, what="the batch is acknowledged")
+    assert_quiet(first)
+    assert_quiet(second)
 
 
 @pytest.mark.parametrize(
