@@ -150,11 +150,17 @@ class Cluster(Protocol):
     def dispatcher_gone(self, address: str) -> None: ...
 
     def forget(self, address: str) -> None:
-        """Look an actor's name up again next time: the actor has left it. Asks nobody, and never raises."""
+        """Look an actor's name up again next time: the actor has left it.
+
+        Asks nobody, and never raises.
+        """
         ...
 
     def report_silent(self, address: str) -> None:
-        """Have an actor looked after that does not answer. Never raises."""
+        """Have an actor looked after that does not answer.
+
+        Never raises.
+        """
         ...
 
     def end_calls(self, wait_s: float) -> None:

@@ -182,6 +182,8 @@ class Producing(Working):
         self._seed = seed
         self._next = 0
         self._unconfirmed: set[int] = set()
+        self._refused: set[int] = set()
+        """Numbers that may not go again: later ones may be stored, and they would pass for stored too."""
         self._number_lock = threading.Lock()
 
     def live(self, client: Client) -> None:
@@ -229,6 +231,9 @@ class Producing(Working):
 
     def _message(self, tag: str) -> tuple[int, bytes, dict[str, Any]]:
         """The next message's number, bytes and further arguments; the same whenever it is sent again."""
+        with self._number_lock:
+            while self._next in self._refused:
+                self._next += 1
         plan, number = self.plan, self._next
         self._next += 1
         rng = random.Random(self._seed << 24 | number)
@@ -277,9 +282,10 @@ class Producing(Working):
             else:
                 note(journal, SendUnknown(self.notes.topic, tag, number, str(result)))
                 if result not in (Result.AlreadyClosed, Result.NotConnected):
-                    # Later ones may be stored by now: it would have to go under a new id.
                     with self._number_lock:
                         self._unconfirmed.discard(number)
+                        if self.plan.keeps_name:
+                            self._refused.add(number)
 
         return callback
 
