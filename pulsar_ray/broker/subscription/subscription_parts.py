@@ -109,7 +109,7 @@ def stored_subscription(
         name,
         core,
         consumers,
-        _endpoints(context, name, directory, is_held=is_held),
+        _endpoints(context, name, directory),
         durability,
         feeder,
         turn,
@@ -165,7 +165,7 @@ def _tracker(
     )
 
 
-def _endpoints(context: DispatcherContext, name: str, directory: str, *, is_held: bool) -> EndpointFactory:
+def _endpoints(context: DispatcherContext, name: str, directory: str) -> EndpointFactory:
     """Give each consumer that opens an endpoint, which sends it places in files or bytes."""
 
     def new_endpoint(session: Session, request: OpenConsumer, numbering: int) -> ConsumerEndpoint:
@@ -174,7 +174,7 @@ def _endpoints(context: DispatcherContext, name: str, directory: str, *, is_held
         if request.reads_files:
             sender = PlaceSender(session, encoder)
         else:
-            sender = BytesSender(session, encoder, directory, context.loop, context.reader, is_held=is_held)
+            sender = BytesSender(session, encoder, directory, context.loop, context.reader)
         return ConsumerEndpoint(name, session, request, numbering, sender)
 
     return new_endpoint

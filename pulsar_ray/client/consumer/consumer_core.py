@@ -173,7 +173,7 @@ class ConsumerCore:
             with self.lock:
                 self._leave_to_mover()
                 head = self.queue.head
-                if head is None or not head.source.is_trimmed(head):
+                if head is None or not head.source.is_deleted(head):
                     return not self.queue.is_empty
                 self.queue.deliveries.popleft()
             head.source.leave_out(head, SegmentGone(head.path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from pulsar_ray.client.acks.ack_timer import AckTimer
@@ -21,8 +22,9 @@ from pulsar_ray.errors import PulsarException
 from pulsar_ray.lane.progress_page import new_counter
 from pulsar_ray.ledger.reader import SegmentGone
 from pulsar_ray.ledger.segment_file import segment_name
+from pulsar_ray.managed_ledger.log.trimmed_ledgers import NONE_TRIMMED, last_trimmed_ledger
 from pulsar_ray.model import row_sets
-from pulsar_ray.model.enums import ConsumerType, SubscriptionMode
+from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.generation import seeks_of
 from pulsar_ray.model.row_ranges import RowFailures
 from pulsar_ray.model.row_sets import RowSet
@@ -120,6 +122,8 @@ class PartitionDeliveries:
         # The segment that was delivered from last, and its path.
         self._segment = (-1, -1)
         self._path = ""
+        self._last_deleted = NONE_TRIMMED
+        """The highest ledger that was found deleted."""
         # Chunks that came, by the number of the delivery that they belong to.
         self._chunks: dict[int, list[QueuedChunk]] = {}
 
@@ -415,26 +419,49 @@ class PartitionDeliveries:
     def leave_out(self, delivery: QueuedDelivery, error: PulsarException) -> bool:
         """Count a block that cannot be read as consumed; it stays unacknowledged.
 
-        True if it was trimmed before a cursor that holds nothing back came to it: that is no error.
+        True if it was deleted meanwhile, as by an expiry: that is no error (see `pass_deleted`).
         """
-        is_trimmed = (
-            isinstance(error, SegmentGone)
-            and self._options.subscription_mode == SubscriptionMode.NonDurable
-            and (self.reads_files or not delivery.length)
-        )
+        is_deleted = self.pass_deleted(delivery, error)
         with self._lock:
             if delivery.generation == self.generation:
                 self.consumed += delivery.rows.bit_count()
-            if is_trimmed:
-                self._unacked.remove_rows(delivery.ledger_id, delivery.first_entry_id, delivery.rows)
         self.send_credit()
-        return is_trimmed
+        return is_deleted
 
-    def is_trimmed(self, delivery: QueuedDelivery) -> bool:
-        """Whether a block was trimmed before a cursor that holds nothing back came to it."""
-        if self._options.subscription_mode == SubscriptionMode.Durable:
+    def pass_deleted(self, delivery: QueuedDelivery, error: PulsarException) -> bool:
+        """Hold a delivery no more whose ledger was deleted while it waited (ADR 0073).
+
+        False if it cannot be read for another reason.
+        """
+        if not isinstance(error, SegmentGone) or not self._was_deleted(delivery):
             return False
-        return not delivery.length or (delivery.data is None and not self._target.files.has(delivery.path))
+        ledger_id, entry_id, rows = delivery.ledger_id, delivery.first_entry_id, delivery.rows
+        with self._lock:
+            if delivery.generation == self.generation:
+                if delivery.chunks:
+                    # Only its beginning may be gone: nobody can ever put it together.
+                    self._acks.acks.add(ledger_id, entry_id)
+                else:
+                    self._unacked.remove_rows(ledger_id, entry_id, rows)
+        return True
+
+    def is_deleted(self, delivery: QueuedDelivery) -> bool:
+        """Whether the ledger of a delivery was deleted while it waited; looks for its file."""
+        if not delivery.length:
+            return True
+        is_here = delivery.data is not None or self._target.files.has(delivery.path)
+        return not is_here and self._was_deleted(delivery)
+
+    def _was_deleted(self, delivery: QueuedDelivery) -> bool:
+        """Whether the partition has deleted what is missing of a delivery."""
+        if not delivery.length:
+            return True  # the dispatcher has found out
+        if not self.reads_files:
+            return False
+        first = delivery.chunks[0].ledger_id if delivery.chunks else delivery.ledger_id
+        if first > self._last_deleted:
+            self._last_deleted = last_trimmed_ledger(Path(delivery.path).parent)
+        return first <= self._last_deleted
 
     def begin_move(self, delivery: QueuedDelivery) -> None:
         """Begin to move a delivery to another topic. Called with the lock held.

@@ -175,7 +175,8 @@ class DeadLetterMover:
             block = source.decode(delivery)
             partition = core.partitions.of(block.topic_name, block.partition)
         except PulsarException as error:
-            logger.warning("a message that failed too often cannot be moved: %s", error)
+            if not source.pass_deleted(delivery, error):
+                logger.warning("a message that failed too often cannot be moved: %s", error)
             return []
         with core.lock:
             rows = source.outstanding_rows(delivery, block.message_count) if block.is_batch else delivery.rows

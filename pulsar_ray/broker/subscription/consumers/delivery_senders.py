@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +15,7 @@ from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.ledger.reader import SegmentGone, SegmentReader
 from pulsar_ray.ledger.segment_file import segment_name
+from pulsar_ray.managed_ledger.log.trimmed_ledgers import last_trimmed_ledger
 from pulsar_ray.session.deliver_packets import DeliverEncoder
 from pulsar_ray.session.session_table import Carrier, Session
 
@@ -75,8 +77,6 @@ class BytesSender:
     """Reads blocks from their files and sends the bytes.
 
     Grants wait, unread, while the carrier is busy.
-
-    With `is_held` the subscription holds its entries, so that a segment that is gone is damage.
     """
 
     def __init__(
@@ -86,8 +86,6 @@ class BytesSender:
         directory: str,
         loop: asyncio.AbstractEventLoop,
         disk: DiskThread,
-        *,
-        is_held: bool,
     ) -> None:
         self._session = session
         self._encode = encoder.encode
@@ -95,7 +93,6 @@ class BytesSender:
         self._directory = directory
         self._loop = loop
         self._disk = disk
-        self._is_held = is_held
         self._waiting: deque[tuple[int, Grant]] = deque()
         self._is_sending = False
         self._is_ended = False
@@ -153,10 +150,14 @@ class BytesSender:
                     continue
                 # The consumer gets the place and meets the same error, typed, itself.
                 body = []
-                if isinstance(error, SegmentGone) and not self._is_held:
+                if isinstance(error, SegmentGone) and await self._disk.run(partial(self._is_trimmed, part)):
                     part = [_without_bytes(grant) for grant in part]
             if self._session.carrier is carrier and not self._is_ended:
                 self._session.send(self._encode(generation, part, body))
+
+    def _is_trimmed(self, part: Sequence[Grant]) -> bool:
+        last = last_trimmed_ledger(Path(self._directory))
+        return all(grant.block.ledger_id <= last for grant in part)
 
     async def _send_chunks(self, carrier: Carrier, generation: int, grant: Grant) -> None:
         """Send the chunks before a message's last one, a few MiB at a time."""

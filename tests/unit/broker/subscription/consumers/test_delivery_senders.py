@@ -68,9 +68,9 @@ class Played:
         await asyncio.sleep(0)
         return work()
 
-    def bytes_sender(self, *, is_held: bool = True) -> BytesSender:
+    def bytes_sender(self) -> BytesSender:
         played: Any = self
-        return BytesSender(played, played, "p/1", asyncio.get_running_loop(), played, is_held=is_held)
+        return BytesSender(played, played, "p/1", asyncio.get_running_loop(), played)
 
 
 @pytest.fixture
@@ -133,13 +133,15 @@ def test_an_unreadable_block_goes_without_bytes_and_alone(played: Played) -> Non
     assert played.lengths == [100, 100, 100]
 
 
-@pytest.mark.parametrize(("is_held", "length"), [(True, 100), (False, 0)])
-def test_a_segment_that_is_gone_is_damage_only_if_it_was_held(
-    played: Played, is_held: bool, length: int
+@pytest.mark.parametrize(("last_trimmed", "length"), [(0, 100), (1, 0)])
+def test_a_segment_that_is_gone_is_damage_unless_it_was_trimmed(
+    played: Played, monkeypatch: pytest.MonkeyPatch, last_trimmed: int, length: int
 ) -> None:
+    monkeypatch.setattr(delivery_senders, "last_trimmed_ledger", lambda _: last_trimmed)
+
     async def run() -> None:
         played.unreadable = {1: SegmentGone("gone")}
-        sender = played.bytes_sender(is_held=is_held)
+        sender = played.bytes_sender()
         sender.send([grant(1)], 1)
         await sent(sender)
 
