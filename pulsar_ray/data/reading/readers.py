@@ -6,6 +6,8 @@ actors with them, so that every read paid 0.6 s for new processes.
 
 from __future__ import annotations
 
+import gc
+import os
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -21,7 +23,7 @@ from pulsar_ray.data.planning.plan import ReadRange
 from pulsar_ray.data.reading.avro_blocks import encode_avro_blocks
 from pulsar_ray.data.reading.avro_values import AvroValues
 from pulsar_ray.data.reading.block_schema import BLOCK_COLUMNS
-from pulsar_ray.data.reading.rows import BLOCK_BYTES, StoredRows, encode_blocks
+from pulsar_ray.data.reading.rows import BLOCK_BYTES, encode_blocks
 from pulsar_ray.data.reading.segments import stored_rows
 from pulsar_ray.errors import NotConnected, PulsarException
 
@@ -53,6 +55,11 @@ class _Summary(NamedTuple):
 class RangeReader:
     """Reads ranges of the node it is on."""
 
+    def __init__(self) -> None:
+        # What Ray and Arrow have loaded was looked through again and again, a tenth of all work.
+        gc.collect()
+        gc.freeze()
+
     def __repr__(self) -> str:
         return "pulsar-ray reader"
 
@@ -63,15 +70,17 @@ class RangeReader:
     def read(self, read_range: ReadRange, source: int, form: BlockForm) -> Iterator[bytes | _Summary]:
         """The range's blocks, and a summary; see `stored_rows` for errors."""
         messages = 0
-        for block, count in _encoded(stored_rows(read_range), source, form):
+        for block, count in _encoded(read_range, source, form):
             messages += count
             yield block
         yield _Summary(messages)
 
 
-def _encoded(rows: Iterator[StoredRows], source: int, form: BlockForm) -> Iterator[tuple[bytes, int]]:
+def _encoded(read_range: ReadRange, source: int, form: BlockForm) -> Iterator[tuple[bytes, int]]:
+    rows = stored_rows(read_range)
     if form.avro_schema is None:
-        return encode_blocks(rows, source, form.bytes, form.columns)
+        stored_bytes = sum(segment.end_offset - segment.offset for segment in read_range.segments)
+        return encode_blocks(rows, source, form.bytes, form.columns, stored_bytes)
     return encode_avro_blocks(rows, source, form.bytes, form.columns, AvroValues(form.avro_schema))
 
 
@@ -180,11 +189,15 @@ def _new_reader(node_id: str) -> Any:
 
 
 def _reader_limits() -> dict[str, int]:
-    return {
-        node["NodeID"]: min(max(int(node["Resources"].get("CPU", 1)), 1), _MAX_READERS_PER_NODE)
-        for node in ray.nodes()  # type: ignore[no-untyped-call]
-        if node["Alive"]
-    }
+    here = ray.get_runtime_context().get_node_id()
+    limits = {}
+    for node in ray.nodes():  # type: ignore[no-untyped-call]
+        if node["Alive"]:
+            cores = int(node["Resources"].get("CPU", 1))
+            # Ray may have been told of more than there are; more readers than cores take their memory in vain.
+            cores = min(cores, len(os.sched_getaffinity(0))) if node["NodeID"] == here else cores
+            limits[node["NodeID"]] = min(max(cores, 1), _MAX_READERS_PER_NODE)
+    return limits
 
 
 def _blocks_of(finished: _Running) -> ReadBlocks:

@@ -38,13 +38,17 @@ BLOCK_BYTES = 16 << 20
 Spark's cost per task, some ms, is small against a block, and executors hold a few at a time.
 """
 
-# A row takes so much in a column, besides bytes of values and properties; strings are guessed.
+# A row takes so much in a column, besides bytes of strings, values and properties.
 _ROW_BYTES = {
-    name: 20 if pa.types.is_string(kind) else 8 if pa.types.is_timestamp(kind) or kind == pa.int64() else 4
+    name: 8 if pa.types.is_timestamp(kind) or kind == pa.int64() else 4
     for name, kind in zip(BLOCK_SCHEMA.names, BLOCK_SCHEMA.types, strict=True)
 }
+# What strings of a row are guessed to take where payloads, which have them too, are not counted.
+_KEY_BYTES = 16
 # Here a stored block can have a value for all of its rows; each gets a copy.
 _OF_METADATA = frozenset({"key", "ordering_key", "properties", "producer_name", "schema_version"})
+# A rest that is smaller than this part of a block goes with it: a task of Spark costs some ms.
+_SMALL_REST = 0.4
 # Stored blocks stay in memory until theirs is made, also where only small columns of them are wanted.
 _HELD_BYTES = 64 << 20
 # Offsets of strings have 32 bits.
@@ -80,32 +84,49 @@ def encode_blocks(
     source: int,
     block_bytes: int = BLOCK_BYTES,
     columns: Sequence[str] = BLOCK_COLUMNS,
+    stored_bytes: int = 0,
 ) -> Iterator[tuple[bytes, int]]:
     """Yield all rows in order as (Arrow IPC stream, messages).
 
     A stream takes about `block_bytes`, or is of one stored block. It has `columns` of BLOCK_SCHEMA, in its
-    order; others are not made.
+    order; others are not made. Where it is known how many bytes of files the rows are in, the last stream is
+    never a small rest.
     """
     wanted = tuple(columns)
     schema = schema_of(wanted)
     limit = min(block_bytes, _MAX_BLOCK_BYTES)
-    row_bytes = sum(_ROW_BYTES[name] for name in wanted)
-    has_payload = "value" in wanted or "properties" in wanted
-    has_metadata = not _OF_METADATA.isdisjoint(wanted)
+    taken_by = _taken_bytes(wanted)
     pending: list[StoredRows] = []
-    size = held = 0
+    size = held = read = 0
+    unread = stored_bytes
     for stored in rows:
-        holds = stored.held_bytes
-        of_row = row_bytes + (stored.metadata_bytes if has_metadata else 0)
-        taken = (stored.stop - stored.start) * of_row + (holds if has_payload else 0)
-        if pending and (size + taken > limit or held + holds > _HELD_BYTES):
+        holds, taken = stored.held_bytes, taken_by(stored)
+        is_full = size + taken > limit or held + holds > _HELD_BYTES
+        if pending and is_full and not 0 < unread < read * _SMALL_REST:
             yield _encoded(pending, source, schema)
-            pending, size, held = [], 0, 0
+            pending, size, held, read = [], 0, 0, 0
         pending.append(stored)
         size += taken
         held += holds
+        read += stored.block.header.total_length
+        unread -= stored.block.header.total_length
     if pending:
         yield _encoded(pending, source, schema)
+
+
+def _taken_bytes(columns: Sequence[str]) -> Callable[[StoredRows], int]:
+    """Of stored rows, about how many bytes their part of a block with these columns takes."""
+    row_bytes = sum(_ROW_BYTES[name] for name in columns)
+    has_payload = "value" in columns or "properties" in columns
+    has_metadata = not _OF_METADATA.isdisjoint(columns)
+    if not has_payload:
+        row_bytes += _KEY_BYTES * len({"key", "ordering_key"}.intersection(columns))
+
+    def taken(stored: StoredRows) -> int:
+        of_row = row_bytes + (stored.metadata_bytes if has_metadata else 0)
+        return (stored.stop - stored.start) * of_row + (stored.held_bytes if has_payload else 0)
+
+    return taken
 
 
 def message_batches(
