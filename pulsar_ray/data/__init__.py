@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pulsar_ray.data.failing_actors import set_work_timeout as set_work_timeout
     from pulsar_ray.data.planning.plan import AtSubscription as AtSubscription
     from pulsar_ray.data.planning.plan import AtTime as AtTime
     from pulsar_ray.data.reading.dataset_reading import read as read
@@ -22,10 +23,20 @@ _MODULES = {
     "batches": "reading.table_stream",
     "read": "reading.dataset_reading",
     "release": "reading.dataset_reading",
+    "set_work_timeout": "failing_actors",
     "write": "writing.dataset_writing",
 }
 
-__all__ = ["AtSubscription", "AtTime", "TableStream", "batches", "read", "release", "write"]
+__all__ = [
+    "AtSubscription",
+    "AtTime",
+    "TableStream",
+    "batches",
+    "read",
+    "release",
+    "set_work_timeout",
+    "write",
+]
 
 
 def __getattr__(name: str) -> Any:

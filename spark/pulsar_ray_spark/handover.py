@@ -43,6 +43,18 @@ def hand_over(spark: SparkSession, refs: Sequence[ObjectRef[Any]], schema: Struc
     must be laid out as `schema` says (timestamps in us): Spark does not look at the streams' own schemas. The
     blocks stay until `release`, `stop`, or until nothing is built on the DataFrame any more.
     """
+    frame = frame_of_blocks(spark, refs, schema)
+    release_unreachable(spark)
+    (rdd,) = _block_rdds(frame)
+    jvm: Any = spark._jvm  # noqa: SLF001
+    held = _Held(tuple(refs), jvm.java.lang.ref.WeakReference(rdd))
+    with _lock:
+        _held[rdd.id()] = held
+    return frame
+
+
+def frame_of_blocks(spark: SparkSession, refs: Sequence[ObjectRef[Any]], schema: StructType) -> DataFrame:
+    """Make a DataFrame of blocks that stay for as long as the caller has `refs`."""
     worker: Any = ray._private.worker.global_worker  # noqa: SLF001
     owners = [worker.core_worker.get_owner_address(ref) for ref in refs]
     jvm: Any = spark._jvm  # noqa: SLF001
@@ -56,13 +68,7 @@ def hand_over(spark: SparkSession, refs: Sequence[ObjectRef[Any]], schema: Struc
         blocks,
         schema.json(),
     )
-    frame = DataFrame(jdf, spark)
-    release_unreachable(spark)
-    (rdd,) = _block_rdds(frame)
-    held = _Held(tuple(refs), jvm.java.lang.ref.WeakReference(rdd))
-    with _lock:
-        _held[rdd.id()] = held
-    return frame
+    return DataFrame(jdf, spark)
 
 
 def release(frame: DataFrame) -> int:

@@ -15,6 +15,7 @@ from pulsar_ray.data.planning.plan import BoundArgument, RangePlanner, ReadRange
 from pulsar_ray.data.reading.message_columns import as_columns, block_columns
 from pulsar_ray.data.reading.readers import READERS, BlockForm
 from pulsar_ray.data.reading.rows import BLOCK_BYTES
+from pulsar_ray_spark.first_read import warm_executors
 from pulsar_ray_spark.handover import hand_over, releasing
 from pulsar_ray_spark.running import check_runs, naming_a_stop
 from pulsar_ray_spark.schema import as_messages, block_struct
@@ -66,6 +67,7 @@ def read(
     now_ms = time.time_ns() // 1_000_000
     first, last = as_bound(start, now_ms), as_bound(end, now_ms)
     planner = planner or BrokerPlanner()
+    warm_executors(spark)
     with planner.plan(topics, first, last) as plan:
         if fail_on_data_loss:
             check_nothing_lost(plan.lost)

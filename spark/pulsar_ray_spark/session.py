@@ -17,6 +17,7 @@ import raydp.spark.ray_cluster as raydp_cluster
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
+from ray._private import auto_init_hook
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from pulsar_ray.data.reading.readers import READERS
@@ -101,7 +102,8 @@ def stop() -> None:
     if _is_of_another(started):
         return
     try:
-        raydp.stop_spark()
+        with _no_new_ray():
+            raydp.stop_spark()
     except Exception:  # of RayDP, Ray and py4j, whatever they make of a Ray or a JVM that is gone
         # With another Ray than the session's nothing of it is left to end but its JVM.
         if started is None or (runs(started.spark) and ray.is_initialized() and started.ray_job == ray_job()):
@@ -109,6 +111,20 @@ def stop() -> None:
         _forget(started.spark.sparkContext)
     finally:
         _shut_jvm()
+
+
+@contextmanager
+def _no_new_ray() -> Iterator[None]:
+    """Keep Ray from starting by itself.
+
+    RayDP calls its master also once the process has left Ray.
+    """
+    allowed = auto_init_hook.enable_auto_connect
+    auto_init_hook.enable_auto_connect = False
+    try:
+        yield
+    finally:
+        auto_init_hook.enable_auto_connect = allowed
 
 
 def _is_of_another(started: _Started | None) -> bool:

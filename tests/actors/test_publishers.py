@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from typing import Any
 
 import pyarrow as pa
@@ -12,10 +13,10 @@ import ray
 
 import pulsar_ray.data
 from pulsar_ray import Admin, Client
-from pulsar_ray.data import frozen_actors
+from pulsar_ray.data import failing_actors
 from pulsar_ray.data.writing.publishers import PUBLISHERS, Connection
 from pulsar_ray.data.writing.publishing import Part, Sending
-from pulsar_ray.errors import NotConnected
+from pulsar_ray.errors import NotConnected, Timeout
 from tests.running_broker import Broker
 
 
@@ -24,6 +25,13 @@ class Deadly:
 
     def __call__(self) -> pa.Table:
         os._exit(1)
+
+
+class Endless:
+    """Rows whose fetching never ends."""
+
+    def __call__(self) -> pa.Table:
+        threading.Event().wait()
 
 
 def idle_publishers() -> list[int]:
@@ -38,8 +46,8 @@ def idle_publishers() -> list[int]:
 def test_a_publisher_that_stands_still_is_replaced_and_its_part_stored_once(
     broker: Broker, client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frozen_actors, "LOOK_AFTER_S", 1.0)
-    monkeypatch.setattr(frozen_actors, "ANSWER_WITHIN_S", 10.0)
+    monkeypatch.setattr(failing_actors, "LOOK_AFTER_S", 1.0)
+    monkeypatch.setattr(failing_actors, "ANSWER_WITHIN_S", 10.0)
     dataset = ray.data.from_items([{"value": f"{number}"} for number in range(50)], override_num_blocks=1)
     assert pulsar_ray.data.write(dataset, topic, name="q", batch_id=0, service_url=broker.address) == 50
     frozen = idle_publishers()
@@ -57,4 +65,14 @@ def test_rows_that_end_every_publisher_end_the_write_with_an_error_that_says_so(
     client.create_producer(topic).close()
     part = Part(0, Deadly(), topic, Sending())
     with pytest.raises(NotConnected, match="died 3 times"):
+        PUBLISHERS.publish([part], Connection(broker.address))
+
+
+def test_rows_that_never_come_end_the_write_with_a_timeout_that_names_the_remedy(
+    broker: Broker, client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failing_actors, "_work_timeout_s", 2.0)
+    client.create_producer(topic).close()
+    part = Part(0, Endless(), topic, Sending())
+    with pytest.raises(Timeout, match=r"sent a part of the rows took longer than 2 s .*set_work_timeout"):
         PUBLISHERS.publish([part], Connection(broker.address))

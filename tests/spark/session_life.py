@@ -68,6 +68,13 @@ def main() -> None:
 
         of_raydp(client)
         gone_within_a_moment(actors_with_spark)
+
+    # Ray is left before the session is stopped, which must not start another.
+    pulsar_ray_spark.start("life", conf=QUICK)
+    ray.shutdown()
+    pulsar_ray_spark.stop()
+    assert not ray.is_initialized()
+    wait_until(lambda: not jvms(), 60, "no JVM")
     print(DONE)
 
 

@@ -15,7 +15,7 @@ import ray
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
-from pulsar_ray.data import frozen_actors
+from pulsar_ray.data import failing_actors
 from pulsar_ray.data.planning.lost_ranges import LostRange
 from pulsar_ray.data.planning.plan import AtMessages, ReadRange
 from pulsar_ray.data.reading.readers import READERS
@@ -312,8 +312,8 @@ def test_a_reader_that_is_killed_is_replaced(
 def test_a_reader_that_stands_still_is_replaced(
     spark: SparkSession, topics: StoredTopics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frozen_actors, "LOOK_AFTER_S", 1.0)
-    monkeypatch.setattr(frozen_actors, "ANSWER_WITHIN_S", 10.0)
+    monkeypatch.setattr(failing_actors, "LOOK_AFTER_S", 1.0)
+    monkeypatch.setattr(failing_actors, "ANSWER_WITHIN_S", 10.0)
     topics.add(TOPIC, write_segment(tmp_path / "5-0.seg", [[single(b"a")]]))
     with releasing(read(spark, TOPIC, planner=topics)) as frame:
         assert values_of(frame) == [b"a"]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import gc
 import os
-from collections import defaultdict, deque
+import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +18,8 @@ from ray import ObjectRef
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from pulsar_ray.data import frozen_actors
+from pulsar_ray.data import failing_actors
+from pulsar_ray.data.failing_actors import ATTEMPTS, AtWork
 from pulsar_ray.data.idle_actors import IdleActors
 from pulsar_ray.data.planning.plan import ReadRange
 from pulsar_ray.data.reading.avro_blocks import encode_avro_blocks
@@ -25,11 +27,12 @@ from pulsar_ray.data.reading.avro_values import AvroValues
 from pulsar_ray.data.reading.block_schema import BLOCK_COLUMNS
 from pulsar_ray.data.reading.rows import BLOCK_BYTES, encode_blocks
 from pulsar_ray.data.reading.segments import stored_rows
-from pulsar_ray.errors import NotConnected, PulsarException
+from pulsar_ray.errors import PulsarException
 
 _MAX_READERS_PER_NODE = 8
 _PREPARED_NODES = 8
-_ATTEMPTS = 3
+# A reader waited some ms after each range for the next one to be sent.
+_IN_HAND = 2
 
 
 class BlockForm(NamedTuple):
@@ -56,7 +59,7 @@ class RangeReader:
     """Reads ranges of the node it is on."""
 
     def __init__(self) -> None:
-        # What Ray and Arrow have loaded was looked through again and again, a tenth of all work.
+        # All that Ray and Arrow have loaded was looked through again and again, a tenth of all work.
         gc.collect()
         gc.freeze()
 
@@ -98,18 +101,68 @@ class ReadBlocks(NamedTuple):
     messages: int
 
 
+class _Busy(AtWork):
+    """A reader that has ranges in hand, and how many it may have."""
+
+    def __init__(self, reader: Any, room: int) -> None:
+        super().__init__(reader)
+        self.room = room
+        self.in_hand = 0
+
+
 class _Running(NamedTuple):
     work: _Work
-    reader: Any
+    busy: _Busy
     blocks: Any
 
 
+class _Team:
+    """The ranges of one node that wait, and the readers that have others in hand."""
+
+    def __init__(self, node_id: str, limit: int, idle: IdleActors[str]) -> None:
+        self.waiting: deque[_Work] = deque()
+        self._node_id = node_id
+        self._limit = limit
+        self._idle = idle
+        self._busy: list[_Busy] = []
+
+    def start(self, form: BlockForm) -> Iterator[_Running]:
+        """Give readers what they have room for."""
+        while self.waiting and (busy := self._with_room(self.waiting[0])) is not None:
+            work = self.waiting.popleft()
+            busy.in_hand += 1
+            yield _Running(work, busy, busy.actor.read.remote(work.read_range, work.source, form))
+
+    def _with_room(self, work: _Work) -> _Busy | None:
+        is_again = work.attempt > 1
+        if len(self._busy) < self._limit:
+            # Of idle ones all may have died since.
+            idle = None if is_again else self._idle.take(self._node_id)
+            self._busy.append(_Busy(idle or _new_reader(self._node_id), 1 if is_again else _IN_HAND))
+            return self._busy[-1]
+        if is_again:
+            return None
+        return next((busy for busy in self._busy if busy.in_hand < busy.room), None)
+
+    def finished(self, busy: _Busy) -> None:
+        """Have a reader back of which one range is read."""
+        busy.in_hand -= 1
+        busy.since = time.monotonic()
+        if not busy.in_hand and busy in self._busy:
+            self._busy.remove(busy)
+            self._idle.put_back(self._node_id, busy.actor)
+
+    def died(self, running: _Running) -> None:
+        """Have a range read again; what else its reader had in hand fails as well."""
+        self._busy = [busy for busy in self._busy if busy is not running.busy]
+        self.waiting.append(running.work._replace(attempt=running.work.attempt + 1))
+
+
 class ReaderPool:
-    """The readers of a process, each with one range at a time.
+    """The readers of a process. A node has up to as many as CPUs.
 
-    A node has up to as many as CPUs.
-
-    They reserve no CPU, for executors of Spark may have them all.
+    Each reads one range at a time, and has the next one in hand. They reserve no CPU, for executors of Spark
+    may have them all.
     """
 
     def __init__(self) -> None:
@@ -118,37 +171,34 @@ class ReaderPool:
     def read(self, ranges: Sequence[ReadRange], sources: Sequence[int], form: BlockForm) -> ReadBlocks:
         """Read the blocks of all ranges, in their order; `sources` number the ranges' partitions.
 
-        Raises the error of the first range that fails. A reader that dies, or stands still for two minutes,
-        is replaced, twice per range; then NotConnected is raised.
+        Raises the error of the first range that fails. A reader that dies, stands still for two minutes, or
+        takes longer than `set_work_timeout` allows is replaced, twice per range; then NotConnected or Timeout
+        is raised.
         """
-        waiting: dict[str, deque[_Work]] = defaultdict(deque)
-        for place, (read_range, source) in enumerate(zip(ranges, sources, strict=True)):
-            waiting[read_range.node_id].append(_Work(place, read_range, source))
         limits = _reader_limits()
+        node_ids = dict.fromkeys(read_range.node_id for read_range in ranges)
+        teams = {node_id: _Team(node_id, limits.get(node_id, 1), self._idle) for node_id in node_ids}
+        for place, (read_range, source) in enumerate(zip(ranges, sources, strict=True)):
+            teams[read_range.node_id].waiting.append(_Work(place, read_range, source))
         running: dict[Any, _Running] = {}
-        free = {node_id: limits.get(node_id, 1) for node_id in waiting}
         blocks = [ReadBlocks([], 0) for _ in ranges]
-        while running or any(waiting.values()):
-            for node_id, queue in waiting.items():
-                while queue and free[node_id]:
-                    started = self._start(queue.popleft(), form)
-                    running[started.blocks.completed()] = started
-                    free[node_id] -= 1
-            done, _ = ray.wait(list(running), num_returns=1, timeout=frozen_actors.LOOK_AFTER_S)
+        while running or any(team.waiting for team in teams.values()):
+            for team in teams.values():
+                running |= {started.blocks.completed(): started for started in team.start(form)}
+            done, _ = ray.wait(list(running), num_returns=1, timeout=failing_actors.look_after_s())
             if not done:
-                frozen_actors.kill_frozen(each.reader for each in running.values())
+                failing_actors.kill_stuck({each.busy for each in running.values()})
                 continue
             finished = running.pop(done[0])
-            work = finished.work
-            free[work.read_range.node_id] += 1
+            work, team = finished.work, teams[finished.work.read_range.node_id]
             try:
                 blocks[work.place] = _blocks_of(finished)
             except (ActorDiedError, ActorUnavailableError) as died:
-                if work.attempt == _ATTEMPTS:
-                    raise _died_again(work, died) from None
-                waiting[work.read_range.node_id].append(work._replace(attempt=work.attempt + 1))
+                if work.attempt == ATTEMPTS:
+                    raise _gave_up(finished, died) from None
+                team.died(finished)
                 continue
-            self._idle.put_back(work.read_range.node_id, finished.reader)
+            team.finished(finished.busy)
         refs = [ref for of_range in blocks for ref in of_range.refs]
         return ReadBlocks(refs, sum(of_range.messages for of_range in blocks))
 
@@ -165,20 +215,13 @@ class ReaderPool:
         """End all idle readers."""
         self._idle.close()
 
-    def _start(self, work: _Work, form: BlockForm) -> _Running:
-        node_id = work.read_range.node_id
-        # Of idle ones all may have died since.
-        idle = self._idle.take(node_id) if work.attempt == 1 else None
-        reader = idle or _new_reader(node_id)
-        return _Running(work, reader, reader.read.remote(work.read_range, work.source, form))
 
-
-def _died_again(work: _Work, died: RayError) -> NotConnected:
-    text = str(died).strip().splitlines()[0]
-    return NotConnected(
-        f"the process that read {work.read_range.topic} died {_ATTEMPTS} times ({text}): see its log in the "
-        "Ray dashboard, above all for want of memory, and read again, with smaller block_bytes or fewer "
-        "columns"
+def _gave_up(running: _Running, died: RayError) -> Exception:
+    return failing_actors.own_error(
+        died,
+        f"that read {running.work.read_range.topic}",
+        "read again, with smaller block_bytes or fewer columns",
+        was_slow=running.busy.was_slow,
     )
 
 
@@ -194,8 +237,9 @@ def _reader_limits() -> dict[str, int]:
     for node in ray.nodes():  # type: ignore[no-untyped-call]
         if node["Alive"]:
             cores = int(node["Resources"].get("CPU", 1))
-            # Ray may have been told of more than there are; more readers than cores take their memory in vain.
-            cores = min(cores, len(os.sched_getaffinity(0))) if node["NodeID"] == here else cores
+            if node["NodeID"] == here:
+                # Ray may have been told of more than there are.
+                cores = min(cores, len(os.sched_getaffinity(0)))
             limits[node["NodeID"]] = min(max(cores, 1), _MAX_READERS_PER_NODE)
     return limits
 
@@ -211,6 +255,6 @@ def _blocks_of(finished: _Running) -> ReadBlocks:
     return ReadBlocks(blocks, summary.messages)
 
 
-_ACTOR = frozen_actors.with_sign_of_life(RangeReader)
+_ACTOR = failing_actors.with_sign_of_life(RangeReader)
 READERS = ReaderPool()
 """The pool of this process."""

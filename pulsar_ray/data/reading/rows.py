@@ -43,7 +43,7 @@ _ROW_BYTES = {
     name: 8 if pa.types.is_timestamp(kind) or kind == pa.int64() else 4
     for name, kind in zip(BLOCK_SCHEMA.names, BLOCK_SCHEMA.types, strict=True)
 }
-# What strings of a row are guessed to take where payloads, which have them too, are not counted.
+# Strings of a row are guessed to take so much where payloads, which have them too, are not counted.
 _KEY_BYTES = 16
 # Here a stored block can have a value for all of its rows; each gets a copy.
 _OF_METADATA = frozenset({"key", "ordering_key", "properties", "producer_name", "schema_version"})
@@ -115,7 +115,7 @@ def encode_blocks(
 
 
 def _taken_bytes(columns: Sequence[str]) -> Callable[[StoredRows], int]:
-    """Of stored rows, about how many bytes their part of a block with these columns takes."""
+    """Tell of stored rows about how many bytes of these columns they make."""
     row_bytes = sum(_ROW_BYTES[name] for name in columns)
     has_payload = "value" in columns or "properties" in columns
     has_metadata = not _OF_METADATA.isdisjoint(columns)

@@ -12,15 +12,14 @@ from typing import Any, NamedTuple
 
 import ray
 from ray import ObjectRef
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayError
 
 from pulsar_ray.client.client import Client
-from pulsar_ray.data import frozen_actors
+from pulsar_ray.data import failing_actors
+from pulsar_ray.data.failing_actors import ATTEMPTS, AtWork
 from pulsar_ray.data.idle_actors import IdleActors
 from pulsar_ray.data.writing.publishing import Part, publish_part
-from pulsar_ray.errors import NotConnected, PulsarException
 
-_ATTEMPTS = 3
 _MAX_PUBLISHERS = 64
 
 
@@ -68,11 +67,12 @@ class PublisherPool:
     def publish(self, parts: Sequence[Part], connection: Connection) -> list[dict[int, int]]:
         """Send all parts; their counts, in their order.
 
-        Raises the first error once no publisher sends any more. A part whose publisher dies, or stands still
-        for two minutes, is sent again, twice; then NotConnected is raised.
+        Raises the first error once no publisher sends any more. A part whose publisher dies, stands still
+        for two minutes, or takes longer than `set_work_timeout` allows is sent again, twice; then
+        NotConnected or Timeout is raised.
         """
         waiting = deque(enumerate(parts))
-        running: dict[ObjectRef[Any], tuple[int, Any]] = {}
+        running: dict[ObjectRef[Any], tuple[int, AtWork]] = {}
         counts: list[dict[int, int]] = [{} for _ in parts]
         error: Exception | None = None
         room = min(len(parts), _publisher_limit())
@@ -80,22 +80,22 @@ class PublisherPool:
             while running or (waiting and error is None):
                 while waiting and error is None and len(running) < room:
                     place, part = waiting.popleft()
-                    publisher = self._idle.take(connection) or _new_publisher(connection)
-                    running[publisher.publish.remote(part)] = place, publisher
-                finished, _ = ray.wait(list(running), num_returns=1, timeout=frozen_actors.LOOK_AFTER_S)
+                    publisher = AtWork(self._idle.take(connection) or _new_publisher(connection))
+                    running[publisher.actor.publish.remote(part)] = place, publisher
+                finished, _ = ray.wait(list(running), num_returns=1, timeout=failing_actors.look_after_s())
                 if not finished:
-                    frozen_actors.kill_frozen(publisher for _, publisher in running.values())
+                    failing_actors.kill_stuck([publisher for _, publisher in running.values()])
                 for done in finished:
                     place, publisher = running.pop(done)
                     try:
                         counts[place] = ray.get(done)
                     except RayError as failed:
-                        error = error or _own_error(failed)
-                    self._idle.put_back(connection, publisher)
+                        error = error or _own_error(failed, publisher)
+                    self._idle.put_back(connection, publisher.actor)
         finally:
             # Left by an interrupt or by the loss of a publisher for good: nobody would wait for the others.
             for _, publisher in running.values():
-                ray.kill(publisher)
+                ray.kill(publisher.actor)
         if error is not None:
             raise error
         return counts
@@ -110,7 +110,7 @@ def _new_publisher(connection: Connection) -> Any:
         "num_cpus": 0,
         "scheduling_strategy": "SPREAD",
         "max_restarts": -1,
-        "max_task_retries": _ATTEMPTS - 1,
+        "max_task_retries": ATTEMPTS - 1,
     }
     return _ACTOR.options(**options).remote(connection)
 
@@ -120,17 +120,15 @@ def _publisher_limit() -> int:
     return min(max(int(resources.get("CPU", 1)), 1), _MAX_PUBLISHERS)
 
 
-def _own_error(failed: RayError) -> Exception:
-    if isinstance(failed, RayTaskError):
-        cause: Any = failed.cause
-        return cause if isinstance(cause, PulsarException) else failed
-    died = str(failed).strip().splitlines()[0]
-    return NotConnected(
-        f"the process that sent a part of the rows died {_ATTEMPTS} times ({died}): see its log in the Ray "
-        "dashboard, above all for want of memory, and write the batch again, in more tasks"
+def _own_error(failed: RayError, publisher: AtWork) -> Exception:
+    return failing_actors.own_error(
+        failed,
+        "that sent a part of the rows",
+        "write the batch again, in more tasks",
+        was_slow=publisher.was_slow,
     )
 
 
-_ACTOR = frozen_actors.with_sign_of_life(Publisher)
+_ACTOR = failing_actors.with_sign_of_life(Publisher)
 PUBLISHERS = PublisherPool()
 """The pool of this process."""

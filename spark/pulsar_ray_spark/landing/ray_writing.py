@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
-from ray.exceptions import NodeDiedError, OutOfMemoryError, RayTaskError, WorkerCrashedError
+from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from pulsar_ray.errors import NotConnected, PulsarException
+from pulsar_ray.data import failing_actors
 from pulsar_ray_spark.landing.file_writing import FileJob, WrittenFile, write_file
 
 _TASKS_PER_NODE = 4
@@ -18,21 +19,46 @@ _RETRIES = 3
 _WRITE_FILE: Any = ray.remote(write_file)
 
 
+class _Running(NamedTuple):
+    job: FileJob
+    since: float
+    attempt: int
+
+
 def write_on_ray(jobs: Sequence[FileJob]) -> Iterator[WrittenFile]:
     """Write files, some at a time, each on the node of its data.
 
-    Yields them as they are done. A task whose process dies is started again, which does no harm. Raises the
-    first error of a task, NotConnected if its processes died again and again; the others go on, and leave
-    files that the next attempt finds.
+    Yields them as they are done. A task whose process dies, or that takes longer than `set_work_timeout`
+    allows, is started again, which does no harm. Raises the first error of a task, NotConnected if its
+    processes died again and again, Timeout if they took too long each time; the others go on, and leave files
+    that the next attempt finds.
     """
     waiting = list(reversed(jobs))
-    running: list[Any] = []
+    running: dict[Any, _Running] = {}
     limit = _TASKS_PER_NODE * max(len({job.read_range.node_id for job in jobs}), 1)
     while waiting or running:
         while waiting and len(running) < limit:
-            running.append(_start(waiting.pop()))
-        (done,), running = ray.wait(running, num_returns=1)
-        yield _result(done)
+            job = waiting.pop()
+            running[_start(job)] = _Running(job, time.monotonic(), 1)
+        done, _ = ray.wait(list(running), num_returns=1, timeout=failing_actors.look_after_s())
+        for each in done:
+            del running[each]
+            yield _result(each)
+        if not done:
+            running = {
+                task: each for old, begun in running.items() for task, each in [_looked_at(old, begun)]
+            }
+
+
+def _looked_at(task: Any, begun: _Running) -> tuple[Any, _Running]:
+    """The task, or the one in its place if it takes too long."""
+    now = time.monotonic()
+    if now - begun.since < failing_actors.work_timeout_s():
+        return task, begun
+    ray.cancel(task, force=True)
+    if begun.attempt == failing_actors.ATTEMPTS:
+        raise failing_actors.slow_error(f"that wrote {begun.job.name}")
+    return _start(begun.job), _Running(begun.job, now, begun.attempt + 1)
 
 
 def _start(job: FileJob) -> Any:
@@ -48,12 +74,10 @@ def _start(job: FileJob) -> Any:
 def _result(done: Any) -> WrittenFile:
     try:
         written: WrittenFile = ray.get(done)
-    except RayTaskError as error:
-        if isinstance(error.cause, PulsarException | OSError):
-            raise error.cause from None
-        raise
-    except (WorkerCrashedError, NodeDiedError, OutOfMemoryError) as error:
-        raise NotConnected(f"the processes that wrote a file of the landing died: {error}") from error
+    except RayError as error:
+        raise failing_actors.own_error(
+            error, "that wrote a file of the landing", "land with a smaller max_bytes_per_file"
+        ) from None
     return written
 
 

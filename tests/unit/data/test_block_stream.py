@@ -123,6 +123,20 @@ def test_a_block_is_sized_by_the_columns_that_are_wanted(tmp_path: Path) -> None
     assert sum(counts("value", "key")) == 10_000
 
 
+@pytest.mark.parametrize(
+    ("batches", "counts"), [(12, [800, 400]), (10, [1000]), (9, [900]), (17, [800, 900]), (8, [800])]
+)
+def test_a_small_rest_goes_with_the_last_block(tmp_path: Path, batches: int, counts: list[int]) -> None:
+    stored = [[batch([bytes(1000)] * 100)] for _ in range(batches)]
+    segment = write_segment(tmp_path / "5-0.seg", stored)
+    asked = ReadRange("", "t", -1, (segment,), EARLIEST, LATEST)
+    size, stored_bytes = 830_000, segment.end_offset - segment.offset
+    blocks = encode_blocks(stored_rows(asked), 0, size, ("value",), stored_bytes)
+    assert [count for _, count in blocks] == counts
+    without = [count for _, count in encode_blocks(stored_rows(asked), 0, size, ("value",))]
+    assert without == [800] * (batches // 8) + [100 * (batches % 8)] * bool(batches % 8)
+
+
 def test_a_long_name_that_is_stored_once_counts_for_each_row(tmp_path: Path) -> None:
     stored = [[batch([b""] * 100, producer_name="n" * 1000)] for _ in range(100)]
     asked = ReadRange("", "t", -1, (write_segment(tmp_path / "5-0.seg", stored),), EARLIEST, LATEST)
