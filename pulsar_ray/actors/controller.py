@@ -37,7 +37,7 @@ from pulsar_ray.broker.catalog.founding import CatalogOrder
 from pulsar_ray.broker.catalog.membership import Membership
 from pulsar_ray.broker.catalog.topic_ending import TopicEnding
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
-from pulsar_ray.broker.figures.actor_report import ActorReport
+from pulsar_ray.broker.figures.actor_report import ActorReport, Figures
 from pulsar_ray.broker.health.health_facts import judge
 from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.broker.serving.sleeper import Idle
@@ -492,7 +492,7 @@ class Controller:
             **{f"{TOPICS.name}:{state}": float(count) for state, count in counts.items()},
             PARTITIONS_AWAY.name: float(self._overview.partitions_away()),
         }
-        return ActorReport(kind="controller", gauges=gauges)
+        return ActorReport(kind="controller", figures=Figures(gauges=gauges))
 
     # --- stopping, stats --------------------------------------------------------------------------
 

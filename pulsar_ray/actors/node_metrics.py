@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pulsar_ray.actors.own_reports import new_life
-from pulsar_ray.broker.figures.actor_report import ActorReport
+from pulsar_ray.broker.figures.actor_report import ActorReport, Figures
 from pulsar_ray.broker.figures.node_figures import NodeFigures
 from pulsar_ray.broker.figures.overview import node_overview
 from pulsar_ray.broker.figures.report_socket import report_socket, serve_reports
@@ -69,7 +69,7 @@ class NodeMetrics:
                 life=self._life,
                 is_restarted=was_restarted(),
                 recovery_s=recovery_s,
-                gauges=gauges,
+                figures=Figures(gauges=gauges),
             )
         )
         samples = self._figures.collect(SystemClock().now_ms())

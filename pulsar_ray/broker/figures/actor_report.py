@@ -80,7 +80,7 @@ class ActorReport:
     actors of no partition). Metrics are keyed by their names in the catalogue; one with a label besides topic
     and subscription has `name:value` as key. Partitions alone tell `backlogs`; dispatchers, which do not
     always know the end of the log, tell how many entries above mark-delete are `acknowledged`. `problem` says
-    why nothing is stored, or nothing goes out; it and `rates` are for people who watch, and in no metric.
+    why nothing is stored, or nothing goes out; it and the rates are for people who watch, and in no metric.
     """
 
     kind: str
@@ -92,10 +92,7 @@ class ActorReport:
     recovery_s: float = 0.0
     acknowledged: int = 0
     problem: str = ""
-    rates: dict[str, float] = field(default_factory=dict)
-    counters: dict[str, float] = field(default_factory=dict)
-    gauges: dict[str, float] = field(default_factory=dict)
-    histograms: dict[str, list[float]] = field(default_factory=dict)
+    figures: Figures = field(default_factory=Figures)
     backlogs: dict[str, StoredBacklog] = field(default_factory=dict)
 
     def encode(self) -> bytes:
@@ -108,7 +105,8 @@ class ActorReport:
         """Return the report; raises ValueError for anything else."""
         try:
             fields: dict[str, Any] = msgpack.unpackb(packed)
+            figures = Figures(**fields.pop("figures"))
             backlogs = {name: StoredBacklog(*values) for name, values in fields.pop("backlogs").items()}
-            return cls(**fields, backlogs=backlogs)
+            return cls(**fields, figures=figures, backlogs=backlogs)
         except (ValueError, TypeError, KeyError, AttributeError, msgpack.exceptions.UnpackException) as error:
             raise ValueError(f"no report of an actor: {error}") from None

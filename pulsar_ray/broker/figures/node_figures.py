@@ -96,7 +96,7 @@ class NodeFigures:
         while len(self._ended_lives) > MAX_ENDED_LIVES:
             self._ended_lives.popitem(last=False)
         if report.kind == PARTITION and report.number and report.number not in self._removed:
-            storage = report.gauges.get(metrics.STORAGE_BYTES.name, 0)
+            storage = report.figures.gauges.get(metrics.STORAGE_BYTES.name, 0)
             self._resting[report.number] = RestingPartition(report.topic, storage, report.backlogs)
 
     def rests(self, number: int, partition: RestingPartition) -> None:
@@ -136,7 +136,7 @@ class NodeFigures:
         )
         for report in self._live.values():
             self._add_counts(samples, report)
-            for name, value in report.gauges.items():
+            for name, value in report.figures.gauges.items():
                 metric, extra = _metric_of(name)
                 self._add(samples.gauges, metric, report.topic, report.subscription, value, extra)
         self._add_backlogs(samples.gauges, now_ms)
@@ -147,10 +147,10 @@ class NodeFigures:
         return samples
 
     def _add_counts(self, samples: Samples, report: ActorReport, sign: int = 1) -> None:
-        for name, value in report.counters.items():
+        for name, value in report.figures.counters.items():
             metric, extra = _metric_of(name)
             self._add(samples.counters, metric, report.topic, report.subscription, sign * value, extra)
-        for name, numbers in report.histograms.items():
+        for name, numbers in report.figures.histograms.items():
             metric, extra = _metric_of(name)
             key = self._key(metric, report.topic, report.subscription, extra)
             signed = numbers if sign == 1 else [-number for number in numbers]
@@ -273,7 +273,8 @@ def _metric_of(name: str) -> tuple[Metric, str]:
 
 def check_names(report: ActorReport) -> None:
     """Raise ValueError if a report has a metric that is not in the catalogue."""
-    groups: Sequence[Mapping[str, object]] = (report.counters, report.gauges, report.histograms)
+    figures = report.figures
+    groups: Sequence[Mapping[str, object]] = (figures.counters, figures.gauges, figures.histograms)
     unknown = [name for group in groups for name in group if name.partition(":")[0] not in _BY_NAME]
     if unknown:
         raise ValueError(f"no metric of the catalogue: {unknown[0]}")

@@ -159,7 +159,7 @@ def _topic_of(partition: str) -> str:
 
 
 def _add_partition(topic: _Topic, report: ActorReport) -> None:
-    gauges, rates = report.gauges, report.rates
+    gauges, rates = report.figures.gauges, report.figures.rates
     topic.add(
         partitions=1,
         awake=1,
@@ -172,7 +172,7 @@ def _add_partition(topic: _Topic, report: ActorReport) -> None:
 
 
 def _add_dispatcher(topic: _Topic, report: ActorReport) -> None:
-    gauges, rates = report.gauges, report.rates
+    gauges, rates = report.figures.gauges, report.figures.rates
     topic.add(
         msgRateOut=rates.get(metrics.MESSAGES_OUT.name, 0),
         msgThroughputOut=rates.get(metrics.BYTES_OUT.name, 0),

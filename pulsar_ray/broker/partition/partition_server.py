@@ -397,10 +397,7 @@ class PartitionServer:
             kind=PARTITION,
             topic=identity.topic,
             number=identity.number,
-            counters=figures.counters,
-            gauges=figures.gauges,
-            histograms=figures.histograms,
-            rates=figures.rates,
+            figures=figures,
             problem=self._problem(),
             backlogs=backlogs,
         )

@@ -385,17 +385,13 @@ class DispatcherServer:
 
     async def report(self) -> ActorReport:
         """Return what the metrics of the node have of its subscriptions."""
-        figures = self.subscriptions.figures()
         request = self._request
         return ActorReport(
             kind=DISPATCHER,
             topic=request.topic,
             subscription=request.subscription if request.durable else READERS,
             acknowledged=self.subscriptions.acknowledged_entries if request.durable else 0,
-            counters=figures.counters,
-            gauges=figures.gauges,
-            histograms=figures.histograms,
-            rates=figures.rates,
+            figures=self.subscriptions.figures(),
             problem=self.subscriptions.problem(),
         )
 

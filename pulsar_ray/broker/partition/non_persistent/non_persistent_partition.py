@@ -256,14 +256,7 @@ class NonPersistentPartitionServer:
     async def report(self) -> ActorReport:
         """Return the figures of the partition for the metrics of its node."""
         figures = publishing_figures(self.intake, self.producers)
-        return ActorReport(
-            kind=PARTITION,
-            topic=self._topic,
-            counters=figures.counters,
-            gauges=figures.gauges,
-            histograms=figures.histograms,
-            rates=figures.rates,
-        )
+        return ActorReport(kind=PARTITION, topic=self._topic, figures=figures)
 
     # --- sleeping ---------------------------------------------------------------------------------
 

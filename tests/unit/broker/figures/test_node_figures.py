@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.broker.figures.actor_report import READERS, ActorReport, StoredBacklog
+from pulsar_ray.broker.figures.actor_report import READERS, ActorReport, Figures, StoredBacklog
 from pulsar_ray.broker.figures.node_figures import MAX_ENDED_LIVES, NodeFigures, RestingPartition, check_names
 from pulsar_ray.model import metric_catalogue as metrics
 from pulsar_ray.model.metric_catalogue import Metric, Samples
@@ -23,14 +23,18 @@ def figures(max_topics: int = 100, max_subscriptions: int = 100) -> NodeFigures:
     return NodeFigures("store-1", max_topics, max_subscriptions)
 
 
+def report(kind: str, life: int = 0, **fields: Any) -> ActorReport:
+    """A report of these fields, those of its figures among them."""
+    of_figures = {name: fields.pop(name) for name in ("counters", "gauges", "histograms") if name in fields}
+    return ActorReport(kind=kind, life=life or next(_lives), figures=Figures(**of_figures), **fields)
+
+
 def partition(topic: str = ORDERS, number: int = 1, life: int = 0, **fields: Any) -> ActorReport:
-    return ActorReport(kind="partition", topic=topic, number=number, life=life or next(_lives), **fields)
+    return report("partition", life, topic=topic, number=number, **fields)
 
 
 def dispatcher(subscription: str = "audit", topic: str = ORDERS, life: int = 0, **fields: Any) -> ActorReport:
-    return ActorReport(
-        kind="dispatcher", topic=topic, subscription=subscription, life=life or next(_lives), **fields
-    )
+    return report("dispatcher", life, topic=topic, subscription=subscription, **fields)
 
 
 def messages_in(count: int) -> dict[str, float]:
@@ -77,10 +81,10 @@ def test_counters_go_on_over_restarts_and_gauges_of_the_living_end() -> None:
 def test_an_actor_that_was_only_cut_off_is_not_counted_twice() -> None:
     node = figures()
     histogram = {metrics.PUBLISH_LATENCY.name: [1.0] * (len(metrics.PUBLISH_LATENCY.buckets) + 2)}
-    report = partition(life=7, counters=messages_in(10), histograms=histogram, recovery_s=0.5)
-    node.reported(report)
+    told = partition(life=7, counters=messages_in(10), histograms=histogram, recovery_s=0.5)
+    node.reported(told)
     node.ended(7)
-    node.reported(report)
+    node.reported(told)
     samples = node.collect(NOW_MS)
     assert counter(samples, metrics.MESSAGES_IN, NAMESPACE, ORDERS) == 10
     assert samples.histograms[metrics.PUBLISH_LATENCY, (NAMESPACE, ORDERS)] == [1.0] * 14
@@ -211,9 +215,7 @@ def test_readers_and_stores_and_reasons_have_their_labels() -> None:
     numbers = [0.0] * (len(metrics.FSYNC_SECONDS.buckets) + 2)
     refused = {f"{metrics.REFUSED_PUBLISHES.name}:disk_space": 2.0}
     node.reported(partition(counters=refused, histograms={metrics.FSYNC_SECONDS.name: numbers}))
-    node.reported(
-        ActorReport(kind="controller", life=next(_lives), gauges={f"{metrics.TOPICS.name}:sleeping": 3})
-    )
+    node.reported(report("controller", gauges={f"{metrics.TOPICS.name}:sleeping": 3}))
     samples = node.collect(NOW_MS)
     assert counter(samples, metrics.MESSAGES_OUT, NAMESPACE, ORDERS, READERS) == 5
     assert counter(samples, metrics.REFUSED_PUBLISHES, NAMESPACE, ORDERS, "disk_space") == 2
@@ -236,10 +238,10 @@ def test_a_metric_that_is_not_in_the_catalogue_is_refused() -> None:
 
 
 def test_a_report_survives_the_way_to_the_store() -> None:
-    report = partition(
+    sent = partition(
         counters=messages_in(3), backlogs={"a": StoredBacklog(1, 2, 3, 4)}, is_restarted=True, recovery_s=0.25
     )
-    assert ActorReport.decode(report.encode()) == report
+    assert ActorReport.decode(sent.encode()) == sent
 
 
 @pytest.mark.parametrize(

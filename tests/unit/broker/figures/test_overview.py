@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.broker.figures.actor_report import READERS, ActorReport, StoredBacklog
+from pulsar_ray.broker.figures.actor_report import READERS, ActorReport, Figures, StoredBacklog
 from pulsar_ray.broker.figures.node_figures import DISPATCHER, PARTITION, NodeFigures, RestingPartition
 from pulsar_ray.broker.figures.overview import MAX_TOPICS, SORTS, merged, node_overview
 from pulsar_ray.cli.watching.top.columns import COLUMNS, View
@@ -27,22 +27,16 @@ def figures() -> NodeFigures:
 def _partition(topic: str, number: int, life: int, **fields: Any) -> ActorReport:
     gauges = {metrics.STORAGE_BYTES.name: 1000.0, metrics.PRODUCERS.name: 2.0}
     rates = {metrics.MESSAGES_IN.name: 5.0, metrics.BYTES_IN.name: 500.0}
-    return ActorReport(
-        kind=PARTITION, topic=topic, number=number, life=life, gauges=gauges, rates=rates, **fields
-    )
+    figures = Figures(gauges=gauges, rates=rates)
+    return ActorReport(kind=PARTITION, topic=topic, number=number, life=life, figures=figures, **fields)
 
 
 def _dispatcher(topic: str, subscription: str, life: int, **fields: Any) -> ActorReport:
     gauges = {metrics.UNACKED_MESSAGES.name: 3.0, metrics.CONSUMERS.name: 4.0}
     rates = {metrics.MESSAGES_OUT.name: 2.0, metrics.BYTES_OUT.name: 200.0}
+    figures = Figures(gauges=gauges, rates=rates)
     return ActorReport(
-        kind=DISPATCHER,
-        topic=topic,
-        subscription=subscription,
-        life=life,
-        gauges=gauges,
-        rates=rates,
-        **fields,
+        kind=DISPATCHER, topic=topic, subscription=subscription, life=life, figures=figures, **fields
     )
 
 

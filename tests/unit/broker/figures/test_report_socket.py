@@ -8,7 +8,7 @@ import stat
 import struct
 from pathlib import Path
 
-from pulsar_ray.broker.figures.actor_report import MAX_REPORT_BYTES, ActorReport
+from pulsar_ray.broker.figures.actor_report import MAX_REPORT_BYTES, ActorReport, Figures
 from pulsar_ray.broker.figures.node_figures import NodeFigures
 from pulsar_ray.broker.figures.report_socket import FigureReporter, report_socket, serve_reports
 from pulsar_ray.model import metric_catalogue as metrics
@@ -32,8 +32,12 @@ class ManualActor:
         if self.fails:
             self.failed.set()
             raise RuntimeError("it is closing")
-        counters = {metrics.MESSAGES_IN.name: float(self.messages)}
-        return ActorReport(kind="partition", life=self._life, topic=TOPIC, number=1, counters=counters)
+        return partition_report(self._life, self.messages)
+
+
+def partition_report(life: int, messages: int) -> ActorReport:
+    figures = Figures({metrics.MESSAGES_IN.name: float(messages)})
+    return ActorReport(kind="partition", life=life, topic=TOPIC, number=1, figures=figures)
 
 
 def counted(figures: NodeFigures) -> float:
@@ -99,7 +103,7 @@ async def _only_reports_are_taken(tmp_path: Path) -> None:
     socket = report_socket(tmp_path, "node")
     figures = NodeFigures("s", 10, 10)
     server = await serve_reports(figures, socket)
-    unknown = ActorReport(kind="x", life=6, counters={"made_up": 1}).encode()
+    unknown = ActorReport(kind="x", life=6, figures=Figures({"made_up": 1})).encode()
     for packed in (b"nonsense", unknown):
         reader, writer = await asyncio.open_unix_connection(str(socket))
         writer.write(struct.pack("<I", len(packed)) + packed)
@@ -109,9 +113,7 @@ async def _only_reports_are_taken(tmp_path: Path) -> None:
     writer.write(struct.pack("<I", MAX_REPORT_BYTES + 1))
     assert await reader.read() == b""
     writer.close()
-    packed = ActorReport(
-        kind="partition", life=8, topic=TOPIC, number=1, counters={metrics.MESSAGES_IN.name: 3.0}
-    ).encode()
+    packed = partition_report(8, 3).encode()
     _, writer = await asyncio.open_unix_connection(str(socket))
     message = struct.pack("<I", len(packed)) + packed
     writer.write(message[:7])
