@@ -82,6 +82,7 @@ def _examined(data_dir: str | None) -> tuple[list[Finding], Leftovers, Path]:
         *diagnosis.diagnose_versions(machine.measure_versions()),
         *diagnosis.diagnose_java(*_java()),
         *diagnosis.diagnose_ports(settings, *machine.taken_ports(*settings.tcp_ports()), actors),
+        *diagnosis.diagnose_ray_ports(machine.measure_ray_ports()),
         *diagnosis.diagnose_leftovers(
             str(directory),
             len(leftovers.sessions),

@@ -13,7 +13,13 @@ from pulsar_ray.broker.health.disk_level import REMEDY, DiskLevel, judge_disk
 from pulsar_ray.broker.health.finding import ERROR, WARNING, Finding
 from pulsar_ray.config import GIB, MIB, Settings
 from pulsar_ray.errors import InvalidConfiguration
-from pulsar_ray.maintenance.doctor.machine import DiskFacts, LimitFacts, MemoryFacts, VersionFacts
+from pulsar_ray.maintenance.doctor.machine import (
+    DiskFacts,
+    LimitFacts,
+    MemoryFacts,
+    PortFacts,
+    VersionFacts,
+)
 
 OK = "ok"
 SLOW_FSYNC_MS = 20.0
@@ -26,6 +32,13 @@ PROCESSES_PER_ACTOR = 60
 BYTES_PER_ACTOR = 80 * MIB
 LEAST_SHARED_MEMORY = GIB // 2
 MOST_SECONDS_AHEAD = 2.0
+_OF_RAY = re.compile(r"\bgcs_server\b|\braylet\b|\bray::|\bray-dashboard|/ray/dashboard/")
+_RAY_PORT_OPTIONS = {
+    6379: ("`ray start --head` does not start", "--port"),
+    8265: ("Ray's dashboard takes the next free one", "--dashboard-port"),
+    52365: ("Ray's dashboard shows no logs of this node", "--dashboard-agent-listen-port"),
+}
+"""By port: the consequence of its being taken, and the option for another one."""
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)
 OLDEST_RAY, NEWEST_RAY = (2, 31), (2, 60)
 OLDEST_PYARROW, NEWEST_PYARROW = (14, 0), (26, 99)
@@ -49,6 +62,9 @@ def diagnose_disk(facts: DiskFacts, settings: Settings) -> list[Finding]:
 
 
 def _place(facts: DiskFacts) -> Finding:
+    if facts.obstacle:
+        remedy = "set `data_dir` to a directory, or to where one can be made"
+        return _found(ERROR, "data directory", f"{facts.path} {facts.obstacle}", remedy)
     if not facts.is_writable:
         return _found(
             ERROR,
@@ -191,6 +207,23 @@ def diagnose_ports(settings: Settings, taken: int, looked_at: int, actors: int) 
         remedy = "end what listens there, or give another range"
         return [_found(ERROR, "ports", f"{reason}: clients of other nodes get the slow way only", remedy)]
     return [_found(OK, "ports", reason)]
+
+
+def diagnose_ray_ports(ports: Sequence[PortFacts]) -> list[Finding]:
+    """Look whether others than Ray have the ports that `ray start` takes unless it is told others."""
+    found = []
+    for facts in ports:
+        if facts.is_free or _OF_RAY.search(facts.command):
+            continue
+        consequence, option = _RAY_PORT_OPTIONS[facts.port]
+        holder = facts.holder or "another user's process"
+        reason = f"{facts.port} is taken by {holder}: {consequence}"
+        found.append(_found(WARNING, "ports", reason, f"end it, or give `ray start` another `{option}`"))
+    if found:
+        return found
+    used = ", ".join(str(facts.port) for facts in ports if not facts.is_free)
+    said = f"Ray has {used}" if used else "those that Ray takes are free"
+    return [_found(OK, "ports", said)]
 
 
 def diagnose_java(java: str | None, error: str) -> list[Finding]:

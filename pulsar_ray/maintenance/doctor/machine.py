@@ -10,11 +10,14 @@ import os
 import platform
 import resource
 import socket
+import stat
 import statistics
 import time
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+import psutil
 
 from pulsar_ray.errors import NetworkFileSystem
 from pulsar_ray.ledger.file_system import mount_type, require_local_file_system
@@ -23,6 +26,8 @@ FSYNCS = 15
 MOST_FSYNC_S = 3.0
 """No more of them begin after so long."""
 PROBED_PORTS = 2000
+RAY_PORTS = (6379, 8265, 52365)
+"""Ray's defaults: of its GCS, its dashboard, and the agent of a node."""
 PID_LIMITS = (Path("/sys/fs/cgroup/pids.max"), Path("/sys/fs/cgroup/pids/pids.max"))
 _CLOCK_UNSYNCHRONIZED = 5  # TIME_ERROR of adjtimex(2)
 _TIMEX_BYTES = 512
@@ -42,6 +47,8 @@ class DiskFacts:
     """Why two machines could write there; empty for a local disk."""
     memory: str = ""
     """The file system, if it keeps everything in memory."""
+    obstacle: str = ""
+    """Why there is no directory, and none can be made; empty if there is one, or may be."""
     fsync_ms: tuple[float, ...] = ()
     """How long small durable writes took; none if nothing can be written."""
     newest_file_s: float = 0.0
@@ -84,7 +91,8 @@ class VersionFacts:
 def measure_disk(directory: Path) -> DiskFacts:
     """Measure the disk of a directory, which need not be there."""
     place = directory
-    while not place.is_dir():
+    # A path that cannot be looked at is no directory: it has an obstacle, and is measured above.
+    while not os.path.isdir(place):
         place = place.parent
     room = os.statvfs(place)
     network = ""
@@ -96,15 +104,26 @@ def measure_disk(directory: Path) -> DiskFacts:
     is_writable = os.access(place, os.W_OK | os.X_OK)
     return DiskFacts(
         str(directory),
-        directory.is_dir(),
+        place == directory,
         is_writable,
         room.f_bavail * room.f_frsize,
         room.f_blocks * room.f_frsize,
         network,
         mounted_as if mounted_as in _IN_MEMORY else "",
+        _obstacle(directory),
         _durable_writes(place) if is_writable else (),
         _seconds_ahead(directory),
     )
+
+
+def _obstacle(directory: Path) -> str:
+    try:
+        mode = os.stat(directory).st_mode
+    except FileNotFoundError:
+        return "is a link that leads nowhere" if os.path.islink(directory) else ""
+    except OSError as error:
+        return f"cannot be a directory: {error.strerror}"
+    return "" if stat.S_ISDIR(mode) else "is no directory"
 
 
 def _durable_writes(directory: Path) -> tuple[float, ...]:
@@ -188,6 +207,43 @@ def taken_ports(first: int, last: int) -> tuple[int, int]:
     """Count the ports of a range that are taken, and those tried."""
     ports = range(first, min(last, first + PROBED_PORTS - 1) + 1)
     return sum(not _is_free(port) for port in ports), len(ports)
+
+
+@dataclass(frozen=True, slots=True)
+class PortFacts:
+    """A port that Ray takes by default.
+
+    `holder` names the process that has it, "" for one that may not be looked at. `command` is the holder's
+    command line, which may have secrets in it and is not to be shown.
+    """
+
+    port: int
+    is_free: bool
+    holder: str = ""
+    command: str = ""
+
+
+def measure_ray_ports() -> list[PortFacts]:
+    """Look which of Ray's usual ports are taken, and by whom."""
+    taken = [port for port in RAY_PORTS if not _is_free(port)]
+    holders = _listeners() if taken else {}
+    return [PortFacts(port, port not in taken, *holders.get(port, ("", ""))) for port in RAY_PORTS]
+
+
+def _listeners() -> dict[int, tuple[str, str]]:
+    """Names and command lines of those who listen, by port, as far as this user may look."""
+    found: dict[int, tuple[str, str]] = {}
+    for process in psutil.process_iter():
+        try:
+            # Before version 6 of psutil the method had another name.
+            look = getattr(process, "net_connections", None) or process.connections
+            for connection in look(kind="tcp"):
+                if connection.status == psutil.CONN_LISTEN:
+                    named = f"{process.name()} (process {process.pid})"
+                    found[connection.laddr.port] = named, " ".join(process.cmdline())
+        except (psutil.Error, OSError):
+            continue
+    return found
 
 
 def _is_free(port: int) -> bool:

@@ -10,7 +10,7 @@ from pulsar_ray.broker.health.finding import Finding
 from pulsar_ray.config import GIB, MIB, Settings
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.maintenance.doctor import diagnosis
-from pulsar_ray.maintenance.doctor.machine import DiskFacts, LimitFacts, MemoryFacts, VersionFacts
+from pulsar_ray.maintenance.doctor.machine import DiskFacts, LimitFacts, MemoryFacts, PortFacts, VersionFacts
 
 MANY_WRITES = (0.4, 0.5, 0.6, 3.0, 0.5)
 
@@ -39,6 +39,7 @@ def told(findings: list[Finding]) -> list[tuple[str, str]]:
     [
         ({}, []),
         ({"exists": False}, []),
+        ({"exists": False, "obstacle": "is no directory"}, [("error", "data directory")]),
         ({"is_writable": False, "fsync_ms": ()}, [("error", "data directory")]),
         ({"free_bytes": 150 * GIB}, [("warning", "disk")]),
         ({"free_bytes": GIB}, [("error", "disk")]),
@@ -123,6 +124,35 @@ def test_ports() -> None:
     assert told(diagnosis.diagnose_ports(ranged, 10, 100, 50)) == []
     assert told(diagnosis.diagnose_ports(ranged, 10, 100, 300)) == [("warning", "ports")]
     assert told(diagnosis.diagnose_ports(ranged, 100, 100, 50)) == [("error", "ports")]
+
+
+def test_ports_of_ray_that_others_have_are_named_with_the_holder_and_the_option() -> None:
+    held = [
+        PortFacts(6379, is_free=False, holder="redis-server (process 7)", command="redis-server *:6379"),
+        PortFacts(8265, is_free=False),
+        PortFacts(52365, is_free=True),
+    ]
+    found = diagnosis.diagnose_ray_ports(held)
+    assert told(found) == [("warning", "ports")] * 2
+    assert "6379 is taken by redis-server (process 7): `ray start --head` does not start" in found[0].reason
+    assert "`--port`" in found[0].remedy
+    assert "another user's process" in found[1].reason
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "/venv/lib/python3.11/site-packages/ray/core/src/ray/gcs/gcs_server --log_dir=/tmp",
+        "/venv/bin/python -u /venv/lib/python3.11/site-packages/ray/dashboard/dashboard.py --host=x",
+        "ray::DashboardAgent",
+        "ray-dashboard-NodeHead-0 (/venv/bin/python)",
+    ],
+)
+def test_ports_that_ray_itself_has_are_as_they_should_be(command: str) -> None:
+    (found,) = diagnosis.diagnose_ray_ports([PortFacts(8265, False, "python (process 7)", command)])
+    assert (found.severity, found.reason) == (diagnosis.OK, "Ray has 8265")
+    (found,) = diagnosis.diagnose_ray_ports([PortFacts(8265, is_free=True)])
+    assert found.severity == diagnosis.OK
 
 
 def test_java() -> None:
