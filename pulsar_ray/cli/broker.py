@@ -11,6 +11,7 @@ import click
 
 from pulsar_ray.broker.catalog.founding import StartPermission
 from pulsar_ray.cli.console import INTERRUPTED, say
+from pulsar_ray.cli.finite_range import FiniteRange
 from pulsar_ray.cli.standalone import serve
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.watching.progress import ShownProgress, progress
@@ -45,7 +46,7 @@ _rebuild = click.option(
 @click.option("--data-dir", type=click.Path(file_okay=False), help="Where it keeps everything.")
 @click.option(
     "--idle-seconds",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=0,
     show_default=True,
     help="End when nobody has used it for so long; 0: never.",

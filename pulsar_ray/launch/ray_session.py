@@ -24,11 +24,12 @@ NO_RAY = (
 class RaySession:
     """A session of Ray, seen from one of its nodes.
 
-    `endpoints`: the URL of each node's metrics, by host; "" for a node that exports none.
+    `endpoints`: host and URL of each node's metrics; "" for a node that exports none. Several nodes may have
+    the same host.
     """
 
     directory: Path
-    endpoints: dict[str, str]
+    endpoints: list[tuple[str, str]]
 
     @property
     def discovery_file(self) -> Path:
@@ -53,13 +54,13 @@ def join_session(service_url: str, data_dir: Path, *, prefers_embedded: bool) ->
     return RaySession(session_directory(), _endpoints())
 
 
-def _endpoints() -> dict[str, str]:
+def _endpoints() -> list[tuple[str, str]]:
     nodes: Any = ray.nodes
-    return {
-        node["NodeManagerHostname"]: _url(node["NodeManagerAddress"], node.get("MetricsExportPort") or 0)
+    return [
+        (node["NodeManagerHostname"], _url(node["NodeManagerAddress"], node.get("MetricsExportPort") or 0))
         for node in nodes()
         if node["Alive"]
-    }
+    ]
 
 
 def _url(address: str, port: int) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +15,13 @@ from typing import Any
 from pulsar_ray.model.metric_catalogue import PREFIX_OF_RAY
 
 TIMEOUT_S = 3.0
+_AT_ONCE = 32
 GROUP = "pulsar_ray"
 """The name of our group of rules."""
 _OWN_SERIES = f"{PREFIX_OF_RAY}pulsar_ray_"
 _MOST_BYTES = 64 << 20
+_NO_ANSWER = (OSError, ValueError, http.client.HTTPException)
+"""Also what another service answers there, or a URL that is none."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,7 @@ def prometheus_state(url: str, *, reload: bool = False) -> PrometheusState:
         groups = _json(f"{url}/api/v1/rules")["data"]["groups"]
         has_rules = any(group["name"] == GROUP for group in groups)
         return PrometheusState(url, settings=Path(flags["config.file"]), has_rules=has_rules)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (*_NO_ANSWER, KeyError, TypeError) as error:
         return PrometheusState(url, problem=_said(error))
 
 
@@ -70,15 +76,21 @@ def grafana_state(url: str) -> Service:
     try:
         health = _json(f"{url}/api/health")
         return Service(url, "" if health.get("database") == "ok" else "its database does not work")
-    except (OSError, ValueError, AttributeError) as error:
+    except (*_NO_ANSWER, AttributeError) as error:
         return Service(url, _said(error))
+
+
+def endpoints(urls: Sequence[str]) -> list[Endpoint]:
+    """Ask the metrics of many nodes at the same time; in the order of their URLs."""
+    with ThreadPoolExecutor(max_workers=_AT_ONCE) as threads:
+        return list(threads.map(endpoint, urls))
 
 
 def endpoint(url: str) -> Endpoint:
     """Count the broker's series in a node's metrics."""
     try:
         text = _get(url)
-    except (OSError, ValueError) as error:
+    except _NO_ANSWER as error:
         return Endpoint(url, _said(error))
     return Endpoint(url, series=sum(line.startswith(_OWN_SERIES.encode()) for line in text.splitlines()))
 

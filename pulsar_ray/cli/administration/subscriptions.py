@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from pulsar_ray.cli.finite_range import FiniteRange
 from pulsar_ray.cli.messages.message_json import message_json
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.times import duration
@@ -193,7 +194,7 @@ def redrive(
 @_command
 @click.argument("topic")
 @subscription_option
-@click.option("-t", "--expire-time", type=click.FloatRange(min=0), required=True, help="In seconds.")
+@click.option("-t", "--expire-time", type=FiniteRange(min=0), required=True, help="In seconds.")
 def expire_messages(target: Target, topic: str, subscription: str, expire_time: float) -> None:
     """Acknowledge what was published longer than EXPIRE-TIME ago."""
     expired = target.ask(lambda topics: topics.expire_messages(topic, subscription, expire_time))
@@ -202,7 +203,7 @@ def expire_messages(target: Target, topic: str, subscription: str, expire_time: 
 
 @_command
 @click.argument("topic")
-@click.option("-t", "--expire-time", type=click.FloatRange(min=0), required=True, help="In seconds.")
+@click.option("-t", "--expire-time", type=FiniteRange(min=0), required=True, help="In seconds.")
 def expire_messages_all_subscriptions(target: Target, topic: str, expire_time: float) -> None:
     """Acknowledge, for every subscription, what was published longer than EXPIRE-TIME ago."""
     expired = target.ask(lambda topics: topics.expire_messages_all_subscriptions(topic, expire_time))

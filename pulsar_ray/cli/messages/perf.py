@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from pulsar_ray.cli.console import INTERRUPTED, rate, say, size
+from pulsar_ray.cli.finite_range import FiniteRange
 from pulsar_ray.cli.messages import load as work
 from pulsar_ray.cli.messages.consume import POSITIONS, TYPES
 from pulsar_ray.cli.messages.latency import Latencies
@@ -24,9 +25,7 @@ REPORT_INTERVAL_S = 1.0
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 count_option = click.option("--count", type=click.IntRange(min=1), help="Stop after so many messages.")
-seconds_option = click.option(
-    "--seconds", type=click.FloatRange(min=0, min_open=True), help="Stop after so long."
-)
+seconds_option = click.option("--seconds", type=FiniteRange(min=0, min_open=True), help="Stop after so long.")
 
 
 def _threads_option(meaning: str) -> Callable[[_Command], _Command]:
@@ -47,9 +46,7 @@ def perf() -> None:
 @perf.command()
 @click.argument("topic")
 @click.option("--size", "size_", type=click.IntRange(min=0), default=1024, show_default=True, help="Bytes.")
-@click.option(
-    "--rate", "rate_", type=click.FloatRange(min=0), default=0, help="Messages a second; 0: no limit."
-)
+@click.option("--rate", "rate_", type=FiniteRange(min=0), default=0, help="Messages a second; 0: no limit.")
 @click.option("--batching/--no-batching", default=True, show_default=True, help="Store messages in batches.")
 @compression_option
 @click.option(

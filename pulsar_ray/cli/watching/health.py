@@ -12,6 +12,7 @@ import click
 from pulsar_ray.broker.health.finding import ERROR, Finding, HealthReport
 from pulsar_ray.broker.health.health_socket import ask_health
 from pulsar_ray.broker.serving.logs.log_lines import one_line
+from pulsar_ray.cli.finite_range import FiniteRange
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.watching.progress import progress
 from pulsar_ray.config import Settings
@@ -30,7 +31,7 @@ ANSWER_S = 5.0
 @click.option("--strict", is_flag=True, help="Exit with 3 for warnings, too.")
 @click.option(
     "--timeout-seconds",
-    type=click.FloatRange(min=0.1),
+    type=FiniteRange(0.1, 3600),
     default=ANSWER_S,
     show_default=True,
     help="How long the controller may take to answer.",

@@ -9,6 +9,7 @@ import click
 
 from pulsar_ray.cli.console import size, warn
 from pulsar_ray.cli.target import Target, pass_target
+from pulsar_ray.cli.watching.progress import progress
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import TopicNotFound
 from pulsar_ray.launch.log_files import OTHER_ACTORS, ActorLog, actors_of_topic, find_logs
@@ -44,8 +45,10 @@ def logs(target: Target, topic: str | None, subscription: str | None, tail_lines
         raise click.UsageError("give the topic of the subscription")
     names = OTHER_ACTORS if topic is None else actors_of_topic(TopicName.parse(topic).full, subscription)
     settings = Settings.load(data_dir=target.data_dir)
-    join_session(target.service_url, Path(settings.data_dir), prefers_embedded=target.data_dir is not None)
-    found, silent = find_logs(names, tail_lines)
+    prefers_embedded = target.data_dir is not None
+    with progress("asking the nodes"):
+        join_session(target.service_url, Path(settings.data_dir), prefers_embedded=prefers_embedded)
+        found, silent = find_logs(names, tail_lines)
     for log in found:
         _print(log)
     for host in silent:

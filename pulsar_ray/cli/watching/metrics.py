@@ -8,6 +8,7 @@ import click
 
 from pulsar_ray.cli.console import warn
 from pulsar_ray.cli.target import Target, pass_target
+from pulsar_ray.cli.watching.progress import progress
 from pulsar_ray.cli.whole_help import WholeHelp
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import InvalidConfiguration
@@ -24,7 +25,13 @@ from pulsar_ray.monitoring.installing import (
     ray_monitoring,
     what_to_add,
 )
-from pulsar_ray.monitoring.services import endpoint, grafana_state, prometheus_state
+from pulsar_ray.monitoring.services import (
+    PrometheusState,
+    Service,
+    endpoints,
+    grafana_state,
+    prometheus_state,
+)
 
 GRAFANA_VARIABLE = "RAY_GRAFANA_HOST"
 DEFAULT_GRAFANA = "http://localhost:3000"
@@ -68,14 +75,18 @@ def install(target: Target, dry_run: bool, output_root: str | None, grafana_url:
     Example:
       pulsar-ray metrics install --dry-run
     """
-    monitoring = ray_monitoring(_session(target).directory, output_root)
+    with progress("looking for Ray"):
+        monitoring = ray_monitoring(_session(target).directory, output_root)
     changes = planned_changes(monitoring)
     if not dry_run:
         apply(changes)
     for change in changes:
         click.echo(f"{_done(change, dry_run):<15}{change.path}")
-    _say_prometheus(monitoring, dry_run)
-    _say_grafana(monitoring, grafana_url, dry_run)
+    with progress("asking Prometheus and Grafana"):
+        prometheus = prometheus_state(monitoring.prometheus_url, reload=not dry_run)
+        grafana = None if grafana_url == DISABLED else grafana_state(grafana_url.rstrip("/"))
+    _say_prometheus(prometheus, monitoring, dry_run)
+    _say_grafana(grafana, monitoring, dry_run)
 
 
 def _session(target: Target) -> RaySession:
@@ -93,8 +104,7 @@ def _done(change: FileChange, dry_run: bool) -> str:
     return "written" if change.effect is Effect.NEW else "changed"
 
 
-def _say_prometheus(monitoring: RayMonitoring, dry_run: bool) -> None:
-    state = prometheus_state(monitoring.prometheus_url, reload=not dry_run)
+def _say_prometheus(state: PrometheusState, monitoring: RayMonitoring, dry_run: bool) -> None:
     ours = monitoring.prometheus_yml
     if state.settings is None:
         warn(
@@ -112,11 +122,10 @@ def _say_prometheus(monitoring: RayMonitoring, dry_run: bool) -> None:
         warn(f"Prometheus at {state.url} has not read {ours} anew: restart it, or send it SIGHUP")
 
 
-def _say_grafana(monitoring: RayMonitoring, url: str, dry_run: bool) -> None:
-    if url == DISABLED:
+def _say_grafana(state: Service | None, monitoring: RayMonitoring, dry_run: bool) -> None:
+    if state is None:
         warn(f"Ray is told to have no Grafana ({GRAFANA_VARIABLE}={DISABLED}), so nobody shows the dashboard")
         return
-    state = grafana_state(url.rstrip("/"))
     if state.problem:
         warn(
             f"no Grafana answers at {state.url} ({state.problem}): start it with `grafana-server --homepath "
@@ -138,11 +147,13 @@ def show(target: Target, output_root: str | None, grafana_url: str) -> None:
 
     Asks each endpoint how many series of the broker it has now. The exit code is 1 if one does not answer.
     """
-    session = _session(target)
+    with progress("asking the nodes, Prometheus and Grafana"):
+        session = _session(target)
+        states = {state.url: state for state in endpoints([url for _, url in session.endpoints if url])}
+        services = _services(session, output_root, grafana_url)
     _show("session", session.directory)
-    states = {host: endpoint(url) for host, url in session.endpoints.items() if url}
-    for host in session.endpoints:
-        state = states.get(host)
+    for host, url in session.endpoints:
+        state = states.get(url)
         if state is None:
             _show("endpoint", f"none on {host}: its Ray exports no metrics")
         else:
@@ -156,7 +167,8 @@ def show(target: Target, output_root: str | None, grafana_url: str) -> None:
     _show("discovery", discovery if discovery.exists() else f"{discovery.name}, on the head node")
     _show("dashboard", DASHBOARD_FILE)
     _show("alert rules", RULES_FILE)
-    _show_services(session, output_root, grafana_url)
+    for name, said in services.items():
+        _show(name, said)
     if any(state.problem for state in states.values()):
         raise click.exceptions.Exit(1)
 
@@ -165,21 +177,20 @@ def _show(what: str, value: object) -> None:
     click.echo(f"{what:<15}{value}")
 
 
-def _show_services(session: RaySession, output_root: str | None, grafana_url: str) -> None:
+def _services(session: RaySession, output_root: str | None, grafana_url: str) -> dict[str, str]:
+    """Ask Prometheus and Grafana, and say of each how it is."""
     try:
         monitoring = ray_monitoring(session.directory, output_root)
     except InvalidConfiguration:
-        _show("Prometheus", "Ray's settings for it are on the head node")
-        return
+        return {"Prometheus": "Ray's settings for it are on the head node"}
     prometheus = prometheus_state(monitoring.prometheus_url)
     if prometheus.problem:
         said = f"does not answer: {prometheus.problem}"
     else:
         said = f"reads {prometheus.settings}, {'has' if prometheus.has_rules else 'has not'} the alerts"
-    _show("Prometheus", f"{prometheus.url} {said}")
+    found = {"Prometheus": f"{prometheus.url} {said}"}
     if grafana_url == DISABLED:
-        _show("Grafana", f"none, says {GRAFANA_VARIABLE}")
-        return
+        return {**found, "Grafana": f"none, says {GRAFANA_VARIABLE}"}
     grafana = grafana_state(grafana_url.rstrip("/"))
     said = f"does not answer: {grafana.problem}" if grafana.problem else f"has it at /d/{UID} once installed"
-    _show("Grafana", f"{grafana.url} {said}")
+    return {**found, "Grafana": f"{grafana.url} {said}"}

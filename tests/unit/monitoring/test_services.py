@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_ray.monitoring.services import endpoint, grafana_state, prometheus_state
+from pulsar_ray.monitoring.services import endpoint, endpoints, grafana_state, prometheus_state
 
 
 class Answering:
@@ -99,6 +100,33 @@ def test_an_endpoint_is_counted(server: Answering) -> None:
 
 
 @pytest.mark.parametrize("ask", [prometheus_state, grafana_state, endpoint])
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://127.0.0.1:99999", "nonsense", "http://[", ""])
+@pytest.mark.parametrize(
+    "url",
+    ["http://127.0.0.1:1", "http://127.0.0.1:99999", "nonsense", "http://[", "", "http://a b", "http://a\n"],
+)
 def test_nobody_there_is_a_problem_and_no_exception(ask: Any, url: str) -> None:
     assert ask(url).problem
+
+
+@pytest.mark.parametrize("ask", [prometheus_state, grafana_state, endpoint])
+def test_a_port_that_another_service_has_is_a_problem_and_no_exception(ask: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def serve() -> None:
+            with other.accept()[0] as connection:
+                connection.recv(4096)
+                connection.sendall(b"-ERR unknown command 'GET'\r\n")
+
+        thread = Thread(target=serve)
+        thread.start()
+        assert ask(f"http://127.0.0.1:{other.getsockname()[1]}").problem
+        thread.join()
+
+
+def test_endpoints_are_asked_at_the_same_time_and_answer_in_order(server: Answering) -> None:
+    server.answers["/metrics"] = "ray_pulsar_ray_topics 1\n"
+    urls = [f"{server.url}/metrics", f"{server.url}/none", f"{server.url}/metrics"]
+    found = endpoints(urls)
+    assert [each.url for each in found] == urls
+    assert [bool(each.problem) for each in found] == [False, True, False]
+    assert endpoints([]) == []

@@ -61,7 +61,11 @@ class LineFormatter(logging.Formatter):
             f"topic={_word(fields['topic'])} subscription={_word(fields['subscription'])} "
             f"pid={fields['pid']}: {one_line(fields['message'])}"
         )
-        return f"{line}\n{fields['exception']}" if "exception" in fields else line
+        if "exception" not in fields:
+            return line
+        # Indented, for the error's text may have come from a user and look like a line of the log.
+        traceback = (f"  {one_line(each)}" for each in fields["exception"].split("\n"))
+        return "\n".join((line, *traceback))
 
     def _fields(self, record: logging.LogRecord) -> dict[str, Any]:
         context = self._context

@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 
 from pulsar_ray.cli.console import INTERRUPTED
+from pulsar_ray.cli.finite_range import FiniteRange
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.watching.progress import progress
 from pulsar_ray.cli.watching.top.columns import COLUMNS, DEFAULT_SORT, View
@@ -47,7 +48,7 @@ ONCE_WIDTH = 160
 @click.option(
     "-i",
     "--interval",
-    type=click.FloatRange(0.5, 3600),
+    type=FiniteRange(0.5, 3600),
     default=2.0,
     show_default=True,
     help="Seconds between two looks.",

@@ -19,6 +19,8 @@ from pulsar_ray.cli.watching.top.keys import Key, KeyDecoder
 
 SEQUENCE_S = 0.05
 """The rest of a key's bytes follows within this time, or it was Escape alone."""
+USUAL_SIZE = (80, 24)
+"""Of a terminal that does not say its size: serial lines, and some that are made without a window."""
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _ENTER = "\x1b[?1049h\x1b[?25l"
 _LEAVE = "\x1b[?25h\x1b[?1049l"
@@ -102,7 +104,7 @@ class Terminal:
     def size(self) -> tuple[int, int]:
         """Width and height of now."""
         width, height = os.get_terminal_size(self._keyboard)
-        return max(width, 1), max(height, 1)
+        return width or USUAL_SIZE[0], height or USUAL_SIZE[1]
 
     def draw(self, picture: Text) -> None:
         """Show a picture of the whole screen; each line is written over the former one."""

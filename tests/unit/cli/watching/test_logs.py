@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from pulsar_ray.cli.target import Target
 from pulsar_ray.cli.watching import logs
 from pulsar_ray.launch.log_files import ActorLog
+from pulsar_ray.testing.waiting import wait_until
 from tests.unit.cli.conftest import Run
 
 ORDERS = "persistent://public/default/orders"
@@ -91,3 +93,16 @@ def test_wrong_arguments_are_named(run: Run, found: Found, arguments: list[str],
     done = run(Target(), "logs", *arguments)
     assert done.exit_code in (1, 2)
     assert reason in done.stderr
+
+
+def test_it_says_that_it_waits(
+    run: Run, screen: io.StringIO, found: Found, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found.logs = [ActorLog("one", "/l", ORDERS, 7, 0, 0.0)]
+
+    def slow(names: str, tail_lines: int) -> tuple[list[ActorLog], list[str]]:
+        wait_until(lambda: "asking the nodes" in screen.getvalue(), what="the line of progress")
+        return found(names, tail_lines)
+
+    monkeypatch.setattr(logs, "find_logs", slow)
+    assert run(Target(), "logs", "orders").exit_code == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from pulsar_ray.cli.watching import metrics
 from pulsar_ray.launch.ray_session import RaySession
 from pulsar_ray.monitoring.installing import INSTALLED_DASHBOARD, INSTALLED_RULES
 from pulsar_ray.monitoring.services import Endpoint, PrometheusState, Service
+from pulsar_ray.testing.waiting import wait_until
 from tests.unit.cli.conftest import Run
 from tests.unit.monitoring.test_installing import write_as_ray
 
@@ -21,9 +23,11 @@ P = "http://p:9090"
 def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RaySession:
     """A session that commands join; nothing answers but its one endpoint."""
     write_as_ray(tmp_path / "metrics", url=P)
-    session = RaySession(tmp_path, {"one": "http://one:1/metrics", "two": ""})
+    session = RaySession(
+        tmp_path, [("one", "http://one:1/metrics"), ("two", ""), ("one", "http://one:2/metrics")]
+    )
     monkeypatch.setattr(metrics, "join_session", lambda *_, **__: session)
-    monkeypatch.setattr(metrics, "endpoint", lambda url: Endpoint(url, series=12))
+    monkeypatch.setattr(metrics, "endpoints", lambda urls: [Endpoint(url, series=12) for url in urls])
     prometheus(monkeypatch, PrometheusState(P, "refused"))
     grafana(monkeypatch, "refused")
     return session
@@ -116,7 +120,9 @@ def test_show_names_endpoints_files_and_services(run: Run, session: RaySession) 
     (session.directory / "prom_metrics_service_discovery.json").touch()
     done = run(Target(), "metrics", "show")
     assert done.exit_code == 0
-    assert "http://one:1/metrics on one: 12 series of the broker" in done.stdout
+    # Two nodes of one host are two.
+    for port in (1, 2):
+        assert f"http://one:{port}/metrics on one: 12 series of the broker" in done.stdout
     assert "none on two" in done.stdout
     assert f"discovery      {session.directory}/prom_metrics_service_discovery.json" in done.stdout
     assert f"{P} does not answer: refused" in done.stdout
@@ -125,14 +131,26 @@ def test_show_names_endpoints_files_and_services(run: Run, session: RaySession) 
 def test_show_fails_if_an_endpoint_is_silent(
     run: Run, session: RaySession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics, "endpoint", lambda url: Endpoint(url, "refused"))
+    monkeypatch.setattr(metrics, "endpoints", lambda urls: [Endpoint(url, "refused") for url in urls])
     done = run(Target(), "metrics", "show")
     assert done.exit_code == 1
     assert "http://one:1/metrics on one: does not answer: refused" in done.stdout
 
 
 def test_show_works_on_other_nodes(run: Run, session: RaySession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "join_session", lambda *_, **__: RaySession(Path("/nowhere/s"), {}))
+    monkeypatch.setattr(metrics, "join_session", lambda *_, **__: RaySession(Path("/nowhere/s"), []))
     done = run(Target(), "metrics", "show")
     assert done.exit_code == 0
     assert done.stdout.count("on the head node") == 2
+
+
+@pytest.mark.parametrize("command", ["install", "show"])
+def test_it_says_that_it_waits(
+    run: Run, session: RaySession, screen: io.StringIO, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    def slow(url: str, reload: bool = False) -> PrometheusState:
+        wait_until(lambda: "Prometheus and Grafana" in screen.getvalue(), what="the line of progress")
+        return PrometheusState(url, "refused")
+
+    monkeypatch.setattr(metrics, "prometheus_state", slow)
+    assert run(Target(), "metrics", command).exit_code == 0

@@ -28,7 +28,8 @@ for _ in range(2):
 logger.info("of another", extra=about(topic="persistent://public/default/x", subscription="-"))
 logger.debug("unseen")
 try:
-    raise ValueError("the cause")
+    raise ValueError("the cause\\n2026-01-01T00:00:00.000Z INFO dispatcher node=head/0a1b2c3d "
+        "topic=t subscription=s pid=1: forged by the cause\\x1b[2J")
 except ValueError:
     logger.exception("looking for stores failed\\n2026-01-01T00:00:00.000Z INFO forged")
 """
@@ -59,7 +60,8 @@ def lines(text: str) -> list[tuple[str, ...]]:
 def test_each_line_says_when_where_and_about_what() -> None:
     ended = run("text", "INFO", "")
     assert lines(ended.stderr) == WRITTEN
-    assert "ValueError: the cause" in ended.stderr
+    assert "  ValueError: the cause\n  2026" in ended.stderr
+    assert "forged by the cause\\x1b[2J" in ended.stderr
     assert ended.stdout == ""
 
 

@@ -128,6 +128,14 @@ def test_it_takes_another_size(view: View) -> None:
     screen.ends_with(0)
 
 
+def test_a_terminal_that_does_not_say_its_size_has_the_usual_one(environment: dict[str, str]) -> None:
+    with running([sys.executable, "-c", VIEW], environment, width=0, height=0) as screen:
+        screen.waits_for("topic-00")
+        assert len(screen.shown()) == 24
+        screen.press("q")
+        screen.ends_with(0)
+
+
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
