@@ -68,16 +68,23 @@ async def _store(stores: Stores, store: dict[str, Any], settings: Settings) -> S
     asked_ms = clock.now_ms()
     try:
         with translated(f"the store on {host}"):
-            disk = await within(store["handle"].health.remote(), DEADLINE_S)
+            told = await within(store["handle"].health.remote(), DEADLINE_S)
     except asyncio.TimeoutError:
         problem = f"does not answer within {DEADLINE_S:g} s"
         return StoreFacts(store_id, host, path, problem, is_draining=is_draining)
     except PulsarException as error:
         return StoreFacts(store_id, host, path, str(error), is_draining=is_draining)
-    state = judge_disk(disk["freeBytes"], disk["totalBytes"], settings)
     # The answer was given some time between the call and now.
-    ahead_ms = max(disk["nowMs"] - clock.now_ms(), 0) + min(disk["nowMs"] - asked_ms, 0)
-    return StoreFacts(store_id, host, path, disk=state, is_draining=is_draining, clock_ahead_ms=ahead_ms)
+    ahead_ms = max(told["nowMs"] - clock.now_ms(), 0) + min(told["nowMs"] - asked_ms, 0)
+    return StoreFacts(
+        store_id,
+        host,
+        path,
+        disk=judge_disk(told["freeBytes"], told["totalBytes"], settings),
+        is_draining=is_draining,
+        clock_ahead_ms=ahead_ms,
+        metrics_problem=told["metricsProblem"],
+    )
 
 
 async def _answer(handle: Any) -> Mapping[str, Any] | None:

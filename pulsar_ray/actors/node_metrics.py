@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import shutil
 import time
 from collections.abc import Iterable, Sequence
@@ -17,13 +18,25 @@ from pulsar_ray.broker.figures.node_figures import NodeFigures
 from pulsar_ray.broker.figures.overview import node_overview
 from pulsar_ray.broker.figures.report_socket import report_socket, serve_reports
 from pulsar_ray.broker.figures.resting_note import read_resting_note, read_resting_notes
+from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
+from pulsar_ray.lane.await_within import within
 from pulsar_ray.model.metric_catalogue import DISK_FREE_BYTES, DISK_TOTAL_BYTES
 from pulsar_ray.transport.ray_metrics import RayMetrics
-from pulsar_ray.transport.this_ray import node_id, session_directory, was_restarted
+from pulsar_ray.transport.this_ray import (
+    metrics_port,
+    node_address,
+    node_id,
+    session_directory,
+    was_restarted,
+)
 
 logger = logging.getLogger(__name__)
+
+FIRST_LOOK_S = 5.0
+LOOK_INTERVAL_S = 60.0
+ENDPOINT_DEADLINE_S = 2.0
 
 
 class NodeMetrics:
@@ -40,6 +53,9 @@ class NodeMetrics:
         self._life = new_life()
         self._began_s = began_s
         self._server: asyncio.AbstractServer | None = None
+        self.problem = ""
+        """Why nobody can read the metrics of this node, as far as it is known."""
+        self._next_look_s = time.monotonic() + FIRST_LOOK_S
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
@@ -54,9 +70,26 @@ class NodeMetrics:
         while True:
             try:
                 await self._export(recovery_s)
+                await self._look_at_endpoint()
             except Exception:
                 logger.exception("exporting metrics failed")
             await asyncio.sleep(self._period_s)
+
+    async def _look_at_endpoint(self) -> None:
+        """Look once a minute whether somebody could read what is exported, and log if not."""
+        if time.monotonic() < self._next_look_s:
+            return
+        self._next_look_s = time.monotonic() + LOOK_INTERVAL_S
+        port = await asyncio.to_thread(metrics_port)
+        if not port:
+            event(logger, "nobody can read the metrics of this node: its Ray was started without metrics")
+            self._next_look_s = math.inf
+            return
+        before, self.problem = self.problem, await _problem_of(port)
+        if self.problem:
+            logger.warning("nobody can read the metrics of this node: %s", self.problem)
+        elif before:
+            event(logger, "the metrics of this node can be read again")
 
     async def _export(self, recovery_s: float) -> None:
         gauges: dict[str, float] = {}
@@ -89,3 +122,18 @@ class NodeMetrics:
     def removed(self, number: int) -> None:
         """Forget a partition that was deleted."""
         self._figures.removed(number)
+
+
+async def _problem_of(port: int) -> str:
+    """Say why the endpoint of this node takes no connection; empty if it does."""
+    reason = f"no answer within {ENDPOINT_DEADLINE_S:g} s"
+    try:
+        _, writer = await within(asyncio.open_connection(node_address(), port), ENDPOINT_DEADLINE_S)
+        writer.close()
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except asyncio.TimeoutError:
+        pass
+    else:
+        return ""
+    return f"its endpoint, port {port}, does not answer: {reason}"

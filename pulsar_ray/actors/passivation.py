@@ -199,7 +199,9 @@ class Passivation:
         if retired is None or self._actors.handles.get(name) is not handle:
             return None
         self._actors.kill(name)
-        event(logger, "%s has gone to sleep", name, topic=departure.partition)
+        _, subscription, is_durable = parse_dispatcher_name(name) or ("", "", True)
+        of = subscription if is_durable else "readers"
+        event(logger, "has gone to sleep", topic=departure.partition, subscription=of)
         await self._name_is_free(name)
         return retired
 

@@ -207,14 +207,19 @@ class StoreActor:
             "pid": os.getpid(),
         }
 
-    async def health(self) -> dict[str, int]:
-        """Free and total bytes of the disk, and the time.
+    async def health(self) -> dict[str, Any]:
+        """Free and total bytes of the disk, the time, and why nobody can read the node's metrics.
 
         Raises the reason if something is wrong with the directory by now.
         """
         await self.probe()
         usage = await asyncio.to_thread(shutil.disk_usage, self._path)
-        return {"freeBytes": usage.free, "totalBytes": usage.total, "nowMs": SystemClock().now_ms()}
+        return {
+            "freeBytes": usage.free,
+            "totalBytes": usage.total,
+            "nowMs": SystemClock().now_ms(),
+            "metricsProblem": "" if self._metrics is None else self._metrics.problem,
+        }
 
     async def overview(self, text: str, sort: str, limit: int, names: Sequence[str] | None) -> dict[str, Any]:
         """Return the topics of this node as `node_overview`, and the state of its disk."""

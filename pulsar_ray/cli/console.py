@@ -6,6 +6,9 @@ from typing import NoReturn
 
 import click
 from rich.console import Console
+from rich.markup import escape
+
+from pulsar_ray.broker.serving.logs.log_lines import one_line
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
@@ -35,6 +38,11 @@ def interrupted(text: str) -> NoReturn:
     """End after Ctrl-C, saying what was achieved."""
     say(text)
     raise click.exceptions.Exit(INTERRUPTED)
+
+
+def cell(text: str) -> str:
+    """A name in a table as users chose it: with line ends, colours and markup as they can be read."""
+    return escape(one_line(text))
 
 
 def rate(count: float, seconds: float) -> str:

@@ -71,6 +71,14 @@ def alive_hosts() -> dict[str, str]:
     return {node["NodeID"]: node["NodeManagerHostname"] for node in nodes() if node["Alive"]}
 
 
+def metrics_port() -> int:
+    """The port of this node's metrics; 0 if its Ray exports none."""
+    nodes: Any = ray.nodes
+    here = node_id()
+    ports = [int(node.get("MetricsExportPort") or 0) for node in nodes() if node["NodeID"] == here]
+    return max(ports[0], 0) if ports else 0
+
+
 def draining_nodes() -> set[str]:
     """The ids of the nodes that Ray drains.
 

@@ -6,6 +6,7 @@ Every client is a process of its own, as in real life; this one stays free for t
 from __future__ import annotations
 
 import functools
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -89,7 +90,19 @@ def data_dir(tmp_path: Path) -> Iterator[Path]:
     stop_embedded(tmp_path / "data")
 
 
-def test_processes_share_a_broker_that_ends_when_idle_and_comes_back_with_everything(data_dir: Path) -> None:
+def shows_metrics(data_dir: Path) -> bool:
+    """Whether `pulsar-ray metrics show` finds the broker's series in the endpoint of its Ray."""
+    command = [sys.executable, "-c", "from pulsar_ray.cli.main import main; main()"]
+    where = ["--service-url", "local", "--data-dir", str(data_dir)]
+    shown = subprocess.run([*command, *where, "metrics", "show"], capture_output=True, text=True, check=True)
+    (count,) = re.findall(r"endpoint .* (\d+) series of the broker", shown.stdout)
+    return int(count) > 0
+
+
+def test_processes_share_a_broker_that_ends_when_idle_and_comes_back_with_everything(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_metrics_report_interval_ms", "1000")
     produce = """
 producer = client.create_producer("t")
 for number in range(10):
@@ -111,6 +124,7 @@ for number in range(10):
         ready(producer)
         ready(consumer)
         record = record_of(data_dir)
+        wait_until(lambda: shows_metrics(data_dir), TIMEOUT_S, "metrics in its endpoint")
         end(producer)
         assert record_of(data_dir) == record
         end(consumer)

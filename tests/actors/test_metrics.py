@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+import socket
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from pulsar_ray import Client, ConsumerType, InitialPosition
 from pulsar_ray.admin import Admin
+from pulsar_ray.broker.serving.logs.node_log import NODE_LOG
 from pulsar_ray.model import metric_catalogue as metrics
 from pulsar_ray.model.metric_catalogue import BROKER_METRICS, SERIES_NAMES, Metric
 from pulsar_ray.testing.waiting import wait_until
-from pulsar_ray.transport.this_ray import running_names
+from pulsar_ray.transport.actor_names import tracker_name
+from pulsar_ray.transport.this_ray import running_names, session_directory
 from tests.metric_scrape import DEADLINE_S, Scrape
 from tests.running_broker import Broker, partition_actor
 
@@ -37,6 +42,11 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
             yield started
         finally:
             started.close()
+
+
+def log_lines() -> list[str]:
+    """The lines of the node's log."""
+    return (session_directory() / "logs" / NODE_LOG).read_text().splitlines()
 
 
 def wait_for(metric: Metric, value: float, suffix: str = "", **labels: str) -> Scrape:
@@ -113,6 +123,49 @@ def test_counts_are_those_of_the_traffic(broker: Broker, client: Client, topic: 
     assert set(scrape.series) <= SERIES_NAMES
     consumer.close()
     producer.close()
+
+
+def test_a_tracker_that_was_killed_reports_its_restart(broker: Broker, client: Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "s", ConsumerType.Shared)
+    producer = client.create_producer(topic)
+    producer.send_async(b"never now", None, deliver_after=timedelta(hours=1))
+    producer.flush()
+    on_topic = {"namespace": NAMESPACE, "topic": topic, "subscription": "s"}
+    before = wait_for(metrics.DELAYED_MESSAGES, 1, **on_topic)
+    restarts = before.value(metrics.ACTOR_RESTARTS.query_name, kind="tracker") or 0
+    broker.kill(tracker_name(topic, "s"))
+    scrape = wait_for(metrics.ACTOR_RESTARTS, restarts + 1, kind="tracker")
+    assert (scrape.value(f"{metrics.RECOVERY_SECONDS.query_name}_count", kind="tracker") or 0) >= 1
+    lines = [line for line in log_lines() if " tracker " in line and topic in line]
+    assert any("serves, after its process ended" in line for line in lines), lines
+    consumer.close()
+    producer.close()
+
+
+def test_an_endpoint_that_does_not_answer_is_logged_and_a_warning_of_health(broker: Broker) -> None:
+    def look_at(actor: Any, port: int | None) -> None:
+        """Have the store look at another port, and at once; None: at its own again."""
+        module: Any = importlib.import_module("pulsar_ray.actors.node_metrics")
+        this_ray = importlib.import_module("pulsar_ray.transport.this_ray")
+        module.metrics_port = this_ray.metrics_port if port is None else lambda: port
+        actor._metrics._next_look_s = 0.0
+
+    def warnings() -> list[str]:
+        return [each.reason for each in admin.health().warnings if "metrics" in each.reason]
+
+    with socket.socket() as nobody, Admin() as admin:
+        nobody.bind(("127.0.0.1", 0))
+        port = nobody.getsockname()[1]
+        broker.run_in(broker.store(), look_at, port)
+        wait_until(warnings, DEADLINE_S, "a warning")
+        reason = (
+            f"nobody can read its metrics: its endpoint, port {port}, does not answer: Connection refused"
+        )
+        assert warnings() == [reason]
+        assert any("WARNING store" in line and f"port {port}" in line for line in log_lines())
+        broker.run_in(broker.store(), look_at, None)
+        wait_until(lambda: not warnings(), DEADLINE_S, "no warning")
+    assert any("the metrics of this node can be read again" in line for line in log_lines())
 
 
 def test_all_metrics_of_the_broker_are_there_with_help(broker: Broker, client: Client, topic: str) -> None:

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 import ray
 
-from pulsar_ray import InitialPosition
+from pulsar_ray import Admin, InitialPosition
+from pulsar_ray.broker.serving.logs.node_log import NODE_LOG
+from pulsar_ray.testing.waiting import wait_until
+from pulsar_ray.transport.this_ray import session_directory
 from tests.running_broker import Broker
 
 WAIT_MS = 30_000
@@ -29,5 +32,9 @@ def test_a_ray_without_metrics_serves_as_ever(
                 producer.send(b"%d" % number)
         assert [int(consumer.receive(WAIT_MS).data()) for _ in range(100)] == list(range(100))
         consumer.close()
+        log = session_directory() / "logs" / NODE_LOG
+        wait_until(lambda: "Ray was started without metrics" in log.read_text(), what="a word in the log")
+        with Admin() as admin:
+            assert admin.health().findings == []
     finally:
         broker.close()

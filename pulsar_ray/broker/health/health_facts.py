@@ -30,6 +30,8 @@ class StoreFacts:
     is_draining: bool = False
     clock_ahead_ms: int = 0
     """By how much its clock differs from the controller's, beyond what the call took."""
+    metrics_problem: str = ""
+    """Why nobody can read the metrics of its node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,10 @@ def _of_store(store: StoreFacts) -> Iterator[Finding]:
         way = "ahead of" if store.clock_ahead_ms > 0 else "behind"
         reason = f"its clock is {seconds:,.1f} s {way} the controller's: delays and expiry go by it"
         yield Finding(WARNING, "node", store.store_id, store.host, reason, "synchronize the nodes' clocks")
+    if store.metrics_problem:
+        reason = f"nobody can read its metrics: {store.metrics_problem}"
+        remedy = "look into `dashboard_agent.log` in the logs of Ray's session there"
+        yield Finding(WARNING, "node", store.store_id, store.host, reason, remedy)
     if store.is_draining:
         reason = "Ray drains its node: nothing that sleeps there can start"
         yield Finding(WARNING, "node", store.store_id, store.host, reason, "start that node again")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
-from pulsar_ray.cli.console import out, say
+from pulsar_ray.cli.console import cell, out, say
 from pulsar_ray.cli.negative_numbers import TAKES_NUMBERS, no_option, numbers_or_no_option
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.whole_help import WholeHelp
@@ -129,7 +129,7 @@ def _show(subject: str, found: dict[str, AppliedPolicy], *, as_json: bool) -> No
         for line in lines:
             click.echo("\t".join(line).rstrip())
         return
-    table = Table("policy", "value", "from", "", title=subject)
+    table = Table("policy", "value", "from", "", title=cell(subject))
     for line in lines:
-        table.add_row(*line)
+        table.add_row(*map(cell, line))
     out().print(table)

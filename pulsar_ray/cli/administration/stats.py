@@ -8,7 +8,8 @@ from typing import Any
 import click
 from rich.table import Table
 
-from pulsar_ray.cli.console import out, size
+from pulsar_ray.broker.serving.logs.log_lines import one_line
+from pulsar_ray.cli.console import cell, out, size
 from pulsar_ray.cli.target import Target, pass_target
 
 
@@ -37,20 +38,19 @@ def _show_broker(found: dict[str, Any], partitions: dict[str, int]) -> None:
     stores = Table("node", "data directory", "free", "of", "state", title="stores")
     for store in found["stores"]:
         free, total = (size(store[field]) if field in store else "" for field in ("freeBytes", "totalBytes"))
-        stores.add_row(
-            store.get("host", ""), store.get("path", ""), free, total, store.get("error", "serves")
-        )
+        path, state = cell(store.get("path", "")), cell(store.get("error", "serves"))
+        stores.add_row(store.get("host", ""), path, free, total, state)
     actors = Table("actor", "node", "process", "state", title="running actors")
     for name, counters in sorted(found["actors"].items()):
         state = counters.get("refused") or counters.get("error") or "serves"
-        actors.add_row(name, counters.get("host", ""), str(counters.get("pid", "")), state)
+        actors.add_row(cell(name), counters.get("host", ""), str(counters.get("pid", "")), cell(state))
     out().print(stores)
     out().print(actors)
     click.echo(f"{len(partitions)} topics in public/default")
 
 
 def _show_topic(topic: str, found: dict[str, Any]) -> None:
-    parts = Table("", "node", "messages in", "/s", "bytes in", "stored", "producers", title=topic)
+    parts = Table("", "node", "messages in", "/s", "bytes in", "stored", "producers", title=cell(topic))
     for name, partition in found.get("partitions", {}).items():
         place = name.rsplit("-", 1)[-1]
         shown = f"{place} (away)" if partition.get("away") else place
@@ -63,22 +63,22 @@ def _show_topic(topic: str, found: dict[str, Any]) -> None:
     subscriptions = Table("subscription", "type", "backlog", "unacked", "messages out", "/s", "consumers")
     for name, one in sorted(found["subscriptions"].items()):
         subscriptions.add_row(
-            name if one["isDurable"] else f"{name} (not durable)",
+            cell(name) if one["isDurable"] else f"{cell(name)} (not durable)",
             one["type"],
             f"{one['msgBacklog']:,}",
             f"{one['unackedMessages']:,}",
             f"{one['msgOutCounter']:,}",
             f"{one['msgRateOut']:,.1f}",
-            ", ".join(sorted({consumer["consumerName"] for consumer in one["consumers"]})),
+            cell(", ".join(sorted({consumer["consumerName"] for consumer in one["consumers"]}))),
         )
     out().print(subscriptions)
     for name, one in sorted(found["subscriptions"].items()):
         if one["problem"]:
-            click.secho(f"{name}: {one['problem']}", fg="red", err=True)
+            click.secho(one_line(f"{name}: {one['problem']}"), fg="red", err=True)
     for name, partition in found.get("partitions", {topic: found}).items():
         for problem in [partition.get("refused"), *partition.get("corruptions", ())]:
             if problem:
-                click.secho(f"{name}: {problem}", fg="red", err=True)
+                click.secho(one_line(f"{name}: {problem}"), fg="red", err=True)
 
 
 def _publishing(found: dict[str, Any]) -> str:

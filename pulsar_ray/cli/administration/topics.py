@@ -11,7 +11,7 @@ from rich.table import Table
 from pulsar_ray.cli.administration import keys, subscriptions
 from pulsar_ray.cli.administration.policies import policies_group
 from pulsar_ray.cli.administration.stats import stats
-from pulsar_ray.cli.console import out
+from pulsar_ray.cli.console import cell, out
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.watching.progress import ShownProgress, Unit, progress
 from pulsar_ray.cli.whole_help import WholeHelp
@@ -54,7 +54,7 @@ def list_topics(target: Target, namespace: str, include_system_topic: bool, as_j
     else:
         table = Table("topic", "partitions", title=namespace)
         for name, partitions in found.items():
-            table.add_row(name, str(partitions or "none"))
+            table.add_row(cell(name), str(partitions or "none"))
         out().print(table)
 
 

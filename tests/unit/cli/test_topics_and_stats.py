@@ -108,6 +108,23 @@ def test_stats_of_a_topic(run: Run) -> None:
     assert json.loads(run(target, "stats", "t", "--json").stdout) == target.the_admin.topic_stats
 
 
+def test_names_of_all_kinds_are_shown_as_they_can_be_read(run: Run) -> None:
+    odd = "say [/b] [red]\n\x1b[31m"
+    shown = r"say [/b] [red]\n\x1b[31m"
+    target = FakeTarget()
+    one = {"type": "Shared", "msgBacklog": 1, "unackedMessages": 0, "msgOutCounter": 5, "msgRateOut": 0.5}
+    one |= {"isDurable": True, "problem": f"of {odd}", "consumers": [{"consumerName": odd}]}
+    target.the_admin.topic_stats = {**PARTITION, "corruptions": [odd], "subscriptions": {odd: one}}
+    result = run(target, "stats", odd, env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[0].strip() == shown
+    assert f"{shown}: of {shown}" in result.stderr
+    assert f"{shown}: {shown}" in result.stderr
+    row = next(line for line in result.stdout.splitlines() if "Shared" in line)
+    assert row.count(shown) == 2
+    assert "\x1b" not in result.output
+
+
 def test_more_stats_are_json(run: Run) -> None:
     target = FakeTarget()
     target.the_admin.topic_stats = {"a": 1}

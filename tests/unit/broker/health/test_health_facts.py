@@ -97,6 +97,17 @@ def test_a_draining_node_is_a_warning() -> None:
     assert (finding.severity, finding.kind, finding.host) == ("warning", "node", "head")
 
 
+def test_metrics_that_nobody_can_read_are_a_warning() -> None:
+    facts = StoreFacts(
+        "s1", "head", "/data", metrics_problem="its endpoint, port 7, does not answer: refused"
+    )
+    (text,) = told(HealthFacts([facts]))
+    assert text.startswith(
+        "warning: node s1 on head: nobody can read its metrics: its endpoint, port 7, does"
+    )
+    assert "dashboard_agent.log" in text
+
+
 def test_a_clock_of_another_time_is_a_warning() -> None:
     ahead, behind, well = (StoreFacts(f"s{n}", "w", "/d", clock_ahead_ms=n) for n in (3000, -60_000, 2000))
     assert [each.reason for each in judge(HealthFacts([ahead, behind, well])).findings] == [
