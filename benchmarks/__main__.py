@@ -12,6 +12,7 @@ from rich.console import Console
 
 from benchmarks.measuring import machine
 from benchmarks.measuring.environment import Environment, Skipped
+from benchmarks.measuring.metrics_cost import run_with_and_without
 from benchmarks.measuring.results import Report
 
 GROUPS = {
@@ -64,6 +65,13 @@ def main() -> int:
         help="a directory on the disk to measure (default: %(default)s)",
     )
     parser.add_argument("--scale", type=float, default=1.0, help="shorten every run to this part")
+    parser.add_argument(
+        "--metrics-cost",
+        type=int,
+        default=0,
+        metavar="RUNS",
+        help="run each group so often with metrics and so often without, by turns, and compare its lines",
+    )
     given = parser.parse_args()
     if unknown := set(given.names) - GROUPS.keys():
         parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}")
@@ -74,8 +82,14 @@ def main() -> int:
     failed = False
     for name in given.names or GROUPS:
         try:
-            report.groups[name] = importlib.import_module(f"benchmarks.{GROUPS[name]}").run(env)
-            report.print_group(console, name)
+            run = importlib.import_module(f"benchmarks.{GROUPS[name]}").run
+            if given.metrics_cost:
+                title = f"{name}, with metrics against without"
+                report.groups[title] = run_with_and_without(run, env, given.metrics_cost)
+            else:
+                title = name
+                report.groups[title] = run(env)
+            report.print_group(console, title)
         except Skipped as reason:
             report.skipped[name] = str(reason)
             console.print(f"{name}: not run, {reason}")
