@@ -12,7 +12,7 @@ from benchmarks.measuring.results import Row
 
 SWITCH = "PULSAR_RAY_METRICS_INTERVAL_SECONDS"
 LEAST = 0.95
-"""What all lines of a group together must keep of their ratios with metrics on."""
+"""The part of their ratios that all lines of a group together must keep with metrics on."""
 Run = Callable[[Environment], list[Row]]
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import time
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from pulsar_ray.actors.broker_process import begin_broker_process
+from pulsar_ray.actors.broker_process import begin_broker_process, say_serving
 from pulsar_ray.actors.own_reports import OwnReports
 from pulsar_ray.broker.figures.actor_report import ActorReport
 from pulsar_ray.broker.subscription.delayed.delayed_tracker import DelayedTracker
@@ -19,6 +21,8 @@ from pulsar_ray.errors import PulsarException
 from pulsar_ray.managed_ledger.store.store_directory import hold_cluster_lock
 from pulsar_ray.model.policies import PolicyUpdate
 
+logger = logging.getLogger(__name__)
+
 
 class DelayedDeliveryTracker:
     """Keeps the delayed messages of one subscription on one partition, until they are due.
@@ -28,10 +32,11 @@ class DelayedDeliveryTracker:
     """
 
     def __init__(self, partition: str, subscription: str, settings: Settings) -> None:
+        self._began_s = time.monotonic()
         begin_broker_process("tracker", settings, topic=partition, subscription=subscription)
         self._settings = settings
         self._reports = OwnReports()
-        self._is_reporting = False
+        self._is_serving = False
         self._label = f"{partition} ~> {subscription}"
         self._tracker = DelayedTracker(SystemClock())
         # Ray runs the calls of its two groups in two threads.
@@ -41,6 +46,7 @@ class DelayedDeliveryTracker:
             self._cluster_lock = hold_cluster_lock(Path(settings.data_dir))
         except PulsarException as error:
             self._refusal = error
+            logger.error("cannot serve: %s", error)
 
     def __repr__(self) -> str:
         return self._label
@@ -49,15 +55,19 @@ class DelayedDeliveryTracker:
         """See DelayedTracker.follow."""
         if self._refusal is not None:
             raise self._refusal.again()
-        self._begin_reports()
         with self._lock:
-            return self._tracker.follow(request)
+            answer = self._tracker.follow(request)
+        if not self._is_serving:
+            self._is_serving = True
+            self._begin_serving(answer)
+        return answer
 
-    def _begin_reports(self) -> None:
-        """Report from the first request on, on the loop that all of them run on."""
-        if not self._is_reporting:
-            self._is_reporting = True
-            self._reports.begin(asyncio.get_running_loop(), self._settings, self._report)
+    def _begin_serving(self, first: FollowAnswer) -> None:
+        """Say so, and report from now on, on the loop that all requests run on."""
+        ledger_id, entry_id = first.through
+        found = f"{first.entries:,} entries wait for their time, the log is read up to {ledger_id}:{entry_id}"
+        say_serving(self._began_s, found)
+        self._reports.begin(asyncio.get_running_loop(), self._settings, self._report)
 
     async def _report(self) -> ActorReport:
         return ActorReport(kind="tracker")

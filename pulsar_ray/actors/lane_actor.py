@@ -23,7 +23,6 @@ import ray.exceptions as ray_errors
 
 from pulsar_ray.actors.own_reports import OwnReports
 from pulsar_ray.broker.serving.failed_starts import may_start_again
-from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.broker.serving.owner_loop import OwnerLoop
 from pulsar_ray.broker.serving.running_clock import RunningClock
 from pulsar_ray.broker.serving.session_host import SessionHost
@@ -42,7 +41,6 @@ from pulsar_ray.transport.this_ray import (
     loop_of_group,
     node_address,
     session_directory,
-    was_restarted,
 )
 
 logger = logging.getLogger(__name__)
@@ -106,11 +104,6 @@ class LaneActor:
 
     def __repr__(self) -> str:
         return self._label
-
-    def _say_serving(self, began_s: float, found: str, *, is_new: bool = False) -> None:
-        """Log that this actor serves, and what it found; `began_s` is when it began, monotonic."""
-        how = "after its process ended" if was_restarted() else "new" if is_new else "started"
-        event(logger, "serves, %s, within %.2f s: %s", how, time.monotonic() - began_s, found)
 
     def _hold_cluster(self, data_dir: str) -> None:
         """Keep other clusters out of the data directory for as long as this process lives."""

@@ -208,7 +208,7 @@ class StoreActor:
         }
 
     async def health(self) -> dict[str, Any]:
-        """Free and total bytes of the disk, the time, and why nobody can read the node's metrics.
+        """Room on the disk, the time, and what is wrong with the metrics.
 
         Raises the reason if something is wrong with the directory by now.
         """

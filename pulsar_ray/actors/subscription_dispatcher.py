@@ -8,7 +8,7 @@ import os
 import time
 from typing import Any
 
-from pulsar_ray.actors.broker_process import begin_broker_process
+from pulsar_ray.actors.broker_process import begin_broker_process, say_serving
 from pulsar_ray.actors.lane_actor import LaneActor
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.subscription.dispatcher_server import DispatcherServer
@@ -83,7 +83,7 @@ class SubscriptionDispatcher(LaneActor):
         self._server = server
         self._watch_idleness(server, self._in_force.settings)
         self._reports.begin(self._owner.loop, self._in_force.settings, server.report)
-        self._say_serving(began_s, server.subscriptions.describe_found())
+        say_serving(began_s, server.subscriptions.describe_found())
 
     def _fatal(self, error: BaseException) -> None:
         logger.critical("stops: %s", error)

@@ -10,7 +10,7 @@ from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
-from pulsar_ray.actors.broker_process import begin_broker_process
+from pulsar_ray.actors.broker_process import begin_broker_process, say_serving
 from pulsar_ray.actors.lane_actor import LaneActor
 from pulsar_ray.broker.partition.non_persistent.non_persistent_partition import NonPersistentPartitionServer
 from pulsar_ray.broker.partition.partition_server import PartitionServer
@@ -90,7 +90,7 @@ class TopicPartition(LaneActor):
             found = "nothing is stored"
         self._watch_idleness(self._server, self._in_force.settings)
         self._reports.begin(self._owner.loop, self._in_force.settings, self._server.report)
-        self._say_serving(began_s, found, is_new=not self._must_exist)
+        say_serving(began_s, found, is_new=not self._must_exist)
 
     def _open_ledger(self) -> ManagedLedger:
         settings = self._in_force.settings

@@ -41,7 +41,7 @@ def interrupted(text: str) -> NoReturn:
 
 
 def cell(text: str) -> str:
-    """A name in a table as users chose it: with line ends, colours and markup as they can be read."""
+    """A name in a table; line ends, colours and markup in it can be read."""
     return escape(one_line(text))
 
 

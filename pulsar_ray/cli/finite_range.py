@@ -9,7 +9,10 @@ import click
 
 
 class FiniteRange(click.FloatRange):
-    """A number of a range, as `click.FloatRange`; neither `nan`, which is in every range, nor `inf`."""
+    """A number of a range, as `click.FloatRange`.
+
+    `nan`, which is in every range for that, and `inf` are refused.
+    """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Read the number; anything else is wrong usage."""

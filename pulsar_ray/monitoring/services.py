@@ -81,7 +81,7 @@ def grafana_state(url: str) -> Service:
 
 
 def endpoints(urls: Sequence[str]) -> list[Endpoint]:
-    """Ask the metrics of many nodes at the same time; in the order of their URLs."""
+    """Ask the metrics of many nodes at the same time, in the same order."""
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as threads:
         return list(threads.map(endpoint, urls))
 

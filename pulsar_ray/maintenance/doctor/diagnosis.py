@@ -210,7 +210,7 @@ def diagnose_ports(settings: Settings, taken: int, looked_at: int, actors: int) 
 
 
 def diagnose_ray_ports(ports: Sequence[PortFacts]) -> list[Finding]:
-    """Look whether others than Ray have the ports that `ray start` takes unless it is told others."""
+    """Look whether others than Ray have the ports that `ray start` takes by default."""
     found = []
     for facts in ports:
         if facts.is_free or _OF_RAY.search(facts.command):

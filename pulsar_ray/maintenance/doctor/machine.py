@@ -48,7 +48,7 @@ class DiskFacts:
     memory: str = ""
     """The file system, if it keeps everything in memory."""
     obstacle: str = ""
-    """Why there is no directory, and none can be made; empty if there is one, or may be."""
+    """Why no directory can be there; empty if one is, or can be made."""
     fsync_ms: tuple[float, ...] = ()
     """How long small durable writes took; none if nothing can be written."""
     newest_file_s: float = 0.0
@@ -231,7 +231,7 @@ def measure_ray_ports() -> list[PortFacts]:
 
 
 def _listeners() -> dict[int, tuple[str, str]]:
-    """Names and command lines of those who listen, by port, as far as this user may look."""
+    """Names and command lines of the listeners that this user may see, by port."""
     found: dict[int, tuple[str, str]] = {}
     for process in psutil.process_iter():
         try:

@@ -20,7 +20,7 @@ from pulsar_ray.cli.watching.top.keys import Key, KeyDecoder
 SEQUENCE_S = 0.05
 """The rest of a key's bytes follows within this time, or it was Escape alone."""
 USUAL_SIZE = (80, 24)
-"""Of a terminal that does not say its size: serial lines, and some that are made without a window."""
+"""The size of a terminal that does not say it, as serial lines do not."""
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _ENTER = "\x1b[?1049h\x1b[?25l"
 _LEAVE = "\x1b[?25h\x1b[?1049l"
