@@ -186,10 +186,15 @@ class Consumer(LazyHandle[LoopConsumer]):
         inner = await self._open_first()
         letters = inner.letters
         letter = letters.retried_later(message, delay, properties)
-        producer = letters.open_producer(letter) or await in_thread(letters.producer, letter)
-        assert isinstance(producer, LoopProducer)
+        lent = letters.take(letter)
+        if lent is None:
+            lent = await in_thread(letters.open, letter, undo=letters.give_back)
+        try:
+            assert isinstance(lent.producer, LoopProducer)
+            await Producer(self._client, lent.producer.options, lent.producer).send(**letter.arguments)
+        finally:
+            letters.give_back(lent)
         assert isinstance(message, Message)
-        await Producer(self._client, producer.options, producer).send(**letter.arguments)
         inner.acknowledge(message)
         await asyncio.shield(self._confirm(inner.partition_of(message)))
 

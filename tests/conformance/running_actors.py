@@ -67,7 +67,10 @@ NEED_RUNNING_ACTORS: dict[str, tuple[str, ...]] = {
         "test_the_stats_of_a_subscription_whose_second_consumer_came_later",
     ),
     # This transport keeps all messages, so that none would be lost.
-    "test_dead_letters": ("test_a_dead_letter_topic_that_keeps_nothing_is_warned_of_once",),
+    "test_dead_letters": (
+        "test_the_number_of_dead_letters_outlives_consumers_and_connections",
+        "test_a_dead_letter_topic_that_keeps_nothing_is_warned_of_once",
+    ),
     "test_redrive": ("test_nothing_is_sent_where_it_would_be_lost",),
     # Each sleep ends a ledger; this transport keeps all of them.
     "test_growth": ("test_topics_grow_again_and_stay_grown",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,12 +13,13 @@ import pytest
 from pulsar_ray.asyncio.blocking_calls import in_thread
 from pulsar_ray.client.client import Client
 from pulsar_ray.client.consumer.consumer import Consumer
-from pulsar_ray.client.dead_letters import dead_letter_mover
+from pulsar_ray.client.dead_letters import dead_letter_mover, letter_producers
 from pulsar_ray.client.options.policies import ConsumerDeadLetterPolicy, DeadLetterProducerContext
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.errors import InvalidConfiguration, Timeout
 from pulsar_ray.model.enums import ConsumerType, InitialPosition
 from pulsar_ray.testing.waiting import wait_until
+from pulsar_ray.transport.actor_names import partition_name
 from tests.conformance.broker import EARLIEST, WAIT_MS, Broker, numbers, receive, send_batch
 
 Quiet = Callable[[Consumer], None]
@@ -409,6 +411,35 @@ def test_a_message_that_is_too_large_keeps_no_other_from_being_moved(
         )
         admin.topics.policies.remove(f"{topic}-s-DLQ", "max_message_size")
         assert dead.receive(WAIT_MS).data() == b"x" * 5000
+
+
+@pytest.mark.parametrize("enable_retry", [False, True], ids=["moved", "retried"])
+def test_the_dead_letter_topic_sleeps_behind_a_letter_and_wakes_for_the_next(
+    broker: Broker, client: Client, enable_retry: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(letter_producers, "IDLE_S", 0.2)
+    topic = broker.topic()
+    dead = letters(client, topic)
+    consumer = failing(client, topic, ConsumerDeadLetterPolicy(1), enable_retry=enable_retry)
+    producer = client.create_producer(topic)
+    partition = partition_name(f"{topic}-s-DLQ")
+
+    def sleeps() -> bool:
+        broker.cluster.put_to_sleep(f"{topic}-s-DLQ", with_clients=True)
+        return partition not in broker.cluster.addresses
+
+    for value in (b"first", b"second"):
+        producer.send(value)
+        for _ in range(2):
+            message = consumer.receive(WAIT_MS)
+            if enable_retry:
+                consumer.reconsume_later(message, timedelta(0))
+            else:
+                consumer.negative_acknowledge(message)
+        letter = dead.receive(WAIT_MS)
+        assert letter.data() == value
+        dead.acknowledge(letter)
+        wait_until(sleeps, what="the dead letter topic sleeps, though its consumers are open")
 
 
 def test_a_dead_letter_topic_that_keeps_nothing_is_warned_of_once(

@@ -253,7 +253,8 @@ class Consumer(LazyHandle):
         ValueError for anything but a received message, and what sending raises: the message then stays.
         """
         letter = self.letters.retried_later(message, delay, properties)
-        self.letters.producer(letter).send(**letter.arguments)
+        with self.letters.lent(letter) as producer:
+            producer.send(**letter.arguments)
         assert isinstance(message, Message)
         self._acks.add_parts([BlockRows(message.block, [message.row])])
         self.partition_of(message).ack_sender.acknowledge_durably(self._deadline())

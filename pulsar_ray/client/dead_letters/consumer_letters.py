@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
 from pulsar_ray.client.dead_letters.dead_letter_mover import DeadLetterMover
-from pulsar_ray.client.dead_letters.letter_producers import LetterClient, LetterProducers
+from pulsar_ray.client.dead_letters.letter_producers import LentProducer, LetterClient, LetterProducers
 from pulsar_ray.client.dead_letters.letter_topics import REAL_TOPIC, LetterTopics
 from pulsar_ray.client.dead_letters.letters import (
     DELAY_TIME,
@@ -41,9 +42,7 @@ class ConsumerLetters:
         self._core = core
         self._topics = LetterTopics(options)
         self._producers = LetterProducers(client, options, self._topics, core.name)
-        # With producers of its own, which it closes when it has been idle.
-        movers = LetterProducers(client, options, self._topics, core.name)
-        self._mover = DeadLetterMover(core, self._topics, movers)
+        self._mover = DeadLetterMover(core, self._topics, self._producers)
 
     def retried_later(self, message: Any, delay: timedelta, properties: dict[str, str] | None) -> Letter:
         """The copy of a message for its retry letter topic.
@@ -86,13 +85,21 @@ class ConsumerLetters:
             arguments["deliver_after"] = delay
         return Letter(is_dead, source, arguments)
 
-    def open_producer(self, letter: Letter) -> Producer | None:
-        """The producer for a copy, if it is open."""
-        return self._producers.find(letter.source, is_dead=letter.is_dead)
+    def lent(self, letter: Letter) -> AbstractContextManager[Producer]:
+        """See `LetterProducers.lent`: the producer for a copy."""
+        return self._producers.lent(letter.source, is_dead=letter.is_dead)
 
-    def producer(self, letter: Letter) -> Producer:
-        """The producer for a copy, opened if it is not. Raises what that raises."""
+    def take(self, letter: Letter) -> LentProducer | None:
+        """See `LetterProducers.take`."""
+        return self._producers.take(letter.source, is_dead=letter.is_dead)
+
+    def open(self, letter: Letter) -> LentProducer:
+        """See `LetterProducers.open`."""
         return self._producers.open(letter.source, is_dead=letter.is_dead)
+
+    def give_back(self, taken: LentProducer) -> None:
+        """See `LetterProducers.give_back`."""
+        self._producers.give_back(taken)
 
     def end(self) -> None:
         """Begin no more moves, as part of a shutdown."""

@@ -30,10 +30,7 @@ TOO_LARGE_S = 10.0
 Its redelivery delay comes on top.
 """
 IDLE_S = 60.0
-"""The producers are closed when there was nothing to move for so long.
-
-Their partitions can sleep then.
-"""
+"""The thread ends when there was nothing to move for so long."""
 
 
 class _Taken(NamedTuple):
@@ -112,14 +109,13 @@ class DeadLetterMover:
             self._wake.notify_all()
 
     def close(self, deadline: float) -> None:
-        """End, wait for what is being copied, and close the producers."""
+        """End, and wait for what is being copied."""
         self.end()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(max(0.0, deadline - time.monotonic()))
         if thread is None or not thread.is_alive():
             self._report.send()
-        self._producers.close()
 
     # --- the thread -------------------------------------------------------------------------------
 
@@ -148,10 +144,6 @@ class DeadLetterMover:
                 return None
             if has_come or wait_s < IDLE_S:
                 return batch
-        self._producers.close()
-        with self._wake:
-            if self._waiting or self._is_to_look:
-                return []
             self._thread = None
             return None
 
@@ -206,7 +198,8 @@ class DeadLetterMover:
             return
         columns = joined_columns([letter_columns(*one.part, source) for one in taken])
         try:
-            send_columns(self._producers.open(source, is_dead=True), columns)
+            with self._producers.lent(source, is_dead=True) as producer:
+                send_columns(producer, columns)
         except MessageTooBig as error:
             if len(columns.values) == 1:
                 self._complain(source, taken, error)

@@ -6,7 +6,9 @@ import logging
 import secrets
 import string
 import threading
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from pulsar_ray.client.dead_letters.letter_topics import LetterTopics
@@ -16,11 +18,19 @@ from pulsar_ray.client.options.policies import ConsumerDeadLetterPolicy, DeadLet
 from pulsar_ray.client.options.producer_options import ProducerOptions
 from pulsar_ray.client.producer.producer import Producer
 from pulsar_ray.errors import ConsumerBusy, PulsarException
+from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.model.enums import ConsumerType, InitialPosition
 from pulsar_ray.model.topic_name import TopicName
 
 logger = logging.getLogger(__name__)
 
+IDLE_S = 60.0
+"""How long an unused producer stays open.
+
+Its name keeps its topic from sleeping.
+"""
+LOOKS = 4
+"""How often in that time unused ones are looked for."""
 _RANDOM_CHARACTERS = 5
 _ALPHABET = string.ascii_letters + string.digits
 
@@ -35,14 +45,33 @@ class LetterClient(Protocol):
     def keeps_nothing(self, topic: str) -> bool: ...
 
 
-class LetterProducers:
-    """Opens one producer for each topic, and again after it has ended. Thread-safe.
+class LentProducer:
+    """An open producer with its users, and the time since which it has none."""
 
-    `consumer_name` is part of the names of dead letter producers. All methods may block.
+    __slots__ = ("producer", "unused_since_s", "users")
+
+    def __init__(self, producer: Producer) -> None:
+        self.producer = producer
+        self.users = 0
+        self.unused_since_s = 0.0
+
+
+class LetterProducers:
+    """Lends one producer for each topic, opened when it is needed. Thread-safe.
+
+    One that nobody has used for a minute is closed, and opened again for the next letter.
+
+    `consumer_name` is part of the names of dead letter producers. `now_s` is the time that being unused
+    counts in.
     """
 
     def __init__(
-        self, client: LetterClient, options: ConsumerOptions, topics: LetterTopics, consumer_name: str
+        self,
+        client: LetterClient,
+        options: ConsumerOptions,
+        topics: LetterTopics,
+        consumer_name: str,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         assert options.dead_letter_policy is not None
         self._client = client
@@ -50,38 +79,93 @@ class LetterProducers:
         self._subscription = options.subscription_name
         self._topics = topics
         self._consumer_name = consumer_name
-        self._opening = threading.Lock()
-        self._open: dict[tuple[bool, str], Producer] = {}
+        self._now_s = now_s
         self._has_warned = False
+        self._start_empty()
+
+    def _start_empty(self) -> None:
+        self._opening = threading.Lock()
+        """Held while a producer is opened, which may take a while."""
+        self._lock = threading.Lock()
+        self._open: dict[tuple[bool, str], LentProducer] = {}
+        self._is_looked_after = False
 
     def forked(self) -> None:
-        """Take a new lock in a forked child; the producers are the parent's."""
-        self._opening = threading.Lock()
-        self._open = {}
+        """Take new locks in a forked child; the producers are the parent's."""
+        self._start_empty()
 
-    def find(self, source: str, *, is_dead: bool) -> Producer | None:
-        """The producer of a topic's dead letter or retry letter topic, if it is open."""
-        known = self._open.get((is_dead, source))
-        return None if known is None or known.has_ended else known
+    @contextmanager
+    def lent(self, source: str, *, is_dead: bool) -> Iterator[Producer]:
+        """Lend the producer of a topic's dead letter or retry letter topic.
 
-    def open(self, source: str, *, is_dead: bool) -> Producer:
-        """The producer that `find` returns, which is opened if it is not.
-
-        Raises what creating a producer and an initial subscription raises, and InvalidConfiguration if a
-        customizer chose the topic that messages come from.
+        It blocks while that is opened. Raises what creating a producer and an initial subscription raises,
+        and InvalidConfiguration if a customizer chose the topic that messages come from.
         """
+        opened = self.take(source, is_dead=is_dead) or self.open(source, is_dead=is_dead)
+        try:
+            yield opened.producer
+        finally:
+            self.give_back(opened)
+
+    def take(self, source: str, *, is_dead: bool) -> LentProducer | None:
+        """Take a producer if it is open, until `give_back`; blocks for nothing."""
+        with self._lock:
+            known = self._open.get((is_dead, source))
+            if known is None or known.producer.has_ended:
+                return None
+            known.users += 1
+            return known
+
+    def give_back(self, taken: LentProducer) -> None:
+        """Use a producer no more that was taken or opened."""
+        with self._lock:
+            taken.users -= 1
+            taken.unused_since_s = self._now_s()
+
+    def open(self, source: str, *, is_dead: bool) -> LentProducer:
+        """Take a producer as `take` does, opened if it is not; blocks."""
         with self._opening:
-            if (known := self.find(source, is_dead=is_dead)) is not None:
+            if (known := self.take(source, is_dead=is_dead)) is not None:
                 return known
             options = self._options(source, is_dead=is_dead)
             if is_dead:
                 self._topics.check_dead_letter_topic(options.topic, source)
                 self._subscribe(options.topic)
-            producer: Producer = self._client.producer_from(options)
-            self._open[is_dead, source] = producer
+            opened = LentProducer(self._client.producer_from(options))
+            opened.users = 1
+            with self._lock:
+                self._open[is_dead, source] = opened
+                is_looked_after, self._is_looked_after = self._is_looked_after, True
+        if not is_looked_after:
+            self._look_later()
         if is_dead:
-            self._warn_if_unread(producer.topic())
-        return producer
+            self._warn_if_unread(opened.producer.topic())
+        return opened
+
+    # --- closing what is not used -----------------------------------------------------------------
+
+    def close_unused(self) -> None:
+        """Close what nobody has used for `IDLE_S`; blocks."""
+        now_s = self._now_s()
+        with self._lock:
+            unused = [key for key, each in self._open.items() if _is_unused(each, now_s)]
+            closing = [self._open.pop(key).producer for key in unused]
+        _close(closing)
+
+    def _look_later(self) -> None:
+        IoThread.get().call_later(IDLE_S / LOOKS, self._look)
+
+    def _look(self) -> None:
+        now_s = self._now_s()
+        with self._lock:
+            has_unused = any(_is_unused(each, now_s) for each in self._open.values())
+            self._is_looked_after = is_needed = bool(self._open)
+        if has_unused:
+            threading.Thread(target=self.close_unused, name="pulsar-ray-letters", daemon=True).start()
+        if is_needed:
+            self._look_later()
+
+    # --- opening ----------------------------------------------------------------------------------
 
     def _options(self, source: str, *, is_dead: bool) -> ProducerOptions:
         topics, policy = self._topics, self._policy
@@ -135,12 +219,20 @@ class LetterProducers:
 
     def close(self) -> None:
         """Close all; later calls open them again."""
-        with self._opening:
-            closing = list(self._open.values())
+        with self._opening, self._lock:
+            closing = [each.producer for each in self._open.values()]
             self._open = {}
-        for producer in closing:
-            with suppress(PulsarException):
-                producer.close()
+        _close(closing)
+
+
+def _is_unused(each: LentProducer, now_s: float) -> bool:
+    return not each.users and now_s - each.unused_since_s >= IDLE_S
+
+
+def _close(producers: list[Producer]) -> None:
+    for producer in producers:
+        with suppress(PulsarException):
+            producer.close()
 
 
 def send_columns(producer: Producer, columns: LetterColumns) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -32,9 +34,10 @@ class Producers:
         self.allowed.set()
         self.is_routed_by_hand = False
 
-    def open(self, source: str, *, is_dead: bool) -> Producers:
+    @contextmanager
+    def lent(self, source: str, *, is_dead: bool) -> Iterator[Producers]:
         assert is_dead
-        return self
+        yield self
 
     def is_chunked(self, value: bytes) -> bool:
         return False
