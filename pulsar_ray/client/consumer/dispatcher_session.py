@@ -192,8 +192,10 @@ class DispatcherSession:
 
     def on_refused(self, error: PulsarException) -> None:
         """End, for the subscription was deleted, or will not have this consumer again."""
-        if self._is_opening:
-            return  # the thread that opens it gets the error
+        if self._is_opening or self._attached is None:
+            # The thread that opens it gets the error, or has got it and opens it at another dispatcher: this
+            # may be the word of one that is gone.
+            return
         self.refusal = error
         # Another subscription of the same name may come; this consumer does not belong to it.
         self._requests.link.remove_endpoint(self.consumer_id)

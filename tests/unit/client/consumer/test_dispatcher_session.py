@@ -117,6 +117,23 @@ def test_where_its_subscription_is_not_it_can_be_opened_through_another_link(err
     assert not consumer.errors
 
 
+def test_a_late_refusal_by_the_dispatcher_before_does_not_end_it() -> None:
+    error = SubscriptionNotFound("removed")
+    link = refusing(error)
+    consumer = Consumer(link)
+    with pytest.raises(SubscriptionNotFound):
+        consumer.session.open(0.0)
+    consumer.session.on_refused(error)
+    later = AnsweredLink()
+    later.attached, later.answer = FIRST, lambda _: "opened"
+    later_link: Any = later
+    consumer.session.attach_through(later_link)
+    consumer.session.open(0.0)
+    assert not consumer.errors
+    assert not consumer.session.is_gone()
+    assert later.endpoints == {ID: consumer.session}
+
+
 def test_one_that_was_open_before_its_answer_ends_with_its_subscription() -> None:
     link = AnsweredLink()
     consumer = Consumer(link)
