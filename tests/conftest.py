@@ -37,6 +37,8 @@ _SHARE_RAY = {
         "test_administration",
         "test_broker",
         "test_delayed_delivery",
+        "test_health",
+        "test_publishers",
         "test_queue",
         "test_ray_data",
         "test_several_topics",

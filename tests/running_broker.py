@@ -156,6 +156,26 @@ class Broker:
                 ray.shutdown()
 
 
+class SharedBroker:
+    """A broker for several modules: started at its first use, and again where one of them has closed it."""
+
+    def __init__(self, make_data_dir: Callable[[], Path], **settings: Any) -> None:
+        self._make_data_dir = make_data_dir
+        self._settings = settings
+        self._started: Broker | None = None
+
+    def running(self) -> Broker:
+        """The broker; it runs."""
+        if self._started is None or not self._started.is_running:
+            self._started = Broker(self._make_data_dir(), **self._settings)
+        return self._started
+
+    def close(self) -> None:
+        """Stop the broker if it runs."""
+        if self._started is not None:
+            self._started.close()
+
+
 def _ray_starts() -> bool:
     try:
         _start_ray()

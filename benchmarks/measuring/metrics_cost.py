@@ -47,7 +47,8 @@ def compared(on: Sequence[Sequence[Row]], off: Sequence[Sequence[Row]]) -> list[
     """Compare runs with and without metrics, line by line.
 
     A row's ratio is what the line reached with them over what it reached without, both against their floors:
-    below 1 they cost something, also where less is better. The first row is the geometric mean of all.
+    below 1 they cost something, also where less is better. The first row is the median of all: single lines of
+    short runs differ by more than metrics could cost.
     """
     with_ratios, without = _ratios(on), _ratios(off)
     cpu_on, cpu_off = _cpu(on), _cpu(off)
@@ -63,8 +64,9 @@ def compared(on: Sequence[Sequence[Row]], off: Sequence[Sequence[Row]]) -> list[
         return []
     order = [row.what for row in on[0]]
     rows.sort(key=lambda row: order.index(row.what))
-    mean = statistics.geometric_mean([row.ratio for row in rows if row.ratio])
-    return [Row(f"all {len(rows)} lines", "", "", mean, LEAST, note=f"{len(on)} runs each way"), *rows]
+    median = statistics.median([row.ratio for row in rows if row.ratio])
+    note = f"the median; {len(on)} runs each way"
+    return [Row(f"all {len(rows)} lines", "", "", median, LEAST, note=note), *rows]
 
 
 def _ratios(runs: Sequence[Sequence[Row]]) -> dict[str, list[float]]:

@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
 from pulsar_ray import Client
-from tests.running_broker import Broker
+from tests.running_broker import Broker, SharedBroker
 
 _topics = itertools.count(1)
-
-
-class SharedBroker:
-    """Started at its first use, and again where a module with a broker of its own has closed it."""
-
-    def __init__(self, make_data_dir: Callable[[], Path]) -> None:
-        self._make_data_dir = make_data_dir
-        self._started: Broker | None = None
-
-    def running(self) -> Broker:
-        if self._started is None or not self._started.is_running:
-            self._started = Broker(self._make_data_dir())
-        return self._started
-
-    def close(self) -> None:
-        if self._started is not None:
-            self._started.close()
 
 
 @pytest.fixture(scope="package")

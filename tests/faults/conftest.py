@@ -13,7 +13,7 @@ from pulsar_ray.testing.waiting import wait_until
 from tests.faults.client_process import ClientSpec
 from tests.faults.processes import ClientProcess
 from tests.faults.reading import numbered, subscribe
-from tests.running_broker import Broker
+from tests.running_broker import Broker, SharedBroker
 
 LONG_LEASE_S = 3600.0
 SMALL_LEDGER_ENTRIES = 400
@@ -22,24 +22,45 @@ DEADLINE_S = 60.0
 _topics = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
-def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker that keeps every message and rolls its ledgers over often.
-
-    A dead client must be noticed without its lease, so that is long unless the module's LEASE_S says else.
-    """
-    started = Broker(
-        tmp_path_factory.mktemp("broker"),
-        session_lease_seconds=getattr(request.module, "LEASE_S", LONG_LEASE_S),
+def _keeping_broker(make_data_dir: pytest.TempPathFactory, lease_s: float) -> SharedBroker:
+    """A broker that keeps every message and rolls its ledgers over often."""
+    return SharedBroker(
+        lambda: make_data_dir.mktemp("broker"),
+        session_lease_seconds=lease_s,
         default_retention_time_in_minutes=-1,
         default_retention_size_in_mb=-1,
         managed_ledger_max_entries_per_ledger=SMALL_LEDGER_ENTRIES,
         managed_ledger_min_ledger_rollover_time_minutes=0,
     )
+
+
+@pytest.fixture(scope="package")
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedBroker]:
+    """One Ray with one broker for all modules that choose no lease of their own."""
+    shared = _keeping_broker(tmp_path_factory, LONG_LEASE_S)
     try:
-        yield started
+        yield shared
     finally:
-        started.close()
+        shared.close()
+
+
+@pytest.fixture(scope="module")
+def broker(
+    request: pytest.FixtureRequest, shared_broker: SharedBroker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Broker]:
+    """A broker whose actors and clients die; a test leaves it running.
+
+    A dead client must be noticed without its lease, so that is long unless the module's LEASE_S says else.
+    """
+    lease_s = getattr(request.module, "LEASE_S", None)
+    if lease_s is None:
+        yield shared_broker.running()
+        return
+    own = _keeping_broker(tmp_path_factory, lease_s)
+    try:
+        yield own.running()
+    finally:
+        own.close()
 
 
 @pytest.fixture

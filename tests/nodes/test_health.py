@@ -1,0 +1,74 @@
+"""The health of a broker on several nodes, asked on each of them, while one is away."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pulsar_ray.testing.waiting import wait_until
+from tests.nodes.ray_nodes import RayNodes
+from tests.nodes.world import DATA_DIR, Node
+
+DEADLINE_S = 90.0
+UNHEALTHY = 3
+
+
+def health(node: Node) -> tuple[int, dict[str, Any]]:
+    """Exit code and report of the command on a node; a probe of its store, or a program that joins Ray."""
+    done = node.run("pulsar-ray", "--data-dir", DATA_DIR, "health", "--json", check=False)
+    report: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
+    return done.returncode, report
+
+
+def errors(node: Node) -> list[tuple[str, str]]:
+    """Kinds and subjects of what does not work."""
+    return [
+        (found["kind"], found["subject"])
+        for found in health(node)[1]["findings"]
+        if found["severity"] == "error"
+    ]
+
+
+@pytest.mark.timeout(400)
+def test_every_node_names_the_one_that_is_away_with_its_partitions(ray_nodes: RayNodes) -> None:
+    head = ray_nodes.head
+    lost, other = ray_nodes.add_worker(), ray_nodes.add_worker()
+    ray_nodes.admin("topics.create_partitioned_topic", "t", 6)
+    stores = {store["host"]: store["storeId"] for store in ray_nodes.admin("stats")["stores"]}
+    for node in (head, lost, other):
+        code, report = health(node)
+        assert (code, report["healthy"], report["stores"]) == (0, True, 3)
+    status = head.run("pulsar-ray", "status")
+    assert lost.name in status.stdout
+
+    lost.kill()
+
+    away = ("store", stores[lost.name])
+    for node in (head, other):
+        wait_until(lambda node=node: away in errors(node), DEADLINE_S, f"the error on {node.name}")  # type: ignore[misc]
+        code, report = health(node)
+        assert (code, report["healthy"], report["stores"]) == (UNHEALTHY, False, 2)
+        kinds = [kind for kind, _ in errors(node)]
+        assert (kinds.count("store"), kinds.count("partition")) == (1, 2)
+        (store,) = [found for found in report["findings"] if found["kind"] == "store"]
+        assert lost.name in store["host"]
+        assert DATA_DIR in store["host"]
+        assert "2 partitions are not served" in store["reason"]
+        assert store["remedy"]
+    # Every other command that tells of the broker names it as well.
+    status = head.run("pulsar-ray", "status", check=False)
+    assert status.returncode == UNHEALTHY
+    assert lost.name in status.stdout
+    stats = ray_nodes.admin("topics.stats", "t")["partitions"].values()
+    assert [part["host"] for part in stats if part.get("away")] == [lost.name] * 2
+    shown = head.run("pulsar-ray", "top", "--once").stdout
+    assert "2 partitions away" in shown
+    log = head.run("sh", "-c", "cat /tmp/ray/session_latest/logs/pulsar_ray.log").stdout
+    assert any("WARNING controller" in line and lost.name in line for line in log.splitlines())
+
+    lost.boot()
+    ray_nodes.start_worker(lost)
+    wait_until(lambda: health(head)[0] == 0, DEADLINE_S, "health")
+    assert health(lost)[1]["stores"] == 3
