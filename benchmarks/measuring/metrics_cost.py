@@ -47,8 +47,8 @@ def compared(on: Sequence[Sequence[Row]], off: Sequence[Sequence[Row]]) -> list[
     """Compare runs with and without metrics, line by line.
 
     A row's ratio is what the line reached with them over what it reached without, both against their floors:
-    below 1 they cost something, also where less is better. The first row is the median of all: single lines of
-    short runs differ by more than metrics could cost.
+    below 1 they cost something, also where less is better. The first row is the median of all, since single
+    lines of short runs differ by more than metrics could cost.
     """
     with_ratios, without = _ratios(on), _ratios(off)
     cpu_on, cpu_off = _cpu(on), _cpu(off)
