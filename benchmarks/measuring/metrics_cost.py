@@ -19,9 +19,11 @@ Run = Callable[[Environment], list[Row]]
 def run_with_and_without(run: Run, env: Environment, rounds: int) -> list[Row]:
     """Run a group so often each way; one row for all its lines, and one for each.
 
-    Which way is first changes from round to round.
+    Which way is first changes from round to round. One run before all does not count, since the first one in
+    a process is slower.
     """
     found: dict[str, list[list[Row]]] = {"on": [], "off": []}
+    run(env)
     for number in range(rounds):
         for way in ("on", "off") if number % 2 == 0 else ("off", "on"):
             with _switched(way == "on"):

@@ -47,5 +47,7 @@ def test_both_ways_take_turns_and_leave_the_setting_as_it_was(
         return _rows(1.0, 1.0)
 
     run_with_and_without(run, Environment(tmp_path, 1.0), 2)
-    assert seen == [None, "0", "0", None]
+    before, *measured = seen
+    assert before == "7"
+    assert measured == [None, "0", "0", None]
     assert os.environ[SWITCH] == "7"
