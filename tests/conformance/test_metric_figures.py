@@ -119,6 +119,7 @@ def test_readers_are_one_subscription_whose_counts_stay(broker: Broker, client: 
     wait_until(is_counted, what="what both readers read")
 
 
+@pytest.mark.usefixtures("carriers_are_kept")
 def test_losses_of_a_non_persistent_topic_are_counted(broker: Broker, client: Client) -> None:
     topic = broker.topic().replace("persistent://", "non-persistent://")
     consumer = client.subscribe(topic, "s", receiver_queue_size=2)

@@ -122,7 +122,7 @@ def test_consumed_messages_are_deleted_when_the_topic_falls_asleep(broker: Broke
     consumer.acknowledge_cumulative(receive(consumer, 5)[-1])
     producer.close()
     consumer.close()
-    assert broker.cluster.put_to_sleep(topic)
+    wait_until(lambda: broker.cluster.put_to_sleep(topic), what="it falls asleep")
     assert broker.stored(topic) == []
 
 

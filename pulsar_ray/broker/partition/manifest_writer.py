@@ -72,6 +72,12 @@ class ManifestWriter:
         self._disk.submit(change.run, done)
         return await ended
 
+    async def all_ended(self) -> None:
+        """Wait until all changes that were submitted by now are carried out, or refused."""
+        ended: asyncio.Future[None] = self._loop.create_future()
+        self._disk.submit(lambda: None, lambda *_: None if ended.done() else ended.set_result(None))
+        await ended
+
     def _settled(self, change: Any, error: BaseException | None) -> Any:
         """Settle a change with the ledger; returns its result, or the error to raise."""
         if error is None:

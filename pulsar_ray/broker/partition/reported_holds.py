@@ -47,6 +47,8 @@ class ReportedHolds:
 
     async def write_now(self) -> None:
         """Write what was reported by now, durably. Raises BrokerPersistenceError."""
+        # Some may be on their way since just before.
+        await self._writer.all_ended()
         reported, self._reported = self._reported, {}
         for number, position in reported.items():
             if self._changes.has_subscription(number):

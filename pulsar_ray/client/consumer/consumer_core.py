@@ -27,7 +27,14 @@ from pulsar_ray.client.received.message import Message
 from pulsar_ray.client.received.queued_delivery import DeliverySource, Origin, QueuedDelivery
 from pulsar_ray.client.received.receiver_queue import ReceiverQueue
 from pulsar_ray.client.received.segment_files import SegmentFiles
-from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException, Timeout
+from pulsar_ray.errors import (
+    AlreadyClosed,
+    ForkedClient,
+    PulsarException,
+    SubscriptionNotFound,
+    Timeout,
+    TopicNotFound,
+)
 from pulsar_ray.ledger.reader import SegmentGone
 
 _ONLY_ROW = range(1)
@@ -469,4 +476,8 @@ class ConsumerCore:
     def close(self, what: str) -> None:
         """End the consumer, for it, or `what` it serves, is closed."""
         self.partitions.stop_discovery()
+        with self.lock:
+            if isinstance(self.error, (SubscriptionNotFound, TopicNotFound)):
+                # Deleted, by this consumer perhaps, and the word of it was quicker than its own end.
+                self.error = None
         self.fail(AlreadyClosed(f"the {what} is closed"))

@@ -103,8 +103,9 @@ class PartitionConsumer:
 
     @property
     def is_connected(self) -> bool:
-        """True while open at the dispatcher, and while that sleeps."""
-        return self.requests.is_open or (self.link.is_asleep and not self.session.is_gone())
+        """True while open at the dispatcher, and while that sleeps once it was."""
+        was_open = self._joined > 0 and not self.session.is_gone()
+        return self.requests.is_open or (was_open and self.link.is_asleep)
 
     @property
     def awaited_consumer(self) -> tuple[int, bool] | None:

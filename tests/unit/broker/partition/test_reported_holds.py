@@ -29,6 +29,8 @@ class Partition:
         self.errors: list[BaseException] = []
         self.fatal: list[BaseException] = []
         self.failed = 0
+        self.held: list[tuple[Callable[[], Any], Done]] | None = None
+        """What waits for the disk, while that stands still."""
         self.writer = ManifestWriter(played, self.loop, played, self.fatal.append)
         self.holds = ReportedHolds(played, self.writer, self.loop)
         self._asked: list[tuple[int, Position]] = []
@@ -51,8 +53,17 @@ class Partition:
         self.failed += 1
 
     def submit(self, work: Callable[[], Any], done: Done) -> None:
+        if self.held is not None:
+            self.held.append((work, done))
+            return
         error = self.errors.pop(0) if self.errors else None
         self.loop.call_soon(done, None if error else work(), error)
+
+    def go_on(self) -> None:
+        """The disk goes on."""
+        held, self.held = self.held or [], None
+        for work, done in held:
+            self.submit(work, done)
 
     def run_until(self, condition: Callable[[], Any]) -> None:
         async def met() -> None:
@@ -85,6 +96,18 @@ def test_a_hold_that_a_full_disk_refused_is_written_later(partition: Partition) 
     assert partition.written == [(1, Position(1, 3))]
     assert partition.failed == 1
     assert not partition.fatal
+
+
+def test_what_is_on_its_way_to_the_disk_is_waited_for_too(partition: Partition) -> None:
+    partition.held = []
+    partition.holds.moved(1, Position(1, 3))
+    partition.run_until(lambda: partition.held)
+    writing = partition.loop.create_task(partition.holds.write_now())
+    partition.run_until(lambda: len(partition.held or []) == 2 or writing.done())
+    assert not writing.done()
+    partition.go_on()
+    partition.run_until(writing.done)
+    assert partition.written == [(1, Position(1, 3))]
 
 
 def test_a_refused_change_is_not_in_effect_and_its_caller_is_told(partition: Partition) -> None:

@@ -11,7 +11,7 @@ import pytest
 from pulsar_ray.client.consumer.waiting_receivers import FutureReceiver
 from pulsar_ray.client.received.batch_collector import BatchCollector
 from pulsar_ray.client.received.message import Message
-from pulsar_ray.errors import AlreadyClosed, ForkedClient, Timeout, TopicNotFound
+from pulsar_ray.errors import AlreadyClosed, ForkedClient, SubscriptionNotFound, Timeout, TopicNotFound
 from tests.unit.client.consumer.delivering import TOPIC, core_of, deliver, open_partition
 
 WAIT_S = 20.0
@@ -229,3 +229,14 @@ def test_one_message_at_a_time_needs_no_object_but_the_message() -> None:
     message = core.receive(0.0)
     assert type(message) is Message
     assert core.queue.is_empty
+
+
+def test_behind_its_own_end_it_is_closed_although_its_subscription_is_gone_too() -> None:
+    core = core_of()
+    partition, _ = open_partition(core)
+    partition.session.on_refused(SubscriptionNotFound("it was deleted"))
+    with pytest.raises(SubscriptionNotFound):
+        core.receive(0.0)
+    core.close("consumer")
+    with pytest.raises(AlreadyClosed):
+        core.receive(0.0)

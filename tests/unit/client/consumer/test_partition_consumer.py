@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
+from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
 from pulsar_ray.errors import SessionLost, SubscriptionNotFound
 from pulsar_ray.model.enums import ConsumerType, SubscriptionMode
 from pulsar_ray.model.generation import after_seeks
@@ -23,6 +25,7 @@ from tests.unit.client.consumer.delivering import (
     EPOCH,
     LEDGER,
     UNSTORED_TOPIC,
+    DispatcherLink,
     core_of,
     deliver,
     open_partition,
@@ -205,6 +208,17 @@ def test_a_partition_that_ends_while_another_thread_closes_it_lets_that_go_on() 
     closing.join()
     assert [type(request) for request, _ in link.asked] == [Acknowledge, CloseEndpoint]
     assert core.has_failed
+
+
+def test_asleep_it_is_connected_if_it_was_ever_open() -> None:
+    core = core_of()
+    partition, link = open_partition(core)
+    partition.session.on_detached()
+    link.is_parked = True
+    assert partition.is_connected
+    new_link: Any = DispatcherLink()
+    new_link.is_parked = True
+    assert not PartitionConsumer(core, new_link, 9, partition.route).is_connected
 
 
 def test_it_is_opened_again_with_the_same_incarnation_and_its_first_epoch() -> None:
