@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from pulsar_ray.broker.serving.logs.log_lines import one_line
+
 Row = Mapping[str, Any]
 """A topic, a subscription or a consumer, with field names of the overview or stats."""
 
@@ -97,19 +99,14 @@ def _known(number: float | None) -> float:
 
 def _text(name: str, title: str, field: str, width: int = 0, least_width: int = 0) -> Column:
     def shown(row: Row) -> str:
-        return printable(str(row.get(field) or ""))
+        return one_line(str(row.get(field) or ""))
 
     return Column(name, title, width, shown, shown, least_width, is_number=False)
 
 
-def printable(text: str) -> str:
-    """A name without signs that would do something to the terminal."""
-    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
-
-
 def _short_topic(row: Row) -> str:
     """A topic as a user types it."""
-    return printable(str(row["name"]).removeprefix("persistent://").removeprefix("public/default/"))
+    return one_line(str(row["name"]).removeprefix("persistent://").removeprefix("public/default/"))
 
 
 COLUMNS: Mapping[View, Sequence[Column]] = {

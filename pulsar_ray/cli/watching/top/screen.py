@@ -9,6 +9,7 @@ from typing import Any
 from rich.cells import set_cell_size
 from rich.text import Text
 
+from pulsar_ray.broker.serving.logs.log_lines import one_line
 from pulsar_ray.cli.watching.top.columns import (
     Column,
     Row,
@@ -16,7 +17,6 @@ from pulsar_ray.cli.watching.top.columns import (
     age,
     count,
     name_of,
-    printable,
     shown_columns,
     size,
     sorted_rows,
@@ -105,7 +105,7 @@ def _broker_line(state: TopState, figures: Figures, width: int) -> Text:
     line = Text("pulsar-ray top", style="bold")
     if figures.problem:
         since = f", figures of {age(figures.age_s)} ago" if figures.answer else ""
-        return line.append(f"  {printable(figures.problem)}{since}", style="bold red")
+        return line.append(f"  {one_line(figures.problem)}{since}", style="bold red")
     if not figures.answer:
         return line.append("  connecting ...", style="yellow")
     if state.is_paused:
@@ -113,7 +113,7 @@ def _broker_line(state: TopState, figures: Figures, width: int) -> Text:
     overview = figures.answer["overview"]
     away = overview.get("partitionsAway", 0)
     stores = overview["stores"]
-    line.append(f"  {printable(stores[0]['path'])}" if len(stores) == 1 else f"  {len(stores)} stores")
+    line.append(f"  {one_line(stores[0]['path'])}" if len(stores) == 1 else f"  {len(stores)} stores")
     if away:
         line.append(f"  {away} partitions away", style="bold red")
     if restarts := overview.get("restarts", 0):
@@ -133,7 +133,7 @@ def _totals(answer: Mapping[str, Any], width: int) -> list[Text]:
     for store in overview["stores"]:
         line.append("  ")
         if store.get("error"):
-            line.append(f"{printable(store.get('host', ''))}: {printable(store['error'])}", style="bold red")
+            line.append(f"{one_line(store.get('host', ''))}: {one_line(store['error'])}", style="bold red")
             continue
         used = 100 - 100 * store["freeBytes"] / max(store["totalBytes"], 1)
         style = {"ok": "", "warning": "yellow"}.get(store.get("diskState", "ok"), "bold red")
@@ -146,22 +146,22 @@ def _place_line(state: TopState, answer: Mapping[str, Any], width: int) -> Text:
     line = Text(style="cyan")
     if state.view is View.TOPICS:
         if state.filter or state.is_typing:
-            line.append(f"filter: {printable(state.filter)}")
+            line.append(f"filter: {one_line(state.filter)}")
             line.append("_" if state.is_typing else "")
         elif hidden := answer.get("overview", {}).get("topicsNotShown", 0):
             line.append(
                 f"the first {len(answer['overview']['topics']):,}; {hidden:,} more: use / to find one"
             )
         return line
-    line.append(printable(state.topic))
+    line.append(one_line(state.topic))
     if state.subscription:
-        line.append(f" -> {printable(state.subscription)}")
+        line.append(f" -> {one_line(state.subscription)}")
     if problem := answer.get("missing"):
-        line.append(f"  {printable(problem)}", style="bold red")
+        line.append(f"  {one_line(problem)}", style="bold red")
     elif state.subscription and (reason := answer.get("reason")):
-        line.append(f"  {printable(reason)}", style="yellow")
+        line.append(f"  {one_line(reason)}", style="yellow")
     elif topic_problem := answer.get("topicProblem"):
-        line.append(f"  {printable(topic_problem)}", style="bold red")
+        line.append(f"  {one_line(topic_problem)}", style="bold red")
     return line
 
 
@@ -218,7 +218,7 @@ def _below(state: TopState, answer: Mapping[str, Any]) -> list[Text]:
     lines = [Text("BLOCKED HASH  WAITING  SINCE  WHY", style="bold underline")]
     for one in hashes[:MAX_HASHES]:
         since = age(one["blockedMs"] / 1000)
-        reason = printable(one["reason"])
+        reason = one_line(one["reason"])
         lines.append(
             Text(f"{one['hash']:>12}  {one['waitingMessages']:>7}  {since:>5}  {reason}", style="red")
         )
@@ -235,5 +235,5 @@ def _foot(state: TopState, answer: Mapping[str, Any], width: int) -> Text:
     if state.view is View.TOPICS and rows and width < 130:
         at = state.selected_at([name_of(state.view, row) for row in rows])
         if problem := rows[at].get("problem"):
-            return Text(printable(str(problem)), style="red")
+            return Text(one_line(str(problem)), style="red")
     return Text(KEYS[state.view], style="dim")
