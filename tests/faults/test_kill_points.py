@@ -125,7 +125,7 @@ def test_dispatcher_dies_with_messages_at_its_consumer(broker: Broker, topic: st
     assert receive_quiet(subscribe(client, topic)) == []
 
 
-@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("carrier", ["auto", pytest.param("ray", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "place", [kill_points.on_acknowledgment, kill_points.before_ack_receipts, kill_points.never_flush]
 )
@@ -276,8 +276,15 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_impatient")
-@pytest.mark.parametrize("carrier", CARRIERS)
-@pytest.mark.parametrize("who", ["partition", "dispatcher"])
+@pytest.mark.parametrize(
+    ("who", "carrier"),
+    [
+        ("partition", "auto"),
+        ("dispatcher", "ray"),
+        pytest.param("partition", "ray", marks=pytest.mark.long),
+        pytest.param("dispatcher", "auto", marks=pytest.mark.long),
+    ],
+)
 def test_frozen_actor_is_replaced(broker: Broker, topic: str, carrier: str, who: str) -> None:
     client = broker.client(transport=carrier)
     consumer = subscribe(client, topic)
