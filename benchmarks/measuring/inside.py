@@ -52,7 +52,7 @@ class UsedPagesDisk(SystemDisk):
 def write_into_used_pages(partition: Any, size: int) -> None:
     """Let a TopicPartition have pages for so many bytes."""
     ledger = partition._server.ledger  # noqa: SLF001
-    segment_bytes = partition._settings.segment_size_bytes  # noqa: SLF001
+    segment_bytes = partition._in_force.settings.segment_size_bytes  # noqa: SLF001
     disk: Disk = UsedPagesDisk(ledger.directory, size // segment_bytes + 1, segment_bytes)
     ledger._files.writer._disk = disk  # noqa: SLF001
 
