@@ -17,12 +17,16 @@ from collections import Counter
 from pathlib import Path
 
 from tests.torture.plan import WEIGHTS
+from tests.torture.real import round as real
 from tests.torture.round import RoundResult, run_round
 from tests.torture.scenes import SCENES, Scene
 
 SECONDS = 600.0
 ROUND_SECONDS = 12.0
+RAY_SECONDS = 40.0
 SCENES_AT_ONCE = 4
+RAY_EACH = 6
+IN_PROCESS, ON_RAY, BOTH = "process", "ray", "both"
 
 
 def scenes_of(seed: int, names: list[str]) -> list[Scene]:
@@ -37,7 +41,7 @@ def main() -> int:
     logging.disable(logging.ERROR)  # every fault is in the log of somebody
     directory = arguments.directory or Path(tempfile.mkdtemp(prefix="torture-"))
     end = time.monotonic() + arguments.seconds
-    total, rounds = RoundResult(), 0
+    total, rounds = RoundResult(), Counter[str]()
     seeds = iter(arguments.seed or ())
     while True:
         seed = next(seeds, None) if arguments.seed else secrets.randbelow(1 << 31)
@@ -45,11 +49,12 @@ def main() -> int:
             break
         place = directory / str(seed)
         shutil.rmtree(place, ignore_errors=True)
-        scenes = scenes_of(seed, arguments.scenes)
-        print(f"seed {seed}: {', '.join(scene.name for scene in scenes)}", flush=True)
+        where = arguments.where
+        if where == BOTH:
+            where = ON_RAY if (rounds.total() + 1) % RAY_EACH == 0 else IN_PROCESS
         began = time.monotonic()
-        found = run_round(place, seed, arguments.round_seconds, scenes, arguments.kinds)
-        rounds += 1
+        found = _run(where, place, seed, arguments)
+        rounds[where] += 1
         for kind in ("operations", "faults", "errors"):
             getattr(total, kind).update(getattr(found, kind))
         print(
@@ -60,7 +65,8 @@ def main() -> int:
         if found.violations:
             total.violations += [f"seed {seed}: {violation}" for violation in found.violations]
             print("\n".join(found.violations))
-            print(f"the history: {place / 'history'}; once more: {_again(arguments, seed)}", flush=True)
+            again = _again(arguments, where, seed)
+            print(f"the history: {place / 'history'}; once more: {again}", flush=True)
             if not arguments.keep_going:
                 break
         else:
@@ -69,17 +75,31 @@ def main() -> int:
     return 1 if total.violations else 0
 
 
-def _again(arguments: argparse.Namespace, seed: int) -> str:
+def _run(where: str, place: Path, seed: int, arguments: argparse.Namespace) -> RoundResult:
+    """A round of a seed, in this process or on a Ray of its own."""
+    on_ray = where == ON_RAY
+    scenes = (real.scenes_of if on_ray else scenes_of)(seed, arguments.scenes)
+    names = ", ".join(scene.name for scene in scenes)
+    print(f"seed {seed}{' on Ray' if on_ray else ''}: {names}", flush=True)
+    if on_ray:
+        return real.run_real_round(place, seed, arguments.ray_seconds, scenes)
+    return run_round(place, seed, arguments.round_seconds, scenes, arguments.kinds)
+
+
+def _again(arguments: argparse.Namespace, where: str, seed: int) -> str:
     beside = "".join(
         f" --{name} {' '.join(repr(value) for value in values)}"
         for name, values in (("scenes", arguments.scenes), ("kinds", arguments.kinds))
         if values
     )
-    return f"python -m tests.torture --seed {seed} --round-seconds {arguments.round_seconds:g}{beside}"
+    seconds = f"--round-seconds {arguments.round_seconds:g}"
+    if where == ON_RAY:
+        seconds = f"--ray-seconds {arguments.ray_seconds:g}"
+    return f"python -m tests.torture --seed {seed} --where {where} {seconds}{beside}"
 
 
-def _summarize(total: RoundResult, rounds: int) -> None:
-    print(f"\n{rounds} rounds")
+def _summarize(total: RoundResult, rounds: Counter[str]) -> None:
+    print(f"\n{rounds.total()} rounds, {rounds[ON_RAY]} of them on a Ray of their own")
     for title, counts in (
         ("operations", total.operations),
         ("faults", total.faults),
@@ -100,9 +120,18 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="no round begins after so long")
     parser.add_argument("--seed", type=int, nargs="*", help="run the rounds of these seeds, and no others")
+    parser.add_argument(
+        "--where",
+        choices=(IN_PROCESS, ON_RAY, BOTH),
+        default=BOTH,
+        help=f"where rounds run; of both, each {RAY_EACH}th is on Ray",
+    )
     parser.add_argument("--round-seconds", type=float, default=ROUND_SECONDS, help="how long faults last")
+    parser.add_argument("--ray-seconds", type=float, default=RAY_SECONDS, help="the same on Ray")
     parser.add_argument("--scenes", nargs="*", default=[], choices=[scene.name for scene in SCENES])
-    parser.add_argument("--kinds", nargs="*", default=[], choices=list(WEIGHTS), help="no other faults")
+    parser.add_argument(
+        "--kinds", nargs="*", default=[], choices=list(WEIGHTS), help="no other faults in process"
+    )
     parser.add_argument("--directory", type=Path, help="where histories and data go")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at a violation")
     return parser.parse_args()

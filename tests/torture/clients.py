@@ -50,6 +50,8 @@ from tests.torture.clock import JumpingClock
 RECEIVE_MS = 200
 AGAIN_S = 0.1
 FAILING_EACH = 7
+ERROR = "error"
+"""The kind of the record of an error that ended a life."""
 CHUNK_BYTES = 10_000
 
 
@@ -133,15 +135,17 @@ def always_fails(number: int) -> bool:
 class Working(threading.Thread):
     """A client that is opened again and again, until it is told to stop."""
 
-    def __init__(self, name: str, notes: Notes, new_client: Callable[[], Client], seed: int) -> None:
+    def __init__(
+        self, name: str, notes: Notes, new_client: Callable[[], Client], seed: int, first_life: int = 0
+    ) -> None:
         super().__init__(name=name, daemon=True)
         self.notes = notes
         self.rng = random.Random(seed)
         self.error = ""
         self.stopped = threading.Event()
         self._new_client = new_client
-        self.lives = 0
-        self.journal = notes.journal(f"{name}-0")
+        self.lives = first_life
+        self.journal = notes.journal(f"{name}-{first_life}")
 
     def run(self) -> None:
         try:
@@ -150,6 +154,7 @@ class Working(threading.Thread):
                     self._live()
                 except PulsarException as error:
                     self.notes.fail(error)
+                    self.journal.write(ERROR, type(error).__name__)
                     self.stopped.wait(AGAIN_S)
                 self.lives += 1
                 self.journal = self.notes.journal(f"{self.name}-{self.lives}")
@@ -176,8 +181,16 @@ class Working(threading.Thread):
 
 
 class Producing(Working):
-    def __init__(self, name: str, plan: ProducerPlan, notes: Notes, client: Callable[[], Client], seed: int):
-        super().__init__(name, notes, client, seed)
+    def __init__(
+        self,
+        name: str,
+        plan: ProducerPlan,
+        notes: Notes,
+        client: Callable[[], Client],
+        seed: int,
+        first_life: int = 0,
+    ) -> None:
+        super().__init__(name, notes, client, seed, first_life)
         self.plan = plan
         self._seed = seed
         self._next = 0
@@ -185,6 +198,11 @@ class Producing(Working):
         self._refused: set[int] = set()
         """Numbers that may not go again: later ones may be stored, and they would pass for stored too."""
         self._number_lock = threading.Lock()
+
+    def resume(self, number: int, unconfirmed: set[int]) -> None:
+        """Go on behind producers of this name in processes that died."""
+        self._next = number
+        self._unconfirmed = unconfirmed
 
     def live(self, client: Client) -> None:
         plan = self.plan
@@ -302,8 +320,16 @@ class Producing(Working):
 
 
 class Consuming(Working):
-    def __init__(self, name: str, plan: ConsumerPlan, notes: Notes, client: Callable[[], Client], seed: int):
-        super().__init__(name, notes, client, seed)
+    def __init__(
+        self,
+        name: str,
+        plan: ConsumerPlan,
+        notes: Notes,
+        client: Callable[[], Client],
+        seed: int,
+        first_life: int = 0,
+    ) -> None:
+        super().__init__(name, notes, client, seed, first_life)
         self.plan = plan
         self._seeks = 0
         self.consumer: Consumer | None = None

@@ -15,34 +15,26 @@ from pathlib import Path
 
 from pulsar_ray import Client
 from pulsar_ray.admin import Admin
-from pulsar_ray.errors import PulsarException, Timeout
+from pulsar_ray.errors import PulsarException
 from pulsar_ray.maintenance.verify import verify_directory
 from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity, write_identity
 from pulsar_ray.testing.stub_administration import STORE
 from pulsar_ray.transport.actor_names import dispatcher_name
 from tests.faults.history.checker import judge
-from tests.faults.history.operations import (
-    ClockShown,
-    DeclaredSubscription,
-    DeclaredTopic,
-    MarkDeleted,
-    Remains,
-    Stored,
-    note,
-)
-from tests.faults.journal import Journal, id_of
+from tests.faults.history.operations import ClockShown, MarkDeleted, note
+from tests.faults.journal import Journal
 from tests.torture.broker import TorturedBroker
-from tests.torture.clients import Consuming, Notes, Producing, Working, always_fails
+from tests.torture.clients import Consuming, Notes, Producing, Working
 from tests.torture.damage import suffer_damage
 from tests.torture.plan import Fault, plan_of
-from tests.torture.reads import Reading, stored_of
+from tests.torture.reads import Reading
+from tests.torture.scene_record import SceneRecord
 from tests.torture.scenes import Scene
 
 TRANSPORTS = ("socket", "socket", "tcp", "ray")
 MEAN_PAUSE_MS = 220
 CATCH_UP_S = 120.0
 END_S = 60.0
-QUIET_MS = 400
 TOLD = ("msgBacklog", "msgDelayed", "unackedMessages", "markDeletePosition", "readPosition", "stuckReason")
 TOLD_OF_CONSUMERS = ("consumerName", "availablePermits", "unackedMessages", "carrier", "readsFiles")
 CLOCK_WAS_SET_BACK = "the tracker has dropped rows that this dispatcher has left to it"
@@ -77,8 +69,8 @@ class SceneRun:
         self.broker = broker
         self.notes = Notes(directory, scene.topic, broker.clock)
         self.journal = Journal(directory / f"run-{scene.name}.journal")
+        self.record = SceneRecord(scene, self.notes, self.journal)
         self._rng = random.Random(seed)
-        self.stored: list[Stored] = []
         self._declare()
         self.producers = [
             Producing(f"{scene.name}-p{n}", plan, self.notes, self._new_client, self._rng.randrange(1 << 30))
@@ -112,55 +104,16 @@ class SceneRun:
         return self.broker.client(self._rng.choice(TRANSPORTS))
 
     @property
-    def is_kept(self) -> bool:
-        """Whether the topic is stored."""
-        return not self.scene.topic.startswith("non-persistent")
-
-    @property
     def workers(self) -> list[Working]:
         return [*self.producers, *self.consumers, *self.reads]
 
     def _declare(self) -> None:
-        scene = self.scene
-        if scene.partitions or self.is_kept:
-            self.broker.cluster.create_topic(scene.topic, scene.partitions)
-        with Admin._on(self.broker.cluster) as admin:
-            for name, value in scene.policies.items():
-                admin.topics.policies.set(scene.topic, name, value)
-        note(self.journal, DeclaredTopic(scene.topic, None, scene.ttl_ms, self.is_kept))
-        for letters in scene.letters:
-            note(self.journal, DeclaredTopic(letters, scene.topic))
+        if self.scene.partitions or self.record.is_kept:
+            self.broker.cluster.create_topic(self.scene.topic, self.scene.partitions)
         client = self.broker.client("socket")
-        for plan in scene.consumers:
-            if self.is_kept:
-                declaring = Consuming(
-                    f"{scene.name}-{plan.subscription}-first", plan, self.notes, lambda: client, 0
-                )
-                declaring.subscribe(client).close()
-                note(self.journal, DeclaredSubscription(scene.topic, plan.subscription, plan.ordering))
-            self.notes.received[plan.subscription] = set()
+        with Admin._on(self.broker.cluster) as admin:
+            self.record.declare(client, admin)
         client.close()
-
-    def missing(self) -> dict[str, set[tuple[str, int]]]:
-        """What each subscription has not given yet of what the log has, but for what may have expired."""
-        if not self.is_kept:
-            return {}
-        highest_ms, ttl_ms = self.broker.clock.highest_ms(), self.scene.ttl_ms
-        wanted = {
-            (message.producer, message.number)
-            for message in self.stored
-            if not ttl_ms or message.published_ms + ttl_ms > highest_ms
-        }
-        left = {name: wanted - received for name, received in self.notes.received.items()}
-        return {name: numbers for name, numbers in left.items() if numbers}
-
-    def read_log(self, client: Client) -> None:
-        """Note the whole log, and the dead letters."""
-        if not self.is_kept:
-            return
-        self.stored = stored_of(client, self.scene.topic, self.scene.partition_names)
-        for message in self.stored:
-            note(self.journal, message)
 
     def describe(self, subscriptions: Collection[str]) -> None:
         """Print how subscriptions stand that give less than they should, at both ends."""
@@ -189,52 +142,9 @@ class SceneRun:
                         file=sys.stderr,
                     )
 
-    def logs(self) -> dict[str, list[Stored]]:
-        """The log of each partition."""
-        names = self.scene.partition_names
-        logs: dict[str, list[Stored]] = {name: [] for name in names} if self.is_kept else {}
-        for message in self.stored:
-            logs[names[max(0, message.place[0])]].append(message)
-        return logs
-
-    def missing_letters(self, client: Client) -> int:
-        """How many failing messages of the log are no dead letters yet."""
-        guilty = {(m.producer, m.number) for m in self.stored if always_fails(m.number)}
-        missing = 0
-        for letters in self.scene.letters:
-            with suppress(PulsarException):
-                found = stored_of(client, letters, [letters])
-                missing += len(guilty - {(m.producer, m.number) for m in found})
-        return missing
-
-    def note_letters(self, client: Client) -> None:
-        for letters in self.scene.letters:
-            for message in stored_of(client, letters, [letters]):
-                note(self.journal, message)
-
-    def note_what_remains(self, client: Client) -> None:
-        """What subscriptions still give when all their consumers have left."""
-        if not self.is_kept:
-            return
-        for plan in self.scene.consumers:
-            looking = Consuming(
-                f"{self.scene.name}-{plan.subscription}-last", plan, self.notes, lambda: client, 0
-            )
-            consumer = looking.subscribe(client)
-            with suppress(Timeout):
-                while True:
-                    message = consumer.receive(QUIET_MS)
-                    if plan.retries and "RETRY" in message.topic_name():
-                        continue
-                    note(
-                        self.journal,
-                        Remains(self.scene.topic, plan.subscription, id_of(message.message_id())),
-                    )
-            consumer.close()
-
     def note_mark_deletes(self) -> None:
         """How far the broker says that its subscriptions are."""
-        for index, partition in enumerate(self.scene.partition_names if self.is_kept else ()):
+        for index, partition in enumerate(self.scene.partition_names if self.record.is_kept else ()):
             for plan in self.scene.consumers:
                 asked_ns = time.monotonic_ns()
                 with suppress(PulsarException, RuntimeError, AttributeError):
@@ -278,7 +188,9 @@ def run_round(
     write_identity(data, StoreIdentity(STORE))
     result.violations += [f"verify: {damage}" for damage in verify_directory(data).damages]
     if not result.violations:
-        counts, wrong = suffer_damage(data, {p: log for run in runs for p, log in run.logs().items()}, seed)
+        counts, wrong = suffer_damage(
+            data, {p: log for run in runs for p, log in run.record.logs().items()}, seed
+        )
         result.faults.update(counts)
         result.violations += wrong
     return result
@@ -312,21 +224,23 @@ def _come_to_an_end(runs: list[SceneRun], broker: TorturedBroker, result: RoundR
     _end([worker for run in runs for worker in (*run.producers, *run.reads)], result)
     client = broker.client("socket")
     for run in runs:
-        run.read_log(client)
+        run.record.read_log(client)
         for consumer in run.consumers:
             consumer.is_calm = True
     end = time.monotonic() + CATCH_UP_S
-    while time.monotonic() < end and any(run.missing() or run.missing_letters(client) for run in runs):
+    while time.monotonic() < end and any(
+        run.record.missing() or run.record.missing_letters(client) for run in runs
+    ):
         time.sleep(0.2)
     for run in runs:
-        if missing := run.missing():
+        if missing := run.record.missing():
             amounts = {name: len(numbers) for name, numbers in missing.items()}
             print(f"{run.scene.name}: not given after {CATCH_UP_S} s: {amounts}", file=sys.stderr)
             run.describe(missing)
     _end([consumer for run in runs for consumer in run.consumers], result)
     for run in runs:
-        run.note_letters(client)
-        run.note_what_remains(client)
+        run.record.note_letters(client)
+        run.record.note_what_remains(client)
     client.close()
 
 

@@ -35,6 +35,11 @@ class Scene(NamedTuple):
         return [f"{self.topic}-partition-{index}" for index in range(self.partitions)]
 
     @property
+    def reads_on_ray(self) -> tuple[str, ...]:
+        """The reads beside it where there is a Ray."""
+        return (*self.reads, "dataset")
+
+    @property
     def letters(self) -> list[str]:
         """The dead letter topics of its subscriptions."""
         return [f"{self.topic}-{plan.subscription}-DLQ" for plan in self.consumers if plan.letters_after]
@@ -142,3 +147,8 @@ SCENES = (
         (ConsumerPlan("shared"), ConsumerPlan("failover", FAILOVER)),
     ),
 )
+
+
+def scene_of(name: str) -> Scene:
+    """The scene of that name."""
+    return next(scene for scene in SCENES if scene.name == name)
