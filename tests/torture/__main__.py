@@ -16,7 +16,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.torture.plan import WEIGHTS
+from tests.torture.damage import harms
+from tests.torture.plan import WEIGHTS, counted_kinds
+from tests.torture.real import plan as on_ray
 from tests.torture.real import round as real
 from tests.torture.round import RoundResult, run_round
 from tests.torture.scenes import SCENES, Scene
@@ -77,11 +79,11 @@ def main() -> int:
 
 def _run(where: str, place: Path, seed: int, arguments: argparse.Namespace) -> RoundResult:
     """A round of a seed, in this process or on a Ray of its own."""
-    on_ray = where == ON_RAY
-    scenes = (real.scenes_of if on_ray else scenes_of)(seed, arguments.scenes)
+    is_real = where == ON_RAY
+    scenes = (real.scenes_of if is_real else scenes_of)(seed, arguments.scenes)
     names = ", ".join(scene.name for scene in scenes)
-    print(f"seed {seed}{' on Ray' if on_ray else ''}: {names}", flush=True)
-    if on_ray:
+    print(f"seed {seed}{' on Ray' if is_real else ''}: {names}", flush=True)
+    if is_real:
         return real.run_real_round(place, seed, arguments.ray_seconds, scenes)
     return run_round(place, seed, arguments.round_seconds, scenes, arguments.kinds)
 
@@ -106,6 +108,9 @@ def _summarize(total: RoundResult, rounds: Counter[str]) -> None:
         ("errors that clients were told", total.errors),
     ):
         _print_counts(title, counts)
+    missed = sorted((counted_kinds() | harms() | set(on_ray.KINDS)) - total.faults.keys())
+    if missed:
+        print(f"kinds of faults that did not come: {', '.join(missed)}")
     print(f"violations: {len(total.violations) or 'none'}")
 
 

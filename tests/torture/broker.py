@@ -12,10 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
+from pulsar_ray.admin import Admin
 from pulsar_ray.client.client import Client
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import NotConnected, PulsarException
 from pulsar_ray.lane.address import UnixAddress
+from pulsar_ray.managed_ledger.store.store_identity import CATALOG_FILE
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.testing.faults import DOWN, UP, LaneCutter
 from pulsar_ray.testing.lossy_tunnel import PERFECT, TunnelFaults
@@ -31,13 +33,16 @@ from pulsar_ray.transport.actor_names import (
 from pulsar_ray.transport.cluster import AttachReply, Cluster
 from tests.faults.history.operations import FaultDone, note
 from tests.faults.journal import Journal
+from tests.torture.catalog_disk import CATALOG_FAULTS, CatalogDisk
 from tests.torture.clock import JumpingClock
 from tests.torture.disk import DISK_FAULTS, TorturedDisk
 from tests.torture.plan import (
     CLOCK_BACK,
     CLOCK_FORWARD,
     CUT,
+    DISPATCHER,
     KILL,
+    LONG_STOP,
     LOSE_ANSWER,
     LOSE_CONTROLLER_ANSWER,
     LOSE_REQUEST,
@@ -49,11 +54,13 @@ from tests.torture.plan import (
     TRACKER,
     WHOLE,
     Fault,
+    name_of,
 )
 
 TUNNEL_FAULTS = TunnelFaults(lose_call=0.02, lose_reply=0.02, repeat=0.04, delay=0.02)
 CUTTER_SHARE = 0.5
 OPERATION_S = 12
+SLEEPY_PAUSE_S = 0.1
 
 
 def _nothing_more(_: StubCluster) -> None:
@@ -95,6 +102,7 @@ class TorturedBroker:
         self._journal = journal
         self.clock = JumpingClock()
         self.disk = TorturedDisk(seed)
+        self.catalog_disk = CatalogDisk(directory / CATALOG_FILE)
         self.counts: Counter[str] = Counter()
         self.fatal_errors: list[str] = []
         self.targets: list[tuple[str, Sequence[str]]] = []
@@ -152,6 +160,10 @@ class TorturedBroker:
             self._clients.append(client)
         return client
 
+    def admin(self) -> Admin:
+        """An administrator; its calls fail while the broker restarts."""
+        return Admin._on(cast(Cluster, self._cluster))
+
     def bulk_cluster(self) -> Cluster:
         """For readers of ranges."""
         return cast(Cluster, self._cluster)
@@ -166,6 +178,16 @@ class TorturedBroker:
             thread = threading.Thread(target=self._inject, args=(number, fault), daemon=True)
             thread.start()
             self._threads.append(thread)
+
+    def keep_putting_to_sleep(self, partitions: Sequence[str], stop: threading.Event) -> None:
+        """Let the actors of partitions leave whenever nothing is under way there, until told to stop."""
+        while not stop.wait(SLEEPY_PAUSE_S):
+            for partition in partitions:
+                with suppress(PulsarException, RuntimeError, KeyError):
+                    if self.cluster.put_to_sleep(partition, with_clients=True):
+                        with self._lock:
+                            self.counts[SLEEP] += 1
+                        note(self._journal, FaultDone(SLEEP, partition))
 
     def _inject(self, number: int, fault: Fault) -> None:
         topic, subscriptions = self.targets[fault.topic % len(self.targets)]
@@ -184,9 +206,7 @@ class TorturedBroker:
             self.fatal_errors.append(f"fault {fault}: {traceback.format_exc()}")
 
     def _note(self, fault: Fault, topic: str, subscription: str) -> None:
-        name = fault.kind
-        if name in (KILL, STOP, CUT, *DISK_FAULTS):
-            name = f"{name} of a {fault.actor}"
+        name = name_of(fault.kind, fault.actor)
         with self._lock:
             self.counts[name] += 1
         note(self._journal, FaultDone(name, f"{topic} {subscription} for {fault.duration_ms} ms"))
@@ -213,10 +233,12 @@ class TorturedBroker:
             return self._hit_tracker(kind, topic, subscription)
         return self._hit(fault, self._address(fault.actor, topic, subscription))
 
-    def _hit_all(self, fault: Fault) -> Callable[[], None]:
+    def _hit_all(self, fault: Fault) -> Callable[[], None] | None:
         if fault.kind in (CLOCK_FORWARD, CLOCK_BACK):
             self.clock.jump(fault.amount if fault.kind == CLOCK_FORWARD else -fault.amount)
             return lambda: self.clock.jump(0)
+        if fault.kind in CATALOG_FAULTS:
+            return self.catalog_disk.heal if self.catalog_disk.fail(fault.kind) else None
         if fault.kind == LOSE_CONTROLLER_ANSWER:
             self.cluster.controller_answers_to_lose += 1
         elif fault.kind == RESTART:
@@ -238,7 +260,7 @@ class TorturedBroker:
         if fault.kind == KILL:
             self.cluster.kill(address)
             return _nothing
-        if fault.kind == STOP:
+        if fault.kind in (STOP, LONG_STOP):
             actor.freeze()
             return actor.thaw
         assert fault.kind == CUT
@@ -276,8 +298,13 @@ class TorturedBroker:
         if row is None:
             return None
         directory = self.directory / "p" / str(row.number)
-        if fault.actor != PARTITION:
+        if fault.actor == DISPATCHER:
             directory = directory / "s"
+        elif fault.actor == TRACKER:
+            index = next(iter(sorted(directory.glob("s/*/delayed"))), None)
+            if index is None:
+                return None
+            directory = index
         if not directory.exists():
             return None
 
@@ -304,6 +331,7 @@ class TorturedBroker:
         if ended is None:
             return
         just_before(ended)
+        self.catalog_disk.heal()
         ended.close(kill=True)
         self._gather(ended)
         self._start()
@@ -320,6 +348,7 @@ class TorturedBroker:
         for number in list(self._undo):
             self._end(number)
         self.disk.heal()
+        self.catalog_disk.heal()
         self.clock.jump(0)
         for cutter in self._cutters:
             cutter.heal()

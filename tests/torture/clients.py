@@ -104,7 +104,7 @@ class Notes:
     def __init__(self, directory: Path, topic: str, clock: JumpingClock) -> None:
         self.topic = topic
         self.clock = clock
-        self._directory = directory
+        self.directory = directory
         self._lock = threading.Lock()
         self.received: dict[str, set[tuple[str, int]]] = {}
         self.opening = threading.Lock()
@@ -114,7 +114,7 @@ class Notes:
         self.last_error: PulsarException | None = None
 
     def journal(self, name: str) -> Journal:
-        return Journal(self._directory / f"{name}.journal")
+        return Journal(self.directory / f"{name}.journal")
 
     def receive(self, subscription: str, producer: str, number: int) -> None:
         with self._lock:

@@ -23,12 +23,13 @@ from pulsar_ray.transport.actor_names import dispatcher_name
 from tests.faults.history.checker import judge
 from tests.faults.history.operations import ClockShown, MarkDeleted, note
 from tests.faults.journal import Journal
+from tests.torture.administering import Administering
 from tests.torture.broker import TorturedBroker
 from tests.torture.clients import Consuming, Notes, Producing, Working
 from tests.torture.damage import suffer_damage
-from tests.torture.plan import Fault, plan_of
+from tests.torture.plan import LEASE_S, Fault, plan_of
 from tests.torture.reads import Reading
-from tests.torture.scene_record import SceneRecord
+from tests.torture.scene_record import SceneRecord, subscribers_of
 from tests.torture.scenes import Scene
 
 TRANSPORTS = ("socket", "socket", "tcp", "ray")
@@ -47,7 +48,7 @@ SETTINGS = {
     "index_checkpoint_entries": 20,
     "is_delayed_delivery_deliver_at_time_strict": True,
     "max_num_delayed_delivery_tracker_memory_entries": 30,
-    "session_lease_seconds": 6.0,
+    "session_lease_seconds": LEASE_S,
 }
 
 
@@ -100,12 +101,23 @@ class SceneRun:
             for how in scene.reads
         ]
 
+        self.administrators = [
+            Administering(
+                f"{scene.name}-admin",
+                broker.admin,
+                self.notes,
+                self._new_client,
+                self._rng.randrange(1 << 30),
+            )
+            for _ in range(scene.is_administered)
+        ]
+
     def _new_client(self) -> Client:
         return self.broker.client(self._rng.choice(TRANSPORTS))
 
     @property
     def workers(self) -> list[Working]:
-        return [*self.producers, *self.consumers, *self.reads]
+        return [*self.producers, *self.consumers, *self.reads, *self.administrators]
 
     def _declare(self) -> None:
         if self.scene.partitions or self.record.is_kept:
@@ -188,9 +200,10 @@ def run_round(
     write_identity(data, StoreIdentity(STORE))
     result.violations += [f"verify: {damage}" for damage in verify_directory(data).damages]
     if not result.violations:
-        counts, wrong = suffer_damage(
-            data, {p: log for run in runs for p, log in run.record.logs().items()}, seed
-        )
+        logs = {partition: log for run in runs for partition, log in run.record.logs().items()}
+        # What expires meanwhile cannot be told from what is lost.
+        subscribers = [each for run in runs if not run.scene.ttl_ms for each in subscribers_of(run.scene)]
+        counts, wrong = suffer_damage(data, logs, subscribers, seed)
         result.faults.update(counts)
         result.violations += wrong
     return result
@@ -211,17 +224,22 @@ def _work(runs: list[SceneRun], broker: TorturedBroker, plan: list[Fault], secon
         target=broker.suffer, args=(plan, stop, lambda: time.monotonic() - began), daemon=True
     )
     suffering.start()
+    sleepy = [name for run in runs if run.scene.is_sleepy for name in run.scene.partition_names]
+    putting_to_sleep = threading.Thread(target=broker.keep_putting_to_sleep, args=(sleepy, stop), daemon=True)
+    putting_to_sleep.start()
     while time.monotonic() < began + seconds:
         for run in runs:
             run.note_mark_deletes()
         stop.wait(0.5)
     suffering.join()
+    stop.set()
+    putting_to_sleep.join()
     broker.heal()
 
 
 def _come_to_an_end(runs: list[SceneRun], broker: TorturedBroker, result: RoundResult) -> None:
     """Producers first; consumers when they have all that is stored; then the rest is looked at."""
-    _end([worker for run in runs for worker in (*run.producers, *run.reads)], result)
+    _end([each for run in runs for each in (*run.producers, *run.reads, *run.administrators)], result)
     client = broker.client("socket")
     for run in runs:
         run.record.read_log(client)
@@ -239,6 +257,8 @@ def _come_to_an_end(runs: list[SceneRun], broker: TorturedBroker, result: RoundR
             run.describe(missing)
     _end([consumer for run in runs for consumer in run.consumers], result)
     for run in runs:
+        if run.scene.is_administered:
+            run.record.note_values(broker.admin())
         run.record.note_letters(client)
         run.record.note_what_remains(client)
     client.close()

@@ -15,7 +15,9 @@ from tests.faults.history.operations import (
     note,
 )
 from tests.faults.journal import Journal, id_of
+from tests.torture.administering import changed_subjects, note_values
 from tests.torture.clients import Consuming, Notes, always_fails
+from tests.torture.leftovers import Subscriber
 from tests.torture.reads import stored_of
 from tests.torture.scenes import Scene
 
@@ -97,6 +99,10 @@ class SceneRecord:
             for message in stored_of(client, letters, [letters]):
                 note(self.journal, message)
 
+    def note_values(self, admin: Admin) -> None:
+        """What has become of all that an administrator of the topic ever changed."""
+        note_values(admin, self.scene.topic, changed_subjects(self.notes.directory), self.journal)
+
     def note_what_remains(self, client: Client) -> None:
         """What subscriptions still give when all their consumers have left."""
         if not self.is_kept:
@@ -116,3 +122,9 @@ class SceneRecord:
                         Remains(self.scene.topic, plan.subscription, id_of(message.message_id())),
                     )
             consumer.close()
+
+
+def subscribers_of(scene: Scene) -> list[Subscriber]:
+    """The subscriptions of a scene, on each partition; none of a topic that is not stored."""
+    names = [] if scene.topic.startswith("non-persistent") else scene.partition_names
+    return [Subscriber(name, plan.subscription, plan.kind) for name in names for plan in scene.consumers]

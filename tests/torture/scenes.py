@@ -22,6 +22,10 @@ class Scene(NamedTuple):
     policies: Mapping[str, Any] = {}
     reads: tuple[str, ...] = ()
     ttl_ms: int = 0
+    is_sleepy: bool = False
+    """Its actors sleep whenever nothing is under way."""
+    is_administered: bool = False
+    """Somebody makes topics and changes policies beside it."""
 
     @property
     def topic(self) -> str:
@@ -140,6 +144,28 @@ SCENES = (
         (ConsumerPlan("shared", life_s=2), ConsumerPlan("failover", FAILOVER, "cumulative")),
         policies={"message_ttl": 30},
         ttl_ms=30_000,
+    ),
+    Scene(
+        "sleepy",
+        (
+            ProducerPlan(pause_ms=500, life_s=4),
+            ProducerPlan("many", pause_ms=900),
+            ProducerPlan(delayed_share=0.5, longest_delay_ms=600, pause_ms=900, keys=3),
+        ),
+        (
+            ConsumerPlan("shared", life_s=4),
+            ConsumerPlan("grouped", answers="grouped", consumers=1),
+            ConsumerPlan("exclusive", EXCLUSIVE, "cumulative", 1),
+        ),
+        partitions=2,
+        reads=("reader",),
+        is_sleepy=True,
+    ),
+    Scene(
+        "administered",
+        (ProducerPlan(pause_ms=30, life_s=3),),
+        (ConsumerPlan("shared", life_s=3),),
+        is_administered=True,
     ),
     Scene(
         "non-persistent",

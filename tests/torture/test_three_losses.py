@@ -10,81 +10,17 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pulsar_ray import Client, ConsumerType, InitialPosition, MessageId
-from pulsar_ray.config import Settings
-from pulsar_ray.errors import PulsarException, Timeout
+from pulsar_ray.errors import PulsarException
 from pulsar_ray.maintenance.repair import repair_directory
 from pulsar_ray.maintenance.verify import verify_directory
 from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity, write_identity
 from pulsar_ray.model.message_id import MessageId as Id
 from pulsar_ray.testing.stub_administration import STORE
-from pulsar_ray.testing.stub_cluster import StubCluster
 from tests.power_cut import PowerCutDisk
-
-ORDERS, BILLS = "persistent://public/default/orders", "persistent://public/default/bills"
-SUBSCRIPTION = "audit"
-MESSAGES = 60
-QUIET_MS = 500
-SETTINGS: dict[str, Any] = {
-    "managed_ledger_max_entries_per_ledger": 20,
-    "managed_ledger_min_ledger_rollover_time_minutes": 0,
-    "default_retention_time_in_minutes": -1,
-    "default_retention_size_in_mb": -1,
-}
-
-
-class Serving:
-    """A broker on a directory, with a client."""
-
-    def __init__(self, directory: Path) -> None:
-        self.cluster = StubCluster(directory, Settings(data_dir=str(directory), **SETTINGS))
-        self.client = Client._on(self.cluster, transport="socket")
-
-    def end(self, *, kill: bool = False) -> None:
-        self.client.shutdown()
-        self.cluster.close(kill=kill)
-
-    def publish(self, topic: str) -> dict[Id, bytes]:
-        """Send messages one by one; returns what was confirmed."""
-        producer = self.client.create_producer(topic)
-        values = [b"%s %d" % (topic.encode(), number) for number in range(MESSAGES)]
-        return {producer.send(value): value for value in values}
-
-    def read(self, topic: str) -> dict[Id, bytes]:
-        """What a reader is given from the start on, up to what cannot be read."""
-        reader = self.client.create_reader(topic, MessageId.earliest)
-        found = {}
-        try:
-            while reader.has_message_available():
-                message = reader.read_next(QUIET_MS)
-                found[message.message_id()] = message.data()
-        except PulsarException:
-            pass
-        return found
-
-    def consume(self, topic: str, count: int) -> list[bytes]:
-        """Receive and acknowledge with receipts; fewer if no more come."""
-        consumer = self.client.subscribe(
-            topic,
-            SUBSCRIPTION,
-            ConsumerType.Shared,
-            initial_position=InitialPosition.Earliest,
-            ack_receipt_enabled=True,
-        )
-        values: list[bytes] = []
-        try:
-            while len(values) < count:
-                message = consumer.receive(QUIET_MS)
-                values.append(message.data())
-                consumer.acknowledge(message)
-        except Timeout:
-            pass
-        consumer.close()
-        return values
+from tests.torture.serving import BILLS, MESSAGES, ORDERS, Serving
 
 
 def after_a_power_cut(

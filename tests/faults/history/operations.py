@@ -208,6 +208,27 @@ class ProducerOpened(NamedTuple):
     turn: int
 
 
+class ChangeInvoked(NamedTuple):
+    """A change of the catalog that began: `value` of a subject, which one administrator alone changes."""
+
+    subject: str
+    value: int
+
+
+class ChangeOk(NamedTuple):
+    """The receipt of a change of the catalog."""
+
+    subject: str
+    value: int
+
+
+class ValueFound(NamedTuple):
+    """The value of a subject behind all faults; 0 if there is none."""
+
+    subject: str
+    value: int
+
+
 class ClockShown(NamedTuple):
     """The latest time that the broker's clocks have ever shown."""
 
@@ -241,6 +262,9 @@ Operation = (
     | ReadEnded
     | ReadRow
     | ProducerOpened
+    | ChangeInvoked
+    | ChangeOk
+    | ValueFound
     | ClockShown
     | FaultDone
     | ConsumerOpening
@@ -267,6 +291,9 @@ KINDS: dict[str, type[Any]] = {
         ReadEnded,
         ReadRow,
         ProducerOpened,
+        ChangeInvoked,
+        ChangeOk,
+        ValueFound,
         ClockShown,
         FaultDone,
         ConsumerOpening,

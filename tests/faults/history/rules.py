@@ -233,6 +233,14 @@ RULES: dict[str, str] = {
                    MAX(o.turn) OVER (PARTITION BY s.topic, s.partition ORDER BY s.rowid) AS turn_before
             FROM Stored s JOIN ProducerOpened o USING (topic, producer))
         WHERE turn_before > turn""",
+    # A change without a receipt may take effect at any later time; one that has it holds until the next one.
+    "confirmed changes of the catalog that are not there": """
+        SELECT v.subject, v.value, MAX(o.value) AS confirmed FROM ValueFound v JOIN ChangeOk o USING (subject)
+        GROUP BY v.rowid HAVING v.value < MAX(o.value) AND (v.value = 0 OR EXISTS (
+            SELECT 1 FROM ChangeOk e WHERE e.subject = v.subject AND e.value = v.value))""",
+    "values of the catalog that nobody set": """
+        SELECT v.* FROM ValueFound v WHERE v.value <> 0 AND NOT EXISTS (
+            SELECT 1 FROM ChangeInvoked i WHERE i.subject = v.subject AND i.value = v.value)""",
     "non-persistent messages that nobody sent": f"""
         SELECT h.* FROM Heard h WHERE NOT EXISTS (SELECT 1 FROM SendInvoked i
             WHERE {_SAME_MESSAGE.format("i", "h")} AND i.digest = h.digest)""",

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pulsar_ray import Client
+from pulsar_ray.admin import Admin
+from tests.torture.administering import Administering
 from tests.torture.clients import Consuming, Notes, Producing, Working
 from tests.torture.clock import JumpingClock
 from tests.torture.real.reads import READS
@@ -69,7 +71,11 @@ class Threads:
         if spec.role == PRODUCERS:
             return [self._producing(number, first_life) for number in range(len(scene.producers))]
         if spec.role == READERS:
-            return [
+            administrators = [
+                Administering(f"{scene.name}-admin", lambda: Admin(spec.address), *self._common(first_life))
+                for _ in range(scene.is_administered)
+            ]
+            return administrators + [
                 READS[how](f"{scene.name}-{how}", scene, spec.address, *self._common(first_life))
                 for how in scene.reads_on_ray
             ]

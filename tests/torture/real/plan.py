@@ -24,9 +24,8 @@ WEIGHTS: dict[str, int] = {
 DEADLY = (KILL_RAYLET, KILL_GCS, KILL_NODE)
 """What ends a cluster of one node."""
 KINDS = (*WEIGHTS, *DEADLY)
-LEASE_S = 6.0
-"""Of sessions in a round: some stops last longer."""
 LONGEST_STOP_MS = 9_000
+"""Longer than the lease of a round's sessions."""
 LONGEST_END_MS = 6_000
 """How long the rest of the cluster goes on at most behind a deadly strike."""
 MEAN_PAUSE_MS = 1_500

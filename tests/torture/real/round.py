@@ -14,8 +14,10 @@ from pulsar_ray.testing.waiting import wait_until
 from tests.faults.history.checker import judge
 from tests.faults.history.operations import ClockShown, FaultDone, Stored, note, operation_of
 from tests.faults.journal import Journal, iterate_journal
+from tests.faults.verdict import as_id
 from tests.torture.clients import ERROR
 from tests.torture.damage import suffer_damage
+from tests.torture.plan import LEASE_S
 from tests.torture.real.client_process import CONSUMERS
 from tests.torture.real.cluster import RealCluster, signal_process
 from tests.torture.real.plan import (
@@ -25,7 +27,6 @@ from tests.torture.real.plan import (
     KILL_GCS,
     KILL_RAYLET,
     KILL_WORKER,
-    LEASE_S,
     STOP_ACTOR,
     STOP_CLIENT,
     STOP_GCS,
@@ -35,12 +36,13 @@ from tests.torture.real.plan import (
 )
 from tests.torture.real.processes import END_S, Client, ClosingScene, clients_of, open_scene
 from tests.torture.round import SETTINGS, RoundResult
+from tests.torture.scene_record import subscribers_of
 from tests.torture.scenes import Scene, scene_of
 
-SCENES = ("every-type", "keyed", "delayed", "letters", "deduplicated", "chunks")
+SCENES = (*("every-type", "keyed", "delayed", "letters", "deduplicated", "chunks", "sleepy", "administered"),)
 """Those of a real round; the others need clocks that jump, or clients that take turns in one process."""
 IDLE_S = 1.0
-"""After which actors sleep, in every other round."""
+"""After which actors sleep, in every other round of scenes that are not sleepy."""
 START_S = 180.0
 LOOK_S = 0.05
 
@@ -51,10 +53,11 @@ def scenes_of(seed: int, names: Sequence[str]) -> list[Scene]:
     return [scene_of(name) for name in wanted or [random.Random(seed).choice(SCENES)]]
 
 
-def settings_of(seed: int) -> dict[str, object]:
+def settings_of(seed: int, scenes: Sequence[Scene]) -> dict[str, object]:
     """The broker's settings in a round."""
-    idle_s = IDLE_S if random.Random(seed + 1).random() < 0.5 else 0
-    return {**SETTINGS, "session_lease_seconds": LEASE_S, "idle_actor_passivation_seconds": idle_s}
+    sleeps = any(scene.is_sleepy for scene in scenes) or random.Random(seed + 1).random() < 0.5
+    idle_s = IDLE_S if sleeps else 0
+    return {**SETTINGS, "idle_actor_passivation_seconds": idle_s}
 
 
 class RealRound:
@@ -69,7 +72,7 @@ class RealRound:
         self.strikes: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.journal = Journal(self.history / "run.journal")
-        self.cluster = RealCluster(self.data, self._logs, settings_of(seed))
+        self.cluster = RealCluster(self.data, self._logs, settings_of(seed, scenes))
         self._clients: list[Client] = []
         self._stopped: dict[int, float] = {}
         """By process, when it goes on."""
@@ -249,7 +252,8 @@ def run_real_round(directory: Path, seed: int, seconds: float, scenes: Sequence[
     result.errors.update(errors)
     if not result.violations:
         logs = {name: stored.get(name, []) for scene in scenes for name in scene.partition_names}
-        counts, wrong = suffer_damage(real.data, logs, seed)
+        subscribers = [each for scene in scenes for each in subscribers_of(scene)]
+        counts, wrong = suffer_damage(real.data, logs, subscribers, seed)
         result.faults.update(counts)
         result.violations += wrong
     return result
@@ -265,7 +269,7 @@ def _read_history(history: Path) -> tuple[dict[str, list[Stored]], Counter[str]]
             if isinstance(operation, Stored):
                 partition = operation.place[0]
                 name = operation.topic if partition < 0 else f"{operation.topic}-partition-{partition}"
-                stored.setdefault(name, []).append(operation)
+                stored.setdefault(name, []).append(operation._replace(place=as_id(operation.place)))
             elif record.kind == ERROR:
                 errors.update(record.values)
     return stored, errors

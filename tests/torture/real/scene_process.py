@@ -33,14 +33,13 @@ LOOK_S = 0.5
 class Deliveries:
     """What all consumers of a scene have been given, read on from their journals."""
 
-    def __init__(self, notes: Notes, history: Path) -> None:
+    def __init__(self, notes: Notes) -> None:
         self._notes = notes
-        self._history = history
         self._read: dict[Path, int] = {}
 
     def look(self) -> None:
         """Take in what was written since."""
-        for path in self._history.glob("*.journal"):
+        for path in self._notes.directory.glob("*.journal"):
             records, self._read[path] = read_on(path, self._read.get(path, 0))
             for record in records:
                 operation = operation_of(record)
@@ -59,10 +58,10 @@ def open_scene(record: SceneRecord, client: Client, address: str) -> None:
         record.declare(client, admin)
 
 
-def close_scene(record: SceneRecord, client: Client, history: Path) -> None:
+def close_scene(record: SceneRecord, client: Client, address: str) -> None:
     """Note the log, wait until consumers have it, and once they left what the subscriptions still give."""
     record.read_log(client)
-    deliveries = Deliveries(record.notes, history)
+    deliveries = Deliveries(record.notes)
     end = time.monotonic() + CATCH_UP_S
     while True:
         deliveries.look()
@@ -76,6 +75,9 @@ def close_scene(record: SceneRecord, client: Client, history: Path) -> None:
             break
         time.sleep(LOOK_S)
     sys.stdin.readline()
+    if record.scene.is_administered:
+        with Admin(address) as admin:
+            record.note_values(admin)
     record.note_letters(client)
     record.note_what_remains(client)
 
@@ -92,7 +94,7 @@ def main() -> None:
     if what == OPEN:
         open_scene(record, client, address)
     else:
-        close_scene(record, client, history)
+        close_scene(record, client, address)
     with suppress(PulsarException):
         client.close()
 

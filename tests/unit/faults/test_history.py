@@ -12,6 +12,8 @@ import pytest
 from tests.faults.history.checker import Verdict, judge
 from tests.faults.history.operations import (
     AcknowledgeOk,
+    ChangeInvoked,
+    ChangeOk,
     ClockShown,
     ConsumerOpening,
     CumulativeOk,
@@ -33,6 +35,7 @@ from tests.faults.history.operations import (
     SendOk,
     SendUnknown,
     Stored,
+    ValueFound,
     digest_of,
     note,
     payload,
@@ -286,6 +289,22 @@ def count_down(history: History) -> None:
         history.add("c-keyed", history.received(3, "keyed")._replace(redeliveries=redeliveries))
 
 
+def forget_a_change(history: History) -> None:
+    change(history, 1, 2, found=1)
+
+
+def find_what_nobody_set(history: History) -> None:
+    change(history, 1, 2, found=3)
+
+
+def change(history: History, *values: int, found: int) -> None:
+    """Confirmed changes of one subject, and what is found of it."""
+    for value in values:
+        history.add("admin", ChangeInvoked("ttl", value))
+        history.add("admin", ChangeOk("ttl", value))
+    history.add("run", ValueFound("ttl", found))
+
+
 PLANTED: dict[str, Callable[[History], None]] = {
     "confirmed messages that are not in the log": lose,
     "messages that are not where their receipts said": misplace,
@@ -313,6 +332,8 @@ PLANTED: dict[str, Callable[[History], None]] = {
     "reads with a gap, or out of order": read_with_a_gap,
     "confirmed messages that a later read did not give": read_too_little,
     "messages of a fenced producer behind its successor's": write_behind_a_fence,
+    "confirmed changes of the catalog that are not there": forget_a_change,
+    "values of the catalog that nobody set": find_what_nobody_set,
     "non-persistent messages that nobody sent": hear_what_nobody_sent,
     "redelivery counts that fell between two deliveries to a consumer": count_down,
 }
@@ -331,6 +352,23 @@ def test_planted_violation(tmp_path: Path, rule: str) -> None:
     PLANTED[rule](history)
     found = {violation.rule for violation in history.verdict(tmp_path).violations}
     assert rule in found, f"found only {found}"
+
+
+def test_a_change_that_was_lost_altogether_is_missed(tmp_path: Path) -> None:
+    history = History()
+    change(history, 1, 2, found=0)
+    (violation,) = history.verdict(tmp_path).violations
+    assert violation.rule == "confirmed changes of the catalog that are not there"
+
+
+def test_a_change_without_a_receipt_may_take_effect_late_or_never(tmp_path: Path) -> None:
+    history = History()
+    history.add("admin", ChangeInvoked("ttl", 1))
+    change(history, 2, 3, found=1)
+    history.add("admin", ChangeInvoked("ttl", 4))
+    history.add("run", ValueFound("ttl", 3))
+    history.add("run", ValueFound("ttl", 4))
+    assert not history.verdict(tmp_path).violations
 
 
 def test_unknown_send_may_be_stored(tmp_path: Path) -> None:

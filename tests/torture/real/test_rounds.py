@@ -1,0 +1,31 @@
+"""A round on a real Ray, of which raylet, GCS or everything is killed in the middle."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+import pytest
+
+from tests.faults.verdict import keep
+from tests.torture.real.plan import DEADLY
+from tests.torture.real.round import run_real_round, scenes_of
+
+SECONDS = float(os.environ.get("TORTURE_SECONDS", "30"))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("scenes", [[], ["sleepy", "administered"]], ids="+".join)
+def test_promises_are_kept_where_a_cluster_dies_and_is_started_again(
+    tmp_path: Path, scenes: list[str]
+) -> None:
+    seed = int(os.environ.get("TORTURE_SEED") or secrets.randbelow(1 << 31))
+    print(f"TORTURE_SEED={seed}")
+    result = run_real_round(tmp_path, seed, SECONDS, scenes_of(seed, scenes))
+    print(result.operations, result.faults, result.errors)
+    keep(not result.violations, "\n".join(result.violations))
+    assert sum(result.faults[kind] for kind in DEADLY) == 1
+    assert result.operations["Stored"]
+    assert result.operations["ReadEnded"]

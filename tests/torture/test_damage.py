@@ -1,0 +1,115 @@
+"""Files that are damaged under actors that stand still, while the rest of the broker goes on."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from pulsar_ray import ConsumerType, InitialPosition
+from pulsar_ray.errors import PulsarException, Timeout
+from pulsar_ray.maintenance.verify import verify_directory
+from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity, write_identity
+from pulsar_ray.testing.stub_administration import STORE
+from pulsar_ray.transport.actor_names import topic_of_actor
+from tests.torture.damage import CURSOR, MANIFEST, SEGMENT, TRACKER, part_of
+from tests.torture.serving import BILLS, MESSAGES, ORDERS, QUIET_MS, SUBSCRIPTION, Serving
+
+DELAYED, DELAY_MS = 40, 1_500
+
+
+def flip(path: Path, rng: random.Random) -> None:
+    content = bytearray(path.read_bytes())
+    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    path.write_bytes(content)
+
+
+def cut(path: Path, rng: random.Random) -> None:
+    path.write_bytes(path.read_bytes()[: rng.randrange(path.stat().st_size)])
+
+
+def publish_delayed(serving: Serving) -> list[bytes]:
+    """Messages that are due soon, more than a tracker keeps in memory."""
+    producer = serving.client.create_producer(ORDERS)
+    due_ms = time.time_ns() // 1_000_000 + DELAY_MS
+    values = [b"delayed %d" % number for number in range(DELAYED)]
+    for value in values:
+        producer.send(value, deliver_at=due_ms)
+    return values
+
+
+def consume_all(serving: Serving, topic: str) -> tuple[list[bytes], str]:
+    """What the subscription gives until it is silent, and the error that ended it."""
+    values: list[bytes] = []
+    try:
+        consumer = serving.client.subscribe(
+            topic, SUBSCRIPTION, ConsumerType.Shared, initial_position=InitialPosition.Earliest
+        )
+        while True:
+            values.append(consumer.receive(QUIET_MS + DELAY_MS).data())
+    except Timeout:
+        return values, ""
+    except PulsarException as error:
+        return values, str(error)
+
+
+@pytest.mark.parametrize("harm", [flip, cut])
+@pytest.mark.parametrize("part", [SEGMENT, CURSOR, TRACKER, MANIFEST])
+def test_what_was_damaged_meanwhile_is_named_and_nothing_of_it_is_given(
+    tmp_path: Path, harm: Callable[[Path, random.Random], None], part: str
+) -> None:
+    seed = secrets.randbelow(1 << 31)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    serving = Serving(tmp_path)
+    confirmed = list(serving.publish(ORDERS).values())
+    bills = list(serving.publish(BILLS).values())
+    acknowledged = serving.consume(ORDERS, MESSAGES // 2)
+    delayed = publish_delayed(serving)
+    serving.client.subscribe(ORDERS, SUBSCRIPTION, ConsumerType.Shared).close()
+    stop(serving, ORDERS)
+    root = serving.cluster.partition(BILLS)._directory.parent
+    write_identity(tmp_path, StoreIdentity(STORE))
+    harm(rng.choice(files_of(root, part)), rng)
+    damages = verify_directory(tmp_path).damages
+    assert all(damage.topic == ORDERS for damage in damages), damages
+    start(serving, ORDERS)
+    given, error = consume_all(serving, ORDERS)
+    assert consume_all(serving, BILLS) == (bills, "")
+    serving.end()
+
+    waiting = set(confirmed) - set(acknowledged) | set(delayed)
+    assert set(given) <= set(confirmed) | set(delayed)
+    lost = waiting - set(given)
+    assert not lost or damages, f"{len(lost)} are missing and nothing is named; {error}"
+    again = set(given) & set(acknowledged)
+    assert not again or any(damage.subscription == SUBSCRIPTION for damage in damages), again
+    if part == TRACKER:
+        assert not lost, "the index is made of the log again"
+    if error:
+        assert damages, error
+
+
+def stop(serving: Serving, topic: str) -> None:
+    """End the actors of a topic, and keep them down."""
+    cluster = serving.cluster
+    for address in [each for each in cluster.addresses if topic_of_actor(each) == topic]:
+        cluster.kill(address, keep_down=True)
+    cluster.trackers.end_of({topic})
+
+
+def start(serving: Serving, topic: str) -> None:
+    for address in [each for each in serving.cluster.addresses if topic_of_actor(each) == topic]:
+        serving.cluster.allow(address)
+
+
+def files_of(root: Path, part: str) -> Sequence[Path]:
+    """Those files of the first partition that are of a part."""
+    files = sorted(file for file in (root / "1").glob("**/*") if file.is_file() and file.stat().st_size)
+    found = [file for file in files if part_of(file.relative_to(root)) == part]
+    assert found, f"no {part} in {files}"
+    return found
