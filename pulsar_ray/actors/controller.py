@@ -314,11 +314,17 @@ class Controller:
 
     async def policies_for(self, topic: str) -> PolicyUpdate:
         """The policies of a partition's topic, for its actors after a restart. Raises TopicNotFound."""
-        topics = (await self._serving()).topics
-        row = topics.partition(TopicName.parse(topic))
-        if row is None:
-            raise TopicNotFound(f"the topic {topic} does not exist")
-        return topics.policies.update_for(row.topic)
+        served = await self._serving()
+        return served.topics.policies.update_for(_row(served, topic).topic)
+
+    async def was_made(self, partition: str) -> bool:
+        """Whether a partition's directory was made. Raises TopicNotFound."""
+        return _row(await self._serving(), partition).has_ledger
+
+    async def made(self, partition: str) -> None:
+        """Remember that a partition's directory is made, durably. Raises TopicNotFound."""
+        served = await self._serving()
+        served.topics.catalog.opened(_row(served, partition).name)
 
     async def _policy_changed(self, subject: str, policy: str) -> None:
         """Let actors heed a policy of a namespace or topic, those that sleep included."""
@@ -580,3 +586,10 @@ async def _stopped(name: str, handle: Any) -> None:
         await within(handle.shutdown.remote(), CALL_DEADLINE_S)
     except (ray.exceptions.RayError, asyncio.TimeoutError) as error:
         logger.warning("%s did not stop by itself: %s", name, error)
+
+
+def _row(served: TopicActors, partition: str) -> PartitionRow:
+    row = served.topics.partition(TopicName.parse(partition))
+    if row is None:
+        raise TopicNotFound(f"the topic {partition} does not exist")
+    return row

@@ -145,8 +145,6 @@ class TopicActors:
         args = (directory, identity, store["store_id"], self._settings, row.has_ledger, update)
         handle = self._actors.create(TopicPartition, name, store, *args)
         self._policies.created(name, update)
-        if TopicName.parse(row.name).is_persistent:
-            self.topics.catalog.opened(row.name)
         self.when_started(row.name)
         return handle
 

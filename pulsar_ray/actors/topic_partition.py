@@ -12,6 +12,7 @@ from typing import Any
 
 from pulsar_ray.actors.broker_process import begin_broker_process, say_serving
 from pulsar_ray.actors.lane_actor import LaneActor
+from pulsar_ray.actors.made_partitions import must_be_there, tell_made
 from pulsar_ray.broker.partition.non_persistent.non_persistent_partition import NonPersistentPartitionServer
 from pulsar_ray.broker.partition.partition_server import PartitionServer
 from pulsar_ray.broker.partition.partition_start import start_partition
@@ -54,8 +55,7 @@ class TopicPartition(LaneActor):
         self._directory = Path(directory)
         self._identity = identity
         self._store_id = store_id
-        # Restarted, it made the directory in its former life.
-        self._must_exist = must_exist or was_restarted()
+        self._must_exist = must_exist
         self._server: PartitionServer | NonPersistentPartitionServer | None = None
         try:
             self._hold_cluster(settings.data_dir)
@@ -95,9 +95,13 @@ class TopicPartition(LaneActor):
     def _open_ledger(self) -> ManagedLedger:
         settings = self._in_force.settings
         check_is_store(Path(settings.data_dir), self._store_id)
-        return ManagedLedger.open(
-            self._directory, self._identity, settings, self._clock.now_ms(), must_exist=self._must_exist
+        must_exist = must_be_there(self._identity.topic, self._directory, was_known=self._must_exist)
+        ledger = ManagedLedger.open(
+            self._directory, self._identity, settings, self._clock.now_ms(), must_exist=must_exist
         )
+        if not self._must_exist:
+            tell_made(self._identity.topic)
+        return ledger
 
     def _fatal(self, error: BaseException) -> None:
         logger.critical("stops: %s", error)

@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import sys
+import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -217,21 +218,27 @@ def _join(record: EmbeddedRecord) -> None:
     _init(record.address)
 
 
+_joining = threading.Lock()
+"""Held around `ray.init`, which two threads cannot call at once."""
+
+
 def _init(address: str) -> None:
-    _check_answers(address)
-    is_joined = ray.is_initialized()
-    try:
-        with _outliving_its_cluster():
-            ray.init(
-                address=address,
-                namespace=NAMESPACE,
-                ignore_reinit_error=True,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-            )
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise ConnectError(f"no Ray cluster answers at {address}: {error}") from None
-    if not is_joined:
+    with _joining:
+        if ray.is_initialized():
+            _check_joined(address)  # another thread may have joined meanwhile
+            return
+        _check_answers(address)
+        try:
+            with _outliving_its_cluster():
+                ray.init(
+                    address=address,
+                    namespace=NAMESPACE,
+                    ignore_reinit_error=True,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                )
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise ConnectError(f"no Ray cluster answers at {address}: {error}") from None
         ray_was_joined()
 
 

@@ -12,7 +12,6 @@ from pulsar_ray.broker.catalog.catalog_file import BESIDE_SQLITE, CATALOG_VERSIO
 from pulsar_ray.errors import CorruptData, UnsupportedFormatVersion
 from pulsar_ray.maintenance.damage import Damage, Findings, Kind
 from pulsar_ray.managed_ledger.log.partition_directories import partition_numbers
-from pulsar_ray.managed_ledger.store.store_directory import is_in_use
 from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity
 
 _TELL_DAMAGES = 20
@@ -53,7 +52,7 @@ def check_catalog(path: Path, store: StoreIdentity, ledgers: Path) -> Findings:
             if cluster_id and store.cluster_id and cluster_id != store.cluster_id:
                 reason = f"it is of cluster {cluster_id}, the store of {store.cluster_id}"
                 findings.add(replace(damage, reason=reason))
-            _compare(catalog, path, store, ledgers, findings)
+            _compare(catalog, store, ledgers, findings)
     except UnsupportedFormatVersion as error:
         findings.add(replace(damage, kind=Kind.VERSION, reason=error.text))
     except CorruptData as error:
@@ -61,9 +60,7 @@ def check_catalog(path: Path, store: StoreIdentity, ledgers: Path) -> Findings:
     return findings
 
 
-def _compare(
-    catalog: sqlite3.Connection, path: Path, store: StoreIdentity, ledgers: Path, findings: Findings
-) -> None:
+def _compare(catalog: sqlite3.Connection, store: StoreIdentity, ledgers: Path, findings: Findings) -> None:
     """Compare the rows of this store with its directories."""
     listed = set()
     rows = catalog.execute(
@@ -72,12 +69,6 @@ def _compare(
     for name, number, has_ledger in rows:
         listed.add(number)
         if not has_ledger or (ledgers / str(number)).is_dir():
-            continue
-        if is_in_use(path.parent):
-            # The catalog says so before the partition's process has started, which makes the directory.
-            findings.remarks.append(
-                f"{name}: {ledgers / str(number)} is not there, unless it starts just now"
-            )
             continue
         lost = str(ledgers / str(number))
         findings.add(Damage(Kind.PARTITION, lost, "the directory is not there", topic=name))

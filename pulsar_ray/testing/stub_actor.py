@@ -340,10 +340,12 @@ class StubPartition(StubActor):
         on_fatal: Callable[[StubActor, BaseException], None],
         *,
         must_exist: bool,
+        when_made: Callable[[], None],
     ) -> None:
         self._directory = directory
         self._identity = identity
         self._must_exist = must_exist
+        self._when_made = when_made
         self._disk = disk
         self._held: HeldLock | None = None
         self.server: PartitionServer | None = None
@@ -354,7 +356,7 @@ class StubPartition(StubActor):
         return self._held
 
     def _open_ledger(self) -> ManagedLedger:
-        return ManagedLedger.open(
+        ledger = ManagedLedger.open(
             self._directory,
             self._identity,
             self.in_force.settings,
@@ -363,6 +365,9 @@ class StubPartition(StubActor):
             acquire_lock=self._acquire_lock,
             disk=self._disk,
         )
+        with suppress(PulsarException):  # the next start tells it again
+            self._when_made()
+        return ledger
 
     async def _start(self) -> None:
         self.server = await start_partition(

@@ -414,9 +414,9 @@ class StubCluster:
             self._log_disk,
             self._fatal,
             must_exist=row.has_ledger,
+            when_made=lambda: self._topics.catalog.opened(row.name),
         )
         self._actors[address] = actor
-        self._topics.catalog.opened(row.name)
         return actor
 
     def _start_dispatcher(

@@ -23,6 +23,7 @@ from pulsar_ray.errors import (
     ConsumerBusy,
     NotConnected,
     ProducerBusy,
+    PulsarException,
     SessionLost,
     SubscriptionNotFound,
     Timeout,
@@ -398,3 +399,14 @@ def test_a_subscription_is_made_once_the_partitions_disk_takes_it(broker: Broker
         consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
         assert consumer.receive(WAIT_MS).message_id() == sent
         consumer.unsubscribe()
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_a_partition_is_made_once_its_disk_takes_it(broker: Broker, client: Client, error: int) -> None:
+    topic = broker.topic()
+    broker.cluster.disk.fail("fdatasync", *[error] * 50)
+    with pytest.raises(PulsarException):
+        client.create_producer(topic)
+    broker.cluster.disk.errors.clear()
+    # It was started, and made nothing: there is nothing that could be missing.
+    client.create_producer(topic).send(b"x")

@@ -96,7 +96,13 @@ def suffer_damage(
 
 
 def _keeping(data: Path) -> Settings:
-    return Settings(data_dir=str(data), default_retention_time_in_minutes=-1, default_retention_size_in_mb=-1)
+    return Settings(
+        data_dir=str(data),
+        default_retention_time_in_minutes=-1,
+        default_retention_size_in_mb=-1,
+        # A damaged cursor may not know that its consumers closed.
+        reattach_grace_seconds=0.2,
+    )
 
 
 def _copy(data: Path, copy: Path) -> None:

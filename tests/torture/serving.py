@@ -20,6 +20,8 @@ SETTINGS: dict[str, Any] = {
     "managed_ledger_min_ledger_rollover_time_minutes": 0,
     "default_retention_time_in_minutes": -1,
     "default_retention_size_in_mb": -1,
+    # A damaged cursor may not know that its consumers closed.
+    "reattach_grace_seconds": 0.2,
     "max_num_delayed_delivery_tracker_memory_entries": 10,
 }
 

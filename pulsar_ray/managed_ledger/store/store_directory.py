@@ -117,19 +117,6 @@ class StoreDirectory:
             lock.release()
 
 
-def is_in_use(path: Path) -> bool:
-    """Whether a broker holds a directory at this moment; changes nothing there."""
-    try:
-        fd = os.open(path / "store.lock", os.O_RDONLY)
-    except FileNotFoundError:
-        return False
-    try:
-        # Given back at once; a broker that starts just now tries again.
-        return not try_lock(fd, is_shared=True)
-    finally:
-        os.close(fd)
-
-
 def check_is_store(path: Path, store_id: str) -> None:
     """Raise WrongNode unless the directory is this store; BrokerPersistenceError if it cannot be read."""
     try:

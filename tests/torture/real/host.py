@@ -18,6 +18,7 @@ import pulsar_ray
 from pulsar_ray.launch.start import stop_broker
 
 ANSWER = "up: "
+NO_RAY = "Ray did not start"
 CPUS = 2
 STORE_BYTES = 100 << 20
 
@@ -33,15 +34,19 @@ class HostSpec:
 
 def main() -> None:
     spec = HostSpec(**json.loads(sys.argv[1]))
-    ray.init(
-        num_cpus=CPUS,
-        object_store_memory=STORE_BYTES,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        namespace="torture",
-        _temp_dir=spec.session_dir,
-    )
+    try:
+        ray.init(
+            num_cpus=CPUS,
+            object_store_memory=STORE_BYTES,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            namespace="torture",
+            _temp_dir=spec.session_dir,
+        )
+    except Exception:  # Ray raises no other where its processes are not up in time
+        print(NO_RAY, flush=True)
+        raise
     client = pulsar_ray.Client(data_dir=spec.data_dir, **spec.settings)
     client.get_topic_partitions("warm-up")
     processes = ray._private.worker._global_node.all_processes  # type: ignore[attr-defined]

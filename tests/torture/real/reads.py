@@ -52,9 +52,17 @@ class DatasetReading(Working):
                 self.note(ReadRow(self.notes.topic, read, place, *source_of(data), digest_of(data)))
 
 
+class ReadingOnRay(Reading):
+    """A reading whose process joins the cluster first: bulk reads ask it without a client."""
+
+    def live(self, client: Client) -> None:
+        client.get_topic_partitions(self.notes.topic)
+        super().live(client)
+
+
 def _reading(how: str) -> Callable[..., Working]:
     def made(name: str, scene: Scene, _address: str, *arguments: Any) -> Working:
-        return Reading(name, scene.partition_names, how, RayCluster(), *arguments)
+        return ReadingOnRay(name, scene.partition_names, how, RayCluster(), *arguments)
 
     return made
 

@@ -3,6 +3,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -117,6 +120,25 @@ def test_the_address_of_a_ray_that_runs_is_joined(recorded: Path, monkeypatch: p
         recorded.write_text(address)
         assert join_ray("auto")
     assert joined == [address]
+
+
+def test_threads_join_one_after_the_other_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    joined: list[str] = []
+    is_joining = threading.Semaphore(1)
+
+    def init(address: str, **_: Any) -> None:
+        assert is_joining.acquire(blocking=False), "Ray refuses two at once"
+        time.sleep(0.01)  # the others are here by now, or later: both has to go well
+        joined.append(address)
+        is_joining.release()
+
+    with monkeypatch.context() as patch, ThreadPoolExecutor(8) as threads:
+        patch.setattr(ray, "init", init)
+        patch.setattr(ray, "is_initialized", lambda: bool(joined))
+        patch.setattr(connect, "_check_answers", lambda _: None)
+        patch.setattr(connect, "_check_joined", lambda _: None)
+        assert all(threads.map(join_ray, ["head:6379"] * 8))
+    assert joined == ["head:6379"]
 
 
 def test_only_own_addresses_are_of_this_machine() -> None:
