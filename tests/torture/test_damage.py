@@ -93,7 +93,12 @@ def test_what_was_damaged_meanwhile_is_named_and_nothing_of_it_is_given(
     lost = waiting - set(given)
     assert not lost or damages, f"{len(lost)} are missing and nothing is named; {error}"
     again = set(given) & set(acknowledged)
-    assert not again or any(damage.subscription == SUBSCRIPTION for damage in damages), again
+    # A log of acknowledgments that ends early looks like one whose last write did not get through.
+    assert (
+        not again
+        or (harm, part) == (cut, CURSOR)
+        or any(damage.subscription == SUBSCRIPTION for damage in damages)
+    ), again
     if part == TRACKER:
         assert not lost, "the index is made of the log again"
     if error:

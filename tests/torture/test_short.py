@@ -18,6 +18,7 @@ GROUPS = (
     ("delayed", "chunks"),
     ("sought", "fenced", "waiting", "retries"),
     ("every-type", "deduplicated", "expiring"),
+    ("sleepy", "administered"),
 )
 
 
