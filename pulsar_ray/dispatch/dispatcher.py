@@ -375,7 +375,8 @@ class Dispatcher:
 
     def has_more(self, last: Position) -> bool | None:
         """Whether anything up to `last` is still to be delivered; None while not known."""
-        return self.blocks.waiting_messages > 0 or self._intake.has_unread(last)
+        waits = self.blocks.waiting_messages > 0 or bool(self.blocks.suspects)
+        return waits or self._intake.has_unread(last)
 
     def is_under_way(self, consumer_id: int, received: int) -> bool:
         """Whether a consumer is still to get something granted behind delivery `received`."""

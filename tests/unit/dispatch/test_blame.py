@@ -248,6 +248,21 @@ def test_a_message_that_was_alone_in_hand_has_failed_at_the_first_crash() -> Non
     assert (alone.rows, alone.is_suspect, alone.redelivery_count) == (((0, 1),), True, 1)
 
 
+def test_suspects_that_wait_are_still_to_come() -> None:
+    rig = Rig([2])
+    rig.add(1, credit=2)
+    rig.grants()
+    rig.dispatcher.remove_consumer(1, Departure.CRASHED, handed_over=2)
+    rig.add(2, credit=10)
+    (first,) = rig.grants()
+    assert first.rows == ((0, 1),)
+    assert rig.dispatcher.has_more(Position(1, 1)) is True, "the other one waits until this one is done"
+    rig.dispatcher.acknowledge(2, [(1, 0, 0)])
+    (second,) = rig.grants()
+    assert second.rows == ((1, 2),)
+    assert rig.dispatcher.has_more(Position(1, 1)) is False
+
+
 def test_the_second_half_is_cleared_when_the_first_explains_a_crash() -> None:
     rig = Rig([8])
     rig.add(1, credit=8)
