@@ -426,9 +426,10 @@ class Consuming(Working):
         topic, subscription = self.notes.topic, self.plan.subscription
         self._seeks += 1
         place = self.rng.choice(self._places) if self.rng.random() < 0.8 else None
-        self.note(SeekInvoked(topic, subscription, self._seeks))
+        target = None if place is None else id_of(place)
+        self.note(SeekInvoked(topic, subscription, self._seeks, target))
         consumer.seek(MessageId.earliest if place is None else place)
-        self.note(SeekOk(topic, subscription, self._seeks, None if place is None else id_of(place)))
+        self.note(SeekOk(topic, subscription, self._seeks, target))
 
 
 def _is_persistent(topic: str) -> bool:

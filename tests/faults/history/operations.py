@@ -128,11 +128,15 @@ class CumulativeOk(NamedTuple):
 
 
 class SeekInvoked(NamedTuple):
-    """A seek that began; unless it has a receipt, it may take effect at any later time, or never."""
+    """A seek that began, to a place or for None to the first message.
+
+    Unless it has a receipt, it may take effect at any later time, or never.
+    """
 
     topic: str
     subscription: str
     seek: int
+    place: Id | None
 
 
 class SeekOk(NamedTuple):

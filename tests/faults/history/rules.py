@@ -71,6 +71,13 @@ STEPS = (
         GROUP BY process, topic, subscription""",
     "CREATE INDEX opening_processes ON openings (process, topic, subscription)",
     "CREATE INDEX reached_times ON reached (topic, subscription, partition, era, at_ns)",
+    # The rank that a seek goes to; 0 for the first message.
+    f"""CREATE TABLE sought AS
+        SELECT k.topic, k.subscription, k.at_ns, k.partition, COALESCE(s.rowid, 0) AS rank,
+               EXISTS (SELECT 1 FROM SeekOk o WHERE o.topic = k.topic AND o.subscription = k.subscription
+                       AND o.process = k.process AND o.seek = k.seek) AS is_answered
+        FROM SeekInvoked k LEFT JOIN Stored s
+        ON s.topic = k.topic AND {_SAME_PLACE.format("s", "k")} AND s.batch = k.batch""",
     # Each message's first showing; the bare columns of a MIN are those of its row.
     """CREATE TABLE firsts AS
         SELECT d.topic, d.subscription, d.process, d.partition, d.key, d.rank, MIN(d.at_ns) AS at_ns,
@@ -134,7 +141,13 @@ RULES: dict[str, str] = {
         WHERE NOT (t.ttl_ms > 0
             AND s.published_ms + t.ttl_ms <= (SELECT COALESCE(MAX(highest_ms), 0) FROM ClockShown))
         AND NOT EXISTS (SELECT 1 FROM delivered d
-            WHERE d.topic = u.topic AND d.subscription = u.subscription AND d.rank = s.rowid)""",
+            WHERE d.topic = u.topic AND d.subscription = u.subscription AND d.rank = s.rowid)
+        AND NOT (u.ordering = 'none' AND EXISTS (SELECT 1 FROM sought k
+            WHERE k.topic = u.topic AND k.subscription = u.subscription
+            AND k.partition = s.partition AND k.rank > s.rowid
+            AND NOT EXISTS (SELECT 1 FROM sought b
+                WHERE b.topic = k.topic AND b.subscription = k.subscription AND b.at_ns > k.at_ns
+                AND b.is_answered AND b.rank <= s.rowid)))""",
     "deliveries of what is not in the log": "SELECT * FROM delivered WHERE rank IS NULL",
     "deliveries of other bytes than the log has": """
         SELECT * FROM delivered WHERE rank IS NOT NULL

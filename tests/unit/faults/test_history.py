@@ -235,10 +235,18 @@ def leave_out_behind_a_seek(history: History) -> None:
 
 def seek_all(history: History, skipped: int = -1) -> None:
     """Seek the shared subscription to its first message: all of it comes again but what is skipped."""
-    history.add("c-shared", SeekInvoked(TOPIC, "shared", 1))
+    history.add("c-shared", SeekInvoked(TOPIC, "shared", 1, None))
     history.add("c-shared", SeekOk(TOPIC, "shared", 1, None))
     for number in set(range(8)) - {UNKNOWN, skipped}:
         history.add("c-shared", history.received(number, "shared"))
+
+
+def seek_past(history: History, subscription: str, number: int, passed: int) -> None:
+    """Seek forward to a message while one before that was given to nobody."""
+    history.drop(lambda o: of(Received, passed)(o) and getattr(o, "subscription", "") == subscription)
+    history.drop(lambda o: of(AcknowledgeOk, passed)(o) and getattr(o, "subscription", "") == subscription)
+    history.add(f"c-{subscription}", SeekInvoked(TOPIC, subscription, 1, place(number)))
+    history.add(f"c-{subscription}", SeekOk(TOPIC, subscription, 1, place(number)))
 
 
 def read_whole(history: History, reader: str = "reads") -> None:
@@ -429,6 +437,27 @@ def test_what_comes_again_behind_a_seek_is_no_violation(tmp_path: Path) -> None:
     history.add("run", Remains(TOPIC, "shared", place(4)))
     history.add("run", MarkDeleted(TOPIC, "shared", 1, 1, 3, 0))
     assert not history.verdict(tmp_path).violations
+
+
+@pytest.mark.parametrize(
+    ("subscription", "target", "goes_back", "is_broken"),
+    [
+        ("shared", 4, False, False),
+        ("shared", 4, True, True),
+        ("shared", 0, False, True),
+        ("failover", 4, False, True),
+    ],
+)
+def test_a_seek_past_what_is_given_in_no_order_leaves_it_out(
+    tmp_path: Path, subscription: str, target: int, goes_back: bool, is_broken: bool
+) -> None:
+    history = History()
+    seek_past(history, subscription, target, passed=2)
+    if goes_back:
+        history.add("c-shared", SeekInvoked(TOPIC, subscription, 2, None))
+        history.add("c-shared", SeekOk(TOPIC, subscription, 2, None))
+    rules = {violation.rule for violation in history.verdict(tmp_path).violations}
+    assert ("messages that a subscription gave to nobody" in rules) == is_broken
 
 
 @pytest.mark.parametrize("is_answered", [True, False])
