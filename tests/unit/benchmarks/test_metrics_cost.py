@@ -23,11 +23,11 @@ def _rows(rate: float, latency: float, cpu_us: float = 0.0) -> list[Row]:
 
 def test_below_one_is_a_cost_where_less_is_better_too() -> None:
     rows = compared([_rows(0.9, 1.25, 1.5)], [_rows(1.0, 1.0, 1.0)])
-    assert [row.what for row in rows] == ["all 2 lines", "rate", "latency"]
-    assert [row.ratio for row in rows[1:]] == pytest.approx([0.9, 0.8])
+    assert [row.what for row in rows] == ["all 2 lines", "CPU of 1 lines", "rate", "latency"]
+    assert [row.ratio for row in rows[1:]] == pytest.approx([2 / 3, 0.9, 0.8])
     assert rows[0].ratio == pytest.approx(0.85)
     assert rows[0].is_reached is False
-    assert rows[1].note == "CPU us/message 3.00, without 2.00"
+    assert rows[2].note == "CPU us/message 3.00, without 2.00"
 
 
 def test_of_several_runs_the_middle_counts() -> None:
