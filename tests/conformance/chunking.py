@@ -51,10 +51,16 @@ class Halves:
             producer.send_async(value, None)
         producer.flush()
 
+    def go_on(self, producer: Producer, chunks: int) -> None:
+        """Send the next ones."""
+        queue = producer._partitions[0].queue
+        rest = self._rests[producer]
+        with queue._state:
+            for block in rest[:chunks]:
+                queue.unconfirmed.add(block)
+        del rest[:chunks]
+        producer.flush()
+
     def finish(self, producer: Producer) -> None:
         """Send the others."""
-        queue = producer._partitions[0].queue
-        with queue._state:
-            for block in self._rests.pop(producer):
-                queue.unconfirmed.add(block)
-        producer.flush()
+        self.go_on(producer, len(self._rests[producer]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable
 from typing import Any
@@ -182,3 +183,30 @@ def test_a_reader_forgets_what_expired_and_finds_it_again(
     )
     halves.finish(producer)
     assert consumer.receive(WAIT_MS).data() == large(1)
+
+
+@pytest.mark.parametrize("refused", [0, 2])
+def test_a_message_that_was_refused_in_part_is_stored_when_it_is_sent_again(
+    make_broker: Callable[..., Broker], halves: Halves, refused: int
+) -> None:
+    """The disk takes not all of its chunks: those behind must not pass for the message."""
+    broker = make_broker(broker_deduplication_enabled=True)
+    client, topic = broker.client(), broker.topic()
+    consumer = client.subscribe(topic, "s")
+    producer = chunking(client, topic, "p")
+    producer.send(large(1))
+    if refused:
+        halves.begin(producer, large(2), refused)
+    broker.cluster.disk.fail("writev", *[errno.EIO] * 2)
+    if refused:
+        halves.go_on(producer, 1)
+    else:
+        halves.begin(producer, large(2), 1)
+    assert broker.cluster.disk.errors["writev"] == [], "the one chunk was refused"
+    halves.finish(producer)
+    producer.close()
+    again = chunking(client, topic, "p")
+    assert again.last_sequence_id() == 0
+    again.send(large(2), sequence_id=1)
+    again.send(large(3), sequence_id=2)
+    assert [consumer.receive(WAIT_MS).data() for _ in range(3)] == [large(seed) for seed in (1, 2, 3)]

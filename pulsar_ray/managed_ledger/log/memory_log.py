@@ -34,6 +34,13 @@ class PassingIncarnations(ProducerIncarnations):
         """
         return True
 
+    def precedes(self, incarnation: int, entry_seq: int) -> bool:
+        """Whether the entry may be the last one that has passed.
+
+        Before the first one of an incarnation any may have: the partition has perhaps restarted since.
+        """
+        return self.last_entry_seq(incarnation) in (entry_seq, -1)
+
     def classify(self, incarnation: int, entry_seq: int, rows: int, last_id: int = NO_IDS) -> Verdict:
         """Classify a block as a stored log does; a repeat stands nowhere."""
         verdict = super().classify(incarnation, entry_seq, rows, last_id)

@@ -201,6 +201,10 @@ class ProducerIncarnations:
         known = self._known.get(incarnation)
         return -1 if known is None else known.last_seq
 
+    def precedes(self, incarnation: int, entry_seq: int) -> bool:
+        """Whether this is the last entry that an incarnation has written, durable or not."""
+        return self.last_entry_seq(incarnation) == entry_seq
+
     def classify(self, incarnation: int, entry_seq: int, rows: int, last_id: int = NO_IDS) -> Verdict:
         """Tell whether a block of `rows` entries is new, repeated, or to be refused.
 

@@ -250,7 +250,8 @@ class SequenceReplay:
 def takes_its_ids(header: BlockHeader) -> bool:
     """Whether the messages of a stored block count as stored.
 
-    Those of all chunks but the last one only begin their message.
+    Those of all chunks but the last one only begin their message. The last one is stored only behind all of
+    them (ADR 0088).
     """
     if not header.flags & CHUNK:
         return True

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from pulsar_ray.broker.partition.backlog.backlog_quota import UNLIMITED
 from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
+from pulsar_ray.broker.partition.publishing.broken_messages import part_broken
 from pulsar_ray.broker.partition.publishing.connected_producers import ConnectedProducers, tell_evicted
 from pulsar_ray.broker.partition.publishing.duplicate_blocks import sift
 from pulsar_ray.broker.partition.publishing.producer_endpoint import ProducerEndpoint
@@ -300,9 +301,7 @@ class PublishIntake:
                 self._committing = True  # nothing else is written meanwhile
                 self._quota.decide(self._decided)
                 return
-            group = self._waiting.take_group(room_bytes)
-            if self._ledger.sequences.is_on:
-                group = self._without_duplicates(group)
+            group = self._to_store(self._waiting.take_group(room_bytes))
             if group:
                 self._committing = True
                 self._commit(group, retried=False)
@@ -310,9 +309,7 @@ class PublishIntake:
 
     def _decided(self, refusal: PulsarException | None) -> None:
         """Store what waits, or turn it back because of the backlog."""
-        group = [] if refusal is None else self._turn_back(refusal)
-        if group and self._ledger.sequences.is_on:
-            group = self._without_duplicates(group)
+        group = [] if refusal is None else self._to_store(self._turn_back(refusal))
         if group:
             self._commit(group, retried=False)
         else:
@@ -335,6 +332,29 @@ class PublishIntake:
                 self.figures.refuses(refusal)
                 self._producers.hold(current, header.entry_seq, refusal)
         return going_on
+
+    def _to_store(self, group: list[Admitted]) -> list[Admitted]:
+        """Answer the blocks that are stored already or must not be; returns the others."""
+        if group and self._ledger.sequences.is_on:
+            group = self._without_duplicates(group)
+        if any(header.flags & CHUNK for _, header, *_ in group):
+            group = self._without_broken_messages(group)
+        return group
+
+    def _without_broken_messages(self, group: list[Admitted]) -> list[Admitted]:
+        """Refuse the rest of messages of which a chunk was refused.
+
+        Stored, their last chunk would pass for the message: whoever sends that again would be told that it
+        is stored.
+        """
+        parted = part_broken(group, self._ledger.incarnations)
+        self._release(parted.broken)
+        reason = BrokerPersistenceError("the partition did not store an earlier chunk of this message")
+        for producer, header, *_ in parted.broken:
+            current = self._producers.current(producer)
+            if current is not None:
+                self._refuse(current, header.entry_seq, reason)
+        return parted.to_store
 
     def _without_duplicates(self, group: list[Admitted]) -> list[Admitted]:
         """Take out the blocks whose messages are stored already, and answer those."""

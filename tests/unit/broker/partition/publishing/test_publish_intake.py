@@ -17,13 +17,14 @@ from pulsar_ray.broker.partition.publishing.waiting_blocks import WaitingBlocks
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import DiskSpaceLow, Fenced, ProtocolError, PulsarException, SessionLost
 from pulsar_ray.format.block import parse_block_header
-from pulsar_ray.format.metadata import BlockMetadata
+from pulsar_ray.format.metadata import BlockMetadata, ChunkInfo
 from pulsar_ray.format.payload import encode_batch, encode_rows, encode_single
 from pulsar_ray.managed_ledger.log.memory_log import MemoryLog
 from pulsar_ray.session.packet import decode_packet
 from pulsar_ray.session.requests import OpenProducer, PublishFailed, Receipt, decode_request
 from pulsar_ray.session.session_table import Session
 from pulsar_ray.testing.manual_clock import ManualClock
+from tests.stored_blocks import block
 
 INCARNATION = 7
 
@@ -136,6 +137,14 @@ class Partition:
             sequence_id=seq,
             publish_time_ms=5,
             metadata=BlockMetadata(producer_name="p-1-1"),
+        )
+        return memoryview(b"".join(bytes(buffer) for buffer in buffers))
+
+    @staticmethod
+    def chunk(number: int, *, seq: int) -> memoryview:
+        """One of three chunks of a message."""
+        _, buffers = block(
+            seq, incarnation=INCARNATION, producer="p-1-1", chunk=ChunkInfo("p-1-1-1", number, 3, 120)
         )
         return memoryview(b"".join(bytes(buffer) for buffer in buffers))
 
@@ -351,6 +360,35 @@ def test_a_failed_write_is_repeated_once_and_then_refused(partition: Partition) 
     assert partition.events[2:] == ["refused 0: BrokerPersistenceError", "begun"]
     partition.disk.write()
     assert sorted(partition.events[4:]) == ["answered [1]", "followers told"]
+    assert partition.pipe.retained_bytes == 0
+
+
+@pytest.mark.parametrize("refused_by", ["disk", "gate"])
+def test_the_rest_of_a_message_is_refused_behind_a_chunk_that_was(
+    partition: Partition, refused_by: str
+) -> None:
+    """Its last chunk alone would pass for the message when that is sent again."""
+    partition.publish(seq=0)
+    partition.disk.write()
+    del partition.events[:]
+    if refused_by == "disk":
+        partition.disk.errors = [OSError("first"), OSError("second")]
+        partition.send(partition.chunk(0, seq=1))
+        partition.disk.write()
+    else:
+        partition.gate.set(ClosedBy.DISK_SPACE, DiskSpaceLow("full"))
+        partition.send(partition.chunk(0, seq=1))
+        partition.gate.set(ClosedBy.DISK_SPACE, None)
+    partition.send(partition.chunk(1, seq=2))
+    if refused_by == "disk":
+        partition.disk.write()
+    partition.send(partition.chunk(2, seq=3))
+    partition.publish(seq=4)
+    answers = [event for event in partition.events if event.startswith(("refused", "answered"))]
+    assert [answer[:9] for answer in answers] == ["refused 1", "refused 2", "refused 3"]
+    assert all(answer.endswith("BrokerPersistenceError") for answer in answers[1:])
+    partition.disk.write()
+    assert partition.log.incarnations.last_entry_seq(INCARNATION) == 4
     assert partition.pipe.retained_bytes == 0
 
 
