@@ -191,3 +191,11 @@ def slot_counts(delivery: Delivery, rows: RowSet) -> list[tuple[int, int]]:
         return [(int(slots[row_sets.first(rows)]), 1)]
     found, counts = np.unique(slots[row_sets.numbers_of(rows)], return_counts=True)
     return list(zip(found.tolist(), counts.tolist(), strict=True))
+
+
+def rows_of_slot(block: DispatchBlock, slot: int) -> RowSet:
+    """All rows of a block that have this slot, wherever they are."""
+    slots = block.slots
+    if slots is None or isinstance(slots, int):
+        return block.ref.all_rows if slots == slot else 0
+    return row_sets.of_flags(slots == slot)

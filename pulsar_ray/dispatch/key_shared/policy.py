@@ -41,7 +41,7 @@ class KeySharedPolicy:
     """Keeps the order of each key while consumers come, go and fail.
 
     Priority levels have no effect, as in Pulsar. Suspects (left behind by a crash) go to their slot's owner
-    once it holds nothing else; of their slots nothing else goes out before.
+    once it holds nothing else; of their slots what waits before them goes out first, and nothing behind them.
     """
 
     is_ordered = False
@@ -112,7 +112,7 @@ class KeySharedPolicy:
         self._update_index(source.now_ms)
         kept: set[int] = set()
         if self._blocks.suspects:
-            kept = dispatch_to_owners(self.routes, self._may_try, source, grants)
+            kept = dispatch_to_owners(self.routes, self.index, self._may_try, source, grants)
         for number, consumer in enumerate(self.routes.consumers):
             # Most have no permits most of the time; asking for a blocked one's room may end that.
             if (
@@ -154,16 +154,18 @@ class KeySharedPolicy:
         self._freed.update(freed)
 
     def _pass_by_fresh(self) -> None:
-        """Let fresh blocks below one that came back wait like it.
+        """Let fresh blocks below one that came back wait like it, and those below a suspect.
 
-        Ready blocks come before fresh ones.
+        Ready blocks come before fresh ones, and suspects find what waits before them among parked ones.
 
         A block can come back that was never dispatched here: its consumer had it from a former dispatcher.
         """
         fresh, waiting = self._blocks.fresh, self._blocks.waiting
-        if not fresh or not waiting:
+        if not fresh:
             return
-        last = waiting.peekitem(-1)[0]
+        last = waiting.peekitem(-1)[0] if waiting else (-1, -1)
+        if (suspect := self._blocks.suspects.highest()) is not None:
+            last = max(last, suspect.key)
         while fresh and fresh[0].key <= last:
             block = fresh.popleft()
             if block.waiting:

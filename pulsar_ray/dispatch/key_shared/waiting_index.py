@@ -1,4 +1,4 @@
-"""Which waiting blocks have rows for which consumer, or for a slot that drains."""
+"""Which waiting blocks have rows for which consumer, or for a slot that waits."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from sortedcontainers import SortedDict
 
 from pulsar_ray.dispatch.blocks import counted_rows
 from pulsar_ray.dispatch.consumer import DispatchBlock
-from pulsar_ray.dispatch.key_shared.key_routes import KeyRoutes
-from pulsar_ray.model.row_sets import numbers_of
+from pulsar_ray.dispatch.key_shared.key_routes import KeyRoutes, rows_of_slot
+from pulsar_ray.model.row_sets import RowSet, numbers_of
 from pulsar_ray.numpy_on_demand import np
 
 Key = tuple[int, int]
 
 
 class Parked:
-    """Blocks with rows of one slot that drains, and the time of the first."""
+    """Blocks with rows of one slot that waits, and the time of the first."""
 
     __slots__ = ("blocks", "since_ms")
 
     def __init__(self, since_ms: int) -> None:
-        self.blocks: dict[Key, DispatchBlock] = {}
+        self.blocks: SortedDict = SortedDict()
         self.since_ms = since_ms
 
 
@@ -69,6 +69,19 @@ class WaitingIndex:
             else:
                 for block in parked.blocks.values():
                     self._park(slot, block, now_ms)
+
+    def parked_through(self, slot: int, key: Key) -> list[tuple[DispatchBlock, RowSet]]:
+        """The parked rows of a slot in blocks up to this key, in the order of the log."""
+        parked = self.parked.get(slot)
+        if parked is None:
+            return []
+        found = []
+        for block in [parked.blocks[at] for at in parked.blocks.irange(None, key)]:
+            if rows := counted_rows.rows_of(block.waiting) & rows_of_slot(block, slot):
+                found.append((block, rows))
+            else:
+                del parked.blocks[block.key]
+        return found
 
     def rebuild(self, waiting: SortedDict, now_ms: int) -> None:
         """Owners have changed: look at all waiting blocks again."""

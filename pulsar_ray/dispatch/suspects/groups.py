@@ -47,6 +47,10 @@ class SuspectGroups:
         """The lowest block with suspects that wait."""
         return self._blocks.peekitem(0)[1] if self._blocks else None
 
+    def highest(self) -> DispatchBlock | None:
+        """The highest block with suspects that wait."""
+        return self._blocks.peekitem(-1)[1] if self._blocks else None
+
     def block(self, key: Key) -> DispatchBlock:
         """The block of suspects that wait."""
         found: DispatchBlock = self._blocks[key]

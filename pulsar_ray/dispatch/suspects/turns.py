@@ -15,6 +15,7 @@ from pulsar_ray.dispatch.blocks import counted_rows
 from pulsar_ray.dispatch.consumer import Consumer, DispatchBlock, Key, SuspectGroup
 from pulsar_ray.dispatch.grant import Grant
 from pulsar_ray.dispatch.key_shared.key_routes import KeyRoutes
+from pulsar_ray.dispatch.key_shared.waiting_index import WaitingIndex
 from pulsar_ray.dispatch.policies.policy import GrantSource
 from pulsar_ray.dispatch.suspects.groups import SuspectGroups
 from pulsar_ray.model import row_sets
@@ -228,10 +229,96 @@ def _slots(block: DispatchBlock, rows: RowSet) -> set[int]:
     return set(block.slots[row_sets.numbers_of(rows)].tolist())
 
 
-def owned(routes: KeyRoutes, suspects: SuspectGroups) -> Owned:
+Place = tuple[Key, int]
+"""(key of a block, row in it), in the order of the log."""
+
+
+def _slot(block: DispatchBlock, row: int) -> int:
+    return block.slots if isinstance(block.slots, int) else int(block.slots[row])  # type: ignore[index]
+
+
+class _Span:
+    """The suspects of a slot that wait: the place of each group's first one, and the last key."""
+
+    __slots__ = ("firsts", "last")
+
+    def __init__(self) -> None:
+        self.firsts: dict[SuspectGroup, Place] = {}
+        self.last: Key = (-1, -1)
+
+
+def _spans(suspects: SuspectGroups) -> dict[int, _Span]:
+    """Where suspects wait, by slot."""
+    spans: dict[int, _Span] = {}
+    for group in suspects:
+        for key, rows in group.waiting.items():
+            block = suspects.block(key)
+            for row in row_sets.numbers_of(rows).tolist():
+                slot = _slot(block, row)
+                if (span := spans.get(slot)) is None:
+                    span = spans[slot] = _Span()
+                span.firsts.setdefault(group, (key, row))
+                span.last = max(span.last, key)
+    return spans
+
+
+def _grant_before(
+    routes: KeyRoutes,
+    index: WaitingIndex,
+    spans: dict[int, _Span],
+    source: GrantSource,
+    grants: list[Grant],
+) -> dict[int, Place]:
+    """Grant what waits before the first suspect of its slot, as far as the owners have room.
+
+    Returns where the rest of each slot begins: suspects behind it wait for that.
+    """
+    parked: list[tuple[int, DispatchBlock, RowSet]] = []
+    of_numbers: dict[int, dict[Key, tuple[DispatchBlock, RowSet]]] = {}
+    for slot, span in spans.items():
+        number = routes.number_on_trial(slot)
+        if number < 0:
+            continue
+        key, row = min(span.firsts.values())
+        for block, rows in index.parked_through(slot, span.last):
+            parked.append((slot, block, rows))
+            if block.key == key:
+                rows &= (1 << row) - 1
+            if rows and block.key <= key:
+                of_blocks = of_numbers.setdefault(number, {})
+                of_blocks[block.key] = block, rows | of_blocks.get(block.key, (block, 0))[1]
+    for number, of_blocks in of_numbers.items():
+        for _, (block, rows) in sorted(of_blocks.items()):
+            _grant_rows(routes.consumers[number], block, rows, source, grants)
+    left: dict[int, Place] = {}
+    for slot, block, rows in parked:
+        if rows := rows & counted_rows.rows_of(block.waiting):
+            left.setdefault(slot, (block.key, row_sets.first(rows)))
+    return left
+
+
+def _grant_rows(
+    consumer: Consumer, block: DispatchBlock, rows: RowSet, source: GrantSource, grants: list[Grant]
+) -> None:
+    """Grant waiting rows that are not suspect, as far as the consumer has room."""
+    if (room := source.room(consumer)) <= 0:
+        return
+    chosen = rows if block.is_batch else row_sets.lowest(rows, room)
+    for part, count in source.blocks.take_rows(block, chosen):
+        grants.append(source.grant_taken(consumer, block, part, count))
+    source.blocks.queue_rest(block)
+
+
+def _owned(
+    routes: KeyRoutes,
+    suspects: SuspectGroups,
+    spans: dict[int, _Span],
+    left: dict[int, Place],
+) -> Owned:
     """Find which consumers may try which suspects.
 
-    The owner of a slot may, once nobody else has messages of it.
+    The owner of a slot may, once nobody else has messages of it. Suspects behind something of their slot that
+    waits outside of their group have to wait for that.
     """
     found: Owned = {}
     for group in suspects:
@@ -239,7 +326,12 @@ def owned(routes: KeyRoutes, suspects: SuspectGroups) -> Owned:
         for key, rows in group.waiting.items():
             block = suspects.block(key)
             for row in row_sets.numbers_of(rows).tolist():
-                slot = block.slots if isinstance(block.slots, int) else int(block.slots[row])  # type: ignore[index]
+                slot = _slot(block, row)
+                if slot in left and left[slot] < (key, row):
+                    continue
+                firsts = spans[slot].firsts
+                if any(first < (key, row) for other, first in firsts.items() if other is not group):
+                    continue
                 number = routes.number_on_trial(slot)
                 if number >= 0:
                     mine = of_group.setdefault(number, {})
@@ -251,16 +343,19 @@ def owned(routes: KeyRoutes, suspects: SuspectGroups) -> Owned:
 
 def dispatch_to_owners(
     routes: KeyRoutes,
+    index: WaitingIndex,
     may_try_next: MayTry,
     source: GrantSource,
     grants: list[Grant],
 ) -> set[int]:
-    """Give suspects to owners that hold nothing; returns those kept free.
+    """Give suspects to owners that hold nothing, and before that what waits before them in their slots.
 
-    These by their numbers.
+    Returns the consumers kept free, by their numbers.
     """
     kept: set[int] = set()
-    of_numbers = owned(routes, source.blocks.suspects)
+    spans = _spans(source.blocks.suspects)
+    left = _grant_before(routes, index, spans, source, grants)
+    of_numbers = _owned(routes, source.blocks.suspects, spans, left)
     for number, consumer in enumerate(routes.consumers):
         groups = of_numbers.get(number, [])
         if consumer.trial is not None:

@@ -23,6 +23,7 @@ from pulsar_ray.managed_ledger.cursor.cursor_records import cursor_from_snapshot
 from pulsar_ray.managed_ledger.cursor.managed_cursor import ManagedCursor, Subscription
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.position import Position
+from tests.unit.dispatch.keys_rig import KeysRig
 from tests.unit.dispatch.rig import Rig
 from tests.unit.dispatch.validation import validate
 
@@ -368,3 +369,46 @@ def test_a_crash_with_several_messages_in_hand_names_none() -> None:
     assert crash == Crash(held=3, handed_over=2, failed="")
     rig.add(2, credit=3)
     assert rig.dispatcher.remove_consumer(2, Departure.CLOSED) is None
+
+
+@pytest.mark.parametrize("per_block", [1, 3, 8])
+def test_suspects_wait_for_earlier_messages_of_their_key_that_are_suspect_no_more(per_block: int) -> None:
+    keys = KeysRig(["a"] * 8, per_block)
+    keys.add(1)
+    assert keys.entries() == {1: list(range(8))}
+    keys.dispatcher.remove_consumer(1, Departure.CRASHED, handed_over=8)
+    keys.add(2)
+    assert keys.entries() == {2: [0, 1, 2, 3]}
+    # The first one was only cut off: it comes back with all it had, of which half is another's now.
+    held = [(1, ref.first_entry_id, ((0, ref.messages),)) for ref in keys.rig.refs]
+    back = ConsumerSpec(1, "c1", ConsumerType.KeyShared)
+    keys.dispatcher.attach_consumer(back, keys.rig.now_ms, held=held)
+    assert keys.entries() == {}
+    keys.dispatcher.remove_consumer(1, Departure.CRASHED, handed_over=8)
+    assert keys.entries() == {}
+    keys.dispatcher.remove_consumer(2, Departure.CRASHED, handed_over=0)
+    keys.add(3, credit=3)
+    assert keys.entries() == {3: [0, 1, 2]}, "no suspect yet, and no more than it has room for"
+    keys.rig.report(3, 100, handed_over=3)
+    assert keys.entries() == {3: [3]}
+    keys.acknowledge(3, 0, 1, 2, 3)
+    assert keys.entries() == {3: [4, 5]}
+    keys.acknowledge(3, 4, 5)
+    assert keys.entries() == {3: [6, 7]}
+
+
+@pytest.mark.parametrize("per_block", [1, 3, 8])
+def test_a_suspect_that_failed_comes_again_before_later_suspects_of_its_key(per_block: int) -> None:
+    keys = KeysRig(["a"] * 8 + ["b"], per_block)
+    keys.add(1)
+    keys.entries()
+    keys.dispatcher.remove_consumer(1, Departure.CRASHED, handed_over=8)
+    keys.add(2)
+    assert keys.entries() == {2: [8]}, "another key's goes out before suspects"
+    keys.acknowledge(2, 8)
+    assert keys.entries() == {2: [0, 1, 2, 3]}
+    keys.nack(2, 2)
+    keys.acknowledge(2, 0, 1, 3)
+    assert keys.entries() == {2: [2]}
+    keys.acknowledge(2, 2)
+    assert keys.entries() == {2: [4, 5, 6, 7]}
