@@ -136,11 +136,8 @@ class NaiveModel:
                 return self.dispatcher.consumers[owner].spec
         raise AssertionError(f"nobody owns {slot}")
 
-    def check_key(self, consumer_id: int, message: Message, *, was_handed_out: bool) -> None:
-        """It goes to the key's owner, the key is nowhere else, and nothing of the key is left before it.
-
-        A suspect was handed out before: perhaps earlier than what came back to its consumer meanwhile.
-        """
+    def check_key(self, consumer_id: int, message: Message) -> None:
+        """It goes to the key's owner, the key is nowhere else, and nothing of the key is left before it."""
         owner = self.owner_of(message)
         assert owner.consumer_id == consumer_id, f"{message} is of a key of {owner.name}"
         if self.is_out_of_order:
@@ -149,7 +146,7 @@ class NaiveModel:
         for other, (holder, _) in self.holder.items():
             assert holder == consumer_id or self.slot_of(other) != slot, f"{other} of the key is at {holder}"
         for entry, messages in self.entries.items():
-            if entry < message[:2] and not was_handed_out:
+            if entry < message[:2]:
                 for other in messages:
                     is_left = other not in self.holder and other not in self.facts.acked
                     is_left = is_left and entry not in self.facts.counts
@@ -213,7 +210,7 @@ class NaiveModel:
                 assert not absent, f"batch came without {absent}"
         for message in rows:
             if self.type is ConsumerType.KeyShared:
-                self.check_key(grant.consumer_id, message, was_handed_out=grant.is_suspect)
+                self.check_key(grant.consumer_id, message)
             self.holder[message] = (grant.consumer_id, grant.is_suspect)
             self.suspects.discard(message)
             self.from_before.discard(message)
