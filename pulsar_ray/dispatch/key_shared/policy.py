@@ -154,7 +154,7 @@ class KeySharedPolicy:
         self._freed.update(freed)
 
     def _pass_by_fresh(self) -> None:
-        """Let fresh blocks below one that came back wait like it, and those below a suspect.
+        """Let fresh blocks wait that are below one that came back, or a suspect.
 
         Ready blocks come before fresh ones, and suspects find what waits before them among parked ones.
 

@@ -71,7 +71,7 @@ class WaitingIndex:
                     self._park(slot, block, now_ms)
 
     def parked_through(self, slot: int, key: Key) -> list[tuple[DispatchBlock, RowSet]]:
-        """The parked rows of a slot in blocks up to this key, in the order of the log."""
+        """Return the parked rows of a slot, by block, up to this key in order."""
         parked = self.parked.get(slot)
         if parked is None:
             return []

@@ -238,7 +238,7 @@ def _slot(block: DispatchBlock, row: int) -> int:
 
 
 class _Span:
-    """The suspects of a slot that wait: the place of each group's first one, and the last key."""
+    """The waiting suspects of a slot: each group's first place, and the last key."""
 
     __slots__ = ("firsts", "last")
 
@@ -269,9 +269,9 @@ def _grant_before(
     source: GrantSource,
     grants: list[Grant],
 ) -> dict[int, Place]:
-    """Grant what waits before the first suspect of its slot, as far as the owners have room.
+    """Grant what waits before the first suspect of its slot.
 
-    Returns where the rest of each slot begins: suspects behind it wait for that.
+    As far as the owners have room. Returns where the rest of each slot begins, for which suspects wait.
     """
     parked: list[tuple[int, DispatchBlock, RowSet]] = []
     of_numbers: dict[int, dict[Key, tuple[DispatchBlock, RowSet]]] = {}
@@ -348,9 +348,9 @@ def dispatch_to_owners(
     source: GrantSource,
     grants: list[Grant],
 ) -> set[int]:
-    """Give suspects to owners that hold nothing, and before that what waits before them in their slots.
+    """Give suspects to owners that hold nothing.
 
-    Returns the consumers kept free, by their numbers.
+    Before that, they get what waits before those in their slots. Returns the numbers of those kept free.
     """
     kept: set[int] = set()
     spans = _spans(source.blocks.suspects)
