@@ -21,6 +21,7 @@ from pulsar_ray_spark.schema import block_struct
 
 Bytes = Literal["binary", "string"]
 Mode = Literal["permissive", "drop", "fail"]
+_MODES = "mode='permissive' keeps such values beside the others, 'drop' leaves them out"
 _PLACE = ("topic", "ledger_id", "entry_id", "batch_index")
 
 
@@ -56,7 +57,10 @@ class ValueForm:
 
     def block_struct(self, columns: Sequence[str]) -> StructType:
         """Spark's schema of blocks with these columns of BLOCK_SCHEMA."""
-        plain = block_struct(columns)
+        return self.stored_struct(block_struct(columns))
+
+    def stored_struct(self, plain: StructType) -> StructType:
+        """Spark's schema of rows whose values readers have given the Avro schema's types."""
         if self.avro_schema is None:
             return plain
         values = StructField("value", from_arrow_type(AvroValues(self.avro_schema).type))
@@ -70,13 +74,15 @@ class ValueForm:
     def applied(self, messages: DataFrame, columns: Sequence[str]) -> DataFrame:
         """Give keys and values their types, and treat mismatches as `mode` says.
 
-        Raises SchemaMismatch in mode "fail".
+        Raises SchemaMismatch in mode "fail"; of a stream the query fails instead when it takes such a value.
         """
         if not self.is_typed:
             return messages.select([self._plain(name) for name in columns])
         typed = messages if self.json is None else _json_values(messages, self.json)
         mismatched = F.col(CORRUPT_COLUMN).isNotNull()
-        if self.mode == "fail":
+        if self.mode == "fail" and typed.isStreaming:
+            typed = _failing(typed, mismatched)
+        elif self.mode == "fail":
             _refuse_any(typed.where(mismatched))
         if self.mode == "drop":
             typed = typed.where(~mismatched)
@@ -151,6 +157,14 @@ def _json_values(messages: DataFrame, schema: StructType) -> DataFrame:
     )
 
 
+def _failing(messages: DataFrame, mismatched: Column) -> DataFrame:
+    """Have an action on a value fail that does not fit."""
+    place = F.concat_ws(":", *(F.col(name) for name in _PLACE if name in messages.columns))
+    text = F.concat(F.lit("the value of message "), place, F.lit(f" does not fit the schema: {_MODES}"))
+    refused = F.raise_error(text).cast(messages.schema["value"].dataType)
+    return messages.withColumn("value", F.when(mismatched, refused).otherwise(F.col("value")))
+
+
 def _refuse_any(mismatched: DataFrame) -> None:
     found = mismatched.select(*_PLACE).limit(1).collect()
     if found:
@@ -158,5 +172,5 @@ def _refuse_any(mismatched: DataFrame) -> None:
         row = found[0]
         raise SchemaMismatch(
             f"the value of message {row.ledger_id}:{row.entry_id}:{row.batch_index} of {row.topic} does not "
-            "fit the schema: mode='permissive' keeps such values beside the others, 'drop' leaves them out"
+            f"fit the schema: {_MODES}"
         )

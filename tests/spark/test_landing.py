@@ -103,6 +103,7 @@ class Lander:
         self.path = path
         self.columns = landing_columns(None)
         self.file_bytes = 1 << 20
+        self.avro_schema = ""
         self.fail_on_data_loss = True
 
     def log(self) -> PlanLog:
@@ -115,7 +116,7 @@ class Lander:
             self.broker.admin(), self.topics, NAME, fail_on_data_loss=self.fail_on_data_loss
         )
         source.killer = killer
-        identity = LandingIdentity(NAME, full_names(self.topics), folder.path, self.columns)
+        identity = LandingIdentity(NAME, full_names(self.topics), folder.path, self.columns, self.avro_schema)
         return RoundRunner(
             identity, source, folder, KilledLog(log, killer), write_here, SystemClock(), self.file_bytes
         )
@@ -412,6 +413,25 @@ def test_few_columns(broker: Broker, publish: Publish, tmp_path: Path) -> None:
         broker.admin().topics.delete(f"landing-{NAME}", force=True)
     with pytest.raises(InvalidConfiguration, match=r"columns=\['age'\]: give at least one of key, value"):
         landing_columns(["age"])
+
+
+def test_values_of_an_avro_schema_are_structs_which_a_landing_keeps(
+    broker: Broker, publish: Publish, tmp_path: Path
+) -> None:
+    topic = broker.topic()
+    publish(topic, ["\x02a", "\x04bc", "\x08a"])
+    lander = Lander(broker, topic, tmp_path / "landed")
+    lander.avro_schema = '{"type": "record", "name": "r", "fields": [{"name": "note", "type": "string"}]}'
+    lander.land()
+    rows = [(row["value"], row["_corrupt_record"]) for row in lander.rows()]
+    assert rows == [({"note": "a"}, None), ({"note": "bc"}, None), (None, b"\x08a")]
+    lander.avro_schema = ""
+    with pytest.raises(LandingMismatch, match="begun with avro_schema="):
+        lander.land()
+    with pytest.raises(InvalidConfiguration, match="no 'value'"):
+        land_module._check_avro('{"type": "record", "name": "r", "fields": []}', ("key",))
+    with pytest.raises(InvalidConfiguration, match="no Avro schema"):
+        land_module._check_avro("{", ("value",))
 
 
 def test_an_object_store_gets_whole_objects(broker: Broker, publish: Publish, tmp_path: Path) -> None:

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from fastavro import parse_schema, schemaless_writer
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
 from pulsar_ray import Client
 from pulsar_ray.admin import Admin
+from pulsar_ray.data.planning.plan import ReadRange
 from pulsar_ray.errors import InvalidConfiguration
+from pulsar_ray.model.position import EARLIEST, LATEST
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray_spark import MESSAGE_SCHEMA, Landing, clean_landing, drop_landing, land, read_landing
 from pulsar_ray_spark.errors import LandingMismatch
 from pulsar_ray_spark.landing.columns import LANDING_COLUMNS
+from pulsar_ray_spark.landing.file_writing import FileJob, write_file
+from pulsar_ray_spark.landing.folder import LocalFolder
 from tests.docs.fences import blocks_of
+from tests.stored_messages import batch
+from tests.stored_segments import write_segment
 
 SECOND_MS = 1000
 MIDNIGHT_MS = 1_700_006_400_000
@@ -119,3 +130,50 @@ def test_the_page_does_what_it_says(
 
 def landing_has_files(landing: Landing) -> None:
     wait_until(lambda: landing.last_progress, what="a landed round")
+
+
+GOOD = {"id": 1, "note": "a"}
+SCHEMA = "id BIGINT, note STRING"
+AVRO = json.dumps(
+    {
+        "type": "record",
+        "name": "row",
+        "fields": [{"name": "id", "type": "long"}, {"name": "note", "type": ["null", "string"]}],
+    }
+)
+
+
+def as_avro(row: dict[str, object]) -> bytes:
+    stream = BytesIO()
+    schemaless_writer(stream, parse_schema(json.loads(AVRO)), row)
+    return stream.getvalue()
+
+
+def rows_of(stream: DataFrame, name: str) -> list[Row]:
+    query = stream.writeStream.format("memory").queryName(name).trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    return stream.sparkSession.table(name).orderBy("entry_id", "batch_index").collect()
+
+
+@pytest.mark.parametrize("kind", ["json", "avro"])
+def test_values_are_structs_and_those_that_do_not_fit_go_as_the_mode_says(
+    spark: SparkSession, tmp_path: Path, topic: str, kind: str
+) -> None:
+    good, avro = (json.dumps(GOOD).encode(), "") if kind == "json" else (as_avro(GOOD), AVRO)
+    segment = write_segment(tmp_path / "5-0.seg", [[batch([good, b"{", None])]])
+    asked = ReadRange("", "t", -1, (segment,), EARLIEST, LATEST)
+    folder, view = LocalFolder(str(tmp_path / "landed")), topic.replace("-", "_")
+    folder.begin()
+    write_file(FileJob(asked, folder, "a.parquet", LANDING_COLUMNS, MIDNIGHT_MS, avro_schema=avro))
+    folder.describe(json.dumps({"name": "n", "columns": LANDING_COLUMNS, "avro_schema": avro}))
+    schema: dict[str, Any] = {"schema": SCHEMA} if kind == "json" else {}
+
+    first, bad, tombstone = rows_of(read_landing(spark, folder.path, **schema), f"{view}_all")
+    assert (first.value.asDict(), first._corrupt_record) == (GOOD, None)
+    assert (bad.value, bytes(bad._corrupt_record)) == (None, b"{")
+    assert (tombstone.value, tombstone._corrupt_record) == (None, None)
+    kept = rows_of(read_landing(spark, folder.path, mode="drop", **schema), f"{view}_drop")
+    assert [row.value and row.value.id for row in kept] == [1, None]
+    assert "_corrupt_record" not in kept[0]
+    with pytest.raises(StreamingQueryException, match=r"message .*:.* does not fit the schema: mode="):
+        rows_of(read_landing(spark, folder.path, mode="fail", **schema), f"{view}_fail")

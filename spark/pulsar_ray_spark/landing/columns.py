@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from pulsar_ray.data.reading.avro_blocks import CORRUPT_COLUMN
+from pulsar_ray.data.reading.avro_values import AvroValues
 from pulsar_ray.data.reading.block_schema import BLOCK_SCHEMA
 from pulsar_ray.errors import InvalidConfiguration
 
@@ -50,9 +52,16 @@ def landing_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(name for name in LANDING_COLUMNS if name in wanted)
 
 
-def file_schema(columns: Sequence[str]) -> pa.Schema:
-    """The Arrow schema of files with these columns."""
-    return pa.schema([_SCHEMA.field(name) for name in columns])
+def file_schema(columns: Sequence[str], avro: AvroValues | None = None) -> pa.Schema:
+    """The Arrow schema of files with these columns.
+
+    With `avro` values are structs, and a last column has the bytes of those that are none.
+    """
+    plain = pa.schema([_SCHEMA.field(name) for name in columns])
+    if avro is None:
+        return plain
+    fields = [pa.field("value", avro.type) if field.name == "value" else field for field in plain]
+    return pa.schema([*fields, pa.field(CORRUPT_COLUMN, pa.binary())])
 
 
 def block_columns_of(columns: Sequence[str]) -> tuple[str, ...]:
@@ -63,9 +72,8 @@ def block_columns_of(columns: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in BLOCK_SCHEMA.names if name in columns) or ("source",)
 
 
-def file_table(block: pa.Table, topic: str, partition: int, columns: Sequence[str]) -> pa.Table:
-    """Make a table of a file's columns of a block of one partition."""
-    schema = file_schema(columns)
+def file_table(block: pa.Table, topic: str, partition: int, schema: pa.Schema) -> pa.Table:
+    """Make a table of a file's schema of a block of one partition."""
     same = {"topic": topic, "partition": partition}
     arrays = [
         pa.repeat(pa.scalar(same[field.name], field.type), block.num_rows)

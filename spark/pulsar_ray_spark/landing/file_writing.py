@@ -5,6 +5,7 @@ Beside the data, without Ray and pyspark.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import pyarrow.parquet as pq
 
 from pulsar_ray.data.planning.lost_ranges import LostRange, check_nothing_lost
 from pulsar_ray.data.planning.plan import ReadRange
+from pulsar_ray.data.reading.avro_blocks import encode_avro_blocks
+from pulsar_ray.data.reading.avro_values import AvroValues
 from pulsar_ray.data.reading.rows import BLOCK_BYTES, encode_blocks
 from pulsar_ray.data.reading.segments import stored_rows
 from pulsar_ray_spark.landing.columns import block_columns_of, file_schema, file_table
@@ -30,6 +33,8 @@ class FileJob:
     time_ms: int
     lost: LostRange | None = None
     """Messages of the range that are trimmed, where that is an error."""
+    avro_schema: str = ""
+    """The schema of values that the file has as structs; without one they are bytes."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +71,19 @@ def write_file(job: FileJob) -> WrittenFile:
 
 def _write(job: FileJob, path: Path) -> int:
     read_range, messages = job.read_range, 0
-    columns = block_columns_of(job.columns)
-    with pq.ParquetWriter(path, file_schema(job.columns), compression="zstd") as writer:
+    avro = AvroValues(job.avro_schema) if job.avro_schema else None
+    schema = file_schema(job.columns, avro)
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         # A group of rows per block: Spark reads them in parallel, and here is only one at a time.
-        for block, count in encode_blocks(stored_rows(read_range), 0, BLOCK_BYTES, columns):
+        for block, count in _blocks(job, avro):
             table = pa.ipc.open_stream(block).read_all()
-            writer.write_table(file_table(table, read_range.topic, read_range.partition, job.columns))
+            writer.write_table(file_table(table, read_range.topic, read_range.partition, schema))
             messages += count
     return messages
+
+
+def _blocks(job: FileJob, avro: AvroValues | None) -> Iterator[tuple[bytes, int]]:
+    rows, columns = stored_rows(job.read_range), block_columns_of(job.columns)
+    if avro is None:
+        return encode_blocks(rows, 0, BLOCK_BYTES, columns)
+    return encode_avro_blocks(rows, 0, BLOCK_BYTES, columns, avro)

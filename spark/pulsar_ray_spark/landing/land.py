@@ -14,6 +14,7 @@ from pulsar_ray.admin.admin import Admin
 from pulsar_ray.client.client import Client
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.data.planning.plan import BoundArgument, Topics, as_bound, as_topics
+from pulsar_ray.data.reading.avro_values import AvroValues
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray_spark.errors import PathNotShared
 from pulsar_ray_spark.landing.columns import landing_columns
@@ -37,6 +38,7 @@ def land(
     until: Literal["latest"] | None = None,
     interval: float = 10.0,
     columns: Sequence[str] | None = None,
+    avro_schema: str | None = None,
     max_bytes_per_file: int = 64 << 20,
     shared: bool = False,
     filesystem: pafs.FileSystem | None = None,
@@ -48,7 +50,9 @@ def land(
     `topics` is a name, a list of names or a compiled pattern; partitions and topics that come later are taken
     from their start. `path` is a local path, a URI that pyarrow knows (s3://, gs://, hdfs://), or a path on
     `filesystem`. Files have `columns` (None: all but redelivery_count), up to about `max_bytes_per_file` of
-    the log each, and names of topic, partition, positions and round.
+    the log each, and names of topic, partition, positions and round. With `avro_schema`, JSON text, values
+    are structs in them, and the bytes of those that do not fit stand in a last column `_corrupt_record`; JSON
+    values get types by `read_landing(schema=)`.
 
     The landing runs on a thread here and writes in Ray tasks beside the data: until it is stopped, looking
     for messages every `interval` seconds, or with `until="latest"` until all that is stored now is landed.
@@ -61,17 +65,18 @@ def land(
     messages until they are landed, and shows the backlog. `drop_landing` ends all that.
 
     Raises InvalidConfiguration, PathNotShared for a local path on several nodes unless it is `shared` by all
-    of them, LandingInUse while another process runs the landing, LandingMismatch for other topics, columns or
-    another path under a known name, and what the client raises. The handle raises DataLost for messages that
-    were trimmed before they were landed, unless `fail_on_data_loss` is off.
+    of them, LandingInUse while another process runs the landing, LandingMismatch for other topics, columns,
+    schema or path under a known name, and what the client raises. The handle raises DataLost for messages
+    that were trimmed before they were landed, unless `fail_on_data_loss` is off.
     """
     check_name(name)
     wanted, columns = as_topics(topics), landing_columns(columns)
+    _check_avro(avro_schema, columns)
     first = as_bound(start, time.time_ns() // 1_000_000)
     _check_sizes(until, interval, max_bytes_per_file)
     folder = open_folder(path, filesystem)
     client = _connected(service_url, None if shared else folder)
-    identity = LandingIdentity(name, full_names(wanted), folder.path, columns)
+    identity = LandingIdentity(name, full_names(wanted), folder.path, columns, avro_schema or "")
 
     def open_runner(opened: ExitStack) -> RoundRunner:
         opened.enter_context(client)
@@ -123,6 +128,17 @@ def log_topic(name: str) -> str:
     No pattern of topics matches names that begin with __.
     """
     return f"persistent://{_LOG_NAMESPACE}/__landing-{name}"
+
+
+def _check_avro(avro_schema: str | None, columns: Sequence[str]) -> None:
+    if avro_schema is None:
+        return
+    AvroValues(avro_schema)
+    if "value" not in columns:
+        raise InvalidConfiguration(
+            f"columns={list(columns)} has no 'value', and avro_schema is given for values: name 'value' too, "
+            "or leave avro_schema out"
+        )
 
 
 def _check_sizes(until: object, interval: float, max_bytes_per_file: int) -> None:

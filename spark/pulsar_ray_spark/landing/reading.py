@@ -13,6 +13,7 @@ from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray_spark.landing.checkpoint import SparkCheckpoint
 from pulsar_ray_spark.landing.folder import LocalFolder, open_folder
 from pulsar_ray_spark.schema import MESSAGE_SCHEMA
+from pulsar_ray_spark.value_form import AS_STORED, Bytes, Mode, as_value_form
 
 # Spark remembers the files it has read that are not older than the newest by more than this. Rounds rise in
 # time, so that a file it has not read is never older.
@@ -25,6 +26,10 @@ def read_landing(
     *,
     checkpoint: str | os.PathLike[str] | None = None,
     max_files_per_trigger: int | None = None,
+    key_type: Bytes = "string",
+    value_type: Bytes = "binary",
+    schema: StructType | str | None = None,
+    mode: Mode = "permissive",
     filesystem: pafs.FileSystem | None = None,
 ) -> DataFrame:
     """Read a folder that `land` writes as a stream of Spark's own.
@@ -34,11 +39,16 @@ def read_landing(
     query's checkpoint. Files come in the order of their rounds, `max_files_per_trigger` at a time (None: all
     that are there); where watermarks matter give at least as many as the topics have partitions.
 
+    Keys and values appear as `read` has them: as text or binary, or structs of JSON by `schema`; those of a
+    landing with an Avro schema are structs. `mode` says what becomes of values that do not fit; with "fail"
+    the query fails when it takes one.
+
     `checkpoint` is the query's `checkpointLocation`, which is only looked into, so that a wrong one is
     refused before Spark mixes two streams. A path of an object store is given as Spark knows it (s3a://);
     `filesystem` is pyarrow's for the same path, if it is not found by itself.
 
-    Raises InvalidConfiguration for a folder without a landing, LandingMismatch for a checkpoint of another.
+    Raises InvalidConfiguration for a folder without a landing or a wrong type or schema, LandingMismatch for
+    a checkpoint of another.
     """
     folder = open_folder(path, filesystem)
     description = folder.description()
@@ -46,9 +56,15 @@ def read_landing(
         raise InvalidConfiguration(f"{folder.path} has no landing: start one with land(), or mend the path")
     if checkpoint is not None:
         SparkCheckpoint(checkpoint, filesystem).check(folder)
-    columns = json.loads(description)["columns"]
+    described = json.loads(description)
+    columns = described["columns"]
+    avro_schema = described.get("avro_schema") or None
+    values = as_value_form(spark, key_type, value_type, schema, avro_schema, mode)
+    if values.is_typed and "value" not in columns:
+        raise InvalidConfiguration(f"{folder.path} has no values: leave the schema out")
+    stored = values.stored_struct(StructType([MESSAGE_SCHEMA[name] for name in columns]))
     reader = (
-        spark.readStream.schema(StructType([MESSAGE_SCHEMA[name] for name in columns]))
+        spark.readStream.schema(stored)
         .option("pathGlobFilter", "*.parquet")
         .option("latestFirst", "false")
         .option("maxFileAge", _REMEMBERED)
@@ -57,4 +73,5 @@ def read_landing(
     )
     if max_files_per_trigger is not None:
         reader = reader.option("maxFilesPerTrigger", str(max_files_per_trigger))
-    return reader.parquet(folder.path if isinstance(folder, LocalFolder) else os.fspath(path))
+    frame = reader.parquet(folder.path if isinstance(folder, LocalFolder) else os.fspath(path))
+    return frame if values == AS_STORED else values.applied(frame, columns)

@@ -135,6 +135,7 @@ class RoundRunner:
                 "name": self._identity.name,
                 "topics": self._identity.topics,
                 "columns": self._identity.columns,
+                "avro_schema": self._identity.avro_schema,
             }
             self._folder.describe(json.dumps(known))
 
@@ -147,7 +148,13 @@ class RoundRunner:
                 name, planned_ms = landing_round.name_of(file), landing_round.planned_ms
                 jobs.append(
                     FileJob(
-                        leased.read_range, self._folder, name, self._identity.columns, planned_ms, leased.lost
+                        leased.read_range,
+                        self._folder,
+                        name,
+                        self._identity.columns,
+                        planned_ms,
+                        leased.lost,
+                        self._identity.avro_schema,
                     )
                 )
             written = list(self._write(jobs))

@@ -28,10 +28,12 @@ class LandingIdentity:
     """Full names, or one pattern behind `pattern:`."""
     path: str
     columns: tuple[str, ...]
+    avro_schema: str = ""
+    """Of values that files have as structs."""
 
     def check(self, stored: LandingIdentity) -> None:
         """Raise LandingMismatch if the landing was begun with other arguments."""
-        for what in ("topics", "path", "columns"):
+        for what in ("topics", "path", "columns", "avro_schema"):
             here, there = getattr(self, what), getattr(stored, what)
             if here != there:
                 raise LandingMismatch(
@@ -119,6 +121,7 @@ def encode_round(identity: LandingIdentity, landing_round: LandingRound) -> byte
         "topics": identity.topics,
         "path": identity.path,
         "columns": identity.columns,
+        "avro_schema": identity.avro_schema,
         "round": landing_round.number,
         "planned_ms": landing_round.planned_ms,
         "files": files,
@@ -143,7 +146,11 @@ def decode_round(record: bytes) -> tuple[LandingIdentity, LandingRound]:
 
 def _decoded(stored: dict[str, Any]) -> tuple[LandingIdentity, LandingRound]:
     identity = LandingIdentity(
-        stored["name"], tuple(stored["topics"]), stored["path"], tuple(stored["columns"])
+        stored["name"],
+        tuple(stored["topics"]),
+        stored["path"],
+        tuple(stored["columns"]),
+        stored.get("avro_schema", ""),
     )
     files = tuple(
         FileRange(topic, partition, Position(*first), Position(*end))
