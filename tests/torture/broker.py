@@ -41,6 +41,7 @@ from tests.torture.plan import (
     CLOCK_FORWARD,
     CUT,
     DISPATCHER,
+    DISPATCHERS_SLEEP,
     KILL,
     LONG_STOP,
     LOSE_ANSWER,
@@ -184,10 +185,20 @@ class TorturedBroker:
         while not stop.wait(SLEEPY_PAUSE_S):
             for partition in partitions:
                 with suppress(PulsarException, RuntimeError, KeyError):
-                    if self.cluster.put_to_sleep(partition, with_clients=True):
-                        with self._lock:
-                            self.counts[SLEEP] += 1
-                        note(self._journal, FaultDone(SLEEP, partition))
+                    self._put_to_sleep(partition)
+
+    def _put_to_sleep(self, partition: str) -> None:
+        passivation = self.cluster.passivation
+        before_s = passivation._signalled_s.get(partition)
+        kind = SLEEP
+        if not passivation.put_to_sleep(partition, with_clients=True):
+            if passivation._signalled_s.get(partition) == before_s:
+                return
+            # Some had left when others turned out to be in use, and were woken at once.
+            kind = DISPATCHERS_SLEEP
+        with self._lock:
+            self.counts[kind] += 1
+        note(self._journal, FaultDone(kind, partition))
 
     def _inject(self, number: int, fault: Fault) -> None:
         topic, subscriptions = self.targets[fault.topic % len(self.targets)]

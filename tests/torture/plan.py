@@ -13,6 +13,7 @@ KILL, STOP, SLEEP, KILL_ALL, RESTART = "SIGKILL", "SIGSTOP", "sleep", "SIGKILL o
 CUT, LOSE_REQUEST, LOSE_ANSWER, SILENCE = "cut lane", "lost request", "lost answer", "silent lane"
 CLOCK_FORWARD, CLOCK_BACK = "clock forward", "clock back"
 LOSE_CONTROLLER_ANSWER = "lost answer of the controller"
+DISPATCHERS_SLEEP = "sleep of dispatchers alone"
 LONG_STOP = "SIGSTOP, longer than a lease,"
 PARTITION, DISPATCHER, TRACKER = "partition", "dispatcher", "tracker"
 

@@ -146,19 +146,18 @@ SCENES = (
         ttl_ms=30_000,
     ),
     Scene(
+        # What is unacknowledged, or delayed, keeps actors awake: here nothing is for long.
         "sleepy",
         (
-            ProducerPlan(pause_ms=500, life_s=4),
-            ProducerPlan("many", pause_ms=900),
-            ProducerPlan(delayed_share=0.5, longest_delay_ms=600, pause_ms=900, keys=3),
+            ProducerPlan(pause_ms=1_500, life_s=4),
+            ProducerPlan("many", pause_ms=1_500),
         ),
         (
-            ConsumerPlan("shared", life_s=4),
+            ConsumerPlan("shared", life_s=6),
             ConsumerPlan("grouped", answers="grouped", consumers=1),
-            ConsumerPlan("exclusive", EXCLUSIVE, "cumulative", 1),
+            ConsumerPlan("exclusive", EXCLUSIVE, "each", 1),
         ),
-        partitions=2,
-        reads=("reader",),
+        partitions=3,
         is_sleepy=True,
     ),
     Scene(
