@@ -14,11 +14,9 @@ from pulsar_ray.errors import NotOurDataDirectory
 from pulsar_ray.maintenance.verify import verify_directory
 from pulsar_ray.testing.waiting import wait_until
 from tests.faults.history.checker import judge
-from tests.faults.history.operations import ClockShown, FaultDone, Stored, note, operation_of
+from tests.faults.history.operations import ClockShown, FaultDone, note
 from tests.faults.journal import Journal, iterate_journal
-from tests.faults.verdict import as_id
 from tests.torture.clients import ERROR
-from tests.torture.damage import suffer_damage
 from tests.torture.plan import LEASE_S
 from tests.torture.real.client_process import CONSUMERS
 from tests.torture.real.cluster import RealCluster, signal_process
@@ -38,7 +36,6 @@ from tests.torture.real.plan import (
 )
 from tests.torture.real.processes import END_S, Client, ClosingScene, clients_of, open_scene
 from tests.torture.round import SETTINGS, RoundResult
-from tests.torture.scene_record import subscribers_of
 from tests.torture.scenes import Scene, scene_of
 
 SCENES = (*("every-type", "keyed", "delayed", "letters", "deduplicated", "chunks", "sleepy", "administered"),)
@@ -251,28 +248,16 @@ def run_real_round(directory: Path, seed: int, seconds: float, scenes: Sequence[
     result.violations += [str(violation) for violation in verdict.violations]
     with suppress(NotOurDataDirectory):  # nothing began, as is told above
         result.violations += [f"verify: {damage}" for damage in verify_directory(real.data).damages]
-    stored, errors = _read_history(real.history)
-    result.errors.update(errors)
-    if not result.violations:
-        logs = {name: stored.get(name, []) for scene in scenes for name in scene.partition_names}
-        subscribers = [each for scene in scenes for each in subscribers_of(scene)]
-        counts, wrong = suffer_damage(real.data, logs, subscribers, seed)
-        result.faults.update(counts)
-        result.violations += wrong
+    result.errors.update(_errors_in(real.history))
     return result
 
 
-def _read_history(history: Path) -> tuple[dict[str, list[Stored]], Counter[str]]:
-    """The log of each partition, and the errors that ended clients."""
-    stored: dict[str, list[Stored]] = {}
-    errors: Counter[str] = Counter()
-    for path in history.glob("*.journal"):
-        for record in iterate_journal(path):
-            operation = operation_of(record)
-            if isinstance(operation, Stored):
-                partition = operation.place[0]
-                name = operation.topic if partition < 0 else f"{operation.topic}-partition-{partition}"
-                stored.setdefault(name, []).append(operation._replace(place=as_id(operation.place)))
-            elif record.kind == ERROR:
-                errors.update(record.values)
-    return stored, errors
+def _errors_in(history: Path) -> Counter[str]:
+    """The errors that ended clients' lives."""
+    return Counter(
+        name
+        for path in history.glob("*.journal")
+        for record in iterate_journal(path)
+        if record.kind == ERROR
+        for name in record.values
+    )
