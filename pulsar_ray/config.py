@@ -172,7 +172,9 @@ class Settings:
         "which of them",
         choices=("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"),
     )
-    broker_delete_inactive_topics_max_inactive_duration_seconds: int = setting(60, "and when", minimum=1)
+    broker_delete_inactive_topics_max_inactive_duration_seconds: int = setting(
+        60, "seconds without use after which", minimum=1
+    )
     default_retention_time_in_minutes: int = setting(0, "keep consumed messages; -1: for ever", minimum=-1)
     default_retention_size_in_mb: int = setting(
         0, "keep consumed messages; -1: all", minimum=-1, pulsar_key="defaultRetentionSizeInMB"
@@ -351,10 +353,7 @@ class Settings:
         return max(8, memory_bytes // _BYTES_PER_ACTIVE_ACTOR)
 
 
-NOT_IN_FORCE_YET = (
-    "broker_service_compaction_threshold_in_bytes",
-    "broker_delete_inactive_topics_enabled",
-)
+NOT_IN_FORCE_YET = ("broker_service_compaction_threshold_in_bytes",)
 """Settings that promise what is not built yet: anything but the default is refused."""
 
 _FIELDS = {field.name: field for field in dataclasses.fields(Settings)}

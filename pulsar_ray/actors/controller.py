@@ -43,7 +43,7 @@ from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.broker.serving.sleeper import Idle
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import PulsarException, ServiceUnitNotReady, TopicNotFound
+from pulsar_ray.errors import Moved, PulsarException, ServiceUnitNotReady, TopicNotFound
 from pulsar_ray.lane.await_within import within
 from pulsar_ray.model.metric_catalogue import PARTITIONS_AWAY, TOPICS
 from pulsar_ray.model.policies import PolicyUpdate
@@ -59,7 +59,7 @@ CALL_DEADLINE_S = 30.0
 STATS_DEADLINE_S = 3.0
 CATCH_UP_S = 20.0
 NAME_POLL_S = 0.02
-WAKING_POLICIES = ("retention", "message_ttl", "backlog_quota")
+WAKING_POLICIES = ("retention", "message_ttl", "backlog_quota", "inactive_topic_policies")
 """Policies by which time brings something for partitions that sleep."""
 
 
@@ -146,6 +146,7 @@ class Controller:
         logs = ChangeLogs(catalog, partitions, SystemClock().now_ms)
         ending = TopicEnding(served, logs, self._passivation.parked_clients.count)
         self._logs, self._policies, self._ending = logs, policies, ending
+        self._passivation.remove_by(partial(ending.delete_topic, force=False))
         self._administration = Administration(topics, logs, ending, self._settings, self._policy_changed)
         self._usage = ResourceUsage(self._stores, self._actors)
         self._overview = Overview(self._stores, self._actors, catalog, self._loop.time)
@@ -196,8 +197,12 @@ class Controller:
         topics, name = served.topics, TopicName.parse(topic)
         if create and not topics.is_known(name):
             await self._stores.reserve_numbers(max(topics.auto_partitions(name), 1))
-        rows = topics.resolve(name, create=create, stores=self._stores.for_new_partitions)
-        return await self._started(served, rows)
+        while True:
+            rows = topics.resolve(name, create=create, stores=self._stores.for_new_partitions)
+            try:
+                return await self._started(served, rows)
+            except Moved:  # while it was waited for, it was deleted, for nobody used it
+                await self._stores.reserve_numbers(max(topics.auto_partitions(name), 1))
 
     async def partitions(self, topic: str) -> list[RouteFields]:
         """Answer as `resolve` for a topic that is there, and start nobody. Raises TopicNotFound."""
@@ -407,6 +412,11 @@ class Controller:
         """Take in an actor's report that nobody has used it for a while."""
         await self._serving()
         self._passivation.report(name, idle)
+
+    async def report_unused(self, partition: str) -> None:
+        """Take in that nobody has used a partition for as long as its policies say."""
+        row = row_of(await self._serving(), partition)
+        await self._passivation.remove_unused(row.topic)
 
     async def describe_sleeping(self, topic: str) -> dict[str, Any] | None:
         """Describe a partition that does not run, as its stats would; None if it runs.

@@ -20,6 +20,7 @@ from pulsar_ray.actors.topic_actors import TopicActors
 from pulsar_ray.broker.catalog.catalog import PartitionRow
 from pulsar_ray.broker.catalog.idle_actors import Departure, Group, IdleActors
 from pulsar_ray.broker.catalog.parked_dispatchers import SIGNAL_MS, ParkedDispatchers
+from pulsar_ray.broker.catalog.wanted_topics import WantedTopics
 from pulsar_ray.broker.partition.sleeping_partition import describe_unstored
 from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.broker.serving.sleeper import Idle, Retired
@@ -72,7 +73,7 @@ class Passivation:
         self._parked_dispatchers = ParkedDispatchers(
             clock.monotonic_ms() + SIGNAL_MS if was_restarted() else None
         )
-        self._leaving: dict[str, asyncio.Task[int]] = {}
+        self._leaving: dict[str, asyncio.Task[Any]] = {}
         self._slots = asyncio.Semaphore(LEAVES_AT_ONCE)
         self._duty_slots = asyncio.Semaphore(DUTIES_AT_ONCE)
         self._making_room = asyncio.Lock()
@@ -80,6 +81,8 @@ class Passivation:
         self._duties: set[asyncio.Task[None]] = set()
         self._elections: set[asyncio.Task[None]] = set()
         self.parked_clients = ParkedClients(self._is_awake, self._elect)
+        self._remove_topic: Callable[[str], Awaitable[None]]
+        self._wanted = WantedTopics(clock.monotonic_ms())
         served.left_consumers = self.parked_clients.consumers.take_left
         self._told_stores: set[Any] = set()
         served.when_started = self._started
@@ -93,6 +96,7 @@ class Passivation:
         in use, and what `begin` raises.
         """
         deadline = asyncio.get_running_loop().time() + ROOM_DEADLINE_S
+        self._wanted.asked(partitions, self._clock.monotonic_ms())
         while True:
             await self._settled(partitions)
             try:
@@ -116,6 +120,66 @@ class Passivation:
     async def _settled(self, partitions: Sequence[str]) -> None:
         while leaving := [self._leaving[each] for each in partitions if each in self._leaving]:
             await asyncio.wait(leaving)
+
+    # --- topics that nobody uses --------------------------------------------------------------------
+
+    def remove_by(self, remove_topic: Callable[[str], Awaitable[None]]) -> None:
+        """Have topics deleted that nobody has used for as long as their policies say."""
+        self._remove_topic = remove_topic
+
+    def _is_wanted(self, partition: str) -> bool:
+        is_asked_for = self._wanted.is_wanted(partition, self._clock.monotonic_ms())
+        return is_asked_for or self.parked_clients.count(partition) > 0
+
+    async def remove_unused(self, topic: str) -> bool:
+        """Delete a topic if its partitions say in their farewells that nobody has used it.
+
+        While they leave, and until it is deleted, nobody starts them. False if somebody uses it, or just now
+        might: those that have left sleep then.
+        """
+        topics = self._served.topics
+        rows = topics.rows_of(TopicName.parse(topic)) if topics.is_known(TopicName.parse(topic)) else []
+        if not rows or any(row.name in self._leaving or self._is_wanted(row.name) for row in rows):
+            return False
+        removal = asyncio.get_running_loop().create_task(self._remove_unused(topic, rows))
+        for row in rows:
+            self._leaving[row.name] = removal
+            removal.add_done_callback(partial(self._left, row.name))
+        await asyncio.wait((removal,))
+        return bool(not removal.cancelled() and removal.exception() is None and removal.result())
+
+    async def _remove_unused(self, topic: str, rows: Sequence[PartitionRow]) -> bool:
+        names = {row.name for row in rows}
+        try:
+            self._on_duty |= names  # nobody else is to hear that they are awake
+            for row in rows:
+                self._served.partition(row)
+                group = self._group(row.name)
+                departure = Departure(row.name, group.dispatchers, group.actor, with_clients=False)
+                if not await self._left_unused(departure):
+                    return False
+        finally:
+            self._on_duty -= names
+        if any(self.parked_clients.count(row.name) for row in rows):
+            return False
+        await self._remove_topic(topic)
+        event(logger, "deleted, for nobody has used it", topic=topic)
+        return True
+
+    async def _left_unused(self, departure: Departure) -> bool:
+        """Let a partition leave; returns whether it was unused."""
+        for name in departure.dispatchers:
+            retired = await self._retired(name, departure, 0)
+            if retired is None:
+                return False
+            self._served.dispatcher_left(name)
+        if departure.actor is None:
+            return False
+        retired = await self._retired(departure.actor, departure, 0)
+        if retired is None:
+            return False
+        await self._note(departure.partition, retired)
+        return retired.is_unused
 
     # --- leaving ----------------------------------------------------------------------------------
 
@@ -145,7 +209,7 @@ class Passivation:
         leave.add_done_callback(partial(self._left, partition))
         return leave
 
-    def _left(self, partition: str, leave: asyncio.Task[int]) -> None:
+    def _left(self, partition: str, leave: asyncio.Task[Any]) -> None:
         del self._leaving[partition]
         if not leave.cancelled() and (error := leave.exception()) is not None:
             logger.error("a leave of %s failed", partition, exc_info=error)
@@ -300,11 +364,22 @@ class Passivation:
             self._on_duty.add(row.name)
             try:
                 handle = self._served.partition(row)
-                await within(handle.trim_now.remote(), DUTY_DEADLINE_S)
+                is_unused = await within(handle.trim_now.remote(), DUTY_DEADLINE_S)
+                if is_unused:
+                    await self._do_last_duty(store, row)
+                    return
             except (PulsarException, ray.exceptions.RayError, asyncio.TimeoutError) as error:
                 logger.warning("%s was not woken for what is due, or not in time: %s", row.name, error)
                 await _asked(store["handle"].slept.remote({number: self._clock.now_ms() + PUT_OFF_MS}))
             await self._end_duty(row.name)
+
+    async def _do_last_duty(self, store: dict[str, Any], row: PartitionRow) -> None:
+        """Delete the topic of a partition that nobody uses, unless another partition is used."""
+        self._on_duty.discard(row.name)
+        if not await self.remove_unused(row.topic):
+            self._on_duty.add(row.name)
+            await self._end_duty(row.name)
+            await _asked(store["handle"].slept.remote({row.number: self._clock.now_ms() + PUT_OFF_MS}))
 
     async def _end_duty(self, partition: str) -> None:
         """Let a partition leave again after its duty, unless somebody needs it by now."""

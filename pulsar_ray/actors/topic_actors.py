@@ -21,7 +21,7 @@ from pulsar_ray.actors.topic_partition import TopicPartition
 from pulsar_ray.broker.catalog.catalog import PartitionRow
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import PulsarException, WrongNode
+from pulsar_ray.errors import Moved, PulsarException, WrongNode
 from pulsar_ray.lane.await_within import within
 from pulsar_ray.managed_ledger.log.partition_directories import TopicIdentity
 from pulsar_ray.model.topic_name import TopicName
@@ -132,10 +132,15 @@ class TopicActors:
         ]
 
     def partition(self, row: PartitionRow) -> Any:
-        """Return a partition's actor, started if it does not run. Raises WrongNode, TooManyActiveActors."""
+        """Return a partition's actor, started if it does not run.
+
+        Raises WrongNode, TooManyActiveActors, and Moved if it was deleted since its row was read.
+        """
         name = partition_name(row.name)
         if name in self._actors.handles:
             return self._actors.handles[name]
+        if row.number >= 0 and self.topics.catalog.numbered(row.number) is None:
+            raise Moved(f"{row.name} was deleted just now: resolve it again")
         store = self._store_to_start_beside(row)
         directory = str(Path(store["path"]) / "p" / str(row.number))
         identity = TopicIdentity(

@@ -8,10 +8,11 @@ import os
 import time
 from concurrent.futures import wait
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from pulsar_ray.actors.broker_process import begin_broker_process, say_serving
-from pulsar_ray.actors.lane_actor import LaneActor
+from pulsar_ray.actors.lane_actor import REPORT_DEADLINE_S, LaneActor
 from pulsar_ray.actors.made_partitions import must_be_there, tell_made
 from pulsar_ray.broker.partition.non_persistent.non_persistent_partition import NonPersistentPartitionServer
 from pulsar_ray.broker.partition.partition_server import PartitionServer
@@ -26,7 +27,8 @@ from pulsar_ray.managed_ledger.log.partition_directories import TopicIdentity
 from pulsar_ray.managed_ledger.store.store_directory import check_is_store
 from pulsar_ray.model.policies import NO_POLICIES, PolicyUpdate
 from pulsar_ray.model.topic_name import TopicName
-from pulsar_ray.transport.actor_names import partition_name
+from pulsar_ray.transport.actor_names import CONTROLLER, partition_name
+from pulsar_ray.transport.ray_cluster import RayCluster
 from pulsar_ray.transport.this_ray import node_id, was_restarted
 
 logger = logging.getLogger(__name__)
@@ -79,7 +81,13 @@ class TopicPartition(LaneActor):
         topic = self._identity.topic
         if TopicName.parse(topic).is_persistent:
             server = self._server = await start_partition(
-                self._open_ledger, self._directory, self._in_force, self._clock, host, self._fatal
+                self._open_ledger,
+                self._directory,
+                self._in_force,
+                self._clock,
+                host,
+                self._fatal,
+                self._report_unused,
             )
             found = describe_found(server.ledger)
         else:
@@ -102,6 +110,15 @@ class TopicPartition(LaneActor):
         if not self._must_exist:
             tell_made(self._identity.topic)
         return ledger
+
+    def _report_unused(self) -> None:
+        Thread(target=self._report_unused_now, name="unused", daemon=True).start()
+
+    def _report_unused_now(self) -> None:
+        # One that is lost is followed by another.
+        with contextlib.suppress(PulsarException):
+            topic = self._identity.topic
+            RayCluster().call(CONTROLLER, "report_unused", topic, timeout_s=REPORT_DEADLINE_S)
 
     def _fatal(self, error: BaseException) -> None:
         logger.critical("stops: %s", error)
@@ -155,15 +172,20 @@ class TopicPartition(LaneActor):
 
         await self._guarded(run)
 
-    async def trim_now(self) -> None:
-        """See PartitionServer.trim_now: the duty for which a sleeping partition is woken."""
+    async def trim_now(self) -> bool:
+        """See PartitionServer.trim_now: the duty for which a sleeping partition is woken.
 
-        async def run() -> None:
+        Returns whether its topic is to be deleted, for nobody has used it for long.
+        """
+
+        async def run() -> bool:
             await self._serving()
-            if isinstance(self._server, PartitionServer):
-                await self._server.trim_now()
+            if not isinstance(self._server, PartitionServer):
+                return False
+            await self._server.trim_now()
+            return self._server.is_unused
 
-        await self._guarded(run)
+        return bool(await self._guarded(run))
 
     async def shutdown(self) -> None:
         """Write what is pending and release the directory; the actor is killed next."""

@@ -200,7 +200,6 @@ _ALL = (
             "inactive_topic_delete_mode": "broker_delete_inactive_topics_mode",
             "max_inactive_duration_seconds": "broker_delete_inactive_topics_max_inactive_duration_seconds",
         },
-        is_in_force=False,
     ),
 )
 POLICIES: dict[str, Policy] = {policy.name: policy for policy in _ALL}

@@ -338,10 +338,12 @@ class StubPartition(StubActor):
         clock: Clock,
         disk: Disk,
         on_fatal: Callable[[StubActor, BaseException], None],
+        on_unused: Callable[[], None],
         *,
         must_exist: bool,
         when_made: Callable[[], None],
     ) -> None:
+        self._on_unused = on_unused
         self._directory = directory
         self._identity = identity
         self._must_exist = must_exist
@@ -371,7 +373,13 @@ class StubPartition(StubActor):
 
     async def _start(self) -> None:
         self.server = await start_partition(
-            self._open_ledger, self._directory, self.in_force, self.clock, self.host, self._fatal
+            self._open_ledger,
+            self._directory,
+            self.in_force,
+            self.clock,
+            self.host,
+            self._fatal,
+            self._on_unused,
         )
 
     async def call(self, method: str, arguments: dict[str, Any]) -> Any:

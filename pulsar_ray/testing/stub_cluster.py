@@ -16,11 +16,13 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pulsar_ray.broker.catalog.catalog import Catalog, PartitionRow
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
+from pulsar_ray.broker.catalog.wanted_topics import WantedTopics
 from pulsar_ray.broker.partition.sleeping_partition import describe_sleeping, describe_unstored
 from pulsar_ray.clock import Clock, SystemClock
 from pulsar_ray.config import Settings
@@ -122,6 +124,7 @@ class StubCluster:
             self.passivation.count,
             self._check_there,
         )
+        self._wanted = WantedTopics(self._clock.monotonic_ms())
         self.trackers = StubTrackers(self._clock)
         self._controller = StubController(
             self._topics,
@@ -150,6 +153,7 @@ class StubCluster:
             self._check_runs()
             check()
             rows = self._topics.resolve(TopicName.parse(topic), create=create, stores=lambda: [STORE])
+            self._wanted.asked([row.name for row in rows], self._clock.monotonic_ms())
             return self._started(rows)
 
     def _started(self, rows: list[PartitionRow]) -> list[PartitionRoute]:
@@ -413,6 +417,7 @@ class StubCluster:
             self._clock,
             self._log_disk,
             self._fatal,
+            partial(self._report_unused, row.name),
             must_exist=row.has_ledger,
             when_made=lambda: self._topics.catalog.opened(row.name),
         )
@@ -445,6 +450,27 @@ class StubCluster:
         )
         self._actors[address] = actor
         return actor
+
+    def _report_unused(self, partition: str) -> None:
+        threading.Thread(target=self.remove_unused, args=(partition,), daemon=True).start()
+
+    def remove_unused(self, partition: str) -> bool:
+        """As Passivation.remove_unused, for the topic of a partition."""
+        with self._lock:
+            row = None if self._ended else self._topics.partition(TopicName.parse(partition))
+            if row is None:
+                return False
+            rows = self._topics.rows_of(TopicName.parse(row.topic))
+            now_ms = self._clock.monotonic_ms()
+            for each in rows:
+                if self._wanted.is_wanted(each.name, now_ms) or self.passivation.count(each.name):
+                    return False
+            for each in rows:
+                self._partition(each).serving(ATTACH_TIMEOUT_S)
+            if not all(self.passivation.have_left_unused(each.name) for each in rows):
+                return False
+            self._controller.delete_topic(row.topic, False)
+            return True
 
     def _start_to_elect(self, address: str) -> None:
         """As Passivation does for a dispatcher that has lost its active consumer."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 
 from pulsar_ray.broker.catalog.parked_consumers import ParkedConsumers
+from pulsar_ray.broker.serving.sleeper import Retired
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.testing.stub_actor import StubActor
@@ -71,6 +72,19 @@ class StubPassivation:
                 self.started(partition)
             return False
 
+    def have_left_unused(self, partition: str) -> bool:
+        """Let the actors of a partition leave that nobody uses.
+
+        Returns whether its topic may be deleted as far as that one knows.
+        """
+        own = partition_name(partition)
+        with self._lock:
+            dispatchers = [each for each in self._actors if each != own and topic_of_actor(each) == partition]
+            if not all(self._retired(each, with_clients=False) for each in dispatchers):
+                return False
+            retired = self._retired(own, with_clients=False)
+            return retired is not None and retired.is_unused
+
     def _is_awaited(self, partition: str) -> bool:
         """Whether parked clients were signalled just now: they have to see first what was published."""
         self._parked.difference_update(self._actors)
@@ -81,16 +95,20 @@ class StubPassivation:
         return False
 
     def _slept(self, address: str, *, with_clients: bool) -> bool:
+        return self._retired(address, with_clients=with_clients) is not None
+
+    def _retired(self, address: str, *, with_clients: bool) -> Retired | None:
         actor = self._actors.get(address)
         if actor is None or actor.is_dead:
-            return False
+            return None
         has_clients = actor.host.clients > 0
-        if actor.retire(with_clients=with_clients) is None:
-            return False
+        retired = actor.retire(with_clients=with_clients)
+        if retired is None:
+            return None
         del self._actors[address]
         if has_clients:
             self._parked.add(address)
-        return True
+        return retired
 
     def keep_putting_to_sleep(self, *, with_clients: bool) -> None:
         """Let every actor leave from now on, as soon as nothing is under way."""

@@ -273,3 +273,24 @@ def _parked_at(controller: Any, topic: str) -> int:
 
 def _retires(handle: Any) -> bool:
     return ray.get(handle.retire.remote(0, True)) is not None
+
+
+@pytest.mark.long
+def test_a_topic_that_nobody_uses_is_deleted_while_it_sleeps(client: Client, topic: str) -> None:
+    topics = Admin().topics
+    client.create_producer(topic).send(b"old")
+    topics.policies.set(
+        topic, "inactive_topic_policies", delete_while_inactive=True, max_inactive_duration_seconds=1
+    )
+    full = TopicName.parse(topic).full
+    kept = f"{topic}-kept"
+    parked = client.create_producer(kept)
+    parked.send(b"first")
+    topics.policies.set(
+        kept, "inactive_topic_policies", delete_while_inactive=True, max_inactive_duration_seconds=1
+    )
+    assert full in topics.list("public/default")
+    wait_until(lambda: full not in topics.list("public/default"), 180.0, "its deletion")
+    assert TopicName.parse(kept).full in topics.list("public/default"), "its producer is open"
+    assert parked.send(b"second").entry_id() >= 0
+    assert client.create_producer(topic).send(b"new").entry_id() == 0

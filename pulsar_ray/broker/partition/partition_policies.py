@@ -37,6 +37,12 @@ class PartitionPolicies:
     backlog_policy: str
     subscription_expiration_minutes: int
     """Subscriptions that nobody has used for so long are deleted; 0: none."""
+    inactive_delete_mode: str
+    """Which topics are deleted that nobody uses; empty: none is."""
+    inactive_delete_ms: int
+    """For how long nobody must have used them."""
+    retention_ms: int
+    """For how long consumed messages are kept; below 0: for ever."""
     deduplication_enabled: bool
     deduplication_timeout_ms: int
     """After so long away a producer's sequence ids are forgotten."""
@@ -78,6 +84,11 @@ def _values(settings: Settings) -> dict[str, Any]:
         "backlog_limit_ms": settings.backlog_quota_default_limit_second * 1000,
         "backlog_policy": settings.backlog_quota_default_retention_policy,
         "subscription_expiration_minutes": settings.subscription_expiration_time_minutes,
+        "inactive_delete_mode": settings.broker_delete_inactive_topics_mode
+        if settings.broker_delete_inactive_topics_enabled
+        else "",
+        "inactive_delete_ms": settings.broker_delete_inactive_topics_max_inactive_duration_seconds * 1000,
+        "retention_ms": settings.default_retention_time_in_minutes * 60_000,
         "deduplication_enabled": settings.broker_deduplication_enabled,
         "deduplication_timeout_ms": settings.broker_deduplication_producer_inactivity_timeout_minutes
         * 60_000,

@@ -23,6 +23,7 @@ from pulsar_ray.broker.partition.backlog.backlog_clearing import BacklogClearing
 from pulsar_ray.broker.partition.backlog.backlog_quota import BacklogQuota
 from pulsar_ray.broker.partition.backlog.message_expiry import MessageExpiry
 from pulsar_ray.broker.partition.backlog.subscription_expiry import SubscriptionExpiry
+from pulsar_ray.broker.partition.backlog.topic_inactivity import TopicInactivity
 from pulsar_ray.broker.partition.followers import Followers
 from pulsar_ray.broker.partition.manifest_writer import ManifestWriter
 from pulsar_ray.broker.partition.partition_calls import PartitionCalls
@@ -86,7 +87,10 @@ STATS_SLICE = 100
 
 
 class PartitionServer:
-    """Serves one partition's sessions; `on_fatal` ends the process (a fenced owner must not go on)."""
+    """Serves one partition's sessions; `on_fatal` ends the process (a fenced owner must not go on).
+
+    `on_unused` is called when nobody has used the topic for so long that its policies have it deleted.
+    """
 
     can_park = True
 
@@ -98,6 +102,7 @@ class PartitionServer:
         loop: asyncio.AbstractEventLoop,
         host: SessionHost,
         on_fatal: Callable[[BaseException], None],
+        on_unused: Callable[[], None],
     ) -> None:
         self.ledger = ledger
         self._clock = clock
@@ -168,6 +173,17 @@ class PartitionServer:
         self._deduplication.begin()
         self._subscription_expiry = SubscriptionExpiry(
             ledger, self._writer, policies, clock, lambda: self.followers.numbers, self._cursors
+        )
+        self._inactivity = TopicInactivity(
+            ledger,
+            self._writer,
+            policies,
+            clock,
+            lambda: (self._uses, self.producers.admitted, self.intake.commits),
+            lambda: bool(self.producers.by_name or self._opening.waiting),
+            lambda: self.followers.numbers,
+            self._cursors,
+            on_unused,
         )
         self._figures = PartitionFigures(
             ledger, self.intake, self.producers, self.followers, self._cursors, loop
@@ -273,6 +289,7 @@ class PartitionServer:
             self._quota.decide_again()
         if self._in_force.are_current:
             self._subscription_expiry.tick()
+            self._inactivity.tick()
         if self._in_force.are_current and self._loop.time() - self._trimmed_at >= self._trim_interval():
             self._trimmed_at = self._loop.time()
             self._writer.submit(self.ledger.changes.trim(now_ms))
@@ -445,8 +462,14 @@ class PartitionServer:
     async def fall_asleep(self) -> Retired:
         """Close the log, and leave a note when trimming will be due."""
         wake_at_ms = await self._end_log()
+        is_unused = self.is_unused
         await self._release()
-        return Retired(wake_at_ms)
+        return Retired(wake_at_ms, is_unused=is_unused)
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether nobody has used the topic for so long that its policies have it deleted."""
+        return self._in_force.are_current and self._inactivity.is_over()
 
     async def _end_log(self) -> int | None:
         """End the log, and leave a note when something will be due.
@@ -457,10 +480,12 @@ class PartitionServer:
             # A disk that refuses has the time counted from the next sleep on.
             with contextlib.suppress(BrokerPersistenceError):
                 await self._subscription_expiry.leave()
+                await self._inactivity.leave()
         self.ledger.changes.end_log()
         due_ms = [
             self.ledger.changes.next_trim_ms(),
             self._subscription_expiry.next_due_ms(),
+            self._inactivity.next_due_ms(),
             await self._expiry.next_due_ms(),
             await self._quota.next_due_ms(),
         ]

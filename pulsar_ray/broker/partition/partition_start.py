@@ -21,6 +21,7 @@ async def start_partition(
     clock: Clock,
     host: SessionHost,
     on_fatal: Callable[[BaseException], None],
+    on_unused: Callable[[], None],
 ) -> PartitionServer:
     """Open a partition's log, and let it serve; runs on its owner loop.
 
@@ -32,7 +33,7 @@ async def start_partition(
     try:
         ledger = await loop.run_in_executor(None, open_ledger)
         try:
-            return PartitionServer(ledger, in_force, clock, loop, host, on_fatal)
+            return PartitionServer(ledger, in_force, clock, loop, host, on_fatal, on_unused)
         except BaseException:
             ledger.close()
             raise

@@ -42,6 +42,8 @@ class Retired:
     """When something that time brings will be due for it; None if nothing ever is."""
     clients: int = 0
     """Processes that were attached and had something open."""
+    is_unused: bool = False
+    """Whether nobody has used its topic for so long that its policies have it deleted."""
 
 
 class SleepingServer(Protocol):

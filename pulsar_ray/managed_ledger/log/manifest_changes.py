@@ -215,8 +215,16 @@ class ManifestChanges:
         return self._begin([SubscriptionRemoved(number) for number in numbers])
 
     def note_unused(self, since_ms: Mapping[int, int]) -> ManifestChange:
-        """Note, by their numbers, since when nobody has used subscriptions; 0: somebody does."""
+        """Note, by their numbers, since when nobody has used subscriptions; 0: somebody does.
+
+        WHOLE_TOPIC stands for the topic.
+        """
         return self._begin([Unused(number, since) for number, since in since_ms.items()])
+
+    @property
+    def unused_since_ms(self) -> int:
+        """Since when nobody has used the topic; 0 if somebody does, or nobody counts."""
+        return self._state.manifest.unused_since_ms
 
     def leases(self) -> list[Lease]:
         return list(self._state.manifest.leases.values())

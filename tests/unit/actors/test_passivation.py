@@ -14,6 +14,7 @@ from pulsar_ray.actors.passivation import Passivation
 from pulsar_ray.broker.catalog.catalog import PartitionRow
 from pulsar_ray.broker.catalog.change_logs import ChangeLogs
 from pulsar_ray.broker.catalog.topic_ending import ServedTopics, TopicEnding
+from pulsar_ray.broker.catalog.wanted_topics import WANTED_MS
 from pulsar_ray.broker.serving.sleeper import Idle, Retired
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import (
@@ -71,8 +72,9 @@ class FakeActor:
         if self.call_errors:
             raise self.call_errors.pop()
 
-    async def _trim_now(self) -> None:
+    async def _trim_now(self) -> bool:
         self._world.log.append(f"trim {self.name}")
+        return isinstance(self.answer, Retired) and self.answer.is_unused
 
 
 class FakeStore:
@@ -137,6 +139,9 @@ class World:
         self.handles[name] = FakeActor(self, name)
         return name
 
+    def is_known(self, name: TopicName) -> bool:
+        return name.full in self.rows
+
     def rows_of(self, name: TopicName) -> list[PartitionRow]:
         return [self.rows[name.full]]
 
@@ -164,9 +169,24 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return made
 
 
-def controller_part(world: World) -> Passivation:
+def controller_part(world: World, clock: ManualClock | None = None) -> Passivation:
     stub: Any = world
-    return Passivation(stub, stub, stub, ManualClock(), Settings())
+    return Passivation(stub, stub, stub, clock or ManualClock(), Settings())
+
+
+async def unused_topics(world: World) -> Passivation:
+    """The controller's part, some time after the start, and what it needs to delete topics."""
+    clock = ManualClock()
+    part = controller_part(world, clock)
+    clock.advance(WANTED_MS + 1)
+
+    async def remove(topic: str) -> None:
+        world.log.append(f"delete {topic}")
+        await asyncio.sleep(0)
+        del world.rows[topic]
+
+    part.remove_by(remove)
+    return part
 
 
 async def await_wake(part: Passivation, addresses: list[str], timeout_s: float = 60) -> list[str]:
@@ -615,5 +635,117 @@ def test_an_election_that_finds_no_room_is_tried_again_with_the_next_call(world:
         assert await again == [S]
         assert world.log == [f"start {S} without (7,)"]
         assert await waiting == [S]
+
+    asyncio.run(run())
+
+
+def test_a_topic_is_deleted_once_its_farewell_says_that_nobody_has_used_it(world: World) -> None:
+    async def run() -> None:
+        part = await unused_topics(world)
+        world.run(T)
+        world.handles[T].answer = Retired(wake_at_ms=5, is_unused=True)
+        assert await part.remove_unused(T)
+        assert world.log == [f"retire {T} 0", f"kill {T}", "slept {1: 5}", f"delete {T}"]
+        assert not await part.remove_unused(T), "a late report of a topic that is gone"
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("answer", [None, Retired(), ray.exceptions.RayActorError()])
+def test_a_topic_that_is_used_or_whose_farewell_is_lost_stays(world: World, answer: Any) -> None:
+    async def run() -> None:
+        part = await unused_topics(world)
+        world.run(T)
+        world.handles[T].answer = answer
+        assert not await part.remove_unused(T)
+        assert T in world.rows
+        assert not part._on_duty
+        assert not part._leaving
+
+    asyncio.run(run())
+
+
+def test_a_topic_whose_dispatcher_stays_is_kept(world: World) -> None:
+    async def run() -> None:
+        part = await unused_topics(world)
+        world.run(T, "s")
+        world.handles[T].answer = Retired(is_unused=True)
+        world.handles[S].answer = None
+        assert not await part.remove_unused(T)
+        assert world.log == [f"retire {S} 0"]
+
+    asyncio.run(run())
+
+
+def test_a_topic_that_somebody_waits_for_or_asked_for_is_kept(world: World) -> None:
+    async def run() -> None:
+        part = await unused_topics(world)
+        waiting = asyncio.ensure_future(await_wake(part, [S]))
+        await asyncio.sleep(0)
+        assert not await part.remove_unused(T)
+        waiting.cancel()
+        await asyncio.sleep(0)
+        await part.start([T], lambda: world.run(T))
+        world.handles[T].answer = Retired(is_unused=True)
+        assert not await part.remove_unused(T)
+        assert world.log == []
+
+    asyncio.run(run())
+
+
+def test_whoever_asks_while_a_topic_is_being_deleted_waits_until_it_is(world: World) -> None:
+    async def run() -> None:
+        part = await unused_topics(world)
+        world.run(T)
+        actor = world.handles[T]
+        actor.answer = Retired(is_unused=True)
+        actor.gate.clear()
+        removing = asyncio.ensure_future(part.remove_unused(T))
+        while not world.log:
+            await asyncio.sleep(0)
+        starting = asyncio.ensure_future(part.start([T], lambda: T in world.rows))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not starting.done()
+        actor.gate.set()
+        assert await removing
+        assert await starting is False, "it may be created anew by now"
+
+    asyncio.run(run())
+
+
+def test_an_unused_topic_that_sleeps_is_woken_to_be_deleted(world: World) -> None:
+    async def run() -> None:
+        part = await unused_topics(world)
+        sleeping: dict[str, FakeActor] = {}
+
+        def started(partition: str) -> None:
+            sleeping[partition] = world.handles[partition]
+            world.handles[partition].answer = Retired(is_unused=True)
+
+        world.when_started = started
+        world.store.due_numbers = [1]
+        await part.wake_due()
+        await quiet(part)
+        assert world.log[0] == f"trim {T}"
+        assert world.log[-1] == f"delete {T}"
+        assert not world.handles
+        assert not part._on_duty
+
+    asyncio.run(run())
+
+
+def test_a_sleeping_topic_that_may_not_be_deleted_yet_is_put_off(world: World) -> None:
+    async def run() -> None:
+        part = await unused_topics(world)
+        part._wanted.asked([T], part._clock.monotonic_ms())
+        world.when_started = lambda _: setattr(world.handles[T], "answer", Retired(is_unused=True))
+        world.store.due_numbers = [1]
+        await part.wake_due()
+        await quiet(part)
+        now_ms = part._clock.now_ms()
+        assert world.log[-1] == f"slept {{1: {now_ms + passivation.PUT_OFF_MS}}}"
+        assert T in world.rows
+        assert not world.handles
 
     asyncio.run(run())

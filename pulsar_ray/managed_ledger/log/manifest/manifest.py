@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pulsar_ray.ledger.segment_file import SegmentInfo, segment_name
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import (
+    WHOLE_TOPIC,
     Counters,
     Expired,
     HoldMoved,
@@ -70,6 +71,8 @@ class Manifest:
         self.topic_epoch = NO_TOPIC_EPOCH
         self.terminated: Position | None = None
         """The last entry of a topic that takes no more."""
+        self.unused_since_ms = 0
+        """Since when nobody has used the topic; 0 if somebody does, or nobody counts."""
         self.last_position = EARLIEST
         self.trimmed = EARLIEST
         """The last entry of the ledgers that were deleted."""
@@ -101,6 +104,8 @@ class Manifest:
             self.next_subscription = max(self.next_subscription, record.number + 1)
         elif isinstance(record, SubscriptionRemoved):
             self.subscriptions.pop(record.number, None)
+        elif isinstance(record, Unused) and record.number == WHOLE_TOPIC:
+            self.unused_since_ms = record.since_ms
         elif isinstance(record, HoldMoved | SubscriptionProperties | Expired | Unused):
             # It may have been begun before a removal was finished, and stands behind that.
             if (known := self.subscriptions.get(record.number)) is not None:
@@ -179,6 +184,8 @@ class Manifest:
             yield self.topic_epoch
         if self.terminated is not None:
             yield Terminated(*self.terminated)
+        if self.unused_since_ms:
+            yield Unused(WHOLE_TOPIC, self.unused_since_ms)
         for subscription in self.subscriptions.values():
             yield subscription
             if subscription.expired > EARLIEST:

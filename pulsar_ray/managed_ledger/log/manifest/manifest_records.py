@@ -244,8 +244,12 @@ class Terminated(NamedTuple):
     entry_id: int
 
 
+WHOLE_TOPIC = 0
+"""Stands for the topic where a subscription's number would; no subscription has it."""
+
+
 class Unused(NamedTuple):
-    """Nobody has used a subscription since a time; 0: somebody does."""
+    """Nobody has used a subscription, or the whole topic, since a time; 0: somebody does."""
 
     number: int
     since_ms: int
