@@ -276,21 +276,21 @@ def _retires(handle: Any) -> bool:
 
 
 @pytest.mark.long
-def test_a_topic_that_nobody_uses_is_deleted_while_it_sleeps(client: Client, topic: str) -> None:
-    topics = Admin().topics
-    client.create_producer(topic).send(b"old")
-    topics.policies.set(
-        topic, "inactive_topic_policies", delete_while_inactive=True, max_inactive_duration_seconds=1
-    )
-    full = TopicName.parse(topic).full
-    kept = f"{topic}-kept"
+def test_a_topic_that_nobody_uses_is_deleted_while_it_sleeps(
+    broker: Broker, client: Client, topic: str
+) -> None:
+    full, kept = TopicName.parse(topic).full, f"{topic}-kept"
+    client.create_producer(topic).close()
     parked = client.create_producer(kept)
     parked.send(b"first")
-    topics.policies.set(
-        kept, "inactive_topic_policies", delete_while_inactive=True, max_inactive_duration_seconds=1
-    )
-    assert full in topics.list("public/default")
-    wait_until(lambda: full not in topics.list("public/default"), 180.0, "its deletion")
-    assert TopicName.parse(kept).full in topics.list("public/default"), "its producer is open"
-    assert parked.send(b"second").entry_id() >= 0
+    with Admin(broker.address) as admin:
+        topics = admin.topics
+        for name in (topic, kept):
+            topics.policies.set(
+                name, "inactive_topic_policies", delete_while_inactive=True, max_inactive_duration_seconds=1
+            )
+        assert full in topics.list("public/default")
+        wait_until(lambda: full not in topics.list("public/default"), 180.0, "its deletion")
+        assert TopicName.parse(kept).full in topics.list("public/default"), "its producer is open"
+    parked.send(b"second")
     assert client.create_producer(topic).send(b"new").entry_id() == 0
