@@ -38,8 +38,12 @@ class GrantMaker:
         self.now_ms = 0
 
     def grant(self, consumer: Consumer, block: DispatchBlock, limit: int) -> Grant:
-        """Grant up to `limit` waiting rows of a block, or a whole batch."""
-        rows, count = self.blocks.take(block, block.ref.messages if block.is_batch else limit)
+        """Grant up to `limit` waiting rows of a block, or a whole batch.
+
+        A batch of which some rows are suspect does not go whole.
+        """
+        goes_whole = block.is_batch and not block.suspects
+        rows, count = self.blocks.take(block, block.ref.messages if goes_whole else limit)
         return self._deliver(consumer, block, rows, count)
 
     def grant_taken(self, consumer: Consumer, block: DispatchBlock, rows: RowSet, count: int) -> Grant:

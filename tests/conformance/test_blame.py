@@ -180,3 +180,32 @@ def test_closing_blames_nobody(broker: Broker) -> None:
             client.create_producer(topic).send(b"x")
         assert failures(receive(consumer, 1)) == [(b"x", 0)]
         consumer.close()
+
+
+@pytest.mark.parametrize("at_once", [7, 100])
+def test_a_program_that_acknowledges_up_to_now_and_then_gets_everything_behind_crashes(
+    broker: Broker, transport: str, at_once: int
+) -> None:
+    """Suspects wait for no acknowledgment that comes only behind more messages."""
+    if transport != "socket":
+        pytest.skip("the same over every carrier, and patience takes its seconds")
+    topic, count, kind = broker.topic(), 40, ConsumerType.Failover
+    client = broker.client()
+    subscribe(client, topic, kind).close()
+    send_batch(client, topic, numbers(0, 20))
+    send_batch(client, topic, numbers(20, count))
+    for in_hand in (20, 15):
+        dying = broker.client()
+        receive(subscribe(dying, topic, kind), in_hand)
+        dying.shutdown()
+    consumer = subscribe(client, topic, kind)
+    got: list[bytes] = []
+    while len(got) < count:
+        message = consumer.receive(20_000)
+        got.append(message.data())
+        if len(got) % at_once == 0 or len(got) == count:
+            consumer.acknowledge_cumulative(message)
+    assert got == numbers(0, count)
+    consumer.close()
+    with broker.admin() as admin:
+        assert admin.topics.stats(topic)["subscriptions"]["s"]["msgBacklog"] == 0

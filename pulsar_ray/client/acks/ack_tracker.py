@@ -122,9 +122,16 @@ class AckTracker:
     def share(self, ledger_id: int, entry_id: int) -> None:
         """Send each row of a batch from now on: others have the rest of it.
 
-        Only the dispatcher then knows when it is complete.
+        Only the dispatcher then knows when it is complete. Rows that were acknowledged before are sent now.
         """
-        self._shared.add((ledger_id, entry_id))
+        key = (ledger_id, entry_id)
+        if key in self._shared:
+            return
+        self._look_at_flags()
+        self._shared.add(key)
+        if key in self._partial and key not in self._dirty:
+            self._dirty.add(key)
+            self.count += 1
         while len(self._shared) > MAX_UNSIZED:
             self._shared.pop()
 
@@ -269,8 +276,8 @@ class AckTracker:
         """Acknowledge everything up to and including this message.
 
         A position older than the last one changes nothing. Without `batch_index_ack` a row inside a batch
-        acknowledges the entries before it, and its own rows up to it count as acknowledged here only. Of a
-        batch of unknown size (0) the row is sent to the dispatcher in any case.
+        acknowledges the entries before it, and its own rows up to it count as acknowledged here only, unless
+        the batch is shared. Of a batch of unknown size (0) the row is sent to the dispatcher in any case.
         """
         self._look_at_flags()
         known = self._partial.get((ledger_id, entry_id))
@@ -283,11 +290,14 @@ class AckTracker:
         key = (ledger_id, entry_id)
         if row == WHOLE_ENTRY:
             self._partial.pop(key, None)
+            self._dirty.discard(key)
         elif batch_size:
+            has_others = key in self._dirty
             self.add_rows(ledger_id, entry_id, [(0, row + 1)], batch_size)
             if not self._batch_index_ack:
                 entry_id, row = entry_id - 1, WHOLE_ENTRY
-        self._dirty.discard(key)
+            elif not has_others:
+                self._dirty.discard(key)  # the position says the same
         position = (ledger_id, entry_id, row)
         if self._cumulative is None or _reach(position) > _reach(self._cumulative):
             self._cumulative = position

@@ -293,13 +293,7 @@ class ConsumerCore:
             elif taken is None:
                 self._wait_for_one(deadline)
             if taken is not None:
-                source = taken[1]
-                if source.counter is not None:
-                    source.counter.write(source.consumed + source.moving)
-                if source.consumed <= source.reports_until:
-                    source.send_credit(always=True)
-                elif source.consumed >= source.credit.due + may_wait:
-                    source.send_credit()
+                taken[1].report_consumed(may_wait)
                 return taken
 
     def _send_held_back(self) -> None:
@@ -353,7 +347,8 @@ class ConsumerCore:
                 at_once = 1
             taken = self.queue.add(block, rows, source, at_once)
         if taken is None:
-            source.send_credit()
+            # Acknowledged rows were left out: unseen, they would count as not handed over for ever.
+            source.report_consumed()
         return taken
 
     def _wait_for_one(self, deadline: float) -> None:

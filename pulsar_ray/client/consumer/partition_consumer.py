@@ -86,7 +86,7 @@ class PartitionConsumer:
             )
         self._state = state
         self.session = DispatcherSession(
-            consumer_id, self, self.requests, self.ack_sender, self.deliveries.on_request, owner.lock
+            consumer_id, self, self.requests, self.ack_sender, self._on_request, owner.lock
         )
         self._owner = owner
         self._incarnation = secrets.randbits(63) | 1
@@ -163,6 +163,12 @@ class PartitionConsumer:
                 redeliveries=deliveries.redeliveries,
                 parts=parts,
             )
+
+    def _on_request(self, request: Any, body: memoryview) -> None:
+        """Take what the dispatcher sends, and send acknowledgments that it turns out not to know."""
+        self.deliveries.on_request(request, body)
+        if self.ack_sender.acks.count > self.ack_sender.gathered:
+            self.ack_sender.added()
 
     def opened(self, opened: ConsumerOpened) -> None:
         """Go on with a dispatcher that has opened the consumer."""

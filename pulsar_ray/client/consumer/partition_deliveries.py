@@ -182,6 +182,19 @@ class PartitionDeliveries:
         if report is not None:
             self._requests.link.send(encode_request(report))
 
+    def report_consumed(self, may_wait: int = 0) -> None:
+        """Show the dispatcher how many messages left the queue, handed over or left out.
+
+        Suspects are reported one by one where it cannot see the count. Credit is reported when it is due, or
+        `may_wait` messages later.
+        """
+        if (counter := self.counter) is not None:
+            counter.write(self.consumed + self.moving)
+        if self.consumed <= self.reports_until:
+            self.send_credit(always=True)
+        elif self.consumed >= self.credit.due + may_wait:
+            self.send_credit()
+
     def credit_beside(self) -> Sequence[Buffer]:
         """The packet that `send_credit` would soon send. Called with the lock held."""
         report = self.credit.early_report(self._target.window, self.consumed, self.last_number)
@@ -425,7 +438,7 @@ class PartitionDeliveries:
         with self._lock:
             if delivery.generation == self.generation:
                 self.consumed += delivery.rows.bit_count()
-        self.send_credit()
+        self.report_consumed()
         return is_deleted
 
     def pass_deleted(self, delivery: QueuedDelivery, error: PulsarException) -> bool:

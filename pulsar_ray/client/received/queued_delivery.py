@@ -14,13 +14,6 @@ if TYPE_CHECKING:
     from pulsar_ray.client.received.block_rows import Rows
 
 
-class CreditAccount(Protocol):
-    """Credit that a dispatcher was given."""
-
-    due: int
-    """From so many consumed messages on there may be something to report."""
-
-
 class HandOverTimer(Protocol):
     """Times how long messages are with the application."""
 
@@ -64,10 +57,13 @@ class DeliverySource(Protocol):
     def ack_timer(self) -> HandOverTimer | None:
         """Times what is handed over, where there is an ack timeout."""
 
-    @property
-    def credit(self) -> CreditAccount: ...
-
     def send_credit(self, *, always: bool = False) -> None: ...
+
+    def report_consumed(self, may_wait: int = 0) -> None:
+        """Show the dispatcher how many messages left the queue.
+
+        Credit is reported when it is due, or `may_wait` messages later.
+        """
 
     def outstanding_rows(self, delivery: QueuedDelivery, batch_size: int) -> RowSet: ...
 

@@ -99,10 +99,21 @@ def outlive(consumer: Consumer, source: GrantSource) -> None:
     trial = consumer.trial
     if trial is None:
         return
-    if trial.waiting or consumer.handed_over < consumer.granted:
+    if _goes_on(trial, source) or consumer.handed_over < consumer.granted:
         consumer.trial_since_ms = source.now_ms
     elif has_waited(consumer, source.now_ms):
         source.blocks.release(trial)
+
+
+def _goes_on(trial: SuspectGroup, source: GrantSource) -> bool:
+    """Whether the rest of a tried group comes next.
+
+    Nothing that waits lies before it then.
+    """
+    lowest = source.blocks.suspects.lowest()
+    if lowest is None or not trial.waiting:
+        return False
+    return comes_first(lowest, source.blocks.head()) and source.blocks.suspects.group_of(lowest) is trial
 
 
 def grant_in_order(consumer: Consumer, head: DispatchBlock | None, source: GrantSource) -> list[Grant]:

@@ -45,6 +45,8 @@ class Process:
         self.window = window
         self.queue: deque[tuple[Message, int, bool]] = deque()
         self.in_hand: list[tuple[Message, int]] = []
+        self.last: Message = (-1, -1)
+        """The last message that it took out of its queue."""
         self.handed_over = 0
         self.received = 0
 
@@ -128,6 +130,7 @@ class Lab:
         process = self.processes[drop.consumer_id]
         process.queue.clear()
         process.in_hand.clear()
+        process.last = (-1, -1)
         process.handed_over = drop.granted
         self.report(process)
 
@@ -137,6 +140,9 @@ class Lab:
         while process.queue and len(process.in_hand) < process.at_once:
             message, failed, is_suspect = process.queue.popleft()
             process.handed_over += 1
+            if self.type in (ConsumerType.Exclusive, ConsumerType.Failover):
+                assert process.last < message, f"{message} behind {process.last}"
+                process.last = message
             if is_suspect and not self.is_known:
                 self.report(process)
             if failed > LIMIT:
@@ -234,6 +240,34 @@ def test_every_poison_message_is_found_and_nobody_else_is_blamed(consumer_type: 
         if not lab.is_known:
             steps += 1  # of all that was granted, which may be more than was in hand
         assert lab.crashes <= len(lab.poisons) * (steps + LIMIT), f"{lab.crashes} crashes"
+
+
+@pytest.mark.parametrize("consumer_type", [ConsumerType.Exclusive, ConsumerType.Failover], ids=str)
+def test_suspects_in_the_middle_of_a_batch_come_at_their_place(consumer_type: ConsumerType) -> None:
+    rig = Rig([-22])
+
+    def begin(consumer_id: int) -> list[tuple[tuple[int, int], ...]]:
+        rig.add(consumer_id, 100, consumer_type)
+        rig.dispatcher.hand_over(rig.now_ms)
+        return [grant.rows for grant in rig.grants()]
+
+    assert begin(1) == [((0, 22),)]
+    rig.dispatcher.remove_consumer(1, Departure.CRASHED, handed_over=22)
+    assert begin(2) == [((0, 11),)]
+    rig.dispatcher.has_handed_over(2, 11)
+    second: list[tuple[tuple[int, int], ...]] = []
+    while not second:
+        rig.now_ms += PATIENCE_MS
+        second = [grant.rows for grant in rig.grants()]
+    assert second == [((11, 22),)]
+    rig.dispatcher.remove_consumer(2, Departure.CRASHED, handed_over=15)
+    got = begin(3)
+    for _ in range(10):
+        handed_over = sum(end - first for rows in got for first, end in rows)
+        rig.dispatcher.has_handed_over(3, handed_over)
+        rig.now_ms += PATIENCE_MS
+        got += [grant.rows for grant in rig.grants()]
+    assert got == [((0, 11),), ((11, 13),), ((13, 15),), ((15, 22),)]
 
 
 def test_a_message_that_was_alone_in_hand_has_failed_at_the_first_crash() -> None:

@@ -151,6 +151,30 @@ def test_cumulative_inside_a_batch_with_index_acks_names_the_row() -> None:
     assert drained.cumulative == (3, 5, WHOLE_ENTRY)
 
 
+def test_cumulative_inside_a_shared_batch_sends_its_rows() -> None:
+    acks = AckTracker()
+    acks.share(3, 5)
+    acks.add_cumulative(3, 5, 1, 4)
+    assert acks.drain() == AckBatch([], [(3, 5, ((0, 2),))], (3, 4, WHOLE_ENTRY))
+
+
+def test_cumulative_inside_a_batch_loses_no_row_behind_it() -> None:
+    acks = AckTracker(batch_index_ack=True)
+    acks.add_row(3, 5, 3, 5)
+    acks.add_cumulative(3, 5, 1, 5)
+    assert acks.drain() == AckBatch([], [(3, 5, ((0, 2), (3, 4)))], (3, 5, 1))
+
+
+def test_rows_that_were_acknowledged_before_their_batch_was_shared_are_sent() -> None:
+    acks = AckTracker()
+    acks.add_row(3, 5, 0, 4)
+    assert acks.drain() is None
+    acks.share(3, 5)
+    assert acks.drain() == AckBatch([], [(3, 5, ((0, 1),))], None)
+    acks.share(3, 5)
+    assert acks.drain() is None, "they were sent"
+
+
 def test_cumulative_forgets_partial_batches_below_it() -> None:
     acks = AckTracker(batch_index_ack=True)
     acks.add_row(3, 5, 0, 4)

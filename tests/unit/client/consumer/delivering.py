@@ -11,6 +11,7 @@ from pulsar_ray.client.options.consumer_options import ConsumerOptions
 from pulsar_ray.client.producer.blocks.batch_builder import BatchBuilder, BatchLimits
 from pulsar_ray.client.received.segment_files import SegmentFiles
 from pulsar_ray.errors import PulsarException
+from pulsar_ray.model.row_ranges import RowRanges
 from pulsar_ray.session.packet import decode_packet
 from pulsar_ray.session.requests import ConsumerOpened, Credit, Deliver, OpenConsumer, Request, decode_request
 from pulsar_ray.testing.manual_clock import ManualClock
@@ -93,8 +94,12 @@ def deliver(
     epoch: int = EPOCH,
     entry_id: int | None = None,
     count: int = 0,
+    rows: RowRanges = (),
 ) -> None:
-    """Deliver one block with its bytes, as a dispatcher does to a consumer that cannot read the files."""
+    """Deliver one block with its bytes, as a dispatcher does to a consumer that cannot read the files.
+
+    Or only these rows of it.
+    """
     builder = BatchBuilder(
         BatchLimits(is_batching=len(values) > 1, max_messages=8192, max_bytes=1 << 20), ManualClock(1)
     )
@@ -109,7 +114,7 @@ def deliver(
         )
     )
     first = number - 1 if entry_id is None else entry_id
-    rows = ((0, len(values)),)
+    rows = rows or ((0, len(values)),)
     grant: Any = (LEDGER, 0, 0, len(body), first, 1, rows, count, len(values))
     request = Deliver(partition.consumer_id, epoch, generation, [(number, grant)])
     partition.session.on_request(request, memoryview(body))

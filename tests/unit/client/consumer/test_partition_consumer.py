@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
-from pulsar_ray.errors import SessionLost, SubscriptionNotFound
+from pulsar_ray.errors import SessionLost, SubscriptionNotFound, Timeout
+from pulsar_ray.lane.progress_page import CounterView
 from pulsar_ray.model.enums import ConsumerType, SubscriptionMode
 from pulsar_ray.model.generation import after_seeks
 from pulsar_ray.session.requests import (
@@ -257,3 +258,25 @@ def test_a_second_request_to_redeliver_everything_names_the_first_ones_generatio
     assert isinstance(first, RedeliverUnacknowledged)
     assert isinstance(again, RedeliverUnacknowledged)
     assert (first.generation, again.generation) == (0, 0)
+
+
+def test_acknowledged_rows_that_come_again_count_as_handed_over_and_are_told() -> None:
+    core = core_of(consumer_type=ConsumerType.Exclusive, ack_grouping_time_ms=0)
+    partition, link = open_partition(core)
+    counter = partition.deliveries.counter
+    assert counter is not None
+    deliver(partition, 1, *(b"m",) * 6, entry_id=0, rows=((0, 2), (3, 6)))
+    taken = [core.receive(0.0).message_id() for _ in range(5)]
+    with core.lock:
+        partition.ack_sender.acks.add_cumulative(LEDGER, 0, taken[2].batch_index(), 6)
+    partition.ack_sender.added()
+    (acknowledge,) = link.answer_all()
+    assert isinstance(acknowledge, Acknowledge)
+    ((ledger_id, entry_id, rows),) = acknowledge.batch_rows
+    assert (ledger_id, entry_id, [tuple(part) for part in rows]) == (LEDGER, 0, [(0, 4)])
+    deliver(partition, 2, *(b"m",) * 6, entry_id=0, rows=((2, 3),))
+    with pytest.raises(Timeout):
+        core.receive(0.0)
+    view = CounterView.open(counter.name)
+    assert view is not None
+    assert view.read() == 6
