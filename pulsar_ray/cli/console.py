@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import sys
 from typing import NoReturn
 
 import click
@@ -22,6 +24,24 @@ def out() -> Console:
 def err() -> Console:
     """Progress, warnings and remarks."""
     return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def write_out(content: bytes) -> None:
+    """Write bytes to standard output, all of them or with an error.
+
+    They have left this process when it returns. Raises OSError, as BrokenPipeError, if some could not be
+    written.
+    """
+    output = sys.stdout.buffer
+    left = memoryview(content)
+    # With PYTHONUNBUFFERED this is the bare file: it may take a part, as of a pipe whose reader goes away
+    # meanwhile, and says so by the count alone. Only the next write raises.
+    while left:
+        written: int | None = output.write(left)
+        if written is None:
+            raise BlockingIOError(errno.EAGAIN, "standard output does not block, and is full")
+        left = left[written:]
+    output.flush()
 
 
 def say(text: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,6 +10,7 @@ from typing import Any
 
 import click
 
+from pulsar_ray.cli.console import write_out
 from pulsar_ray.cli.finite_range import FiniteRange
 from pulsar_ray.cli.messages.message_json import message_json
 from pulsar_ray.cli.target import Target, pass_target
@@ -148,7 +148,7 @@ def reset_cursor(
 def peek_messages(target: Target, topic: str, subscription: str, count: int) -> None:
     """Show the first messages of the backlog as JSON, one a line; nothing moves."""
     messages = target.ask(lambda topics: topics.peek_messages(topic, subscription, count))
-    sys.stdout.buffer.write(b"".join(message_json(message) for message in messages))
+    write_out(b"".join(message_json(message) for message in messages))
 
 
 @_command

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pulsar_ray.cli.console import interrupted, say
+from pulsar_ray.cli.console import interrupted, say, write_out
 from pulsar_ray.cli.interrupt import Interrupt
 from pulsar_ray.cli.messages.message_json import message_json
 from pulsar_ray.cli.messages.whole_files import write_whole
@@ -154,9 +154,7 @@ def _batches(
 
 def _write(messages: Sequence[Message], text: Callable[[Message], bytes]) -> None:
     """Print whole lines and see them leave: what is acknowledged next does not come again."""
-    output = sys.stdout.buffer
-    output.write(b"".join([text(message) for message in messages]))
-    output.flush()
+    write_out(b"".join([text(message) for message in messages]))
 
 
 def _plain(key_separator: str | None) -> Callable[[Message], bytes]:

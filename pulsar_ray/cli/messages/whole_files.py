@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from pulsar_ray.cli.console import write_out
 from pulsar_ray.cli.interrupt import Interrupt
 from pulsar_ray.cli.watching.progress import Unit, progress
 from pulsar_ray.client.producer.blocks.send_callbacks import ErrorCallback
@@ -80,8 +80,7 @@ def write_whole(content: bytes, name: str) -> None:
     "-" is standard output.
     """
     if name == "-":
-        sys.stdout.buffer.write(content)
-        sys.stdout.buffer.flush()
+        write_out(content)
         return
     path = Path(name)
     staged = path.with_name(f".{path.name}.{os.getpid()}")
