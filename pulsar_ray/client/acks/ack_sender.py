@@ -201,8 +201,8 @@ class AckSender:
         def carried_out() -> None:
             left = self._not_delivered_since(items)
             with self._lock:
-                for ledger_id, entry_id, rows, _ in left:
-                    self.unacked.remove_failed(ledger_id, entry_id, rows)
+                for item in left:
+                    self.unacked.remove_failed(*item)
 
         first_sent = self._progress.received()
         self._requests.submit(build, carried_out)

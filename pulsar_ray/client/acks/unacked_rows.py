@@ -52,6 +52,9 @@ class UnackedRows:
         held = self._blocks.get(key)
         if held is not None:
             held[2] |= rows
+            if key in self._counts:
+                # Their counts are those of this delivery: they are noted next, unless they are 0.
+                self._counts[key] = [(r & ~rows, count) for r, count in self._counts[key] if r & ~rows]
             return
         self._blocks[key] = [first_entry_id + entries - 1, entries > 1, rows, messages]
         order = self._order
@@ -74,11 +77,16 @@ class UnackedRows:
         counts.insert(0, (rows, redelivery_count))
         del counts[_KEEP_COUNTS:]
 
-    def count_of(self, ledger_id: int, entry_id: int) -> int:
-        """The redelivery count of an entry that is held, -1 if it is not."""
+    def count_of(self, ledger_id: int, entry_id: int, batch_row: int = -1) -> int:
+        """Return the redelivery count of an entry, or of one row of a batch.
+
+        -1 if it is not held. Parts of a batch have counts of their own; without a row it is the last one's.
+        """
         for key in self._overlapping(ledger_id, entry_id, entry_id):
             held = self._blocks[key]
-            row = 1 << (entry_id - key[1]) if held[1] else held[2]
+            if held[1]:
+                batch_row = entry_id - key[1]
+            row = held[2] if batch_row < 0 else 1 << batch_row
             if held[2] & row:
                 return next((count for rows, count in self._counts.get(key, ()) if rows & row), 0)
         return -1
@@ -116,27 +124,43 @@ class UnackedRows:
     def delivered_since(self, ledger_id: int, entry_id: int, rows: RowRanges, count: int) -> RowSet | None:
         """Those of failed rows that were delivered with a higher count meanwhile.
 
-        None stands for the whole entry.
+        None stands for the whole entry. Other parts of a batch, which come with the failures of all, do not
+        count.
         """
         if not self._counts or count < 0:
             return 0
         held = self._blocks.get((ledger_id, entry_id))
-        if not rows or held is None or not held[1]:
+        if held is None or (held[1] and not rows):
             return None if self.count_of(ledger_id, entry_id) > count else 0
-        newer = known = 0
-        for of_count, delivered in self._counts.get((ledger_id, entry_id), ()):
-            if delivered > count:
-                newer |= of_count & ~known
-            known |= of_count
-        return newer & of_ranges(rows)
+        newer = self._delivered_above((ledger_id, entry_id), count)
+        if rows:
+            return newer & of_ranges(rows)
+        return 0 if held[2] & ~newer else None
 
-    def remove_failed(self, ledger_id: int, entry_id: int, rows: RowRanges) -> None:
-        """Remove what comes again: rows that are entries, or the whole of any other entry."""
+    def _delivered_above(self, key: _Key, count: int) -> RowSet:
+        """The rows of a block that were last delivered with a higher count."""
+        newer = known = 0
+        for rows, delivered in self._counts.get(key, ()):
+            if delivered > count:
+                newer |= rows & ~known
+            known |= rows
+        return newer
+
+    def remove_failed(self, ledger_id: int, entry_id: int, rows: RowRanges, count: int = -1) -> None:
+        """Remove what comes again: rows that are entries, or the whole of any other entry.
+
+        Of a batch those parts stay that were delivered with a higher count than the one that failed.
+        """
         held = self._blocks.get((ledger_id, entry_id))
         if rows and held is not None and held[1]:
             self.remove_entries([(ledger_id, entry_id + first, entry_id + end - 1) for first, end in rows])
-        else:
-            self.remove_entries([(ledger_id, entry_id, entry_id)])
+            return
+        if held is not None and not held[1] and count >= 0:
+            kept = held[2] & self._delivered_above((ledger_id, entry_id), count)
+            if kept:
+                held[2] = kept
+                return
+        self.remove_entries([(ledger_id, entry_id, entry_id)])
 
     def remove_entries(self, ranges: Iterable[tuple[int, int, int]]) -> None:
         """Remove whole entries that were acknowledged.

@@ -118,7 +118,8 @@ class ConsumerAcks:
             row = message.batch_index()
             rows = ((row, row + 1),) if row >= 0 else ()
             with self._core.lock:
-                count = partition.ack_sender.unacked.count_of(message.ledger_id(), message.entry_id())
+                unacked = partition.ack_sender.unacked
+                count = unacked.count_of(message.ledger_id(), message.entry_id(), row)
             key = (message.ledger_id(), message.entry_id(), count)
         else:
             raise ValueError(

@@ -280,6 +280,24 @@ def test_a_failure_is_not_said_again_of_messages_that_have_come_again() -> None:
     assert unacked.rows_of(LEDGER, 15) == 1
 
 
+def test_a_failed_part_of_a_batch_comes_again_although_another_part_came_before_that_was_due() -> None:
+    world = World(negative_ack_redelivery_delay_ms=0)
+    unacked = world.sender.unacked
+    unacked.add(LEDGER, 54, 1, span(4, 5), 12)
+    unacked.note_count(LEDGER, 54, span(4, 5), 2)
+    with world.lock:
+        world.sender.nacks.add(LEDGER, 54, 2, 0, ((4, 5),))
+    world.sender.nacks_added()
+    # Another consumer had that one, and ended; its failures have raised the count of the batch.
+    unacked.add(LEDGER, 54, 1, span(11, 12), 12)
+    unacked.note_count(LEDGER, 54, span(11, 12), 4)
+    world.link.delayed.pop()()
+    ((request, reply),) = world.link.asked
+    assert request.items == [(LEDGER, 54, ((4, 5),), 2)]
+    reply("done", None)
+    assert unacked.rows_of(LEDGER, 54) == span(11, 12), "the part that did not fail is held"
+
+
 def test_forgotten_acknowledgments_are_not_sent_and_nobody_waits_for_them() -> None:
     world = World()
     world.add(0)

@@ -156,11 +156,36 @@ def test_rows_that_were_delivered_since_they_failed_are_known() -> None:
     held.note_count(LEDGER, 10, span(3, 4), 2)
     assert held.delivered_since(LEDGER, 10, failed, 1) == span(3, 4)
     assert held.delivered_since(LEDGER, 10, failed, -1) == 0, "of which delivery is not known"
-    # A batch comes whole.
-    held.note_count(LEDGER, 20, span(0, 8), 3)
-    assert held.delivered_since(LEDGER, 20, ((1, 2),), 2) is None
-    assert held.delivered_since(LEDGER, 20, ((1, 2),), 3) == 0
     assert held.delivered_since(LEDGER, 99, (), 0) == 0
+
+
+def test_a_part_of_a_batch_has_not_come_again_because_another_part_came() -> None:
+    held = UnackedRows()
+    held.add(LEDGER, 20, 1, span(0, 8), 8)
+    held.note_count(LEDGER, 20, span(0, 8), 3)
+    assert held.delivered_since(LEDGER, 20, ((1, 2),), 2) == span(1, 2)
+    assert held.delivered_since(LEDGER, 20, (), 2) is None
+    assert held.delivered_since(LEDGER, 20, ((1, 2),), 3) == 0
+    held.note_count(LEDGER, 20, span(4, 8), 5)
+    assert held.delivered_since(LEDGER, 20, ((1, 2),), 3) == 0
+    assert held.delivered_since(LEDGER, 20, ((1, 2), (5, 6)), 3) == span(5, 6)
+    assert held.delivered_since(LEDGER, 20, (), 3) == 0, "the first part has not come again"
+    assert [held.count_of(LEDGER, 20, row) for row in (1, 5, 9)] == [3, 5, -1]
+    held.remove_failed(LEDGER, 20, ((1, 2),), 3)
+    assert held.rows_of(LEDGER, 20) == span(4, 8), "the part that came later is held"
+    held.remove_failed(LEDGER, 20, ((5, 6),), 5)
+    assert held.rows_of(LEDGER, 20) == 0
+
+
+def test_rows_that_come_again_uncounted_have_no_count() -> None:
+    """As after a dispatcher that died before its counts were durable."""
+    held = UnackedRows()
+    held.add(LEDGER, 10, 5, span(0, 5), 5)
+    held.note_count(LEDGER, 10, span(0, 4), 1)
+    held.remove_failed(LEDGER, 10, ((1, 3),), 1)
+    held.add(LEDGER, 10, 5, span(2, 3), 5)
+    assert [held.count_of(LEDGER, entry) for entry in (10, 12, 13)] == [1, 0, 1]
+    assert held.delivered_since(LEDGER, 10, ((2, 3),), 0) == 0
 
 
 def test_parts_of_batches_are_declared_apart_until_they_are_gone() -> None:
