@@ -139,7 +139,7 @@ class TopicActors:
         name = partition_name(row.name)
         if name in self._actors.handles:
             return self._actors.handles[name]
-        if row.number >= 0 and self.topics.catalog.numbered(row.number) is None:
+        if row.number and self.topics.catalog.numbered(row.number) is None:
             raise Moved(f"{row.name} was deleted just now: resolve it again")
         store = self._store_to_start_beside(row)
         directory = str(Path(store["path"]) / "p" / str(row.number))
