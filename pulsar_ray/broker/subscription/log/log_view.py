@@ -83,8 +83,14 @@ class LogView:
             self._segments[-1] = segment
 
     def _add_frame(self, ledger_id: int, segment_index: int, offset: int, frame: FrameHeader) -> None:
-        if self._tail and not self._follows(self._tail[-1], ledger_id, frame.first_entry_id):
-            self._tail.clear()
+        if self._tail:
+            newest = self._tail[-1]
+            following = newest.first_entry_id + newest.entries
+            follows = newest.ledger_id == ledger_id and following == frame.first_entry_id
+            if not follows and not (
+                ledger_id > newest.ledger_id and frame.first_entry_id == 0 and offset > 0
+            ):
+                self._tail.clear()
         self._tail += blocks_of(ledger_id, segment_index, offset, frame)
         if frame.flags:
             self.has_marked = True
@@ -95,21 +101,6 @@ class LogView:
             if (of_ledger, index) == (ledger_id, segment_index):
                 end, last = offset + frame.total_length, frame.last_entry_id
                 self._segments[-1] = Segment(ledger_id, segment_index, path, first_entry_id, end, last)
-
-    def _follows(self, newest: BlockRef, ledger_id: int, first_entry_id: int) -> bool:
-        """Whether nothing stands between the newest block and a frame.
-
-        A ledger follows another one only where that is known to end: packets of its last frames may have
-        been left out.
-        """
-        end = (newest.ledger_id, newest.first_entry_id + newest.entries)
-        if first_entry_id or ledger_id == newest.ledger_id:
-            return end == (ledger_id, first_entry_id)
-        index = bisect_left(self._segments, (ledger_id, 0), key=_start)
-        if not 0 < index < len(self._segments) or self._segments[index].ledger_id != ledger_id:
-            return False
-        before = self._segments[index - 1]
-        return end == (before.ledger_id, before.last_entry_id + 1)
 
     # --- reading ----------------------------------------------------------------------------------
 

@@ -20,15 +20,11 @@ def told(blocks: int) -> tuple[LogView, list[tuple[int, int]]]:
         spans = [(64, 1 + n % 4, 1 + n % 4) for n in range(len(known), len(known) + 1 + len(known) % 3)]
         header = encode_frame_header(ledger_id, 1, first, first - 1, 0, spans)
         frame = (ledger_id, 0, offset, header)
-        segments = None
-        if ledger_id == 2 and not first:
-            end = known[-1][1] + (len(known) - 1) % 4
-            segments = [(1, 0, "1-0", 0, 1 << 40, end), (2, 0, "2-0", 0, offset, -1)]
         for _, entries, _ in spans:
             known.append((ledger_id, first))
             first += entries
         offset += len(header) + 64 * len(spans)
-        log.advanced(Advanced(1, ledger_id, first - 1, 1, 0, segments, None, [frame]))
+        log.advanced(Advanced(1, ledger_id, first - 1, 1, 0, None, None, [frame]))
     return log, known
 
 
@@ -54,50 +50,3 @@ def test_no_more_blocks_come_than_are_wanted_and_what_was_forgotten_is_read() ->
     blocks = log.blocks_from(Position(*known[forgotten]), 10)
     assert blocks is not None
     assert sum(ref.messages for ref in blocks[:-1]) < 10 <= sum(ref.messages for ref in blocks)
-
-
-def sent(log: LogView, *entries: tuple[int, int], ends: dict[int, int] | None = None) -> None:
-    """A packet with frames of one entry each, and with the segments if they `end` elsewhere than before."""
-    frames = []
-    for ledger_id, entry_id in entries:
-        header = encode_frame_header(ledger_id, 1, entry_id, entry_id - 1, 0, [(64, 1, 1)])
-        frames.append((ledger_id, 0, 4096 + 100 * entry_id, header))
-    segments = None
-    if ends is not None:
-        segments = [(i, 0, f"{i}-0", 0, 4096 + 100 * (last + 1), last) for i, last in ends.items()]
-    log.advanced(Advanced(1, *entries[-1], 1, 0, segments, None, frames))
-
-
-def served(log: LogView, ledger_id: int, entry_id: int) -> list[tuple[int, int]] | None:
-    """The entries from a position on that come out of memory; None if a file is read."""
-    blocks = log.blocks_from(Position(ledger_id, entry_id), 10)
-    return None if blocks is None else [(ref.ledger_id, ref.first_entry_id) for ref in blocks]
-
-
-def test_a_ledger_whose_last_packet_was_left_out_is_read_before_the_next_one() -> None:
-    log = LogView()
-    sent(log, (1, 0), ends={1: 0})
-    # (1, 1) and (1, 2) are never sent, as to a follower that did not read or whose lane was lost.
-    sent(log, (2, 0), ends={1: 2, 2: 0})
-    assert served(log, 1, 1) is None
-    read = log.reader_from(Position(1, 1), None, 10)
-    assert read is not None
-    assert served(log, 2, 0) == [(2, 0)]
-
-
-def test_a_ledger_is_not_taken_to_follow_while_its_segments_are_not_known() -> None:
-    log = LogView()
-    sent(log, (1, 0), ends={1: 0})
-    # The packet with (1, 1) and the new list of segments was lost with its lane.
-    sent(log, (2, 0))
-    assert served(log, 1, 1) is None
-    assert log.reader_from(Position(1, 1), None, 10) is None, "it waits for the list"
-
-
-def test_a_ledger_that_ends_where_memory_does_is_followed_by_the_next_one() -> None:
-    log = LogView()
-    sent(log, (1, 0), ends={1: 0})
-    sent(log, (1, 1), (3, 0), ends={1: 1, 3: 0})
-    assert served(log, 1, 1) == [(1, 1), (3, 0)]
-    sent(log, (5, 0), ends={1: 1, 3: 0, 4: 2, 5: 0})
-    assert served(log, 3, 0) is None, "a whole ledger lies between"
