@@ -8,6 +8,7 @@ It is the only creator of broker actors. Clients cache its answers and keep work
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import os
@@ -195,14 +196,13 @@ class Controller:
         """
         served = await self._serving()
         topics, name = served.topics, TopicName.parse(topic)
-        if create and not topics.is_known(name):
-            await self._stores.reserve_numbers(max(topics.auto_partitions(name), 1))
         while True:
-            rows = topics.resolve(name, create=create, stores=self._stores.for_new_partitions)
-            try:
-                return await self._started(served, rows)
-            except Moved:  # while it was waited for, it was deleted, for nobody used it
+            if create and not topics.is_known(name):
                 await self._stores.reserve_numbers(max(topics.auto_partitions(name), 1))
+            rows = topics.resolve(name, create=create, stores=self._stores.for_new_partitions)
+            # Moved: while it was waited for, it was deleted, for nobody used it.
+            with contextlib.suppress(Moved):
+                return await self._started(served, rows)
 
     async def partitions(self, topic: str) -> list[RouteFields]:
         """Answer as `resolve` for a topic that is there, and start nobody. Raises TopicNotFound."""
@@ -320,16 +320,16 @@ class Controller:
     async def policies_for(self, topic: str) -> PolicyUpdate:
         """The policies of a partition's topic, for its actors after a restart. Raises TopicNotFound."""
         served = await self._serving()
-        return served.topics.policies.update_for(_row(served, topic).topic)
+        return served.topics.policies.update_for(row_of(served, topic).topic)
 
     async def was_made(self, partition: str) -> bool:
         """Whether a partition's directory was made. Raises TopicNotFound."""
-        return _row(await self._serving(), partition).has_ledger
+        return row_of(await self._serving(), partition).has_ledger
 
     async def made(self, partition: str) -> None:
         """Remember that a partition's directory is made, durably. Raises TopicNotFound."""
         served = await self._serving()
-        served.topics.catalog.opened(_row(served, partition).name)
+        served.topics.catalog.opened(row_of(served, partition).name)
 
     async def _policy_changed(self, subject: str, policy: str) -> None:
         """Let actors heed a policy of a namespace or topic, those that sleep included."""
@@ -596,10 +596,3 @@ async def _stopped(name: str, handle: Any) -> None:
         await within(handle.shutdown.remote(), CALL_DEADLINE_S)
     except (ray.exceptions.RayError, asyncio.TimeoutError) as error:
         logger.warning("%s did not stop by itself: %s", name, error)
-
-
-def _row(served: TopicActors, partition: str) -> PartitionRow:
-    row = served.topics.partition(TopicName.parse(partition))
-    if row is None:
-        raise TopicNotFound(f"the topic {partition} does not exist")
-    return row

@@ -135,13 +135,23 @@ def _harm(directory: Path, rng: random.Random) -> tuple[str, Path]:
             parts.setdefault(part_of(file.relative_to(directory)), []).append(file)
     (part,) = rng.choices(list(parts), [WEIGHTS[part] for part in parts])
     file = rng.choice(parts[part])
-    content = bytearray(file.read_bytes())
     if rng.random() < 0.6:
-        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-        file.write_bytes(content)
+        flip(file, rng)
         return f"{FLIPPED} of a {part}", file
-    file.write_bytes(content[: rng.randrange(len(content))])
+    cut(file, rng)
     return f"{CUT} of a {part}", file
+
+
+def flip(file: Path, rng: random.Random) -> None:
+    """Flip one bit of a file."""
+    content = bytearray(file.read_bytes())
+    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    file.write_bytes(content)
+
+
+def cut(file: Path, rng: random.Random) -> None:
+    """Cut a file at a random place."""
+    file.write_bytes(file.read_bytes()[: rng.randrange(file.stat().st_size)])
 
 
 def harms() -> set[str]:

@@ -18,20 +18,10 @@ from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity, write_
 from pulsar_ray.testing.stub_administration import STORE
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.actor_names import topic_of_actor
-from tests.torture.damage import CURSOR, MANIFEST, SEGMENT, TRACKER, part_of
+from tests.torture.damage import CURSOR, MANIFEST, SEGMENT, TRACKER, cut, flip, part_of
 from tests.torture.serving import BILLS, MESSAGES, ORDERS, QUIET_MS, SUBSCRIPTION, Serving
 
 DELAYED, DELAY_MS = 40, 5_000
-
-
-def flip(path: Path, rng: random.Random) -> None:
-    content = bytearray(path.read_bytes())
-    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-    path.write_bytes(content)
-
-
-def cut(path: Path, rng: random.Random) -> None:
-    path.write_bytes(path.read_bytes()[: rng.randrange(path.stat().st_size)])
 
 
 def publish_delayed(serving: Serving) -> list[bytes]:

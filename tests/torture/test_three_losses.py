@@ -20,6 +20,7 @@ from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity, write_
 from pulsar_ray.model.message_id import MessageId as Id
 from pulsar_ray.testing.stub_administration import STORE
 from tests.power_cut import PowerCutDisk
+from tests.torture.damage import cut, flip
 from tests.torture.serving import BILLS, MESSAGES, ORDERS, Serving
 
 
@@ -67,16 +68,6 @@ def test_the_same_check_finds_messages_that_were_never_synced(
         found = {}
     assert found != confirmed
     again.end(kill=True)
-
-
-def flip(path: Path, rng: random.Random) -> None:
-    content = bytearray(path.read_bytes())
-    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-    path.write_bytes(content)
-
-
-def cut(path: Path, rng: random.Random) -> None:
-    path.write_bytes(path.read_bytes()[: rng.randrange(path.stat().st_size)])
 
 
 @pytest.mark.parametrize("harm", [flip, cut])

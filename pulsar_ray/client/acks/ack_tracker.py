@@ -129,9 +129,8 @@ class AckTracker:
             return
         self._look_at_flags()
         self._shared.add(key)
-        if key in self._partial and key not in self._dirty:
-            self._dirty.add(key)
-            self.count += 1
+        if key in self._partial:
+            self._send_again(key)
         while len(self._shared) > MAX_UNSIZED:
             self._shared.pop()
 
@@ -139,9 +138,13 @@ class AckTracker:
         """Send the acknowledged rows of shared batches once more: the dispatcher is another one."""
         self._look_at_flags()
         for key in self._shared & self._partial.keys():
-            if key not in self._dirty:
-                self._dirty.add(key)
-                self.count += 1
+            self._send_again(key)
+
+    def _send_again(self, key: tuple[int, int]) -> None:
+        """Have all acknowledged rows of a batch drained next, as one acknowledgment more."""
+        if key not in self._dirty:
+            self._dirty.add(key)
+            self.count += 1
 
     def add_message(self, block: ReceivedBlock, row: int) -> None:
         """Acknowledge a message of another block than the last one.
