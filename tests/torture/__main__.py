@@ -46,14 +46,17 @@ def main() -> int:
     total, rounds = RoundResult(), Counter[str]()
     seeds = iter(arguments.seed or ())
     while True:
-        seed = next(seeds, None) if arguments.seed else secrets.randbelow(1 << 31)
-        if seed is None or (not arguments.seed and time.monotonic() > end):
-            break
-        place = directory / str(seed)
-        shutil.rmtree(place, ignore_errors=True)
         where = arguments.where
         if where == BOTH:
             where = ON_RAY if (rounds.total() + 1) % RAY_EACH == 0 else IN_PROCESS
+        seed = next(seeds, None) if arguments.seed else secrets.randbelow(1 << 31)
+        if seed is None or (not arguments.seed and time.monotonic() > end):
+            break
+        if where == ON_RAY and not arguments.seed:
+            # Few rounds are on Ray: each way to end its cluster comes in turn.
+            seed = on_ray.seed_with(on_ray.DEADLY[rounds[ON_RAY] % len(on_ray.DEADLY)], seed)
+        place = directory / str(seed)
+        shutil.rmtree(place, ignore_errors=True)
         began = time.monotonic()
         found = _run(where, place, seed, arguments)
         rounds[where] += 1

@@ -99,9 +99,12 @@ class ConsumerPlan(NamedTuple):
 
 
 class Notes:
-    """Where the operations of one topic's clients go, and what they have reached so far."""
+    """Where the operations of one topic's clients go, and what they have reached so far.
 
-    def __init__(self, directory: Path, topic: str, clock: JumpingClock) -> None:
+    Exclusive producers had `turns` already in processes that died.
+    """
+
+    def __init__(self, directory: Path, topic: str, clock: JumpingClock, turns: int = 0) -> None:
         self.topic = topic
         self.clock = clock
         self.directory = directory
@@ -109,7 +112,7 @@ class Notes:
         self.received: dict[str, set[tuple[str, int]]] = {}
         self.opening = threading.Lock()
         """Held where exclusive producers are opened, so that their turns are in order."""
-        self.turns = 0
+        self.turns = turns
         self.errors: dict[str, int] = {}
         self.last_error: PulsarException | None = None
 
@@ -331,7 +334,7 @@ class Consuming(Working):
     ) -> None:
         super().__init__(name, notes, client, seed, first_life)
         self.plan = plan
-        self._seeks = 0
+        self._seeks = first_life
         self.consumer: Consumer | None = None
         self.is_calm = False
         """No more seeks, failures without need and comings and goings: the round comes to its end."""

@@ -36,6 +36,9 @@ def test_rounds_on_ray_have_every_kind_and_one_that_ends_the_cluster() -> None:
     plans = [real.plan_of(seed, 40_000) for seed in SEEDS]
     assert {strike.kind for plan in plans for strike in plan} == set(real.KINDS)
     assert all(sum(strike.kind in real.DEADLY for strike in plan) == 1 for plan in plans)
+    for deadly in real.DEADLY:
+        seed = real.seed_with(deadly, 100)
+        assert [each.kind for each in real.plan_of(seed, 40_000) if each.kind in real.DEADLY] == [deadly]
     stops = [strike for plan in plans for strike in plan if "SIGSTOP" in strike.kind]
     assert any(strike.duration_ms > LEASE_S * 1000 for strike in stops)
 

@@ -56,18 +56,18 @@ class Threads:
         self.spec = spec
         self.scene = scene_of(spec.scene)
         self._rng = random.Random(f"{spec.seed} {spec.role} {spec.part} {spec.life}")
-        self.notes = Notes(Path(spec.history), self.scene.topic, JumpingClock())
+        first_life = spec.life * LIVES_OF_A_PROCESS
+        self.notes = Notes(Path(spec.history), self.scene.topic, JumpingClock(), first_life)
         self.all: list[Working] = [
-            each for number, each in enumerate(self._made()) if number % spec.parts == spec.part
+            each for number, each in enumerate(self._made(first_life)) if number % spec.parts == spec.part
         ]
 
     def new_client(self) -> Client:
         carrier = self._rng.choice(CARRIERS)
         return Client(self.spec.address, transport=carrier, operation_timeout_seconds=OPERATION_S)
 
-    def _made(self) -> list[Working]:
+    def _made(self, first_life: int) -> list[Working]:
         spec, scene = self.spec, self.scene
-        first_life = spec.life * LIVES_OF_A_PROCESS
         if spec.role == PRODUCERS:
             return [self._producing(number, first_life) for number in range(len(scene.producers))]
         if spec.role == READERS:

@@ -40,8 +40,21 @@ class Strike(NamedTuple):
     duration_ms: int
 
 
+def deadly_of(seed: int) -> str:
+    """The strike that ends the cluster in the round of a seed."""
+    return DEADLY[seed % len(DEADLY)]
+
+
+def seed_with(deadly: str, seed: int) -> int:
+    """A seed near this one in whose round the cluster ends so."""
+    return seed - seed % len(DEADLY) + DEADLY.index(deadly)
+
+
 def plan_of(seed: int, duration_ms: int) -> list[Strike]:
-    """The strikes of a round in their order, one of them deadly; the rest come before and behind that."""
+    """The strikes of a round in their order, one of them deadly; the rest come before and behind that.
+
+    `deadly_of` says which: seeds that follow each other have each of them in turn.
+    """
     rng = random.Random(seed)
     strikes = []
     at_ms = rng.randrange(MEAN_PAUSE_MS)
@@ -49,6 +62,5 @@ def plan_of(seed: int, duration_ms: int) -> list[Strike]:
         kind = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
         strikes.append(Strike(at_ms, kind, rng.randrange(1 << 16), rng.randrange(200, LONGEST_STOP_MS)))
         at_ms += 1 + int(rng.expovariate(1 / MEAN_PAUSE_MS))
-    deadly = rng.choice(DEADLY)
     at_ms = rng.randrange(duration_ms // 4, max(duration_ms // 4 + 1, duration_ms * 3 // 4))
-    return sorted([*strikes, Strike(at_ms, deadly, 0, rng.randrange(LONGEST_END_MS))])
+    return sorted([*strikes, Strike(at_ms, deadly_of(seed), 0, rng.randrange(LONGEST_END_MS))])

@@ -38,8 +38,11 @@ from tests.torture.real.processes import END_S, Client, ClosingScene, clients_of
 from tests.torture.round import SETTINGS, RoundResult
 from tests.torture.scenes import Scene, scene_of
 
-SCENES = (*("every-type", "keyed", "delayed", "letters", "deduplicated", "chunks", "sleepy", "administered"),)
-"""Those of a real round; the others need clocks that jump, or clients that take turns in one process."""
+SCENES = (
+    *("every-type", "keyed", "delayed", "letters", "retries", "deduplicated", "chunks"),
+    *("fenced", "waiting", "sought", "expiring", "sleepy", "administered"),
+)
+"""Those of a real round: all that are stored."""
 IDLE_S = 1.0
 """After which actors sleep, in every other round of scenes that are not sleepy."""
 START_S = 180.0
