@@ -77,6 +77,8 @@ class SegmentScan:
         self.corruptions: list[Corruption] = []
         self.unproven_offset = offset
         """Where the frames begin that no later frame or record proves durable."""
+        self.is_end_lost = False
+        """Whether confirmed entries are missing behind everything that there is."""
         self._ledger_id = ledger_id
         self._limit = end_offset
 
@@ -122,6 +124,7 @@ class SegmentScan:
         else:
             last = proven
             self.end_offset, self.next_entry_id = limit, proven + 1
+            self.is_end_lost = True
         self.corruptions.append(Corruption(str(self.path), offset, self._ledger_id, first, last, reason))
         if scanned is not None:
             yield ScannedFrame(scanned.offset, scanned.header, [])

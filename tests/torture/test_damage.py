@@ -11,10 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_ray import ConsumerType, InitialPosition
+from pulsar_ray import ConsumerType, InitialPosition, MessageId
+from pulsar_ray.broker.partition.partition_server import PartitionServer
 from pulsar_ray.errors import PulsarException, Timeout
+from pulsar_ray.format.segment import SEGMENT_HEADER_SIZE
+from pulsar_ray.ledger.reader import SegmentReader
 from pulsar_ray.maintenance.verify import verify_directory
+from pulsar_ray.managed_ledger.log.manifest.manifest_log import NOTHING, read_manifest
 from pulsar_ray.managed_ledger.store.store_identity import StoreIdentity, write_identity
+from pulsar_ray.model.position import Position
 from pulsar_ray.testing.stub_administration import STORE
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.actor_names import topic_of_actor
@@ -61,6 +66,7 @@ def consume_all(serving: Serving, topic: str) -> tuple[list[bytes], str]:
             pytest.param(*case, marks=pytest.mark.long)
             for case in (
                 (cut, SEGMENT, False),
+                (cut, SEGMENT, True),
                 (flip, CURSOR, True),
                 (cut, TRACKER, True),
                 (flip, MANIFEST, True),
@@ -84,6 +90,7 @@ def test_what_was_damaged_meanwhile_is_named_and_nothing_of_it_is_given(
     root = serving.cluster.partition(BILLS)._directory.parent
     wait_until(lambda: files_of(root, TRACKER, least=2), what="an index of delayed messages")
     consumer.close()
+    wait_until(lambda: is_end_recorded(serving, ORDERS), what="its recorded end")
     stop(serving, ORDERS, is_killed=is_killed)
     write_identity(tmp_path, StoreIdentity(STORE))
     harm(rng.choice(files_of(root, part)), rng)
@@ -109,6 +116,51 @@ def test_what_was_damaged_meanwhile_is_named_and_nothing_of_it_is_given(
         assert not lost, "the index is made of the log again"
     if error:
         assert damages, error
+
+
+def test_the_end_of_a_killed_log_that_was_cut_is_named_and_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    serving = Serving(tmp_path)
+    confirmed = list(serving.publish(ORDERS).items())
+    wait_until(lambda: is_end_recorded(serving, ORDERS), what="its recorded end")
+    newest = server_of(serving, ORDERS).ledger.segments()[-1]
+    stop(serving, ORDERS, is_killed=True)
+    # Right behind a frame, where nothing of the file is wrong.
+    with SegmentReader(newest.path) as reader:
+        frames = reader.read_frames(SEGMENT_HEADER_SIZE, newest.end_offset, newest.end_offset)
+    at = len(frames) // 2
+    newest.path.write_bytes(newest.path.read_bytes()[: frames[at].offset])
+    first, last = frames[at].header.first_entry_id, newest.last_entry_id
+    for _ in range(2):
+        write_identity(tmp_path, StoreIdentity(STORE))
+        [damage] = verify_directory(tmp_path).damages
+        assert (damage.topic, damage.ledger_id) == (ORDERS, newest.ledger_id)
+        assert (damage.first_entry_id, damage.last_entry_id) == (first, last)
+        start(serving, ORDERS)
+        later = list(serving.publish(ORDERS).values())
+        assert server_of(serving, ORDERS).health()["damaged_ranges"] == 1
+        assert f"confirmed entries {first} to {last} of ledger {newest.ledger_id}" in caplog.text
+        stop(serving, ORDERS, is_killed=True)
+    start(serving, ORDERS)
+    given, error = consume_all(serving, ORDERS)
+    serving.end()
+    kept = [value for place, value in confirmed if place < MessageId(-1, newest.ledger_id, first, -1)]
+    assert (given, error) == ([*kept, *later, *later], "")
+
+
+def server_of(serving: Serving, topic: str) -> PartitionServer:
+    server = serving.cluster.partition(topic).server
+    assert isinstance(server, PartitionServer)
+    return server
+
+
+def is_end_recorded(serving: Serving, topic: str) -> bool:
+    """Whether the manifest says how far the log is durable."""
+    ledger = server_of(serving, topic).ledger
+    content = read_manifest(ledger.directory)
+    newest = content.newest if content is not None else NOTHING
+    return Position(newest.ledger_id, newest.next_entry_id - 1) == ledger.last_position
 
 
 def stop(serving: Serving, topic: str, *, is_killed: bool) -> None:

@@ -267,7 +267,7 @@ class PartitionServer:
         self._attendance.forget(session)
 
     def tick(self) -> None:
-        """Once a second: ownership, space, trimming, forgotten incarnations."""
+        """Once a second: ownership, space, the log's end, trimming, forgotten incarnations."""
         try:
             self.ledger.check_owner()
         except PulsarException as error:
@@ -275,6 +275,8 @@ class PartitionServer:
             return
         self._disk.submit(self._space.refusal, self._space_probed)
         self._disk.submit(self.ledger.check_present, self._looked)
+        if (recorded_end := self.ledger.begin_recorded_end()) is not None:
+            self._disk.submit(recorded_end.run, lambda *_: None)
         now_ms = self._clock.now_ms()
         self.producers.sample_rates()
         self.intake.traffic.sample(self._clock.monotonic_ms())

@@ -139,8 +139,6 @@ class Appender:
         if commit.segment_path is not None:
             self._enter_segment(commit)
         state.advance(commit, commit.end_entry_id - commit.positions[0].entry_id, commit.frame_length)
-        if commit.checkpoint is not None:
-            state.checkpoint_written(commit.checkpoint)
         state.incarnations.confirm()
         if state.sequences.is_on:
             state.sequences.confirm()

@@ -35,6 +35,9 @@ from pulsar_ray.model.position import Position
 
 logger = logging.getLogger(__name__)
 
+LOST_END_BYTES = 8
+"""A segment with a lost end is recorded as so much longer than its file."""
+
 
 @dataclass
 class OpenedLog:
@@ -164,6 +167,10 @@ def _scan(
     durable = segment.first_entry_id - 1
     if newest is not NOTHING and newest.ledger_id == segment.ledger_id:
         durable = max(durable, newest.next_entry_id - 1)
+    for subscription in opened.manifest.subscriptions.values():
+        # An acknowledged entry was durable.
+        if subscription.is_durable and subscription.hold.ledger_id == segment.ledger_id:
+            durable = max(durable, subscription.hold.entry_id)
     limit = None
     if not is_last:
         durable, limit = segment.last_entry_id, segment.end_offset
@@ -193,7 +200,9 @@ def _seal(
     if last < 0:
         manifest.apply(LedgersDeleted([ledger.ledger_id]))
         return
-    manifest.apply(SegmentClosed(ledger.ledger_id, segment.segment_index, scan.end_offset, last))
+    # A read up to lost entries has to meet an end that is missing, also where the file ends with a frame.
+    end = scan.end_offset + LOST_END_BYTES * scan.is_end_lost
+    manifest.apply(SegmentClosed(ledger.ledger_id, segment.segment_index, end, last))
     size = sum(part.end_offset for part in ledger.segments)
     manifest.apply(LedgerClosed(ledger.ledger_id, last, size, now_ms))
 

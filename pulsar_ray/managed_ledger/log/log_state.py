@@ -53,6 +53,7 @@ class LogState:
         self._checkpointed_points = len(opened.index.points)
         self._bytes_since_checkpoint = 0
         self._entries_since_checkpoint = 0
+        self._is_checkpoint_wanted = False
 
     # ---- positions
 
@@ -160,27 +161,35 @@ class LogState:
         is_long = log.size > max(_COMPACT_FACTOR * log.snapshot_size, _COMPACT_ABOVE_BYTES)
         return (is_long or log.is_broken) and self.in_flight is None
 
-    def checkpoint_if_due(self) -> tuple[Checkpoint, list[SequenceIds]] | None:
-        """A checkpoint of what is durable now, every so many bytes or entries.
+    def checkpoint_if_due(self, *, is_wanted: bool = False) -> tuple[Checkpoint, list[SequenceIds]] | None:
+        """A checkpoint of what is durable now, if one is due or wanted.
+
+        It is due every so many bytes or entries. None if there is nothing new.
 
         With the records of deduplication that stand before it.
         """
-        if (
-            self._bytes_since_checkpoint < self._checkpoint_bytes
-            and self._entries_since_checkpoint < self._checkpoint_entries
+        if not self._entries_since_checkpoint or not (
+            is_wanted
+            or self._is_checkpoint_wanted
+            or self._bytes_since_checkpoint >= self._checkpoint_bytes
+            or self._entries_since_checkpoint >= self._checkpoint_entries
         ):
             return None
         checkpoint = self._checkpoint(self._checkpointed_points, self.incarnations.take_touched())
+        self._checkpointed_points += len(checkpoint.points)
         self._bytes_since_checkpoint = self._entries_since_checkpoint = 0
+        self._is_checkpoint_wanted = False
         sequence_ids = self.sequences.unsaved()
         self.sequences.saved()
         return checkpoint, sequence_ids
 
-    def checkpoint_written(self, checkpoint: Checkpoint) -> None:
-        self._checkpointed_points += len(checkpoint.points)
+    def want_checkpoint(self) -> None:
+        """Let an append soon bring a checkpoint; one is under way."""
+        self._is_checkpoint_wanted = True
 
     def checkpoint_failed(self, checkpoint: Checkpoint, sequence_ids: Iterable[SequenceIds]) -> None:
         """Keep the records of a checkpoint that failed for the next one."""
+        self._checkpointed_points = max(self._checkpointed_points - len(checkpoint.points), 0)
         self.incarnations.put_back(checkpoint.written)
         self.sequences.save_again(sequence_ids)
 

@@ -32,6 +32,7 @@ from pulsar_ray.managed_ledger.log.manifest.manifest_log import MANIFEST
 from pulsar_ray.managed_ledger.log.manifest.manifest_records import TopicIdentity, to_log
 from pulsar_ray.managed_ledger.log.manifest_changes import ManifestChanges
 from pulsar_ray.managed_ledger.log.position_index import IndexPoint
+from pulsar_ray.managed_ledger.log.recorded_end import RecordedEnd
 from pulsar_ray.managed_ledger.log.retention import Retention
 from pulsar_ray.managed_ledger.log.time_search import TimeSearch
 from pulsar_ray.model.position import Position
@@ -112,6 +113,19 @@ class ManagedLedger:
         Until then that of the owner before holds, and each change that is begun tries to write one.
         """
         return self.changes.has_begun
+
+    def begin_recorded_end(self) -> RecordedEnd | None:
+        """Record how far the log is durable; `run` it behind what was begun before.
+
+        None: that is recorded, or the next append is to do it.
+        """
+        state, log = self._state, self._files.log
+        if state.in_flight is not None:
+            state.want_checkpoint()
+            return None
+        if log.is_broken or (checkpoint := state.checkpoint_if_due(is_wanted=True)) is None:
+            return None
+        return RecordedEnd(log, *checkpoint)
 
     def check_owner(self) -> None:
         """Raise Fenced if the log has a newer owner."""

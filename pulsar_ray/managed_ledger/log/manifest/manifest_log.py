@@ -122,4 +122,6 @@ def _take(content: ManifestContent, parsed: ManifestRecord) -> None:
 
 def _fold(content: ManifestContent, checkpoint: Checkpoint) -> None:
     content.folded.append(checkpoint)
-    content.points.extend(IndexPoint(*point) for point in checkpoint.points)
+    # A snapshot has points already that the checkpoint behind it names once more.
+    behind = content.points[-1][:2] if content.points else (-1, -1)
+    content.points += (point for point in map(IndexPoint._make, checkpoint.points) if point[:2] > behind)

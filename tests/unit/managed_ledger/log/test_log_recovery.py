@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import random
 import re
@@ -187,6 +188,120 @@ def test_a_cut_above_the_checkpoint_but_in_what_it_proves_is_corruption(tmp_path
     assert [(c.first_entry_id, c.last_entry_id) for c in again.corruptions] == [(25, 29)]
     assert again.last_position.entry_id == 29, "confirmed entries keep their ids"
     assert append(again, 31).positions == [Position(FIRST_LEDGER + 1, 0)]
+
+
+def cut_behind(path: Path, frames: int, of_frames: int) -> None:
+    """Cut a segment of frames of one size behind some of them."""
+    with SegmentReader(path) as reader:
+        found = reader.read_frames(4096, reader.size(), 1 << 20)
+    ends = [frame.offset + frame.header.total_length for frame in found]
+    assert len(ends) == of_frames
+    path.write_bytes(path.read_bytes()[: ends[frames - 1]])
+
+
+def record_end(log: ManagedLedger) -> None:
+    recorded = log.begin_recorded_end()
+    if recorded is not None:
+        recorded.run()
+
+
+def check_loss(directory: Path, first: int, last: int) -> None:
+    """The entries are named at the first start, whoever reads meets their end, and later starts name it."""
+    log = open_log(directory)
+    assert [(c.first_entry_id, c.last_entry_id) for c in log.corruptions] == [(first, last)]
+    assert log.last_position.entry_id == last, "confirmed entries keep their ids"
+    [segment] = log.segments()
+    with SegmentReader(segment.path) as reader:
+        found = reader.read_frames(4096, segment.end_offset, 1 << 20)
+        assert [frame.header.first_entry_id for frame in found] == list(range(first))
+        behind = found[-1].offset + found[-1].header.total_length
+        with pytest.raises(CorruptData):
+            reader.read_frames(behind, segment.end_offset, 1 << 20)
+    append(log, 99)
+    abandon(log)
+    assert len(open_log(directory).corruptions) == 1
+
+
+def test_a_recorded_end_names_what_a_cut_takes(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for seq in range(5):
+        append(log, seq)
+    record_end(log)
+    assert log.begin_recorded_end() is None, "there is nothing new"
+    abandon(log)
+    cut_behind(log.segments()[0].path, 3, of_frames=5)
+    check_loss(tmp_path, 3, 4)
+
+
+def test_the_next_append_records_the_end_if_one_is_under_way(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, 0)
+    commit = log.begin_append([block(1)], 1000)
+    assert log.begin_recorded_end() is None
+    commit.run()
+    log.finish_append(commit)
+    append(log, 2)
+    abandon(log)
+    cut_behind(log.segments()[0].path, 1, of_frames=3)
+    check_loss(tmp_path, 1, 1)
+
+
+def test_acknowledged_entries_that_a_cut_takes_are_named(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, 0)
+    kept = change(log, log.changes.register("kept", True, "earliest"))
+    append(log, 1)
+    append(log, 2)
+    change(log, log.changes.move_hold(kept.number, Position(FIRST_LEDGER, 1)))
+    abandon(log)
+    cut_behind(log.segments()[0].path, 1, of_frames=3)
+    check_loss(tmp_path, 1, 1)
+
+
+def test_nothing_is_lost_behind_a_recorded_end_that_is_whole(tmp_path: Path) -> None:
+    log = open_log(tmp_path, config=settings(managed_ledger_max_entries_per_ledger=4))
+    for seq in range(20):
+        append(log, seq)
+        if seq % 3 == 0:
+            record_end(log)
+        if seq % 7 == 0:
+            change(log, log.changes.register(f"kept-{seq}", True, "latest"))
+    points = log.index_points()
+    abandon(log)
+    again = open_log(tmp_path)
+    assert (again.corruptions, again.last_position) == ([], log.last_position)
+    assert again.index_points() == points
+    assert [seq for _, seq in entries(again)] == list(range(20))
+
+
+def test_an_end_that_the_disk_refuses_to_record_harms_nothing(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    log = open_log(tmp_path, disk=disk)
+    append(log, 0)
+    disk.fail("writev", errno.ENOSPC)
+    record_end(log)
+    assert not disk.errors["writev"]
+    append(log, 1)
+    change(log, log.changes.register("kept", True, "earliest"))
+    abandon(log)
+    again = open_log(tmp_path)
+    assert (again.corruptions, [seq for _, seq in entries(again)]) == ([], [0, 1])
+
+
+def test_places_stay_sorted_behind_a_snapshot_that_came_between_two_recorded_ends(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    log = open_log(tmp_path, config=settings(managed_ledger_max_entries_per_ledger=2), disk=disk)
+    for seq in range(9):
+        append(log, seq)
+    disk.fail("writev", errno.ENOSPC)
+    with pytest.raises(OSError, match="No space"):
+        change(log, log.changes.register("kept", True, "earliest"))
+    change(log, log.changes.register("kept", True, "earliest"))
+    for seq in range(9, 12):
+        append(log, seq)
+        record_end(log)
+    abandon(log)
+    assert open_log(tmp_path).index_points() == log.index_points()
 
 
 def test_an_empty_open_ledger_is_dropped(tmp_path: Path) -> None:
