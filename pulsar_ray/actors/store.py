@@ -63,7 +63,8 @@ class StoreActor:
         self._ledgers = self._path / "p"
         self._store: StoreDirectory | None = None
         self._watcher: asyncio.Task[None] | None = None
-        self._wake_times: WakeTimes | None = None
+        self._wake_times = WakeTimes()
+        self._knows_notes = False
         self._metrics: NodeMetrics | None = None
         self._began_s = time.monotonic()
         self._disk = DiskWatch(settings)
@@ -171,8 +172,7 @@ class StoreActor:
         They come by the partitions' numbers; None takes a time back. They are gone with this process, the
         notes in the partitions' directories are not.
         """
-        if self._wake_times is not None:
-            self._wake_times.slept(times)
+        self._wake_times.slept(times)
         if self._metrics is not None:
             await self._metrics.slept(times)
 
@@ -181,10 +181,9 @@ class StoreActor:
 
         With `again` the notes are read anew, as they are the first time.
         """
-        if self._wake_times is None or again:
-            wake_times = WakeTimes()
-            wake_times.learn(await asyncio.to_thread(read_wake_times, self._ledgers))
-            self._wake_times = wake_times
+        if again or not self._knows_notes:
+            self._wake_times.learn(await asyncio.to_thread(read_wake_times, self._ledgers))
+            self._knows_notes = True
         return self._wake_times.take_due(now_ms, most)
 
     async def describe_sleeping(self, number: int) -> dict[str, Any] | None:

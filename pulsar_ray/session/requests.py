@@ -191,10 +191,10 @@ class Advanced(NamedTuple):
     """Partition to follower: the log is durable up to here.
 
     `tail` is the newest segment with its durable end, given when no frames show it. `frames` are (ledger id,
-    segment index, offset, frame header) of what became durable since the previous packet to this follower;
-    `segments` is given when their list changed: (ledger id, segment index, path, first entry id, end offset,
-    last entry id). A lost or repeated packet harms nothing: the position is absolute and frame headers can be
-    read from the file.
+    segment index, offset, frame header) of what became durable behind the entry (before_ledger_id,
+    before_entry_id), so that a follower sees whether it missed any. `segments` is given when their list
+    changed: (ledger id, segment index, path, first entry id, end offset, last entry id). A lost or repeated
+    packet harms nothing: the position is absolute and frame headers can be read from the file.
     """
 
     epoch: int
@@ -204,6 +204,8 @@ class Advanced(NamedTuple):
     first_entry_id: int
     segments: Sequence[tuple[int, int, str, int, int, int]] | None
     tail: tuple[int, int, str, int, int, int] | None
+    before_ledger_id: int
+    before_entry_id: int
     frames: Sequence[tuple[int, int, int, bytes]]
 
 

@@ -204,11 +204,17 @@ def _compare(
             silent = [place for place in log if place not in found and not may_miss(partition, place)]
             if silent:
                 wrong.append(f"{len(silent)} messages of {partition} are missing: {silent[:5]}")
-        for subscriber, given in given_to(cluster, list(whole.given)).items():
+
+        def silent_of(subscriber: Subscriber, given: Given) -> list[Id]:
+            before = whole.given[subscriber]
+            return [p for p in before if p not in given and not may_miss(subscriber.partition, p)]
+
+        found_of = given_to(cluster, list(whole.given), lambda each, given: not silent_of(each, given))
+        for subscriber, given in found_of.items():
             log, before = whole.logs[subscriber.partition], whole.given[subscriber]
             name = f"{subscriber.partition} {subscriber.subscription}"
             wrong += _differences(name, given or {}, log)
-            silent = [p for p in before if p not in (given or {}) and not may_miss(subscriber.partition, p)]
+            silent = silent_of(subscriber, given or {})
             if silent:
                 wrong.append(f"{len(silent)} messages are not given by {name}: {silent[:5]}")
             again = (given or {}).keys() - before.keys()
@@ -240,9 +246,13 @@ def _names(damage: Damage, partition: str, place: Id) -> bool:
 def _given(directory: Path, subscribers: Sequence[Subscriber]) -> dict[Subscriber, Given | None]:
     cluster = StubCluster(directory, _keeping(directory))
     try:
-        return given_to(cluster, subscribers)
+        return given_to(cluster, subscribers, lambda _, given: _late_in(given) == LATE_MESSAGES)
     finally:
         cluster.close()
+
+
+def _late_in(given: Given) -> int:
+    return sum(producer == LATE for producer, *_ in given.values())
 
 
 def _read(cluster: StubCluster, partition: str) -> dict[Id, tuple[str, int, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple, cast
 
@@ -37,8 +37,15 @@ def partition_index(partition: str) -> int:
     return int(index) if found else -1
 
 
-def given_to(cluster: StubCluster, subscribers: Sequence[Subscriber]) -> dict[Subscriber, Given | None]:
-    """Everything that each gives, up to a time of silence; None for one that is refused."""
+def given_to(
+    cluster: StubCluster,
+    subscribers: Sequence[Subscriber],
+    is_complete: Callable[[Subscriber, Given], bool] = lambda _subscriber, _given: True,
+) -> dict[Subscriber, Given | None]:
+    """Everything that each gives, up to a time of silence; None for one that is refused.
+
+    A silence before all are complete may be a busy machine's: it is waited through, with patience.
+    """
     client = Client._on(cast(Cluster, cluster), transport="socket", operation_timeout_seconds=5)
     found: dict[Subscriber, Given | None] = {}
     consumers: dict[Subscriber, Consumer] = {}
@@ -49,18 +56,26 @@ def given_to(cluster: StubCluster, subscribers: Sequence[Subscriber]) -> dict[Su
                 consumers[subscriber] = client.subscribe(
                     *subscriber, initial_position=InitialPosition.Earliest, max_pending_chunked_message=100
                 )
-        found |= _drained(consumers)
+        found |= _drained(consumers, is_complete)
     finally:
         with suppress(PulsarException):
             client.shutdown()
     return found
 
 
-def _drained(consumers: Mapping[Subscriber, Consumer]) -> dict[Subscriber, Given | None]:
+def _drained(
+    consumers: Mapping[Subscriber, Consumer], is_complete: Callable[[Subscriber, Given], bool]
+) -> dict[Subscriber, Given | None]:
     given: dict[Subscriber, dict[Id, tuple[str, int, int]]] = {each: {} for each in consumers}
     refused: set[Subscriber] = set()
     end, patience = time.monotonic() + QUIET_S, time.monotonic() + PATIENCE_S
-    while time.monotonic() < min(end, patience):
+
+    def is_over() -> bool:
+        now = time.monotonic()
+        waited_for = consumers.keys() - refused
+        return now >= patience or (now >= end and all(is_complete(each, given[each]) for each in waited_for))
+
+    while not is_over():
         for subscriber in consumers.keys() - refused:
             try:
                 message = consumers[subscriber].receive(LOOK_MS)

@@ -57,6 +57,9 @@ class Followers:
         self._encoder = PacketEncoder(Advanced)
         self._held: list[tuple[int, int, int, bytes]] = []
         self._held_bytes = 0
+        self._last = ledger.last_position
+        self._before_held = self._last
+        """The last entry before the frames that are held."""
         self._timer: asyncio.TimerHandle | None = None
         self._pause_until = 0.0
 
@@ -106,8 +109,11 @@ class Followers:
 
     def advanced(self, result: AppendResult) -> None:
         """A commit became durable."""
+        before, self._last = self._last, self._ledger.last_position
         if not self._followers:
             return
+        if not self._held:
+            self._before_held = before
         self._held += result.frames
         for *_, header in result.frames:
             self._held_bytes += len(header)
@@ -170,8 +176,8 @@ class Followers:
         self, segments: list[SegmentRow] | None, tail: SegmentRow | None, frames: Frames
     ) -> list[Any]:
         ledger = self._ledger
-        fields = (ledger.epoch, *ledger.last_position, *ledger.first_position, segments, tail, frames)
-        return self._encoder.encode(fields)
+        positions = (*ledger.last_position, *ledger.first_position)
+        return self._encoder.encode((ledger.epoch, *positions, segments, tail, *self._before_held, frames))
 
 
 def _described(segment: SegmentInfo) -> SegmentRow:

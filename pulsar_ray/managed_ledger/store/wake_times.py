@@ -75,8 +75,12 @@ class WakeTimes:
         self._heap: list[tuple[int, int]] = []
 
     def learn(self, times: Mapping[int, int]) -> None:
-        """Take the times that were read from the notes, in place of all others."""
-        self._due_ms = dict(times)
+        """Take the times that were read from the notes, but where an earlier one was told.
+
+        A partition that new policies concern is told to be due, and has no note of that.
+        """
+        for number, wake_at_ms in times.items():
+            self._due_ms[number] = min(wake_at_ms, self._due_ms.get(number, wake_at_ms))
         self._rebuild()
 
     def slept(self, times: Mapping[int, int | None]) -> None:

@@ -27,7 +27,7 @@ def test_the_bytes_are_those_of_encode_request() -> None:
         frames = [(some.getrandbits(40), 0, some.getrandbits(30), some.randbytes(80)) for _ in rows]
         tail = (1, 2, "a/b.seg", 3, 4, 5) if some.random() < 0.5 else None
         segments = [(1, 0, "é.seg", 0, 9, 8)] if some.random() < 0.5 else None
-        told = Advanced(3, 1 << 40, 7, 1 << 39, 0, segments, tail, frames)
+        told = Advanced(3, 1 << 40, 7, 1 << 39, 0, segments, tail, 1 << 40, 6, frames)
         assert news.encode(tuple(told)) == encode_request(told)
 
 

@@ -69,6 +69,11 @@ class LogView:
             self._segments = [Segment(*segment) for segment in packet.segments]
         elif packet.tail is not None:
             self._replace_last(Segment(*packet.tail))
+        if packet.frames and self._tail:
+            # Those of a packet that got lost, or was left out for want of room, stand between.
+            before = (packet.before_ledger_id, packet.before_entry_id)
+            if before != (self._tail[-1].ledger_id, self._tail[-1].last_entry_id):
+                self._tail.clear()
         for ledger_id, segment_index, offset, header in packet.frames:
             self._add_frame(ledger_id, segment_index, offset, parse_frame_header(header))
         if not packet.frames and last != self.last:
@@ -83,14 +88,6 @@ class LogView:
             self._segments[-1] = segment
 
     def _add_frame(self, ledger_id: int, segment_index: int, offset: int, frame: FrameHeader) -> None:
-        if self._tail:
-            newest = self._tail[-1]
-            following = newest.first_entry_id + newest.entries
-            follows = newest.ledger_id == ledger_id and following == frame.first_entry_id
-            if not follows and not (
-                ledger_id > newest.ledger_id and frame.first_entry_id == 0 and offset > 0
-            ):
-                self._tail.clear()
         self._tail += blocks_of(ledger_id, segment_index, offset, frame)
         if frame.flags:
             self.has_marked = True

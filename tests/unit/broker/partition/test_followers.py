@@ -102,6 +102,10 @@ class Rig:
         frame = (LEDGER, 0, 1000 * entry, header)
         self.followers.advanced(AppendResult([self.log.last_position], [frame]))
 
+    def before(self, number: int = 0) -> list[int]:
+        """The entry that the frames of each packet stand behind."""
+        return [packet.before_entry_id for packet in self.pipes[number].packets if packet.frames]
+
     def told(self, number: int = 0) -> list[tuple[int, int]]:
         """(last entry, frames) of each packet to a follower."""
         return [(packet.entry_id, len(packet.frames)) for packet in self.pipes[number].packets]
@@ -168,3 +172,36 @@ def test_a_follower_that_does_not_read_is_left_out_and_told_later() -> None:
     rig.pipes[0].unsent_bytes = 0
     rig.followers.catch_up()
     assert rig.told(0) == [(1, 0)]
+
+
+def test_each_packet_says_behind_which_entry_its_frames_stand() -> None:
+    rig = Rig(8)
+    for _ in range(4):
+        rig.commit()
+    rig.loop.pass_time(MAX_PAUSE_S)
+    rig.commit()
+    rig.loop.pass_time(MAX_PAUSE_S)
+    assert rig.told(7) == [(0, 1), (3, 3), (4, 1)]
+    assert rig.before(7) == [-1, 0, 3]
+
+
+def test_a_follower_that_was_left_out_sees_what_it_missed() -> None:
+    rig = Rig(1)
+    rig.commit()
+    rig.pipes[0].unsent_bytes = 1 << 20
+    for _ in range(2):
+        rig.commit()
+    rig.pipes[0].unsent_bytes = 0
+    rig.commit()
+    assert rig.before() == [-1, 2]
+
+
+def test_commits_before_the_first_follower_are_not_said_to_be_missing() -> None:
+    rig = Rig(0)
+    for _ in range(3):
+        rig.commit()
+    session, pipe = Session(0, "f0", 0), Pipe()
+    session.carrier = pipe
+    rig.follow(session)
+    rig.commit()
+    assert [packet.before_entry_id for packet in pipe.packets if packet.frames] == [2]

@@ -74,6 +74,17 @@ def test_what_is_due_is_answered_once_the_longest_due_first() -> None:
     assert times.take_due(1000, 10) == [2]
 
 
+def test_a_time_that_is_told_before_the_notes_are_read_counts_if_it_is_earlier() -> None:
+    times = WakeTimes()
+    times.slept({1: 100, 2: 900, 3: 100})
+    times.learn({1: 500, 2: 500})
+    assert times.take_due(100, 10) == [1, 3]
+    times.slept({1: 300})
+    times.learn({1: 800})
+    assert times.take_due(500, 10) == [1, 2]
+    assert times.take_due(1000, 10) == []
+
+
 class CountedTime(int):
     """A time that counts how often any is compared with another."""
 

@@ -41,7 +41,9 @@ class Log:
         if is_new:
             segments = [(i, 0, f"{i}", 0, (last + 2) * FRAME_BYTES, last) for i, last in self._lasts.items()]
         frame = (ledger_id, 0, (entry_id + 1) * FRAME_BYTES, header)
-        self.view.advanced(Advanced(EPOCH, ledger_id, entry_id, 1, 0, segments, None, [frame]))
+        self.view.advanced(
+            Advanced(EPOCH, ledger_id, entry_id, 1, 0, segments, None, *self.view.last, [frame])
+        )
 
 
 class Fed:
