@@ -17,6 +17,18 @@ from ray.exceptions import GetTimeoutError, RayError
 
 from pulsar_ray.errors import ServiceUnitNotReady
 
+BLOCK_BYTES = 64 << 20
+"""Blocks are to be of this size.
+
+An executor holds one that it sends in memory, about three times over.
+"""
+MAX_BLOCK_BYTES = 2 * BLOCK_BYTES
+"""Larger blocks, in the mean, are computed again as smaller ones."""
+_GUESSED_PER_CORE = 16
+"""Spark's estimate makes at most so many blocks for each core.
+
+For a join it is much too high.
+"""
 FETCH_TIMEOUT_S = 300.0
 """How long one executor may take.
 
@@ -52,14 +64,35 @@ class ExecutorBlock(NamedTuple):
                     timeout=FETCH_TIMEOUT_S,
                 )
             except (RayError, GetTimeoutError, ValueError) as error:
-                failures.append(f"{name}: {str(error).strip().splitlines()[-1:]}")
+                failures.append(f"{name}: {_cause(error)}")
                 continue
             with pa.ipc.open_stream(pa.BufferReader(stream)) as reader:
                 return reader.read_all().replace_schema_metadata()
         raise ServiceUnitNotReady(
             f"no executor of Spark has partition {self.partition} of the rows to write "
-            f"({'; '.join(failures) or 'there are none'}): is the session running? Write the batch again"
+            f"({'; '.join(failures) or 'there are none'}): is the session running? Write the batch again; "
+            "where an executor ran out of memory, with more `tasks` or a larger executor_memory"
         )
+
+
+def _cause(error: Exception) -> str:
+    """Return the innermost cause of an error in a JVM."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    said = [line for line in lines if line and not line.startswith(("at ", "... "))]
+    causes = [line for line in said if line.startswith("Caused by")]
+    return (causes or said or [type(error).__name__])[-1]
+
+
+def blocks_to_begin_with(frame: Any) -> int:
+    """Return into how many blocks a DataFrame goes that has not been computed yet.
+
+    As many as Spark has cores, or more if Spark takes it to be large.
+    """
+    cores: int = frame.sparkSession.sparkContext.defaultParallelism
+    estimate: int = frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()  # noqa: SLF001
+    # What Spark knows nothing of has the largest size there is.
+    is_known = estimate < 1 << 60
+    return max(cores, min(-(-estimate // BLOCK_BYTES), cores * _GUESSED_PER_CORE)) if is_known else cores
 
 
 def _executors(nearest: str | None) -> Sequence[str]:
@@ -71,8 +104,22 @@ def _executors(nearest: str | None) -> Sequence[str]:
     return sorted(names, key=lambda name: name != f"{_ACTOR}{nearest}")
 
 
+class ExecutorBlocks(NamedTuple):
+    """The blocks of a DataFrame, and the bytes of all of them."""
+
+    blocks: list[ExecutorBlock]
+    total_bytes: int
+
+    @property
+    def blocks_wanted(self) -> int:
+        """How many blocks there should be, for none to be too large."""
+        if self.total_bytes <= MAX_BLOCK_BYTES * len(self.blocks):
+            return len(self.blocks)
+        return -(-self.total_bytes // BLOCK_BYTES)
+
+
 @contextmanager
-def executor_blocks(frame: Any) -> Iterator[list[ExecutorBlock]]:
+def executor_blocks(frame: Any) -> Iterator[ExecutorBlocks]:
     """Have Spark compute a DataFrame, a block of each partition.
 
     The blocks are released at the end.
@@ -83,10 +130,13 @@ def executor_blocks(frame: Any) -> Iterator[list[ExecutorBlock]]:
     kept = writer.prepareRecoverableRDD(frame._jdf, level)  # noqa: SLF001
     try:
         executor_ids = list(kept.locations())
-        yield [
+        blocks = [
             ExecutorBlock(kept.rddId(), index, kept.schemaJson(), kept.driverAgentUrl(), executor_ids[index])
             for index in range(kept.numPartitions())
         ]
+        infos = context._jsc.sc().getRDDStorageInfo()  # noqa: SLF001
+        sizes = [info.memSize() + info.diskSize() for info in infos if info.id() == kept.rddId()]
+        yield ExecutorBlocks(blocks, sum(sizes))
     finally:
         writer.releaseRecoverableRDD(kept.rddId())
 

@@ -146,12 +146,26 @@ def in_repeatable_order(messages: DataFrame, tasks: int) -> DataFrame:
     key) are in one task. They are sorted by time first; rows that are the same in all may change places.
     """
     columns: Sequence[Any] = [F.col(name) for name in messages.columns]
-    everything = F.xxhash64(*columns)
-    keys = [name for name in ("key", "ordering_key") if name in messages.columns]
-    place = everything
-    for name in keys:
-        place = F.when(F.col(name).isNull(), place).otherwise(F.xxhash64(F.col(name)))
-    order = ["event_time", *keys]
-    first = [name for name in order if name in messages.columns]
+    place = _by_key(messages, F.xxhash64(*columns))
+    first = [name for name in ("event_time", *_KEYS) if name in messages.columns]
     rest = [name for name in messages.columns if name not in first]
     return messages.repartition(tasks, place).sortWithinPartitions(*first, *rest)
+
+
+def in_smaller_parts(messages: DataFrame, parts: int) -> DataFrame:
+    """Divide rows among more partitions by key, in the order they had."""
+    numbered = messages.withColumn(_ROW, F.monotonically_increasing_id())
+    return numbered.repartition(parts, _by_key(messages, F.col(_ROW))).sortWithinPartitions(_ROW).drop(_ROW)
+
+
+_KEYS = ("key", "ordering_key")
+_ROW = "pulsar_ray_row"
+
+
+def _by_key(messages: DataFrame, without_key: Column) -> Column:
+    """Return a number that rows of one key share, the ordering key before the key."""
+    place = without_key
+    for name in _KEYS:
+        if name in messages.columns:
+            place = F.when(F.col(name).isNull(), place).otherwise(F.xxhash64(F.col(name)))
+    return place

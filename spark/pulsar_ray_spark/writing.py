@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame
@@ -14,9 +16,20 @@ from pulsar_ray.data.writing.query_batch import MAX_TASKS, QueryBatch
 from pulsar_ray.data.writing.write_target import WriteTarget
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.model.enums import CompressionType, HashingScheme
-from pulsar_ray_spark.executor_blocks import MessageRows, executor_blocks
+from pulsar_ray_spark.executor_blocks import (
+    ExecutorBlocks,
+    MessageRows,
+    blocks_to_begin_with,
+    executor_blocks,
+)
 from pulsar_ray_spark.running import check_runs, naming_a_stop
-from pulsar_ray_spark.sent_columns import IF_PRESENT, ColumnArgument, in_repeatable_order, message_columns
+from pulsar_ray_spark.sent_columns import (
+    IF_PRESENT,
+    ColumnArgument,
+    in_repeatable_order,
+    in_smaller_parts,
+    message_columns,
+)
 
 
 class Written(NamedTuple):
@@ -59,10 +72,11 @@ def write(
     With `name` and `batch_id` exactly once: however often the batch is written, after whatever crash, with
     other `tasks` or on a topic that has grown meanwhile, each of its rows is stored once. It rests on the
     topic's deduplication, which is turned on, on a DataFrame that has the same rows each time, and on
-    batch ids that rise. Rows are then divided by key among `tasks` (as many as Spark has cores) and sorted
-    by event time, key and all else, and so stored, per key and task. Without `name` at least once:
-    a publisher that dies sends its part again, and a part of a write that raises may be stored. The order of
-    each partition of the DataFrame is then kept.
+    batch ids that rise. Rows are then divided by key among `tasks` (as many as Spark has cores, and more
+    for a large batch) and sorted by event time, key and all else, and so stored, per key and task. Without
+    `name` at least once: a publisher that dies sends its part again, and a part of a write that raises may
+    be stored. The order of each partition of the DataFrame is then kept, or of each key in it where
+    partitions are too large for an executor to hand over and are divided.
 
     Raises InvalidConfiguration for a wrong column, name or batch, NotAllowedError for a batch behind a later
     one, SparkStopped, ServiceUnitNotReady if no executor is left, ProducerBusy if the same batch is being
@@ -89,15 +103,38 @@ def write(
         if batch is None:
             target.create()
             chosen = messages if tasks is None else messages.repartition(tasks)
-            return _summary(_publish(chosen, topic, sending, connection, None))
-        usual = tasks or min(MAX_TASKS, spark.sparkContext.defaultParallelism)
-        with target.taken(batch.query):
-            named = target.begin(batch, usual, hashing_scheme)
-            ordered = in_repeatable_order(messages, named.layout.tasks)
-            counts = _publish(ordered, topic, sending, connection, named)
+            with executor_blocks(chosen) as computed:
+                if tasks or computed.blocks_wanted == len(computed.blocks):
+                    return _summary(_publish(computed, topic, sending, connection, None))
+                wanted = min(MAX_TASKS, computed.blocks_wanted)
+            with executor_blocks(in_smaller_parts(messages, wanted)) as computed:
+                return _summary(_publish(computed, topic, sending, connection, None))
+        with target.taken(batch.query), _computed(target, batch, messages, tasks, hashing_scheme) as divided:
+            named, computed = divided
+            counts = _publish(computed, topic, sending, connection, named)
             if any(counts):
                 target.end(named)
         return _summary(counts, named)
+
+
+@contextmanager
+def _computed(
+    target: WriteTarget, batch: QueryBatch, messages: DataFrame, tasks: int | None, scheme: HashingScheme
+) -> Iterator[tuple[NamedWrite, ExecutorBlocks]]:
+    """Have Spark divide and sort a batch.
+
+    A batch that was begun is divided as it was then; else, where the caller leaves that open, anew if its
+    pieces turn out to be too large.
+    """
+    wanted = min(MAX_TASKS, tasks or blocks_to_begin_with(messages))
+    while True:
+        named = target.begin(batch, wanted, scheme)
+        with executor_blocks(in_repeatable_order(messages, named.layout.tasks)) as computed:
+            better = wanted if tasks else min(MAX_TASKS, computed.blocks_wanted)
+            if better <= wanted or named.layout.tasks != wanted:
+                yield named, computed
+                return
+        wanted = better
 
 
 def forget_writes(
@@ -125,11 +162,11 @@ def _batch(name: str | None, batch_id: int | None) -> QueryBatch | None:
 
 
 def _publish(
-    messages: DataFrame, topic: str, sending: Sending, connection: Connection, named: NamedWrite | None
+    computed: ExecutorBlocks, topic: str, sending: Sending, connection: Connection, named: NamedWrite | None
 ) -> list[dict[int, int]]:
-    with executor_blocks(messages) as blocks:
-        parts = [Part(task, MessageRows(block), topic, sending, named) for task, block in enumerate(blocks)]
-        return PUBLISHERS.publish(parts, connection)
+    rows = [MessageRows(block) for block in computed.blocks]
+    parts = [Part(task, each, topic, sending, named) for task, each in enumerate(rows)]
+    return PUBLISHERS.publish(parts, connection)
 
 
 def _summary(counts: list[dict[int, int]], named: NamedWrite | None = None) -> Written:

@@ -17,9 +17,10 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives 
 import pulsar_ray
 from pulsar_ray.admin.admin import Admin
 from pulsar_ray.errors import InvalidConfiguration, NotAllowedError
+from pulsar_ray.managed_ledger.log.producer_sequences import KEPT_PREFIX
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.actor_names import NAMESPACE
-from pulsar_ray_spark import Written, forget_writes, read, releasing, write
+from pulsar_ray_spark import Written, executor_blocks, forget_writes, read, releasing, write, writing
 from pulsar_ray_spark.sent_columns import IF_PRESENT, message_columns
 from tests.ending_processes import command_lines, kill
 from tests.running_broker import partition_actor
@@ -75,6 +76,35 @@ def as_counted(rows: list[Row]) -> Counter[Any]:
 
 def wanted(frame: DataFrame) -> Counter[Any]:
     return as_counted(frame.withColumn("event_time", F.expr("unix_millis(event_time)")).collect())
+
+
+def test_a_batch_too_large_for_a_piece_per_core_is_divided_further_and_stored_once(
+    spark: SparkSession, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, frame = create(admin, "further"), messages(spark)
+    cores = spark.sparkContext.defaultParallelism
+    with monkeypatch.context() as small:
+        small.setattr(executor_blocks, "BLOCK_BYTES", 8192)
+        small.setattr(executor_blocks, "MAX_BLOCK_BYTES", 16384)
+        small.setattr(writing, "blocks_to_begin_with", lambda _frame: cores)
+        assert write(frame, topic, name="q", batch_id=0) == Written(ROWS, 0)
+        (ids,) = admin.topics.producer_sequence_ids(topic, KEPT_PREFIX).values()
+        (pieces,) = {int(name.split("/")[1].partition("x")[0]) for name in ids if ids[name] >= 0}
+        assert pieces > 2 * cores
+    # As small as it is for others, it ends as it began.
+    assert write(frame, topic, name="q", batch_id=0) == Written(ROWS, ROWS)
+    assert as_counted(stored(spark, topic)) == wanted(frame)
+
+
+def test_a_frame_that_spark_takes_to_be_large_begins_with_more_pieces(spark: SparkSession) -> None:
+    cores = spark.sparkContext.defaultParallelism
+    assert executor_blocks.blocks_to_begin_with(messages(spark)) == cores
+    large = spark.range(10 * 1000 * 1000).selectExpr("cast(id AS binary) AS value")
+    assert cores < executor_blocks.blocks_to_begin_with(large) < 100
+    joined = large.crossJoin(large.withColumnRenamed("value", "key"))
+    assert executor_blocks.blocks_to_begin_with(joined) <= 16 * cores
+    unknown = spark.createDataFrame(spark.sparkContext.parallelize([(b"a",)]), "value binary")
+    assert executor_blocks.blocks_to_begin_with(unknown) == cores
 
 
 def test_batches_are_stored_once_with_all_columns_from_batch_and_stream(
@@ -140,6 +170,25 @@ def test_a_killed_partition_and_killed_publishers_in_the_middle_store_nothing_tw
     write(frame, topic, name="q", batch_id=0)
     with releasing(read(spark, topic, columns=["value"])) as back:
         assert (back.count(), back.distinct().count()) == (60_000, 60_000)
+
+
+def test_partitions_too_large_to_hand_over_are_divided_and_keep_the_order_of_each_key(
+    spark: SparkSession, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = create(admin, "too-large")
+    monkeypatch.setattr(executor_blocks, "BLOCK_BYTES", 4096)
+    monkeypatch.setattr(executor_blocks, "MAX_BLOCK_BYTES", 8192)
+    frame = spark.range(ROWS, numPartitions=1).selectExpr(
+        "if(id % 50 = 7, null, concat('k', id % 7)) AS key", "cast(lpad(id, 8, '0') AS binary) AS value"
+    )
+    assert write(frame, topic) == Written(ROWS, 0)
+    rows = stored(spark, topic)
+    values = [bytes(row.value) for row in rows]
+    assert sorted(values) == [b"%08d" % number for number in range(ROWS)]
+    assert values != sorted(values), "they came from one piece"
+    for remainder in range(7):
+        of_key = [bytes(row.value) for row in rows if row.key == f"k{remainder}"]
+        assert of_key == sorted(of_key)
 
 
 def test_rows_without_a_name_keep_the_order_of_their_partitions(

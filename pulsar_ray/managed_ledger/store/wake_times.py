@@ -75,7 +75,7 @@ class WakeTimes:
         self._heap: list[tuple[int, int]] = []
 
     def learn(self, times: Mapping[int, int]) -> None:
-        """Take the times that were read from the notes, but where an earlier one was told.
+        """Take the times of the notes, but where an earlier one was told.
 
         A partition that new policies concern is told to be due, and has no note of that.
         """
