@@ -6,13 +6,14 @@ import errno
 
 import pytest
 
+from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
 from pulsar_ray.client.client import Client
 from pulsar_ray.errors import BrokerPersistenceError, DiskSpaceLow
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray.transport.actor_link import ActorLink
-from pulsar_ray.transport.actor_names import partition_name
+from pulsar_ray.transport.actor_names import dispatcher_name, partition_name
 from tests.conformance.broker import EARLIEST, WAIT_MS, Broker, numbers, values
 
 REFUSED = [errno.ENOSPC] * 1_000
@@ -90,6 +91,41 @@ def test_a_partition_that_cannot_start_says_so_and_starts_when_it_is_asked_again
     assert broker.client().create_producer(topic).send(b"second").entry_id() == 0
     reader = broker.client().create_reader(topic, MessageId.earliest)
     assert [reader.read_next(WAIT_MS).data() for _ in range(2)] == [b"first", b"second"]
+
+
+def test_who_subscribes_is_told_that_the_partition_has_no_space_to_start(
+    broker: Broker, client: Client
+) -> None:
+    topic = broker.topic()
+    sent = client.create_producer(topic).send(b"first")
+    restart_on_full_disk(broker, topic, "pwrite")
+    with pytest.raises(DiskSpaceLow, match="when it is needed next"):
+        broker.client(operation_timeout_seconds=6).subscribe(topic, "s", initial_position=EARLIEST)
+    has_space_again(broker)
+    consumer = broker.client().subscribe(topic, "s", initial_position=EARLIEST)
+    assert consumer.receive(WAIT_MS).message_id() == sent
+
+
+def test_a_consumer_that_was_there_before_opens_again_once_the_cursors_disk_takes_it(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.topic()
+    consumer = client.subscribe(topic, "s", ack_receipt_enabled=True)
+    producer = client.create_producer(topic)
+    producer.send(b"first")
+    assert values(consumer, 1, acknowledge=True) == [b"first"]
+    refused: list[None] = []
+
+    async def refuse(_subscription: ServedSubscription, *_: object) -> None:
+        refused.append(None)
+        raise BrokerPersistenceError("the cursor could not be written")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ServedSubscription, "open_consumer", refuse)
+        broker.cluster.kill(dispatcher_name(topic, "s", durable=True))
+        wait_until(lambda: len(refused) > 1, what="refused openings")
+    producer.send(b"second")
+    assert values(consumer, 1, acknowledge=True) == [b"second"]
 
 
 def test_a_producer_that_was_there_before_waits_for_the_space(broker: Broker, client: Client) -> None:

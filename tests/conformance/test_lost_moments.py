@@ -391,9 +391,10 @@ def test_a_subscription_is_made_once_the_partitions_disk_takes_it(broker: Broker
     topic = broker.topic()
     sent = client.create_producer(topic).send(b"x")
     for call in ("writev", "fdatasync"):
-        broker.cluster.disk.fail(call, *[errno.ENOSPC] * 50)
+        broker.cluster.disk.fail(call, *[errno.ENOSPC] * 1_000)
         with pytest.raises(BrokerPersistenceError):
-            client.subscribe(topic, "s", initial_position=EARLIEST)
+            # If the partition is asleep it is waited for, as it may have space at any time.
+            broker.client(operation_timeout_seconds=6).subscribe(topic, "s", initial_position=EARLIEST)
         broker.cluster.disk.errors.clear()
         # The dispatcher was started, and could not register: that is not so for good.
         consumer = client.subscribe(topic, "s", initial_position=EARLIEST)

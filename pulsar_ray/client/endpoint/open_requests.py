@@ -7,12 +7,13 @@ from typing import Any
 
 from pulsar_ray.client.endpoint.endpoint_link import EndpointLink
 from pulsar_ray.client.endpoint.pending_close import PendingClose
-from pulsar_ray.errors import AlreadyClosed, PulsarException
+from pulsar_ray.errors import AlreadyClosed, BrokerPersistenceError, PulsarException
 from pulsar_ray.session.requests import Request
 from pulsar_ray.transport.carriers import Connection
 from pulsar_ray.transport.pending_requests import Reply
 
 RETRY_S = 0.1
+REFUSED_BY_DISK_S = 1.0
 
 
 def request_open(
@@ -42,7 +43,7 @@ class ReopenRequest:
 
     Behind the next carrier a new one does, unless the endpoint was closed. `opened` gets the answer and the
     carrier, `refused` an error that is final. If the actor could not just now, `again` is called soon: its
-    carrier stands, so nothing else would ask.
+    carrier stands, so nothing else would ask. A disk that refuses is one of these: who was open waits for it.
     """
 
     def __init__(
@@ -64,14 +65,15 @@ class ReopenRequest:
                 link.request_async(request, self._answered)
 
     def _answered(self, answer: Any, error: PulsarException | None) -> None:
-        if error is not None and not error.retriable:
+        is_by_disk = isinstance(error, BrokerPersistenceError)
+        if error is not None and not (error.retriable or is_by_disk):
             self._refused(error)
         elif self._carrier is None or self._link.carrier is not self._carrier:
             return
         elif error is None:
             self._opened(answer, self._carrier)
         else:
-            self._link.timers.call_later(RETRY_S, self._retry)
+            self._link.timers.call_later(REFUSED_BY_DISK_S if is_by_disk else RETRY_S, self._retry)
 
     def _retry(self) -> None:
         if self._link.carrier is self._carrier:

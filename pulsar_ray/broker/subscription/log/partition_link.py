@@ -7,13 +7,15 @@ import secrets
 import time
 from typing import Any
 
-from pulsar_ray.errors import NotConnected, PulsarException, SessionLost
+from pulsar_ray.errors import DiskSpaceLow, NotConnected, PulsarException, SessionLost, WrongNode
 from pulsar_ray.session.requests import Call, Request, encode_request
 from pulsar_ray.transport.actor_link import ActorLink
 from pulsar_ray.transport.cluster import AttachReply, Cluster, check_any_there
 from pulsar_ray.transport.endpoint import FOLLOWER, Endpoint
 
 ATTACH_DEADLINE_S = 60.0
+LOOK_S = 3.0
+"""After so long a full disk is no longer waited for."""
 CALL_DEADLINE_S = 30.0
 RETRY_S = 0.02
 
@@ -34,10 +36,21 @@ class PartitionLink:
         return self._address
 
     async def attach(self, follower: Endpoint) -> AttachReply:
-        """Attach, for a follower that gets the partition's packets from now on."""
+        """Attach, for a follower that gets the partition's packets from now on.
+
+        Raises DiskSpaceLow soon where the partition cannot start for want of space: whoever waits for the
+        dispatcher is to be told, and starts it again.
+        """
         self._link.add_endpoint(FOLLOWER, follower)
-        deadline = time.monotonic() + ATTACH_DEADLINE_S
-        return await self._loop.run_in_executor(None, self._link.ensure_attached, deadline)
+        end = time.monotonic() + ATTACH_DEADLINE_S
+        while True:
+            deadline = min(end, time.monotonic() + LOOK_S)
+            try:
+                return await self._loop.run_in_executor(None, self._link.ensure_attached, deadline)
+            except PulsarException as error:
+                may_pass = error.retriable and not isinstance(error, (DiskSpaceLow, WrongNode))
+                if not may_pass or time.monotonic() >= end:
+                    raise
 
     @property
     def reach(self) -> tuple[str, str]:

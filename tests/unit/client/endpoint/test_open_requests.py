@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from pulsar_ray.client.endpoint.open_requests import ReopenRequest
 from pulsar_ray.client.endpoint.pending_close import PendingClose
-from pulsar_ray.errors import ProducerFenced, PulsarException, ServiceUnitNotReady, SessionLost
+from pulsar_ray.errors import (
+    BrokerPersistenceError,
+    DiskSpaceLow,
+    ProducerFenced,
+    PulsarException,
+    ServiceUnitNotReady,
+    SessionLost,
+)
 from pulsar_ray.session.requests import CloseEndpoint, Request
 from tests.unit.client.answered_link import AnsweredLink
 
@@ -58,9 +67,12 @@ def test_a_final_refusal_counts_whatever_carried_it() -> None:
     assert opener.refused == [error]
 
 
-def test_an_actor_that_could_not_just_now_is_asked_again_soon() -> None:
+@pytest.mark.parametrize(
+    "error", [ServiceUnitNotReady("starting"), BrokerPersistenceError("refused"), DiskSpaceLow("full")]
+)
+def test_an_actor_that_could_not_just_now_is_asked_again_soon(error: PulsarException) -> None:
     opener = Opener()
-    opener.link.asked[0][1](None, ServiceUnitNotReady("starting"))
+    opener.link.asked[0][1](None, error)
     assert opener.asked == 1
     opener.link.delayed.pop()()
     assert opener.asked == 2
