@@ -28,6 +28,7 @@ from pulsar_ray.clock import Clock
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import PulsarException, TooManyActiveActors
 from pulsar_ray.lane.await_within import within
+from pulsar_ray.managed_ledger.store.wake_times import WAS_AWAKE
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.actor_names import parse_dispatcher_name, partition_name, topic_of_actor
 from pulsar_ray.transport.cluster import SubscriptionRequest
@@ -335,8 +336,10 @@ class Passivation:
             again = store["handle"] not in self._told_stores
             self._told_stores.add(store["handle"])
             call = store["handle"].due.remote(self._clock.now_ms(), DUE_AT_ONCE, again)
-            for number in await _asked(call) or ():
-                duty = asyncio.get_running_loop().create_task(self._do_duty(store, number))
+            due = await _asked(call) or {}
+            for number, wake_at_ms in due.items():
+                work = self._do_duty(store, number, was_awake=wake_at_ms == WAS_AWAKE)
+                duty = asyncio.get_running_loop().create_task(work)
                 self._duties.add(duty)
                 duty.add_done_callback(self._duties.discard)
 
@@ -352,7 +355,11 @@ class Passivation:
             if store is not None:
                 await _asked(store["handle"].slept.remote(times))
 
-    async def _do_duty(self, store: dict[str, Any], number: int) -> None:
+    async def _do_duty(self, store: dict[str, Any], number: int, *, was_awake: bool) -> None:
+        """Wake a partition for what is due.
+
+        `was_awake`: it did not go to sleep, its process died.
+        """
         row = self._served.topics.catalog.numbered(number)
         if row is None:
             return
@@ -372,6 +379,10 @@ class Passivation:
                 logger.warning("%s was not woken for what is due, or not in time: %s", row.name, error)
                 await _asked(store["handle"].slept.remote({number: self._clock.now_ms() + PUT_OFF_MS}))
             await self._end_duty(row.name)
+            if was_awake:
+                # It may have messages that nobody has signalled its parked clients for.
+                self._parked_dispatchers.died_awake(row.name, self._clock.monotonic_ms())
+                self._wake_parked(row.name)
 
     async def _do_last_duty(self, store: dict[str, Any], row: PartitionRow) -> None:
         """Delete the topic of a partition that nobody uses, unless another partition is used."""
@@ -400,6 +411,8 @@ class Passivation:
         if partition in self._leaving or partition in self._on_duty:
             return False
         if partition_name(partition) in self._actors.handles:
+            return True
+        if self._parked_dispatchers.has_died_awake(partition, self._clock.monotonic_ms()):
             return True
         if self._served.topics.partition(TopicName.parse(partition)) is not None:
             return False

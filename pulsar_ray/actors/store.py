@@ -176,10 +176,10 @@ class StoreActor:
         if self._metrics is not None:
             await self._metrics.slept(times)
 
-    async def due(self, now_ms: int, most: int, again: bool) -> list[int]:
+    async def due(self, now_ms: int, most: int, again: bool) -> dict[int, int]:
         """Take up to `most` partitions that are to be woken by now, each once.
 
-        With `again` the notes are read anew, as they are the first time.
+        They come with their times. With `again` the notes are read anew, as they are the first time.
         """
         if again or not self._knows_notes:
             self._wake_times.learn(await asyncio.to_thread(read_wake_times, self._ledgers))

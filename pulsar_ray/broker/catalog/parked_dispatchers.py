@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Container
 
 SIGNAL_MS = 30_000
@@ -23,6 +24,7 @@ class ParkedDispatchers:
         self._unsure_until_ms = unsure_until_ms
         self._parked: dict[str, set[str]] = {}
         self._signalled_ms: dict[str, int] = {}
+        self._died_ms: OrderedDict[str, int] = OrderedDict()
 
     def left(self, partition: str, name: str) -> None:
         """A dispatcher of this name left while clients were attached."""
@@ -38,6 +40,22 @@ class ParkedDispatchers:
         """The partition is no more, or nobody comes back to it."""
         self._parked.pop(partition, None)
         self._signalled_ms.pop(partition, None)
+
+    def died_awake(self, partition: str, now_ms: int) -> None:
+        """Note that a partition was awake when its process died.
+
+        It may have messages that no client was signalled for, by a controller that died, too.
+        """
+        died = self._died_ms
+        died[partition] = now_ms
+        died.move_to_end(partition)
+        while now_ms - next(iter(died.values())) >= SIGNAL_MS:
+            died.popitem(last=False)
+
+    def has_died_awake(self, partition: str, now_ms: int) -> bool:
+        """Whether that was noted just now: parked clients may not have asked since."""
+        died_ms = self._died_ms.get(partition)
+        return died_ms is not None and now_ms - died_ms < SIGNAL_MS
 
     def are_awaited(self, partition: str, running: Container[str], now_ms: int) -> bool:
         """Whether a dispatcher is still to be started again for clients that were signalled."""

@@ -15,6 +15,8 @@ from pathlib import Path
 from pulsar_ray.ledger.disk import SYSTEM_DISK, Disk
 
 NOTE = "wake-at"
+WAS_AWAKE = 0
+"""In the note of a partition that is awake, or was when its process died."""
 MAX_DIGITS = 18
 LEAST_REBUILT = 64
 """So many replaced times are kept in any case."""
@@ -43,7 +45,7 @@ def mark_awake(directory: Path) -> None:
     So it is looked at after a death of the whole broker; if the disk is full, once it is used.
     """
     with contextlib.suppress(OSError):
-        write_wake_time(directory, 0)
+        write_wake_time(directory, WAS_AWAKE)
 
 
 def read_wake_times(ledgers: Path) -> dict[int, int]:
@@ -60,7 +62,7 @@ def read_wake_times(ledgers: Path) -> dict[int, int]:
 
 def _time_in(text: bytes) -> int:
     is_time = text.isdigit() and len(text) <= MAX_DIGITS
-    return int(text) if is_time else 0
+    return int(text) if is_time else WAS_AWAKE
 
 
 class WakeTimes:
@@ -98,12 +100,15 @@ class WakeTimes:
         self._heap = [(at, number) for number, at in self._due_ms.items()]
         heapq.heapify(self._heap)
 
-    def take_due(self, now_ms: int, most: int) -> list[int]:
-        """Take the partitions whose time has come, at most so many, the longest due first."""
-        due: list[int] = []
+    def take_due(self, now_ms: int, most: int) -> dict[int, int]:
+        """Take the partitions whose time has come, at most so many, the longest due first.
+
+        They come with their times.
+        """
+        due: dict[int, int] = {}
         while self._heap and len(due) < most and self._heap[0][0] <= now_ms:
             at, number = heapq.heappop(self._heap)
             if self._due_ms.get(number) == at:
                 del self._due_ms[number]
-                due.append(number)
+                due[number] = at
         return due

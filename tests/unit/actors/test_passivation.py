@@ -24,6 +24,7 @@ from pulsar_ray.errors import (
     SubscriptionNotFound,
     TooManyActiveActors,
 )
+from pulsar_ray.managed_ledger.store.wake_times import WAS_AWAKE
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.testing.manual_clock import ManualClock
 from pulsar_ray.transport.cluster import SubscriptionRequest
@@ -80,6 +81,7 @@ class FakeActor:
 class FakeStore:
     def __init__(self, world: World) -> None:
         self.due_numbers: list[int] = []
+        self.due_ms = 1
         self._world = world
         self.slept = Method(self._slept)
         self.due = Method(self._due)
@@ -87,9 +89,9 @@ class FakeStore:
     async def _slept(self, times: dict[int, int | None]) -> None:
         self._world.log.append(f"slept {times}")
 
-    async def _due(self, now_ms: int, most: int, again: bool) -> list[int]:
+    async def _due(self, now_ms: int, most: int, again: bool) -> dict[int, int]:
         due, self.due_numbers = self.due_numbers, []
-        return due
+        return dict.fromkeys(due, self.due_ms)
 
 
 class World:
@@ -412,6 +414,22 @@ def test_a_partition_on_duty_wakes_no_parked_client(world: World) -> None:
         await quiet(part)
         assert f"trim {T}" in world.log
         assert await waiting == []
+
+    asyncio.run(run())
+
+
+def test_the_clients_of_a_partition_that_was_awake_when_it_died_are_woken_by_its_duty(world: World) -> None:
+    async def run() -> None:
+        part = controller_part(world)
+        waiting = asyncio.ensure_future(await_wake(part, [f"{T} -> s"], 5.0))
+        world.store.due_numbers, world.store.due_ms = [1], WAS_AWAKE
+        await part.wake_due()
+        await quiet(part)
+        assert await waiting == [f"{T} -> s"]
+        # One that asks a moment later has missed nothing, whether it sleeps again by then or not.
+        assert not world.handles
+        assert await await_wake(part, [f"{T} -> s"]) == [f"{T} -> s"]
+        assert await await_wake(part, [f"{U} -> s"], 0.001) == []
 
     asyncio.run(run())
 
