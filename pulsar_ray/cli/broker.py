@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from pulsar_ray.broker.catalog.founding import StartPermission
-from pulsar_ray.cli.console import INTERRUPTED, say
+from pulsar_ray.cli.console import INTERRUPTED, say, write_line
 from pulsar_ray.cli.finite_range import FiniteRange
 from pulsar_ray.cli.standalone import serve
 from pulsar_ray.cli.target import Target, pass_target
@@ -75,7 +75,7 @@ def standalone(target: Target, data_dir: str | None, idle_seconds: float, rebuil
     def ready(shown: ShownProgress, address: str, dashboard_url: str) -> None:
         shown.end()
         for line in _how_to_connect(settings.data_dir, address, dashboard_url):
-            click.echo(line)
+            write_line(line)
 
     word = StartPermission(may_found=True, may_rebuild=rebuild_catalog)
     with progress("starting Ray and the broker") as shown:
@@ -129,10 +129,10 @@ def start(target: Target, data_dir: str | None, rebuild_catalog: bool) -> None:
             f"the broker of this Ray cluster runs already and stores in {described['data_dir']}: stop it "
             "first, or leave --data-dir out"
         )
-    click.echo(
+    write_line(
         f"the broker {'runs already' if was_running else 'runs'} and stores in {described['data_dir']}"
     )
-    click.echo("connect with pulsar_ray.Client() on any node of the cluster")
+    write_line("connect with pulsar_ray.Client() on any node of the cluster")
     _report_stores(described)
 
 
@@ -183,7 +183,7 @@ def init_store(target: Target, directory: str | None, require_mount: bool, repla
         raise WrongNode(f"{path} lies on the file system of /: mount the volume that belongs there first")
     identity, is_new = known_stores.init_store(path, replace=replace)
     of_cluster = f" of cluster {identity.cluster_id}" if identity.cluster_id else ""
-    click.echo(f"{path} is {'now' if is_new else 'already'} store {identity.store_id}{of_cluster}")
+    write_line(f"{path} is {'now' if is_new else 'already'} store {identity.store_id}{of_cluster}")
 
 
 def _means_embedded(target: Target, data_dir: str | None) -> bool:
@@ -209,18 +209,18 @@ def status(target: Target, data_dir: str | None) -> None:
         if not _means_embedded(target, data_dir) and join_ray(target.service_url):
             described = RayCluster().describe_broker()
     if described is not None:
-        click.echo(f"a broker runs on this Ray cluster, controller process {described['pid']}")
-        click.echo(f"stores in      {described['data_dir']}, on {len(described['stores'])} nodes")
-        click.echo(f"catalog        on {described['catalog_host']}, of cluster {described['cluster_id']}")
+        write_line(f"a broker runs on this Ray cluster, controller process {described['pid']}")
+        write_line(f"stores in      {described['data_dir']}, on {len(described['stores'])} nodes")
+        write_line(f"catalog        on {described['catalog_host']}, of cluster {described['cluster_id']}")
         _report_stores(described)
         return
     settings = _settings(target, data_dir)
     record = read_record(Path(settings.data_dir))
     if record is None:
         raise ConnectError(f"no broker runs here, and none serves {settings.data_dir}")
-    click.echo(f"an embedded broker runs, process {record.pid}")
+    write_line(f"an embedded broker runs, process {record.pid}")
     for line in _how_to_connect(settings.data_dir, record.address, record.dashboard_url):
-        click.echo(line)
+        write_line(line)
 
 
 @click.command()
@@ -242,8 +242,8 @@ def stop(target: Target, data_dir: str | None) -> None:
         if not was_stopped:
             record = stop_embedded(Path(settings.data_dir))
     if was_stopped:
-        click.echo("the broker of this Ray cluster has ended")
+        write_line("the broker of this Ray cluster has ended")
         return
     if record is None:
         raise ConnectError(f"no broker runs here, and none serves {settings.data_dir}: nothing to stop")
-    click.echo(f"the embedded broker of {settings.data_dir} has ended")
+    write_line(f"the embedded broker of {settings.data_dir} has ended")

@@ -44,14 +44,19 @@ def write_out(content: bytes) -> None:
     output.flush()
 
 
+def write_line(text: str) -> None:
+    """Write one line of results; no name ends it or steers the terminal."""
+    click.echo(one_line(text))
+
+
 def say(text: str) -> None:
-    """A remark that must not get between results."""
-    click.echo(text, err=True)
+    """Write one line of remarks, which must not get between results."""
+    click.echo(one_line(text), err=True)
 
 
 def warn(text: str) -> None:
-    """A warning."""
-    click.secho(f"warning: {text}", fg="yellow", err=True)
+    """Write one line of warning."""
+    click.secho(one_line(f"warning: {text}"), fg="yellow", err=True)
 
 
 def interrupted(text: str) -> NoReturn:

@@ -109,11 +109,15 @@ class Commands(click.Group):
                     error.ctx,
                 ) from None
             raise
+        except click.ClickException as error:
+            # It names what users chose: topics, files, keys. Declared final, it is read when it is shown.
+            vars(error)["message"] = one_line(error.message)
+            raise
         except ValueError as error:
             if type(error) is not ValueError:  # a defect of ours, or input that is no text
                 raise
             # The client raises a plain ValueError for wrong arguments.
-            raise click.UsageError(str(error)) from None
+            raise click.UsageError(one_line(str(error))) from None
         except KeyboardInterrupt:
             raise click.exceptions.Exit(INTERRUPTED) from None
 

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 import click
 
-from pulsar_ray.cli.console import say
 from pulsar_ray.cli.python_file import is_python, run_file, run_source
 from pulsar_ray.cli.spark_package import spark_module
 from pulsar_ray.cli.target import Target, pass_target
@@ -132,6 +131,6 @@ def _shell(session: Any) -> int:
     if not sys.stdin.isatty():
         return run_source(sys.stdin.read(), "<stdin>", names)
     importlib.import_module("readline")  # keeps lines, for the arrow keys
-    say(_BANNER.format(version=session.version))
+    click.echo(_BANNER.format(version=session.version), err=True)
     code.interact(banner="", local=names, exitmsg="")
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from pulsar_ray.cli.console import say, write_line
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.whole_help import WholeHelp
 
@@ -20,7 +21,7 @@ def list_brokers(target: Target) -> None:
     with target.asked() as admin:
         hosts = admin.brokers.list()
     for host in hosts:
-        click.echo(host)
+        write_line(host)
 
 
 @brokers.command()
@@ -34,9 +35,9 @@ def healthcheck(target: Target) -> None:
         checked = admin.brokers.healthcheck()
     for health in checked:
         if health.problem:
-            click.echo(f"{health.host}: {health.problem}", err=True)
+            say(f"{health.host}: {health.problem}")
         else:
             times = f"published in {health.publish_ms:.1f} ms, read after {health.receive_ms:.1f} ms"
-            click.echo(f"{health.host}: ok, {times}")
+            write_line(f"{health.host}: ok, {times}")
     if not checked or any(health.problem for health in checked):
         raise click.exceptions.Exit(1)

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from pulsar_ray.cli.administration.subscriptions import subscription_option
+from pulsar_ray.cli.console import write_line
 from pulsar_ray.cli.target import Target, pass_target
 
 
@@ -23,12 +24,12 @@ def why_blocked(target: Target, topic: str, subscription: str, as_json: bool) ->
         click.echo(json.dumps(found, indent=2))
         return
     for name, told in found.get("partitions", {topic: found}).items():
-        click.echo(f"{name}: {told['reason']}")
+        write_line(f"{name}: {told['reason']}")
         for one in told["hashes"]:
             waiting = f"{one['waitingMessages']:,} waiting for {one['blockedMs'] / 1000:.1f} s"
-            click.echo(f"  hash {one['hash']}, {waiting}: {one['reason']}")
+            write_line(f"  hash {one['hash']}, {waiting}: {one['reason']}")
         for one in told["consumers"]:
-            click.echo(
+            write_line(
                 f"  consumer {one['consumerName']}, {one['waitingMessages']:,} waiting: {one['reason']}"
             )
 
@@ -43,7 +44,7 @@ def key_owner(target: Target, topic: str, subscription: str, key: str) -> None:
     found: dict[str, Any] = target.ask(lambda topics: topics.key_owner(topic, subscription, key))
     for name, told in found.get("partitions", {topic: found}).items():
         drained = f", still drained by {', '.join(told['drainedBy'])}" if told["drainedBy"] else ""
-        click.echo(f"{name}: hash {told['hash']}, owner {told['owner'] or 'nobody'}{drained}")
+        write_line(f"{name}: hash {told['hash']}, owner {told['owner'] or 'nobody'}{drained}")
 
 
 COMMANDS: list[click.Command] = [why_blocked, key_owner]

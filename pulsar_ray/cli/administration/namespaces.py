@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from pulsar_ray.cli.administration.policies import policies_group
+from pulsar_ray.cli.console import write_line
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.whole_help import WholeHelp
 from pulsar_ray.model.policies import NAMESPACE
@@ -26,7 +27,7 @@ def list_namespaces(target: Target, tenant: str) -> None:
     with target.asked() as admin:
         names = admin.namespaces.list(tenant)
     for name in names:
-        click.echo(name)
+        write_line(name)
 
 
 @namespaces.command()
@@ -41,7 +42,7 @@ def create(target: Target, namespace: str) -> None:
     """
     with target.asked() as admin:
         admin.namespaces.create(namespace)
-    click.echo(f"created {namespace}")
+    write_line(f"created {namespace}")
 
 
 @namespaces.command()
@@ -52,7 +53,7 @@ def delete(target: Target, namespace: str, force: bool) -> None:
     """Delete a namespace with its policies."""
     with target.asked() as admin:
         admin.namespaces.delete(namespace, force)
-    click.echo(f"deleted {namespace}")
+    write_line(f"deleted {namespace}")
 
 
 @namespaces.command()
@@ -66,7 +67,7 @@ def clear_backlog(target: Target, namespace: str, subscription: str | None, forc
         click.confirm(f"Nobody will get what is in the backlogs of {namespace}. Go on?", abort=True)
     with target.asked() as admin:
         admin.namespaces.clear_backlog(namespace, subscription)
-    click.echo(f"cleared the backlogs of {namespace}")
+    write_line(f"cleared the backlogs of {namespace}")
 
 
 @namespaces.command()
@@ -78,7 +79,7 @@ def abandon_change_logs(target: Target, namespace: str) -> None:
     with target.asked() as admin:
         abandoned = admin.namespaces.abandon_change_logs(namespace)
     for name in abandoned:
-        click.echo(f"abandoned {name}")
+        write_line(f"abandoned {name}")
 
 
 @namespaces.command()
@@ -90,4 +91,4 @@ def topics(target: Target, namespace: str, include_system_topic: bool) -> None:
     with target.asked() as admin:
         names = admin.topics.list(namespace, include_system_topic=include_system_topic)
     for name in names:
-        click.echo(name)
+        write_line(name)

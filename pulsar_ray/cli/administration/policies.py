@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
-from pulsar_ray.cli.console import cell, out, say
+from pulsar_ray.broker.serving.logs.log_lines import one_line
+from pulsar_ray.cli.console import cell, out, say, write_line
 from pulsar_ray.cli.negative_numbers import TAKES_NUMBERS, no_option, numbers_or_no_option
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.whole_help import WholeHelp
@@ -62,7 +63,7 @@ def policies_group(level: str, policies_of: Callable[[Admin], Policies]) -> clic
         arguments = _parse(name, level, values)
         with target.asked() as admin:
             policies_of(admin).set(subject, name, **arguments)
-        click.echo(f"set {name} of {subject}")
+        write_line(f"set {name} of {subject}")
         if not POLICIES[name].is_in_force:
             say(f"note: {name} is kept and shown, but nothing heeds it in this version")
 
@@ -74,7 +75,7 @@ def policies_group(level: str, policies_of: Callable[[Admin], Policies]) -> clic
         """Remove the policy NAME: from now on the level above decides."""
         with target.asked() as admin:
             policies_of(admin).remove(subject, name)
-        click.echo(f"removed {name} of {subject}")
+        write_line(f"removed {name} of {subject}")
 
     return group
 
@@ -127,7 +128,7 @@ def _show(subject: str, found: dict[str, AppliedPolicy], *, as_json: bool) -> No
     ]
     if not out().is_terminal:
         for line in lines:
-            click.echo("\t".join(line).rstrip())
+            click.echo("\t".join(map(one_line, line)).rstrip())
         return
     table = Table("policy", "value", "from", "", title=cell(subject))
     for line in lines:

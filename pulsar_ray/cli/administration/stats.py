@@ -9,7 +9,7 @@ import click
 from rich.table import Table
 
 from pulsar_ray.broker.serving.logs.log_lines import one_line
-from pulsar_ray.cli.console import cell, out, size
+from pulsar_ray.cli.console import cell, out, size, write_line
 from pulsar_ray.cli.target import Target, pass_target
 
 
@@ -46,7 +46,7 @@ def _show_broker(found: dict[str, Any], partitions: dict[str, int]) -> None:
         actors.add_row(cell(name), counters.get("host", ""), str(counters.get("pid", "")), cell(state))
     out().print(stores)
     out().print(actors)
-    click.echo(f"{len(partitions)} topics in public/default")
+    write_line(f"{len(partitions)} topics in public/default")
 
 
 def _show_topic(topic: str, found: dict[str, Any]) -> None:
@@ -59,7 +59,7 @@ def _show_topic(topic: str, found: dict[str, Any]) -> None:
     out().print(parts)
     click.echo(_publishing(found), nl=False)
     if found.get("msgChunkPublished"):
-        click.echo(f"messages in chunks: {found['chunkedMessageRate']:,.1f} chunks stored per second")
+        write_line(f"messages in chunks: {found['chunkedMessageRate']:,.1f} chunks stored per second")
     subscriptions = Table("subscription", "type", "backlog", "unacked", "messages out", "/s", "consumers")
     for name, one in sorted(found["subscriptions"].items()):
         subscriptions.add_row(

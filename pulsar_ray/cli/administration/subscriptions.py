@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from pulsar_ray.cli.console import write_out
+from pulsar_ray.cli.console import write_line, write_out
 from pulsar_ray.cli.finite_range import FiniteRange
 from pulsar_ray.cli.messages.message_json import message_json
 from pulsar_ray.cli.target import Target, pass_target
@@ -44,7 +44,7 @@ def subscriptions(target: Target, topic: str) -> None:
     """List the subscriptions of TOPIC, one per line."""
     names = target.ask(lambda topics: topics.subscriptions(topic))
     for name in names:
-        click.echo(name)
+        write_line(name)
 
 
 @_command
@@ -57,7 +57,7 @@ def subscriptions(target: Target, topic: str) -> None:
 def create_subscription(target: Target, topic: str, subscription: str, position: MessageId | str) -> None:
     """Create a subscription of TOPIC; from now on the topic keeps messages for it."""
     target.ask(lambda topics: topics.create_subscription(topic, subscription, position))
-    click.echo(f"created {subscription}")
+    write_line(f"created {subscription}")
 
 
 @_command
@@ -73,7 +73,7 @@ def update_subscription_properties(
         raise click.UsageError("give --property NAME=VALUE, as often as needed, or --clear")
     properties = dict(pair.split("=", 1) for pair in pairs)
     target.ask(lambda topics: topics.update_subscription_properties(topic, subscription, properties))
-    click.echo(f"{subscription} has {len(properties)} properties")
+    write_line(f"{subscription} has {len(properties)} properties")
 
 
 @_command
@@ -87,7 +87,7 @@ def set_delayed_delivery_strict(target: Target, topic: str, subscription: str, v
     """
     strict = {"true": True, "false": False}.get(value)
     target.ask(lambda topics: topics.set_delayed_delivery_strict(topic, subscription, strict))
-    click.echo(f"set for {subscription}: {value}")
+    write_line(f"set for {subscription}: {value}")
 
 
 @_command
@@ -97,7 +97,7 @@ def set_delayed_delivery_strict(target: Target, topic: str, subscription: str, v
 def unsubscribe(target: Target, topic: str, subscription: str, force: bool) -> None:
     """Delete a subscription of TOPIC with its backlog."""
     target.ask(lambda topics: topics.unsubscribe(topic, subscription, force))
-    click.echo(f"deleted {subscription}")
+    write_line(f"deleted {subscription}")
 
 
 @_command
@@ -107,7 +107,7 @@ def unsubscribe(target: Target, topic: str, subscription: str, force: bool) -> N
 def skip(target: Target, topic: str, subscription: str, count: int) -> None:
     """Acknowledge the first COUNT entries of the backlog; a batch is one entry."""
     skipped = target.ask(lambda topics: topics.skip(topic, subscription, count))
-    click.echo(f"skipped {skipped:,} entries")
+    write_line(f"skipped {skipped:,} entries")
 
 
 @_command
@@ -116,7 +116,7 @@ def skip(target: Target, topic: str, subscription: str, count: int) -> None:
 def clear_backlog(target: Target, topic: str, subscription: str) -> None:
     """Acknowledge everything that is stored by now."""
     skipped = target.ask(lambda topics: topics.skip_all(topic, subscription))
-    click.echo(f"skipped {skipped:,} entries")
+    write_line(f"skipped {skipped:,} entries")
 
 
 @_command
@@ -136,7 +136,7 @@ def reset_cursor(
     to = max(0, int((time.time() - ago.total_seconds()) * 1000)) if ago is not None else position
     assert to is not None
     target.ask(lambda topics: topics.reset_cursor(topic, subscription, to))
-    click.echo(f"reset {subscription}")
+    write_line(f"reset {subscription}")
 
 
 @_command
@@ -181,12 +181,12 @@ def redrive(
             topic, to, subscription=subscription, limit=limit, dry_run=dry_run, progress=shown.advance
         )
     if not moved:
-        click.echo("nothing waits there")
+        write_line("nothing waits there")
     for name, count in sorted(moved.items()):
         if name:
-            click.echo(f"{'would send' if dry_run else 'sent'} {count:,} messages to {name}")
+            write_line(f"{'would send' if dry_run else 'sent'} {count:,} messages to {name}")
         else:
-            click.echo(
+            write_line(
                 f"left {count:,} messages that do not say where they came from, or say it wrongly: give --to"
             )
 
@@ -198,7 +198,7 @@ def redrive(
 def expire_messages(target: Target, topic: str, subscription: str, expire_time: float) -> None:
     """Acknowledge what was published longer than EXPIRE-TIME ago."""
     expired = target.ask(lambda topics: topics.expire_messages(topic, subscription, expire_time))
-    click.echo(f"expired {expired:,} entries")
+    write_line(f"expired {expired:,} entries")
 
 
 @_command
@@ -208,7 +208,7 @@ def expire_messages_all_subscriptions(target: Target, topic: str, expire_time: f
     """Acknowledge, for every subscription, what was published longer than EXPIRE-TIME ago."""
     expired = target.ask(lambda topics: topics.expire_messages_all_subscriptions(topic, expire_time))
     for name, entries in sorted(expired.items()):
-        click.echo(f"{name}: expired {entries:,} entries")
+        write_line(f"{name}: expired {entries:,} entries")
 
 
 @_command
@@ -216,4 +216,4 @@ def expire_messages_all_subscriptions(target: Target, topic: str, expire_time: f
 def last_message_id(target: Target, topic: str) -> None:
     """Show the id of the newest message of TOPIC."""
     last = target.ask(lambda topics: topics.get_last_message_id(topic))
-    click.echo(f"{last.ledger_id()}:{last.entry_id()}:{last.partition()}:{last.batch_index()}")
+    write_line(f"{last.ledger_id()}:{last.entry_id()}:{last.partition()}:{last.batch_index()}")

@@ -6,6 +6,7 @@ import json
 
 import click
 
+from pulsar_ray.cli.console import write_line
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.whole_help import WholeHelp
 
@@ -25,7 +26,7 @@ def list_tenants(target: Target) -> None:
     with target.asked() as admin:
         names = admin.tenants.list()
     for name in names:
-        click.echo(name)
+        write_line(name)
 
 
 @tenants.command()
@@ -49,7 +50,7 @@ def create(target: Target, tenant: str, admin_roles: str, allowed_clusters: str)
         admin.tenants.create(
             tenant, admin_roles=_names(admin_roles), allowed_clusters=_names(allowed_clusters)
         )
-    click.echo(f"created {tenant}")
+    write_line(f"created {tenant}")
 
 
 @tenants.command()
@@ -63,7 +64,7 @@ def update(target: Target, tenant: str, admin_roles: str, allowed_clusters: str)
         admin.tenants.update(
             tenant, admin_roles=_names(admin_roles), allowed_clusters=_names(allowed_clusters)
         )
-    click.echo(f"updated {tenant}")
+    write_line(f"updated {tenant}")
 
 
 @tenants.command()
@@ -74,7 +75,7 @@ def delete(target: Target, tenant: str, force: bool) -> None:
     """Delete TENANT."""
     with target.asked() as admin:
         admin.tenants.delete(tenant, force)
-    click.echo(f"deleted {tenant}")
+    write_line(f"deleted {tenant}")
 
 
 def _names(text: str) -> list[str]:

@@ -11,7 +11,7 @@ from rich.table import Table
 from pulsar_ray.cli.administration import keys, subscriptions
 from pulsar_ray.cli.administration.policies import policies_group
 from pulsar_ray.cli.administration.stats import stats
-from pulsar_ray.cli.console import cell, out
+from pulsar_ray.cli.console import cell, out, write_line
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.watching.progress import ShownProgress, Unit, progress
 from pulsar_ray.cli.whole_help import WholeHelp
@@ -43,14 +43,15 @@ for _one in (*subscriptions.COMMANDS, *keys.COMMANDS):
 def list_topics(target: Target, namespace: str, include_system_topic: bool, as_json: bool) -> None:
     """Show the topics of a namespace and how many partitions they have.
 
-    One name per line when it is not a terminal that reads them.
+    One name per line when it is not a terminal that reads them. Line ends and other signs in names that
+    cannot be printed are escaped; --json has them exactly.
     """
     found = target.ask(lambda topics: topics.partitions(namespace, include_system_topic=include_system_topic))
     if as_json:
         click.echo(json.dumps(found, indent=2))
     elif not out().is_terminal:
         for name in found:
-            click.echo(name)
+            write_line(name)
     else:
         table = Table("topic", "partitions", title=namespace)
         for name, partitions in found.items():
@@ -74,7 +75,7 @@ def create(target: Target, topic: str, partitions: int | None) -> None:
             admin.topics.create_topic(topic)
         else:
             admin.topics.create_partitioned_topic(topic, partitions)
-    click.echo(f"created {topic}" + (f" with {partitions} partitions" if partitions else ""))
+    write_line(f"created {topic}" + (f" with {partitions} partitions" if partitions else ""))
 
 
 @topics.command()
@@ -91,7 +92,7 @@ def update(target: Target, topic: str, partitions: int) -> None:
       pulsar-ray topics update orders --partitions 8
     """
     target.ask(lambda topics: topics.update_partitioned_topic(topic, partitions))
-    click.echo(f"{topic} has {partitions} partitions")
+    write_line(f"{topic} has {partitions} partitions")
 
 
 @topics.command()
@@ -124,7 +125,7 @@ def forget_producers(target: Target, topic: str, prefix: str) -> None:
     Their messages are stored again if they are sent again. The names are shown, one per line.
     """
     for name in target.ask(lambda topics: topics.forget_producers(topic, prefix)):
-        click.echo(name)
+        write_line(name)
 
 
 @topics.command()
@@ -134,7 +135,7 @@ def forget_producers(target: Target, topic: str, prefix: str) -> None:
 def delete(target: Target, topic: str, force: bool) -> None:
     """Delete TOPIC with its subscriptions and all its messages."""
     target.ask(lambda topics: topics.delete(topic, force))
-    click.echo(f"deleted {topic}")
+    write_line(f"deleted {topic}")
 
 
 @topics.command()
@@ -145,7 +146,7 @@ def delete_many(target: Target, topics_: tuple[str, ...], force: bool) -> None:
     """Delete several topics; if some cannot be deleted, the others are."""
     with target.admin() as admin, progress("deleting topics", len(topics_), Unit.ITEMS) as shown:
         admin.topics.delete_many(_counted(topics_, shown), force)
-    click.echo(f"deleted {len(topics_)} topics")
+    write_line(f"deleted {len(topics_)} topics")
 
 
 @topics.command()
@@ -154,7 +155,7 @@ def delete_many(target: Target, topics_: tuple[str, ...], force: bool) -> None:
 def terminate(target: Target, topic: str) -> None:
     """End TOPIC for good: it takes no more messages, and is consumed to its end."""
     last = target.ask(lambda topics: topics.terminate_topic(topic))
-    click.echo(f"terminated {topic} at {last}")
+    write_line(f"terminated {topic} at {last}")
 
 
 @topics.command()
@@ -163,7 +164,7 @@ def terminate(target: Target, topic: str) -> None:
 def partitioned_terminate(target: Target, topic: str) -> None:
     """End all partitions of TOPIC for good."""
     for partition, last in target.ask(lambda topics: topics.terminate_partitioned_topic(topic)).items():
-        click.echo(f"terminated partition {partition} of {topic} at {last}")
+        write_line(f"terminated partition {partition} of {topic} at {last}")
 
 
 @topics.command()
@@ -172,7 +173,7 @@ def partitioned_terminate(target: Target, topic: str) -> None:
 def truncate(target: Target, topic: str) -> None:
     """Delete all messages of TOPIC, whatever retention keeps, and give their space back."""
     target.ask(lambda topics: topics.truncate(topic))
-    click.echo(f"truncated {topic}")
+    write_line(f"truncated {topic}")
 
 
 @topics.command()
@@ -181,7 +182,7 @@ def truncate(target: Target, topic: str) -> None:
 def unload(target: Target, topic: str) -> None:
     """Have the processes that serve TOPIC start anew; clients are connected again by themselves."""
     target.ask(lambda topics: topics.unload(topic))
-    click.echo(f"unloaded {topic}")
+    write_line(f"unloaded {topic}")
 
 
 def _counted(topics_: Iterable[str], shown: ShownProgress) -> Iterator[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pulsar_ray.cli.console import size
+from pulsar_ray.cli.console import size, write_line
 from pulsar_ray.cli.maintenance.verify import DAMAGED, report
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.watching.progress import Unit, progress
@@ -42,7 +42,7 @@ def backup(target: Target, into: str, verifies: bool) -> None:
             done = back_up(source, copy, SystemClock().now_ms(), shown.advance)
     except InvalidConfiguration as error:
         raise click.UsageError(error.text) from None
-    click.echo(f"{source}: copied {done.partitions:,} partitions, {size(done.bytes)} to {copy}")
+    write_line(f"{source}: copied {done.partitions:,} partitions, {size(done.bytes)} to {copy}")
     if verifies:
         with progress("checking the copy", stored_bytes(copy), Unit.BYTES) as shown:
             findings = verify_directory(copy, shown.advance)
@@ -68,6 +68,6 @@ def adopt(directory: str) -> None:
     except InvalidConfiguration as error:
         raise click.UsageError(error.text) from None
     if is_copy:
-        click.echo(f"{directory} is store {identity.store_id} from now on")
+        write_line(f"{directory} is store {identity.store_id} from now on")
     else:
-        click.echo(f"{directory} is store {identity.store_id}, and no backup: there is nothing to do")
+        write_line(f"{directory} is store {identity.store_id}, and no backup: there is nothing to do")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from pulsar_ray.cli.console import write_line
 from pulsar_ray.cli.maintenance.verify import DAMAGED, described, report
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.watching.progress import Unit, progress
@@ -46,7 +47,7 @@ def repair(target: Target, directory: str | None, dry_run: bool, cut_damaged: bo
 
             def tell(repair: Repair) -> None:
                 if not as_json:
-                    shown.between(lambda: click.echo(f"{'would: ' if dry_run else ''}{repair}"))
+                    shown.between(lambda: write_line(f"{'would: ' if dry_run else ''}{repair}"))
 
             done = repair_directory(
                 path,
@@ -62,7 +63,7 @@ def repair(target: Target, directory: str | None, dry_run: bool, cut_damaged: bo
         click.echo(json.dumps(_described(path, done, dry_run=dry_run), indent=1))
     else:
         if done.kept is not None:
-            click.echo(f"the former files are in {done.kept}")
+            write_line(f"the former files are in {done.kept}")
         report(path, done.left)
     if not done.left.is_clean:
         raise click.exceptions.Exit(DAMAGED)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from pulsar_ray.cli.console import say, size
+from pulsar_ray.cli.console import say, size, write_line
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.watching.progress import Unit, progress
 from pulsar_ray.config import Settings
@@ -67,15 +67,15 @@ def report(path: Path, findings: Findings) -> None:
     for remark in findings.remarks:
         say(remark)
     for damage in findings.damages:
-        click.echo(str(damage))
+        write_line(str(damage))
     if findings.left_out:
-        click.echo(f"... and {findings.left_out:,} more")
+        write_line(f"... and {findings.left_out:,} more")
     totals = findings.totals
     outcome = "all is whole"
     if not findings.is_clean:
         count = len(findings.damages) + findings.left_out
         outcome = f"damaged places: {count:,}, entries lost: {findings.lost_entries:,}"
-    click.echo(
+    write_line(
         f"{path}: {outcome} (partitions: {totals.partitions:,}, ledgers: {totals.ledgers:,}, entries: "
         f"{totals.entries:,}, {size(totals.bytes)}, cursors: {totals.cursors:,})"
     )

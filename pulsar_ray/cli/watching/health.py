@@ -12,6 +12,7 @@ import click
 from pulsar_ray.broker.health.finding import ERROR, Finding, HealthReport
 from pulsar_ray.broker.health.health_socket import ask_health
 from pulsar_ray.broker.serving.logs.log_lines import one_line
+from pulsar_ray.cli.console import write_line
 from pulsar_ray.cli.finite_range import FiniteRange
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.watching.progress import progress
@@ -110,4 +111,4 @@ def _show(report: HealthReport) -> None:
         click.secho(one_line(finding.text()), fg=colors.get(finding.severity, "yellow"))
     if report.is_healthy:
         stores = f"{report.stores} stores answer" if report.stores != 1 else "1 store answers"
-        click.echo(f"healthy: {stores}, {report.running} partitions and subscriptions run")
+        write_line(f"healthy: {stores}, {report.running} partitions and subscriptions run")

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from pulsar_ray.broker.serving.logs.log_lines import one_line
-from pulsar_ray.cli.console import size, warn
+from pulsar_ray.cli.console import size, warn, write_line
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.watching.progress import progress
 from pulsar_ray.config import Settings
@@ -64,6 +63,6 @@ def logs(target: Target, topic: str | None, subscription: str | None, tail_lines
 
 def _print(log: ActorLog) -> None:
     written = datetime.fromtimestamp(log.modified_s).astimezone().isoformat(sep=" ", timespec="seconds")
-    click.echo(one_line(f"{written}  {size(log.size_bytes):>9}  {log.host}  {log.path}  {log.actor}"))
+    write_line(f"{written}  {size(log.size_bytes):>9}  {log.host}  {log.path}  {log.actor}")
     for line in log.tail:
-        click.echo(f"    {line}")
+        write_line(f"    {line}")

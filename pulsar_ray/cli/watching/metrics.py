@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pulsar_ray.cli.console import warn
+from pulsar_ray.cli.console import warn, write_line
 from pulsar_ray.cli.target import Target, pass_target
 from pulsar_ray.cli.watching.progress import progress
 from pulsar_ray.cli.whole_help import WholeHelp
@@ -81,7 +81,7 @@ def install(target: Target, dry_run: bool, output_root: str | None, grafana_url:
     if not dry_run:
         apply(changes)
     for change in changes:
-        click.echo(f"{_done(change, dry_run):<15}{change.path}")
+        write_line(f"{_done(change, dry_run):<15}{change.path}")
     with progress("asking Prometheus and Grafana"):
         prometheus = prometheus_state(monitoring.prometheus_url, reload=not dry_run)
         grafana = None if grafana_url == DISABLED else grafana_state(grafana_url.rstrip("/"))
@@ -112,7 +112,7 @@ def _say_prometheus(state: PrometheusState, monitoring: RayMonitoring, dry_run: 
             f"--web.enable-lifecycle --config.file={ours}`"
         )
     elif state.has_rules:
-        click.echo(f"Prometheus at {state.url} has the alerts")
+        write_line(f"Prometheus at {state.url} has the alerts")
     elif state.settings.resolve() != ours.resolve():
         warn(
             f"Prometheus at {state.url} reads {state.settings}: add there `{what_to_add(monitoring)}` and "
@@ -132,7 +132,7 @@ def _say_grafana(state: Service | None, monitoring: RayMonitoring, dry_run: bool
             f"/usr/share/grafana --config {monitoring.grafana_ini} web`, or give --grafana-url"
         )
     elif not dry_run:
-        click.echo(
+        write_line(
             f"Grafana at {state.url} shows the dashboard within some seconds, if it was started with "
             f"{monitoring.grafana_ini}: {state.url}/d/{UID}"
         )
@@ -174,7 +174,7 @@ def show(target: Target, output_root: str | None, grafana_url: str) -> None:
 
 
 def _show(what: str, value: object) -> None:
-    click.echo(f"{what:<15}{value}")
+    write_line(f"{what:<15}{value}")
 
 
 def _services(session: RaySession, output_root: str | None, grafana_url: str) -> dict[str, str]:

@@ -150,6 +150,12 @@ def test_an_error_that_quotes_a_name_with_line_ends_is_one_line(run: Run) -> Non
     assert result.stderr == "Error: TopicNotFound: the topic a\\nb\\x1b[2Jé does not exist\n"
 
 
+@pytest.mark.parametrize("error", [ValueError, click.ClickException, click.UsageError])
+def test_a_refusal_that_quotes_a_name_with_line_ends_is_one_line(run: Run, error: type[Exception]) -> None:
+    result = run(failing(error("no a\nb\x1b[2J is there")), "topics", "list")
+    assert result.stderr.splitlines()[-1] == "Error: no a\\nb\\x1b[2J is there"
+
+
 def test_arguments_that_the_client_refuses_are_wrong_usage(run: Run) -> None:
     result = run(failing(ValueError("count=200000: at most 100000 messages")), "topics", "list")
     assert result.exit_code == 2

@@ -3,9 +3,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fakes import FakeTarget
 
+ODD = "say [/b] [red]\n\x1b[31m"
+ODD_AS_SHOWN = r"say [/b] [red]\n\x1b[31m"
 PARTITION: dict[str, Any] = {
     "msgInCounter": 1234,
     "msgChunkPublished": True,
@@ -109,8 +113,7 @@ def test_stats_of_a_topic(run: Run) -> None:
 
 
 def test_names_of_all_kinds_are_shown_as_they_can_be_read(run: Run) -> None:
-    odd = "say [/b] [red]\n\x1b[31m"
-    shown = r"say [/b] [red]\n\x1b[31m"
+    odd, shown = ODD, ODD_AS_SHOWN
     target = FakeTarget()
     one = {"type": "Shared", "msgBacklog": 1, "unackedMessages": 0, "msgOutCounter": 5, "msgRateOut": 0.5}
     one |= {"isDurable": True, "problem": f"of {odd}", "consumers": [{"consumerName": odd}]}
@@ -123,6 +126,44 @@ def test_names_of_all_kinds_are_shown_as_they_can_be_read(run: Run) -> None:
     row = next(line for line in result.stdout.splitlines() if "Shared" in line)
     assert row.count(shown) == 2
     assert "\x1b" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (("topics", "list"), "NAME\n"),
+        (("topics", "subscriptions", "t"), "NAME\n"),
+        (("topics", "forget-producers", "t", "prefix"), "NAME\n"),
+        (("topics", "create", ODD), "created NAME\n"),
+        (("topics", "delete", ODD), "deleted NAME\n"),
+        (("topics", "expire-messages-all-subscriptions", "t", "-t", "1"), "NAME: expired 3 entries\n"),
+        (("topics", "key-owner", ODD, "-s", "s", "k"), "NAME: hash 7, owner NAME\n"),
+        (("topics", "policies", "set", ODD, "max_consumers", "5"), "set max_consumers of NAME\n"),
+        (("namespaces", "topics", "public/default"), "NAME\n"),
+        (("namespaces", "abandon-change-logs", "public/default", "--yes"), "abandoned NAME\n"),
+        (("tenants", "list"), "NAME\n"),
+    ],
+    ids=lambda given: " ".join(given[:2]) if isinstance(given, tuple) else "",
+)
+def test_a_name_for_other_programs_stays_one_line(run: Run, arguments: tuple[str, ...], shown: str) -> None:
+    target = FakeTarget()
+    target.the_admin.topic_partitions = {ODD: 0}
+    owner = {"hash": 7, "owner": ODD, "drainedBy": []}
+    target.the_admin.answers = {
+        **{call: [ODD] for call in ("subscriptions", "forget_producers", "list", "tenants.list")},
+        "namespaces.abandon_change_logs": [ODD],
+        "expire_messages_all_subscriptions": {ODD: 3},
+        "key_owner": owner,
+    }
+    result = run(target, *arguments)
+    assert result.exit_code == 0, result.output
+    assert result.stdout == shown.replace("NAME", ODD_AS_SHOWN)
+
+
+def test_json_has_names_exactly(run: Run) -> None:
+    target = FakeTarget()
+    target.the_admin.topic_partitions = {ODD: 3}
+    assert json.loads(run(target, "topics", "list", "--json").stdout) == {ODD: 3}
 
 
 def test_more_stats_are_json(run: Run) -> None:
