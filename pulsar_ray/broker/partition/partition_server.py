@@ -21,9 +21,8 @@ from pulsar_ray.broker.figures.node_figures import PARTITION
 from pulsar_ray.broker.partition.attendance import Attendance
 from pulsar_ray.broker.partition.backlog.backlog_clearing import BacklogClearing
 from pulsar_ray.broker.partition.backlog.backlog_quota import BacklogQuota
+from pulsar_ray.broker.partition.backlog.due_deletions import DueDeletions
 from pulsar_ray.broker.partition.backlog.message_expiry import MessageExpiry
-from pulsar_ray.broker.partition.backlog.subscription_expiry import SubscriptionExpiry
-from pulsar_ray.broker.partition.backlog.topic_inactivity import TopicInactivity
 from pulsar_ray.broker.partition.followers import Followers
 from pulsar_ray.broker.partition.manifest_writer import ManifestWriter
 from pulsar_ray.broker.partition.partition_calls import PartitionCalls
@@ -44,13 +43,13 @@ from pulsar_ray.broker.partition.publishing.waiting_blocks import WaitingBlocks
 from pulsar_ray.broker.partition.reach_file import ReachFile
 from pulsar_ray.broker.partition.reported_holds import ReportedHolds
 from pulsar_ray.broker.partition.sleeping_cursors import SleepingCursors
+from pulsar_ray.broker.partition.topic_use import TopicUse
 from pulsar_ray.broker.serving.owner_loop import DiskThread
 from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.broker.serving.sleeper import Retired
 from pulsar_ray.clock import Clock
 from pulsar_ray.errors import (
-    BrokerPersistenceError,
     DiskSpaceLow,
     InvalidConfiguration,
     ProducerBlockedQuotaExceededException,
@@ -123,15 +122,16 @@ class PartitionServer:
         self._throttle = PublishThrottle(policies, clock, loop)
         self._writer = ManifestWriter(ledger, loop, self._disk, on_fatal)
         self._holds = ReportedHolds(ledger.changes, self._writer, loop)
-        self._expiry = MessageExpiry(ledger, self._writer, policies, clock, self._has_expired)
+        expiry = MessageExpiry(ledger, self._writer, policies, clock, self._has_expired)
+        spawn = partial(host.spawn, is_work=False)
         self._quota = BacklogQuota(
             ledger,
             policies,
             clock,
             loop,
-            partial(host.spawn, is_work=False),
+            spawn,
             self._holds.write_now,
-            self._expiry.expire_before,
+            expiry.expire_before,
             self._quota_changed,
             lambda: in_force.are_current,
         )
@@ -150,17 +150,15 @@ class PartitionServer:
             quota=self._quota,
         )
         self._on_fatal = on_fatal
-        self._uses = 0
         self._calls_under_way = 0
         self._attendance = Attendance(policies, ledger.changes.count_subscriptions)
-        own_messages = OwnMessages(self.producers, self.intake, clock)
         self.calls = PartitionCalls(
             ledger,
             self._writer,
             self._disk,
             clock,
             self._attendance,
-            own_messages,
+            OwnMessages(self.producers, self.intake, clock),
             self.producers,
             BacklogClearing(ledger, self._writer, clock, self._has_expired),
             TopicEnd(ledger, self.intake, self._gate, self._writer),
@@ -171,37 +169,41 @@ class PartitionServer:
         )
         self._deduplication = DeduplicationSwitch(ledger, self._writer, self.producers, policies, in_force)
         self._deduplication.begin()
-        self._subscription_expiry = SubscriptionExpiry(
-            ledger, self._writer, policies, clock, lambda: self.followers.numbers, self._cursors
-        )
-        self._inactivity = TopicInactivity(
+        self._use = TopicUse(self.followers, self.producers, self._opening, self.intake)
+        self._deletions = DueDeletions(
             ledger,
             self._writer,
+            in_force,
             policies,
             clock,
-            lambda: (self._uses, self.producers.admitted, self.intake.commits),
-            lambda: bool(self.producers.by_name or self._opening.waiting),
-            lambda: self.followers.numbers,
+            loop,
+            spawn,
+            expiry,
+            self._quota,
             self._cursors,
+            self._use,
             on_unused,
         )
         self._figures = PartitionFigures(
             ledger, self.intake, self.producers, self.followers, self._cursors, loop
         )
-        self._trimmed_at = self._began_at = loop.time()
+        self._began_at = loop.time()
         self._reach = ReachFile(Path(ledger.directory), ledger.disk)
-        self._reach.write()
-        self._remove_forgotten_cursors()
-        # Until it says more in its farewell: after a death of the whole broker somebody has to look.
-        self._disk.submit(partial(mark_awake, Path(ledger.directory)), lambda *_: None)
+        self._note_start()
         host.serve(self)
 
-    def _remove_forgotten_cursors(self) -> None:
-        """Those whose subscription was removed by a dispatcher that died before it had removed them."""
-        ledger = self.ledger
-        registered = {subscription.number for subscription in ledger.changes.subscriptions()}
-        end = ledger.changes.next_subscription_number
-        self._loop.run_in_executor(None, remove_forgotten, Path(ledger.directory), registered, end)
+    def _note_start(self) -> None:
+        """Say in the directory that it is served, and remove leftover cursors.
+
+        Those are of subscriptions whose dispatcher died before it had removed them.
+        """
+        self._reach.write()
+        changes, directory = self.ledger.changes, Path(self.ledger.directory)
+        registered = {subscription.number for subscription in changes.subscriptions()}
+        end = changes.next_subscription_number
+        self._loop.run_in_executor(None, remove_forgotten, directory, registered, end)
+        # Until it says more in its farewell: after a death of the whole broker somebody has to look.
+        self._disk.submit(partial(mark_awake, directory), lambda *_: None)
 
     # --- sessions ---------------------------------------------------------------------------------
 
@@ -230,10 +232,10 @@ class PartitionServer:
             case MoveHold(number, ledger_id, entry_id):
                 self._holds.moved(number, Position(ledger_id, entry_id))
             case OpenProducer():
-                self._uses += 1
+                self._use.count_request()
                 self._opening.open(session, request)
             case CloseEndpoint(request_id, endpoint_id):
-                self._uses += 1
+                self._use.count_request()
                 self._close_endpoint(session, endpoint_id)
                 session.send(encode_request(Done(request_id)))
             case Call():
@@ -285,16 +287,7 @@ class PartitionServer:
         self.ledger.incarnations.forget_idle(now_ms)
         self._opening.tick()
         self._deduplication.tick(now_ms)
-        if self._in_force.are_current and self._expiry.is_due():
-            self._host.spawn(self._expire(), is_work=False)
-        if self._quota.is_due():
-            self._quota.decide_again()
-        if self._in_force.are_current:
-            self._subscription_expiry.tick()
-            self._inactivity.tick()
-        if self._in_force.are_current and self._loop.time() - self._trimmed_at >= self._trim_interval():
-            self._trimmed_at = self._loop.time()
-            self._writer.submit(self.ledger.changes.trim(now_ms))
+        self._deletions.tick(self._trim_interval())
         if self._loop.time() - self._began_at >= BEGIN_AGAIN_S and not self.is_begun:
             self._began_at = self._loop.time()
             self._writer.submit(self.ledger.changes.begin_log())
@@ -304,13 +297,6 @@ class PartitionServer:
     def is_begun(self) -> bool:
         """Whether the disk has taken what a start writes (ADR 0072)."""
         return self.ledger.has_begun and self._reach.is_written
-
-    async def _expire(self) -> None:
-        """Acknowledge what is too old; a disk that refuses is asked again."""
-        try:
-            await self._expiry.run()
-        except BrokerPersistenceError as error:
-            logger.warning("%s", error)
 
     def _has_expired(self, numbers: Sequence[int]) -> None:
         for number in numbers:
@@ -375,12 +361,13 @@ class PartitionServer:
         """Answer a control call (see `PartitionCalls`) over a session or the actor handle."""
         # The answer must come behind the commits that followers have not been sent yet.
         self.followers.send_held()
-        self._uses += name not in NO_USE
+        if name not in NO_USE:
+            self._use.count_request()
         self._calls_under_way += 1
         try:
             answer = await self.calls.call(name, arguments)
             if name == "register_subscription":
-                self._subscription_expiry.used(answer["number"])
+                self._deletions.is_used(answer["number"])
             return answer
         finally:
             self._calls_under_way -= 1
@@ -450,16 +437,12 @@ class PartitionServer:
         if self._throttle.is_slowing or self._opening.holds_back or not self._in_force.are_current:
             # A partition that does not know yet what it may delete cannot say when to be woken for it.
             return None
-        return self._uses, len(self.producers.by_name), self.producers.admitted, self.intake.commits
+        return len(self.producers.by_name), self._use.counts()
 
     async def settle(self) -> None:
         """Write the holds that were reported, expire, and delete what nobody needs any more."""
         await self._holds.write_now()
-        if self._in_force.are_current:
-            await self._subscription_expiry.settle()
-            await self._expiry.run()
-            await self._quota.look()
-        await self._writer.durable(self.ledger.changes.trim(self._clock.now_ms(), is_leaving=True))
+        await self._deletions.settle()
 
     async def fall_asleep(self) -> Retired:
         """Close the log, and leave a note when trimming will be due."""
@@ -471,27 +454,16 @@ class PartitionServer:
     @property
     def is_unused(self) -> bool:
         """Whether nobody has used the topic for so long that its policies have it deleted."""
-        return self._in_force.are_current and self._inactivity.is_over()
+        return self._deletions.is_topic_due
 
     async def _end_log(self) -> int | None:
         """End the log, and leave a note when something will be due.
 
         That is trimming, or what expires or is evicted. Returns that time in ms, None if it never comes.
         """
-        if self._in_force.are_current:
-            # A disk that refuses has the time counted from the next sleep on.
-            with contextlib.suppress(BrokerPersistenceError):
-                await self._subscription_expiry.leave()
-                await self._inactivity.leave()
+        await self._deletions.leave()
         self.ledger.changes.end_log()
-        due_ms = [
-            self.ledger.changes.next_trim_ms(),
-            self._subscription_expiry.next_due_ms(),
-            self._inactivity.next_due_ms(),
-            await self._expiry.next_due_ms(),
-            await self._quota.next_due_ms(),
-        ]
-        wake_at_ms = min((time_ms for time_ms in due_ms if time_ms is not None), default=None)
+        wake_at_ms = await self._deletions.next_due_ms()
         # Without it, metrics miss the backlogs until the partition is used again; that is all.
         with contextlib.suppress(OSError):
             await self._figures.write_note()
