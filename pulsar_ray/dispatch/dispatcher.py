@@ -231,6 +231,23 @@ class Dispatcher:
         """Read on behind what was acknowledged before it was read; False if nothing was."""
         return self._intake.pass_acknowledged()
 
+    def passed_over(self) -> Position | None:
+        """The first unacknowledged entry, if it was read past and is nowhere.
+
+        None while anything is outstanding; also where it may be delayed, a chunk, or claimed by a consumer.
+        """
+        if self.blocks.index or self.blocks.chunks or self._returning.claims:
+            return None
+        if self.delayed.left_through is not None:
+            return None
+        first = self.cursor.unacknowledged(0)
+        return first if first is not None and first < self.read_position else None
+
+    def read_again(self, position: Position) -> None:
+        """Read once more from an entry on that was passed over; nothing is outstanding."""
+        self._intake.seek(position)
+        self.seek_generation += 1
+
     def blocks_wanted(self) -> int:
         """How many messages to read and offer now."""
         return self._read_ahead.messages_wanted()

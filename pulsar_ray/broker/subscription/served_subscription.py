@@ -18,6 +18,7 @@ from pulsar_ray.broker.subscription.cursor_flusher import CursorDurability
 from pulsar_ray.broker.subscription.delayed.tracker_link import TrackerLink
 from pulsar_ray.broker.subscription.log.core_feeder import CoreFeeder
 from pulsar_ray.broker.subscription.log.incomplete_messages import IncompleteMessages
+from pulsar_ray.broker.subscription.log.reading_watch import ReadingWatch
 from pulsar_ray.broker.subscription.open_subscription import SettleRequest
 from pulsar_ray.broker.subscription.subscription_figures import stored_figures
 from pulsar_ray.broker.subscription.subscription_stats import SubscriptionStats
@@ -68,6 +69,7 @@ class ServedSubscription:
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         incomplete: IncompleteMessages,
+        reading_watch: ReadingWatch,
         tracker: TrackerLink | None = None,
     ) -> None:
         self.name = name
@@ -84,6 +86,7 @@ class ServedSubscription:
         self.tracker = tracker
         """The link to the tracker of its delayed messages, if they can wait here."""
         self._watchdog = Watchdog(core.settings.stuck_after_ms)
+        self._reading_watch = reading_watch
         feeder.extend_ledgers()
 
     # --- consumers --------------------------------------------------------------------------------
@@ -200,7 +203,7 @@ class ServedSubscription:
     def trouble(self) -> str:
         """Say whether the subscription cannot read or stands still; "" if all is well."""
         stands = f"stands still: {self._watchdog.reason}" if self._watchdog.reason else ""
-        return self._feeder.problem or self.delayed().problem or stands
+        return self._feeder.problem or self.delayed().problem or self._reading_watch.reason or stands
 
     async def close_consumer(self, endpoint: ConsumerEndpoint) -> None:
         """Remove a consumer that left by itself; durable when this returns."""
@@ -425,6 +428,9 @@ class ServedSubscription:
                 self.core.has_handed_over(incarnation, endpoint.handed_over.read())
         self.turn.tick()
         self._incomplete.tick(self.now_ms())
+        if stands := self._reading_watch.look(self.now_ms()):
+            text = "%s, and is tried again from the files"
+            event(logger, text, stands, level=logging.WARNING, subscription=self.name)
         stood_ms = self._watchdog.stuck_for_ms(self.now_ms())
         reason = self._watchdog.look(self.core, self.now_ms())
         if reason is not None:

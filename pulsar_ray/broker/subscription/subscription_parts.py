@@ -21,6 +21,7 @@ from pulsar_ray.broker.subscription.delayed.tracker_link import TrackedSubscript
 from pulsar_ray.broker.subscription.log.core_feeder import CoreFeeder
 from pulsar_ray.broker.subscription.log.incomplete_messages import AskPartition, IncompleteMessages
 from pulsar_ray.broker.subscription.log.log_view import LogView
+from pulsar_ray.broker.subscription.log.reading_watch import ReadingWatch
 from pulsar_ray.broker.subscription.non_persistent.passing_sender import Bodies, PassingSender, has_room
 from pulsar_ray.broker.subscription.non_persistent.passing_subscription import PassingSubscription
 from pulsar_ray.broker.subscription.served_subscription import ServedSubscription
@@ -117,6 +118,7 @@ def stored_subscription(
         clock,
         loop,
         incomplete,
+        ReadingWatch(core, log, feeder),
         tracker,
     )
 

@@ -39,6 +39,7 @@ def validate(dispatcher: Dispatcher) -> None:
         assert consumer.unacked == sum(delivery.messages for delivery in consumer.deliveries)
         groups = {delivery.group for delivery in consumer.deliveries if delivery.group is not None}
         assert consumer.trial in groups if groups else consumer.trial is None, f"trial of {consumer.spec}"
+    assert dispatcher.passed_over() is None
     _validate_suspects(dispatcher)
 
 

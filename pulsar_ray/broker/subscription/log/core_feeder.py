@@ -56,7 +56,8 @@ class CoreFeeder:
         self._directory = directory
         self._holds = holds
         self._place: Place | None = None
-        self._is_reading = False
+        self.is_reading = False
+        """Whether a file is being read."""
         self._newest_ledger_id = -1
         self.problem = ""
         """The error of what could not be read, for stats; "" if there is none."""
@@ -67,7 +68,7 @@ class CoreFeeder:
         `resume` is called once a file has brought some.
         """
         core = self._core
-        if self._is_reading or not core.consumers:
+        if self.is_reading or not core.consumers:
             return False
         position = core.read_position
         if position > self._log.last or (wanted := core.blocks_wanted()) <= 0:
@@ -110,9 +111,14 @@ class CoreFeeder:
         """Read from elsewhere from now on: the core was sought."""
         self._place = None
 
+    def read_again(self) -> None:
+        """Read from the files what comes next, whatever is in memory."""
+        self._place = None
+        self._log.forget_tail()
+
     def _read_headers(self, blocks: list[BlockRef], resume: Callable[[], None], *, has_marked: bool) -> None:
         """Read keys, times and chunks of blocks: frames in memory do not hold them."""
-        self._is_reading = True
+        self.is_reading = True
         generation, position = self._core.seek_generation, self._core.read_position
         slotting, directory = self._core.type.slotting, self._directory
         chunks = self._chunk_reader() if has_marked else None
@@ -127,7 +133,7 @@ class CoreFeeder:
             )
 
         def done(read: ReadBlocks | None, error: BaseException | None) -> None:
-            self._is_reading = False
+            self.is_reading = False
             if read is None:
                 self._read_failed(position, error, resume)
                 return
@@ -151,13 +157,13 @@ class CoreFeeder:
         read = self._log.reader_from(position, self._place, wanted)
         if read is None:
             return
-        self._is_reading = True
+        self.is_reading = True
         generation, slotting = self._core.seek_generation, self._core.type.slotting
         reads_delays = self._core.delayed.is_heeded
         chunks = self._chunk_reader()
 
         def done(blocks: ReadBlocks | None, error: BaseException | None) -> None:
-            self._is_reading = False
+            self.is_reading = False
             if blocks is None:
                 self._read_failed(position, error, resume)
                 return

@@ -99,6 +99,10 @@ class LogView:
                 end, last = offset + frame.total_length, frame.last_entry_id
                 self._segments[-1] = Segment(ledger_id, segment_index, path, first_entry_id, end, last)
 
+    def forget_tail(self) -> None:
+        """Read everything from the files again."""
+        self._tail.clear()
+
     # --- reading ----------------------------------------------------------------------------------
 
     @property
