@@ -136,19 +136,31 @@ class BrokerActors:
         if not is_running(handle):
             # A process that is still coming up, on a busy machine, must not be taken for a frozen one.
             return False
-        try:
-            await within(handle.probe.remote(), PROBE_DEADLINE_S)
-        except asyncio.TimeoutError:
+        if await _is_silent(handle):
             now_s = asyncio.get_running_loop().time()
             may_restart = now_s - self._killed_at_s.setdefault(name, now_s) < END_DEADLINE_S
             logger.warning("%s does not answer: killing it%s", name, "" if may_restart else " for good")
             # Ray frees the name of one that is killed for good at once, and the next watch creates it anew.
             await asyncio.to_thread(ray.kill, handle, no_restart=not may_restart)
             return True
-        except ray.exceptions.RayError:
-            pass
         self._killed_at_s.pop(name, None)
         return False
+
+    async def is_silent(self, name: str) -> bool:
+        """Whether the process of an actor stands still: it runs, and does not answer."""
+        handle = self.handles.get(name)
+        return handle is not None and is_running(handle) and await _is_silent(handle)
+
+
+async def _is_silent(handle: Any) -> bool:
+    """Whether an actor that runs does not answer; not if it dies meanwhile."""
+    try:
+        await within(handle.probe.remote(), PROBE_DEADLINE_S)
+    except asyncio.TimeoutError:
+        return True
+    except ray.exceptions.RayError:
+        pass
+    return False
 
 
 async def _pid(handle: Any) -> int | None:

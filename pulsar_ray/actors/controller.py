@@ -484,6 +484,10 @@ class Controller:
             self._probing[name].add_done_callback(lambda _: self._probing.pop(name, None))
         return await asyncio.shield(self._probing[name])
 
+    async def is_silent(self, name: str) -> bool:
+        """Whether the process of an actor stands still; nothing is done about it."""
+        return await self._actors.is_silent(name)
+
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(WATCH_INTERVAL_S)

@@ -35,6 +35,10 @@ class Broker(Protocol):
         """Call the controller, again while it restarts."""
 
 
+ANSWER_S = 3.0
+"""How long an actor is waited for before somebody looks whether it stands still."""
+
+
 def _on(route: PartitionRoute) -> str:
     return f" on {route.host}" if route.host else ""
 
@@ -123,12 +127,16 @@ class TopicCalls:
     def partition_stats(self, route: PartitionRoute, timeout_s: float) -> dict[str, Any]:
         """A partition's counters, from its files if it sleeps; waits while it starts.
 
-        A refusal is answered with, too. Raises WrongNode.
+        A refusal is answered with, too; one whose process stands still is not waited for. Raises WrongNode.
         """
 
-        def ask(_left_s: float) -> dict[str, Any]:
+        def ask(left_s: float) -> dict[str, Any]:
             try:
-                stats = self._broker.cluster.stats(route.address)
+                stats = self._broker.cluster.stats(route.address, min(left_s, ANSWER_S))
+            except Timeout:
+                if self.ask_controller("is_silent", route.address):
+                    return {"refused": f"its process stands still and does not answer{_on(route)}"}
+                raise
             except Moved:
                 if (sleeping := self.sleeping_stats(route)) is not None:
                     return sleeping
@@ -187,7 +195,7 @@ class TopicCalls:
         None if it does not run just now, nothing of one that does not answer.
         """
         try:
-            stats = self._broker.cluster.stats(dispatcher_name(topic, subscription, durable))
+            stats = self._broker.cluster.stats(dispatcher_name(topic, subscription, durable), ANSWER_S)
         except (Moved, NotConnected):
             return None
         except Timeout:

@@ -44,6 +44,7 @@ class TopicInspection:
         return {**sum_of_partitions(list(found.values())), "partitions": found}
 
     def _partition(self, route: PartitionRoute, subscriptions: bool) -> dict[str, Any]:
+        silent: list[str] = []
         for is_last in (False, False, True):
             partition = self._described(route)
             durable: dict[str, Any] = {}
@@ -51,16 +52,31 @@ class TopicInspection:
             if not subscriptions or "refused" in partition:
                 break
             served = [s["name"] for s in partition["subscriptions"] if s["durable"] and s["isServed"]]
-            found = [self._calls.running_stats(route.topic, name, durable=True) for name in served]
+            found = self._running(route, served)
             if None in found and not is_last:
                 # A dispatcher has left since: the partition then knows better than its last report.
                 continue
             for each in found:
                 durable.update(each or {})
+            silent = [name for name, each in zip(served, found, strict=True) if each is not None and not each]
             if partition["hasReaders"]:
                 readers = self._calls.running_stats(route.topic, "", durable=False) or {}
             break
-        return {**partition_stats(partition, durable, readers), "host": route.host}
+        stats = {**partition_stats(partition, durable, readers), "host": route.host}
+        for name in silent:
+            stats["subscriptions"][name]["problem"] = f"its process does not answer on {route.host}"
+        return stats
+
+    def _running(self, route: PartitionRoute, subscriptions: list[str]) -> list[dict[str, Any] | None]:
+        """Ask the dispatchers of durable subscriptions at the same time: some may stand still."""
+
+        def ask(name: str) -> dict[str, Any] | None:
+            return self._calls.running_stats(route.topic, name, durable=True)
+
+        if len(subscriptions) < 2:
+            return [ask(name) for name in subscriptions]
+        with ThreadPoolExecutor(min(len(subscriptions), CALLS_AT_ONCE)) as calls:
+            return list(calls.map(ask, subscriptions))
 
     def _described(self, route: PartitionRoute) -> dict[str, Any]:
         try:

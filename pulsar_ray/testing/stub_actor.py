@@ -246,6 +246,11 @@ class StubActor:
             self.owner.loop.call_soon_threadsafe(stand_still)
         stands.wait(_FREEZE_S)
 
+    @property
+    def stands_still(self) -> bool:
+        """Whether it was frozen."""
+        return not self._thawed.is_set()
+
     def thaw(self) -> None:
         """Go on after `freeze`."""
         self._thawed.set()

@@ -135,6 +135,7 @@ class StubCluster:
             self.passivation,
             self._restart,
             self.trackers,
+            lambda name: name in self._actors and self._actors[name].stands_still,
         )
         self._kept_down: set[str] = set()
         self._away: dict[str, str] = {}
@@ -287,16 +288,16 @@ class StubCluster:
             again=(Moved, NotConnected, ServiceUnitNotReady),
         )
 
-    def stats(self, address: str) -> dict[str, Any]:
+    def stats(self, address: str, timeout_s: float = ATTACH_TIMEOUT_S) -> dict[str, Any]:
         """As RayCluster.stats; nobody is started for it."""
         actor = self._actors.get(address)
         if actor is None or actor.is_dead:
             raise Moved(f"{address}: no such actor")
         try:
-            actor.serving(ATTACH_TIMEOUT_S)
+            actor.serving(timeout_s)
         except SubscriptionNotFound as error:
             return {"refused": str(error)}
-        result: dict[str, Any] = self.call(address, "stats", timeout_s=ATTACH_TIMEOUT_S)
+        result: dict[str, Any] = self.call(address, "stats", timeout_s=timeout_s)
         return result
 
     def tie_life(self, address: str, session_id: int, attachment: int, token: bytes) -> None:

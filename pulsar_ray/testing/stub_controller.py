@@ -33,6 +33,7 @@ class StubController:
         passivation: StubPassivation,
         restart: Callable[[list[PartitionRow]], None],
         trackers: StubTrackers,
+        is_silent: Callable[[str], bool],
     ) -> None:
         self._topics = topics
         self._start = start
@@ -43,6 +44,7 @@ class StubController:
         self._passivation = passivation
         self._restart = restart
         self.trackers = trackers
+        self._is_silent = is_silent
 
     def create_topic(self, topic: str, partitions: int) -> None:
         """As Controller.create_topic."""
@@ -64,6 +66,10 @@ class StubController:
         if row is None:
             raise TopicNotFound(f"the topic {topic} does not exist")
         return self._describe_sleeping(row)
+
+    def is_silent(self, name: str) -> bool:
+        """As Controller.is_silent."""
+        return self._is_silent(name)
 
     def await_wake(
         self, client_id: str, parked: dict[str, list[tuple[int, bool]]], timeout_s: float

@@ -143,7 +143,7 @@ class Cluster(Protocol):
     def call_again(self, address: str, method: str, *arguments: Any, timeout_s: float) -> Any:
         """Make a harmless control call to an actor, again while it restarts."""
 
-    def stats(self, address: str) -> dict[str, Any]:
+    def stats(self, address: str, timeout_s: float = ...) -> dict[str, Any]:
         """An actor's own counters. Raises Moved, NotConnected, Timeout; starts nobody."""
         ...
 

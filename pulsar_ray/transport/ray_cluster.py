@@ -242,9 +242,9 @@ class RayCluster:
         for tell in self._told:
             tell(error)
 
-    def stats(self, address: str) -> dict[str, Any]:
+    def stats(self, address: str, timeout_s: float = CALL_TIMEOUT_S) -> dict[str, Any]:
         """An actor's own counters."""
-        result: dict[str, Any] = self.call(address, "stats")
+        result: dict[str, Any] = self.call(address, "stats", timeout_s=timeout_s)
         return result
 
     def health(self, timeout_s: float) -> dict[str, Any] | None:

@@ -62,6 +62,22 @@ def test_a_partition_that_stands_still_is_named_with_its_host(
     wait_until(lambda: probed(broker).is_healthy, what="a healthy broker")
 
 
+def test_stats_name_a_partition_that_stands_still_with_its_host(
+    broker: Broker, client: Client, admin: Admin, topic: str
+) -> None:
+    producer = client.create_producer(topic)
+    producer.send(b"first")
+    producer.close()
+    pid = broker.pid(partition_actor(topic))
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        refused = admin.topics.stats(topic)["refused"]
+        assert refused == f"its process stands still and does not answer on {HOST}"
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: admin.topics.stats(topic).get("msgInCounter") == 1, what="its answer")
+
+
 def test_probe_administrator_and_command_agree_and_start_nobody(
     broker: Broker, client: Client, admin: Admin, topic: str
 ) -> None:

@@ -26,6 +26,7 @@ NEED_RUNNING_ACTORS: dict[str, tuple[str, ...]] = {
     "test_stats": (
         "test_properties_show_as_metadata",
         "test_redeliveries_and_limits_show",
+        "test_what_stands_still_is_named_with_its_host",
         "test_the_active_consumer_and_readers_show",
     ),
     "test_subscription_modes": (

@@ -153,6 +153,22 @@ def test_asking_wakes_no_dispatcher_and_knows_where_it_was(broker: Broker, clien
     )
 
 
+def test_what_stands_still_is_named_with_its_host(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pulsar_ray.admin.topic_calls.ANSWER_S", 0.5)
+    topic, admin = broker.topic(), broker.admin()
+    client.subscribe(topic, "s", ConsumerType.Shared)
+    client.subscribe(topic, "other", ConsumerType.Shared, consumer_name="c")
+    broker.cluster.dispatcher_of(topic, "s").freeze()
+    stats = admin.topics.stats(topic)
+    assert stats["subscriptions"]["s"]["problem"] == f"its process does not answer on {stats['host']}"
+    assert [each["consumerName"] for each in stats["subscriptions"]["other"]["consumers"]] == ["c"]
+    assert not stats["subscriptions"]["other"]["problem"]
+    broker.cluster.partition(topic).freeze()
+    assert "stands still and does not answer" in admin.topics.stats(topic)["refused"]
+
+
 def test_internal_stats(broker: Broker, client: Client) -> None:
     topic, admin = broker.topic(), broker.admin()
     empty = admin.topics.stats_internal(topic)

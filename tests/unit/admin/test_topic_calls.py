@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -10,7 +11,7 @@ import pytest
 from pulsar_ray.admin.topic_calls import TopicCalls
 from pulsar_ray.admin.topic_growth import TopicGrowth
 from pulsar_ray.admin.topic_inspection import TopicInspection
-from pulsar_ray.errors import Moved, ServiceUnitNotReady, SubscriptionNotFound, WrongNode
+from pulsar_ray.errors import Moved, ServiceUnitNotReady, SubscriptionNotFound, Timeout, WrongNode
 from pulsar_ray.transport.cluster import Cluster, PartitionRoute, SubscriptionRequest
 
 TOPIC = "persistent://public/default/t"
@@ -51,7 +52,8 @@ class StubBroker:
         self.asked.append((address, method, *arguments))
         return self._answer()
 
-    def stats(self, address: str) -> Any:
+    def stats(self, address: str, timeout_s: float) -> Any:
+        assert timeout_s > 0
         self.asked.append((address, "stats"))
         return self._answer()
 
@@ -100,6 +102,14 @@ def test_a_dispatcher_of_no_subscription_is_ended() -> None:
         TopicCalls(broker).ask_dispatcher(SERVED, "s", "peek")
     name = f"{SERVED.topic} -> s"
     assert broker.asked == [(name, "call", "peek", {}), ("gone", name)]
+
+
+def test_a_partition_that_stands_still_is_not_waited_for() -> None:
+    broker = StubBroker([SERVED], Timeout("late"), False, Timeout("late"), True)
+    route = dataclasses.replace(SERVED, host="here")
+    answer = TopicCalls(broker).partition_stats(route, 5.0)
+    assert answer == {"refused": "its process stands still and does not answer on here"}
+    assert broker.asked == [("a", "stats"), ("is_silent", "a")] * 2
 
 
 def test_counters_of_a_partition_that_cannot_serve_are_refused() -> None:
