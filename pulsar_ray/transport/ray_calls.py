@@ -66,6 +66,11 @@ class RayCalls:
             self._inside -= 1
             self._changed.notify_all()
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether nobody is let in just now, or any more."""
+        return self._is_ending
+
     def made(self, reference: Any) -> RayCall:
         """Keep a new call's reference."""
         call = RayCall(reference)
@@ -156,11 +161,13 @@ class RayCalls:
 class ClientCalls:
     """The calls of one client, among all of the process's.
 
-    A context, as `RAY_CALLS` is, until `close`.
+    A context, as `RAY_CALLS` is, until `close`. Before each use of Ray `look` may find that there are to be
+    no more, and call `fail`.
     """
 
-    def __init__(self, all_calls: RayCalls) -> None:
+    def __init__(self, all_calls: RayCalls, look: Callable[[], None] = lambda: None) -> None:
         self._all = all_calls
+        self._look = look
         self._changed = threading.Condition()
         self._inside = 0
         self._over: PulsarException | None = None
@@ -176,8 +183,13 @@ class ClientCalls:
             self._check()
 
     def _check(self) -> None:
-        if self._over is not None:
-            raise self._over.again()
+        if (why := self._why_over()) is not None:
+            raise why.again()
+
+    def _why_over(self) -> PulsarException | None:
+        if self._over is None and not self._all.is_ending:
+            self._look()
+        return self._over
 
     def __exit__(self, *_: object) -> None:
         with self._changed:
@@ -191,7 +203,7 @@ class ClientCalls:
 
     def result(self, call: RayCall, timeout_s: float) -> Any:
         """See RayCalls.result; gives up soon after `close` or `fail`."""
-        return self._all.result(call, timeout_s, given_up=lambda: self._over)
+        return self._all.result(call, timeout_s, given_up=self._why_over)
 
     def close(self, wait_s: float) -> None:
         """Nobody enters from now on; those inside give up, and are waited for so long."""
@@ -199,10 +211,14 @@ class ClientCalls:
         with self._changed:
             self._changed.wait_for(lambda: not self._inside, wait_s)
 
-    def fail(self, error: PulsarException) -> None:
-        """Nobody enters from now on; those inside give up, and all raise the reason."""
+    def fail(self, error: PulsarException) -> bool:
+        """Nobody enters from now on; those inside give up, and all raise the reason.
+
+        False if that was so before.
+        """
         with self._changed:
-            self._over = error
+            was_open, self._over = self._over is None, error
+        return was_open
 
 
 RAY_CALLS = RayCalls()

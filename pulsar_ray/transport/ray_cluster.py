@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
 
-from pulsar_ray.errors import Moved, NotConnected, PulsarException, ServiceUnitNotReady
+from pulsar_ray.errors import BrokerGone, Moved, NotConnected, PulsarException, ServiceUnitNotReady
 from pulsar_ray.session.exchange_bytes import ExchangeCall, pack_call, unpack_answer
 from pulsar_ray.session.requests import PROTOCOL_VERSION
 from pulsar_ray.transport.actor_names import CONTROLLER, NAMESPACE
@@ -16,7 +17,7 @@ from pulsar_ray.transport.cluster import AttachReply, PartitionRoute, Subscripti
 from pulsar_ray.transport.ray_calls import RAY_CALLS, ClientCalls, RayCall
 from pulsar_ray.transport.ray_errors import translated
 from pulsar_ray.transport.retry import until
-from pulsar_ray.transport.this_ray import actor_id
+from pulsar_ray.transport.this_ray import actor_id, is_driver, ray_job
 
 CALL_TIMEOUT_S = 5.0
 READY_TIMEOUT_S = 60.0
@@ -32,7 +33,7 @@ class RayCluster:
         self._handles: dict[str, Any] = {}
         self._left: dict[str, str] = {}
         self._lives: dict[str, RayCall] = {}
-        self._calls = ClientCalls(RAY_CALLS)
+        self._calls = ClientCalls(RAY_CALLS, _once_left(weakref.ref(self)))
         self._told: list[Callable[[PulsarException], None]] = []
 
     def __del__(self) -> None:
@@ -236,7 +237,8 @@ class RayCluster:
 
         The broker is no more, or this process is not on its Ray any more.
         """
-        self._calls.fail(error)
+        if not self._calls.fail(error):
+            return  # somebody else has told of it
         self._handles.clear()
         self._left.clear()
         for tell in self._told:
@@ -278,3 +280,18 @@ class RayCluster:
         except Moved:
             return None
         return described
+
+
+def _once_left(cluster: weakref.ref[RayCluster]) -> Callable[[], None]:
+    """Return a look that ends a cluster once this process has left its Ray.
+
+    Ray's functions would start another one by themselves, for a thread of a client that nobody closed. A
+    worker does not leave its Ray, and knows its job only while it works.
+    """
+    job = ray_job() if is_driver() else ""
+
+    def look() -> None:
+        if job and ray_job() != job and (left := cluster()) is not None:
+            left.gone(BrokerGone("this process has left the Ray of this client: make a new Client"))
+
+    return look

@@ -10,7 +10,8 @@ import pytest
 import ray
 import ray.exceptions as ray_errors
 
-from pulsar_ray.errors import Moved
+from pulsar_ray.errors import BrokerGone, Moved, PulsarException
+from pulsar_ray.transport import ray_cluster
 from pulsar_ray.transport.actor_names import CONTROLLER
 from pulsar_ray.transport.ray_cluster import RayCluster
 
@@ -78,3 +79,63 @@ def test_ray_is_believed_that_names_another_actor(names: dict[str, Any]) -> None
         cluster.stats(NAME)
     names[NAME] = actor(b"second", stats=lambda: {"pid": 2})
     assert cluster.stats(NAME) == {"pid": 2}
+
+
+class RayOfThisProcess:
+    """Which Ray the process is on; its functions start one where it is on none."""
+
+    def __init__(self) -> None:
+        self.job = "here 01000000"
+        self.started = 0
+
+    def shutdown(self) -> None:
+        self.job = ""
+
+    def use(self) -> None:
+        self.started += not self.job
+
+
+@pytest.fixture
+def this_ray(monkeypatch: pytest.MonkeyPatch) -> RayOfThisProcess:
+    found = RayOfThisProcess()
+
+    def get_actor(name: str, namespace: str) -> Any:
+        found.use()
+        return actor(name.encode(), stats=lambda: {"pid": 1})
+
+    def get(reference: Any, timeout: float) -> Any:
+        found.use()
+        if found.job == "left while it waits":
+            found.shutdown()
+            raise ray_errors.GetTimeoutError
+        return reference()
+
+    monkeypatch.setattr(ray, "get_actor", get_actor)
+    monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(ray_cluster, "is_driver", lambda: True)
+    monkeypatch.setattr(ray_cluster, "ray_job", lambda: found.job)
+    return found
+
+
+@pytest.mark.parametrize("job", ["", "elsewhere 02000000"])
+def test_no_thread_of_an_open_client_starts_a_ray_once_its_program_has_left(
+    this_ray: RayOfThisProcess, job: str
+) -> None:
+    cluster, told = RayCluster(), list[PulsarException]()
+    cluster.when_gone(told.append)
+    assert cluster.stats(NAME) == {"pid": 1}
+    this_ray.job = job
+    for name in (NAME, "never asked before"):
+        with pytest.raises(BrokerGone, match="has left the Ray of this client: make a new Client"):
+            cluster.stats(name)
+    assert (this_ray.started, len(told)) == (0, 1)
+
+
+def test_a_call_that_waits_while_the_program_leaves_starts_no_ray(this_ray: RayOfThisProcess) -> None:
+    this_ray.job = "left while it waits"
+    cluster = RayCluster()
+    call = cluster._calls.made(lambda: None)
+    call.reference.future = lambda: None
+    with pytest.raises(BrokerGone):
+        cluster.exchange_result(call, 3600)
+    assert this_ray.started == 0
