@@ -65,17 +65,28 @@ class BrokerPlanner:
         ranges: list[ReadRange] = []
         lost: list[LostRange] = []
         try:
-            for topic in self._names(topics):
-                for route in self._cluster.resolve(topic, create=False, timeout_s=CALL_TIMEOUT_S):
-                    planned = self._plan_partition(route, start, end)
-                    leases.add(route.address, planned)
-                    ranges.extend(_ranges(route, planned, start, end))
-                    lost.extend(_lost(route, planned, start, end))
+            for route in self._partitions(topics):
+                planned = self._plan_partition(route, start, end)
+                leases.add(route.address, planned)
+                ranges.extend(_ranges(route, planned, start, end))
+                lost.extend(_lost(route, planned, start, end))
         except BaseException:
             leases.release()
             raise
         LEASE_KEEPER.keep(leases)
         return RangePlan(tuple(ranges), tuple(lost)), leases
+
+    def _partitions(self, topics: Topics) -> Iterator[PartitionRoute]:
+        """Return each partition once.
+
+        Also where a topic is given by both its names, or beside a partition of it.
+        """
+        found: set[str] = set()
+        for topic in self._names(topics):
+            for route in self._cluster.resolve(topic, create=False, timeout_s=CALL_TIMEOUT_S):
+                if route.topic not in found:
+                    found.add(route.topic)
+                    yield route
 
     def _names(self, topics: Topics) -> Sequence[str]:
         if not isinstance(topics, re.Pattern):

@@ -113,3 +113,12 @@ def test_a_topic_that_is_unknown_leaves_no_lease_behind(broker: Broker) -> None:
     with pytest.raises(TopicNotFound), planner.plan([topic, "nobody-made-it"], "earliest", "latest"):
         pass
     assert lease_count(broker, topic) == 0
+
+
+def test_a_topic_that_is_given_twice_is_read_once(broker: Broker) -> None:
+    full = broker.topic(partitions=2)
+    with broker.client().create_producer(full) as producer:
+        producer.send_many(numbers(0, 20), partition_keys=[f"k{number}" for number in range(20)])
+    asked = [full, full.rpartition("/")[2], f"{full}-partition-1"]
+    with BrokerPlanner.on(broker.cluster).plan(asked, "earliest", "latest") as plan:
+        assert sorted(value for value in values_of(plan) if value) == numbers(0, 20)
