@@ -25,6 +25,7 @@ from pulsar_ray.actors.delayed_delivery_tracker import DelayedDeliveryTracker
 from pulsar_ray.actors.options import create
 from pulsar_ray.broker.subscription.delayed.delayed_tracker import index_directory
 from pulsar_ray.broker.subscription.delayed.tracker_messages import FollowRequest
+from pulsar_ray.config import Settings
 from pulsar_ray.managed_ledger.delayed.delayed_index import DelayedIndex
 from pulsar_ray.managed_ledger.delayed.delayed_rows import NO_KEY, ROW_BYTES, empty_rows
 from pulsar_ray.model.position import Position
@@ -222,8 +223,8 @@ def _restart(broker: Broker, waiting: int) -> Row:
     node = ray.get_runtime_context().get_node_id()
     directory, through = str(broker.directory / "waiting"), Position(1, waiting - 1)
     request = FollowRequest(1, directory, 1, START, (), through, START, NO_KEY, 0, 1 << 61, 100, 100_000)
-    data_dir = str(broker.directory / "data")
-    tracker = create(DelayedDeliveryTracker, "bench ~> tracker", node, "bench", data_dir)
+    settings = Settings(data_dir=str(broker.directory / "data"))
+    tracker = create(DelayedDeliveryTracker, "bench ~> tracker", node, "bench", "tracker", settings)
     bare = _Bare.options(name="bench-bare", namespace=NAMESPACE, max_restarts=-1).remote()  # type: ignore[attr-defined]
     assert len(ray.get(tracker.follow.remote(request)).rows) == 100 * ROW_BYTES
     ours, floor = [], []
