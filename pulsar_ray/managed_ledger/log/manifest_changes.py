@@ -101,6 +101,9 @@ class ManifestChanges:
     def subscriptions(self) -> list[Subscription]:
         return list(self._state.manifest.subscriptions.values())
 
+    def durable_subscriptions(self) -> list[Subscription]:
+        return [s for s in self.subscriptions() if s.is_durable]
+
     def count_subscriptions(self, besides: str) -> int:
         """Count durable subscriptions, also those being registered, but for the one of a name."""
         pending = (change.result for change in self._state.unfinished)

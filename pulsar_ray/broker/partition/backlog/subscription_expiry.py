@@ -5,18 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Set
 
+from pulsar_ray.broker.partition.backlog.unused_time import UnusedTime, look_again_ms
 from pulsar_ray.broker.partition.manifest_writer import ManifestWriter
 from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.broker.partition.sleeping_cursors import SleepingCursors
 from pulsar_ray.clock import Clock
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.manifest.manifest_change import ManifestChange
-from pulsar_ray.managed_ledger.log.manifest.manifest_records import Subscription
 
 logger = logging.getLogger(__name__)
 
 MINUTE_MS = 60_000
-_LEAST_SLACK_MS = 10_000
 
 
 class SubscriptionExpiry:
@@ -44,10 +43,8 @@ class SubscriptionExpiry:
         self._followed = followed
         self._cursors = cursors
         self._unused_since_ms: dict[int, int] = {}
-        """By the monotonic clock.
-
-        A jump of the other clock counts only while the partition sleeps.
-        """
+        """By the monotonic clock."""
+        self._time = UnusedTime(clock)
         self._noted: set[int] = set()
         """Those whose note is durable, or on its way."""
         self._is_off = False
@@ -84,7 +81,7 @@ class SubscriptionExpiry:
         """
         if not self._limit_ms:
             return
-        unused = [s for s in self._durable() if s.number not in self._noted]
+        unused = [s for s in self._ledger.changes.durable_subscriptions() if s.number not in self._noted]
         await self._cursors.learn(unused)
         left = [s.number for s in unused if not self._cursors.may_have_consumers(s.number)]
         now_ms = self._clock.monotonic_ms()
@@ -92,40 +89,30 @@ class SubscriptionExpiry:
         await self._writer.durable(self._note_unused(left))
 
     def next_due_ms(self) -> int | None:
-        """Return when a partition that sleeps is to look again; None: never.
-
-        That is a while after the time of the first, so that one start serves several.
-        """
+        """Return when a partition that sleeps is to look again; None: never."""
         limit_ms = self._limit_ms
-        noted = [s.unused_since_ms for s in self._durable() if s.unused_since_ms]
+        durable = self._ledger.changes.durable_subscriptions()
+        noted = [s.unused_since_ms for s in durable if s.unused_since_ms]
         if not limit_ms or not noted:
             return None
-        return min(noted) + limit_ms + max(_LEAST_SLACK_MS, limit_ms // 10)
-
-    def _durable(self) -> list[Subscription]:
-        return [s for s in self._ledger.changes.subscriptions() if s.is_durable]
+        return look_again_ms(min(noted), limit_ms)
 
     def _look(self) -> None:
         """Take in who is used; without the policy nothing counts."""
         if self._is_off and not self._limit_ms:
             return
         self._is_off = not self._limit_ms
-        durable = self._durable()
+        durable = self._ledger.changes.durable_subscriptions()
         used = self._followed() if self._limit_ms else {s.number for s in durable}
         self._noted |= {s.number for s in durable if s.unused_since_ms}
         if returned := [s.number for s in durable if s.number in used and s.number in self._noted]:
             self._writer.submit(self._note_used(returned))
         known = self._unused_since_ms
         self._unused_since_ms = {
-            s.number: known[s.number] if s.number in known else self._since_ms(s)
+            s.number: known[s.number] if s.number in known else self._time.since_ms(s.unused_since_ms)
             for s in durable
             if s.number not in used
         }
-
-    def _since_ms(self, subscription: Subscription) -> int:
-        """Since when a subscription is unused that this process has not counted yet."""
-        now_ms, noted_ms = self._clock.monotonic_ms(), subscription.unused_since_ms
-        return now_ms - max(0, self._clock.now_ms() - noted_ms) if noted_ms else now_ms
 
     def _remove_old(self) -> ManifestChange | None:
         limit_ms, now_ms = self._limit_ms, self._clock.monotonic_ms()
@@ -142,9 +129,9 @@ class SubscriptionExpiry:
         return self._ledger.changes.remove_subscriptions(old) if old else None
 
     def _note_unused(self, numbers: Iterable[int]) -> ManifestChange | None:
-        """Note, by the clock on the wall, since when subscriptions are unused."""
-        shift_ms = self._clock.now_ms() - self._clock.monotonic_ms()
-        since = {n: self._unused_since_ms[n] + shift_ms for n in numbers if n not in self._noted}
+        """Note since when subscriptions are unused."""
+        time, unused = self._time, self._unused_since_ms
+        since = {n: time.to_note_ms(unused[n]) for n in numbers if n not in self._noted}
         self._noted |= set(since)
         return self._ledger.changes.note_unused(since) if since else None
 

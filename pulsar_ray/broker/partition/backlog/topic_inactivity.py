@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Set
 
+from pulsar_ray.broker.partition.backlog.unused_time import UnusedTime, look_again_ms
 from pulsar_ray.broker.partition.manifest_writer import ManifestWriter
 from pulsar_ray.broker.partition.partition_policies import PartitionPolicies
 from pulsar_ray.broker.partition.sleeping_cursors import SleepingCursors
 from pulsar_ray.clock import Clock
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.managed_ledger.log.manifest.manifest_change import ManifestChange
-from pulsar_ray.managed_ledger.log.manifest.manifest_records import WHOLE_TOPIC, Subscription
+from pulsar_ray.managed_ledger.log.manifest.manifest_records import WHOLE_TOPIC
 
 MINUTE_MS = 60_000
 REPORT_AGAIN_MS = 60_000
-_LEAST_SLACK_MS = 10_000
 CAUGHT_UP = "delete_when_subscriptions_caught_up"
 
 
@@ -52,10 +52,11 @@ class TopicInactivity:
         self._used = uses()
         self._since_ms: int | None = None
         """By the monotonic clock; None while it is used."""
+        self._time = UnusedTime(clock)
         noted_ms = ledger.changes.unused_since_ms
         self._is_noted = noted_ms > 0
         if noted_ms:
-            self._since_ms = clock.monotonic_ms() - max(0, clock.now_ms() - noted_ms)
+            self._since_ms = self._time.since_ms(noted_ms)
         self._reported_ms: int | None = None
 
     def tick(self) -> None:
@@ -83,7 +84,7 @@ class TopicInactivity:
         self._look()
         if self._since_ms is None:
             return
-        durable = self._durable()
+        durable = self._ledger.changes.durable_subscriptions()
         await self._cursors.learn(durable)
         if any(self._cursors.may_have_consumers(s.number) for s in durable):
             self._since_ms = None
@@ -96,7 +97,7 @@ class TopicInactivity:
         limit_ms, noted_ms = self._limit_ms, self._ledger.changes.unused_since_ms
         if limit_ms is None or not noted_ms:
             return None
-        return noted_ms + limit_ms + max(_LEAST_SLACK_MS, limit_ms // 10)
+        return look_again_ms(noted_ms, limit_ms)
 
     @property
     def _limit_ms(self) -> int | None:
@@ -125,21 +126,17 @@ class TopicInactivity:
     def _is_used(self) -> bool:
         if self._has_producers() or self._followed():
             return True
-        durable = self._durable()
+        durable = self._ledger.changes.durable_subscriptions()
         if self._policies.inactive_delete_mode == CAUGHT_UP:
             return any(s.hold < self._ledger.last_position for s in durable)
         return bool(durable)
 
-    def _durable(self) -> list[Subscription]:
-        return [s for s in self._ledger.changes.subscriptions() if s.is_durable]
-
     def _noted(self) -> ManifestChange | None:
-        """Note, by the clock on the wall, since when nobody uses the topic."""
+        """Note since when nobody uses the topic."""
         if self._is_noted or self._since_ms is None:
             return None
         self._is_noted = True
-        since_ms = self._since_ms + self._clock.now_ms() - self._clock.monotonic_ms()
-        return self._ledger.changes.note_unused({WHOLE_TOPIC: max(1, since_ms)})
+        return self._ledger.changes.note_unused({WHOLE_TOPIC: self._time.to_note_ms(self._since_ms)})
 
     def _not_noted(self) -> ManifestChange | None:
         if not self._is_noted:
