@@ -8,7 +8,6 @@ It is the only creator of broker actors. Clients cache its answers and keep work
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 import os
@@ -23,14 +22,14 @@ from pulsar_ray.actors.broker_actors import BrokerActors
 from pulsar_ray.actors.broker_process import begin_broker_process
 from pulsar_ray.actors.catalog_opening import CatalogOpening
 from pulsar_ray.actors.change_log_partitions import ChangeLogPartitions
-from pulsar_ray.actors.health_check import gather_facts
-from pulsar_ray.actors.overview import Overview
-from pulsar_ray.actors.own_reports import OwnReports
 from pulsar_ray.actors.passivation import Passivation
 from pulsar_ray.actors.policy_delivery import PolicyDelivery
-from pulsar_ray.actors.resource_usage import ResourceUsage
 from pulsar_ray.actors.stores import Stores
-from pulsar_ray.actors.topic_actors import TopicActors
+from pulsar_ray.actors.topic_actors import TopicActors, look_up_again
+from pulsar_ray.actors.watching.health_check import gather_facts
+from pulsar_ray.actors.watching.overview import Overview
+from pulsar_ray.actors.watching.own_reports import OwnReports
+from pulsar_ray.actors.watching.resource_usage import ResourceUsage
 from pulsar_ray.broker.catalog.administration import Administration
 from pulsar_ray.broker.catalog.catalog import PartitionRow
 from pulsar_ray.broker.catalog.change_logs import ChangeLogs
@@ -44,7 +43,7 @@ from pulsar_ray.broker.serving.logs.line_limits import event
 from pulsar_ray.broker.serving.sleeper import Idle
 from pulsar_ray.clock import SystemClock
 from pulsar_ray.config import Settings
-from pulsar_ray.errors import Moved, PulsarException, ServiceUnitNotReady, TopicNotFound
+from pulsar_ray.errors import PulsarException, ServiceUnitNotReady, TopicNotFound
 from pulsar_ray.lane.await_within import within
 from pulsar_ray.model.metric_catalogue import PARTITIONS_AWAY, TOPICS
 from pulsar_ray.model.policies import PolicyUpdate
@@ -196,13 +195,14 @@ class Controller:
         """
         served = await self._serving()
         topics, name = served.topics, TopicName.parse(topic)
-        while True:
+
+        async def look_up() -> list[RouteFields]:
             if create and not topics.is_known(name):
                 await self._stores.reserve_numbers(max(topics.auto_partitions(name), 1))
             rows = topics.resolve(name, create=create, stores=self._stores.for_new_partitions)
-            # Moved: while it was waited for, it was deleted, for nobody used it.
-            with contextlib.suppress(Moved):
-                return await self._started(served, rows)
+            return await self._started(served, rows)
+
+        return await look_up_again(look_up)
 
     async def partitions(self, topic: str) -> list[RouteFields]:
         """Answer as `resolve` for a topic that is there, and start nobody. Raises TopicNotFound."""

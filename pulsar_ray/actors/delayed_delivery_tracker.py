@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Any
 
 from pulsar_ray.actors.broker_process import begin_broker_process, say_serving
-from pulsar_ray.actors.own_reports import OwnReports
+from pulsar_ray.actors.watching.own_reports import OwnReports
 from pulsar_ray.broker.figures.actor_report import ActorReport
 from pulsar_ray.broker.subscription.delayed.delayed_tracker import DelayedTracker
 from pulsar_ray.broker.subscription.delayed.tracker_messages import FollowAnswer, FollowRequest

@@ -21,7 +21,7 @@ from typing import Any
 
 import ray.exceptions as ray_errors
 
-from pulsar_ray.actors.own_reports import OwnReports
+from pulsar_ray.actors.watching.own_reports import OwnReports
 from pulsar_ray.broker.serving.failed_starts import may_start_again
 from pulsar_ray.broker.serving.owner_loop import OwnerLoop
 from pulsar_ray.broker.serving.running_clock import RunningClock

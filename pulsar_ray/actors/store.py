@@ -17,7 +17,7 @@ import psutil
 import ray
 
 from pulsar_ray.actors.broker_process import begin_broker_process
-from pulsar_ray.actors.node_metrics import NodeMetrics
+from pulsar_ray.actors.watching.node_metrics import NodeMetrics
 from pulsar_ray.broker.health.disk_level import REMEDY, DiskLevel, DiskWatch, judge_disk
 from pulsar_ray.broker.health.health_socket import HealthSocket
 from pulsar_ray.broker.partition.sleeping_partition import describe_sleeping

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 
@@ -40,7 +40,22 @@ from pulsar_ray.transport.this_ray import running_names
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 CALL_DEADLINE_S = 30.0
+LOOK_UPS = 10
+"""How often a topic that is deleted in between is looked up."""
+
+
+async def look_up_again(look_up: Callable[[], Awaitable[T]]) -> T:
+    """Look a topic up, anew if it was deleted in between for being unused.
+
+    Raises Moved if it was each time: the caller asks again.
+    """
+    for _ in range(LOOK_UPS - 1):
+        with contextlib.suppress(Moved):
+            return await look_up()
+    return await look_up()
 
 
 class TopicActors:

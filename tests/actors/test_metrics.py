@@ -145,7 +145,7 @@ def test_a_tracker_that_was_killed_reports_its_restart(broker: Broker, client: C
 def test_an_endpoint_that_does_not_answer_is_logged_and_a_warning_of_health(broker: Broker) -> None:
     def look_at(actor: Any, port: int | None) -> None:
         """Have the store look at another port, and at once; None: at its own again."""
-        module: Any = importlib.import_module("pulsar_ray.actors.node_metrics")
+        module: Any = importlib.import_module("pulsar_ray.actors.watching.node_metrics")
         this_ray = importlib.import_module("pulsar_ray.transport.this_ray")
         module.metrics_port = this_ray.metrics_port if port is None else lambda: port
         actor._metrics._next_look_s = 0.0

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pulsar_ray.actors.own_reports import new_life
+from pulsar_ray.actors.watching.own_reports import new_life
 from pulsar_ray.broker.figures.actor_report import ActorReport, Figures
 from pulsar_ray.broker.figures.node_figures import NodeFigures
 from pulsar_ray.broker.figures.overview import node_overview

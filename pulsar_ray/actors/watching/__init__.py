@@ -1,0 +1,1 @@
+"""How the broker's actors are watched: metrics, overview, health, how busy they are."""
