@@ -16,13 +16,11 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pulsar_ray.broker.catalog.catalog import Catalog, PartitionRow
 from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
-from pulsar_ray.broker.catalog.wanted_topics import WantedTopics
 from pulsar_ray.broker.partition.sleeping_partition import describe_sleeping, describe_unstored
 from pulsar_ray.clock import Clock, SystemClock
 from pulsar_ray.config import Settings
@@ -37,7 +35,6 @@ from pulsar_ray.errors import (
     WrongNode,
 )
 from pulsar_ray.ledger.disk import Disk
-from pulsar_ray.managed_ledger.log.partition_directories import TopicIdentity
 from pulsar_ray.managed_ledger.store.store_identity import CATALOG_FILE
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.session.requests import PROTOCOL_VERSION
@@ -47,13 +44,13 @@ from pulsar_ray.testing.lossy_tunnel import PERFECT, TunnelFaults
 from pulsar_ray.testing.stub_actor import StubActor, StubDispatcher, StubNonPersistentPartition, StubPartition
 from pulsar_ray.testing.stub_administration import STORE, StubAdministration, finished
 from pulsar_ray.testing.stub_controller import StubController
+from pulsar_ray.testing.stub_lives import StubLives, anybody, is_persistent
 from pulsar_ray.testing.stub_passivation import StubPassivation
 from pulsar_ray.testing.stub_policies import StubPolicies
 from pulsar_ray.testing.stub_tracker import StubTrackers
 from pulsar_ray.testing.stub_tunnel import StubTunnel, TunnelCall
 from pulsar_ray.transport.actor_names import (
     dispatcher_name,
-    parse_dispatcher_name,
     parse_tracker_name,
     partition_name,
     topic_of_actor,
@@ -62,10 +59,6 @@ from pulsar_ray.transport.cluster import AttachReply, PartitionRoute, Subscripti
 from pulsar_ray.transport.retry import until
 
 ATTACH_TIMEOUT_S = 5.0
-
-
-def _anybody() -> None:
-    """No process ends among those that only tests run in."""
 
 
 class StubCluster:
@@ -90,9 +83,7 @@ class StubCluster:
     ) -> None:
         self.settings = settings or Settings(data_dir=str(data_dir))
         self.disk = FaultyDisk()
-        self._log_disk = disk or self.disk
         self._clock = clock or SystemClock()
-        self.fatal_errors: list[BaseException] = []
         self.silent: list[str] = []
         self.controller_answers_to_lose = 0
         self.withholds_policies = False
@@ -111,9 +102,27 @@ class StubCluster:
         self.passivation = StubPassivation(
             self._actors,
             self._lock,
-            lambda name: self._topics.partition(TopicName.parse(name)) is not None,
+            self._topics,
+            self._clock,
             self._start_to_elect,
         )
+        self._lives = StubLives(
+            self,
+            self._actors,
+            self._lock,
+            self._topics,
+            self.settings,
+            self._policies,
+            data_dir,
+            self._lane_directory,
+            self._clock,
+            disk or self.disk,
+            on_started=self.passivation.started,
+            take_left=self.passivation.consumers.take_left,
+            on_unused=self.passivation.remove_unused,
+            withholds_policies=lambda: self.withholds_policies,
+        )
+        self.fatal_errors = self._lives.fatal_errors
         self.administration = StubAdministration(
             self._topics,
             self.settings,
@@ -124,7 +133,6 @@ class StubCluster:
             self.passivation.count,
             self._check_there,
         )
-        self._wanted = WantedTopics(self._clock.monotonic_ms())
         self.trackers = StubTrackers(self._clock)
         self._controller = StubController(
             self._topics,
@@ -137,37 +145,34 @@ class StubCluster:
             self.trackers,
             lambda name: name in self._actors and self._actors[name].stands_still,
         )
-        self._kept_down: set[str] = set()
-        self._away: dict[str, str] = {}
-        self._ended = False
-        self._gone: BrokerGone | None = None
+        self.passivation.remove_by(self._lives.partition, self._controller.delete_topic)
         self._told: list[Callable[[PulsarException], None]] = []
         finished(self.administration.logs.catch_up())
 
     # --- the Cluster protocol ------------------------------------------------------------------------------
 
     def resolve(
-        self, topic: str, *, create: bool, timeout_s: float, check: Callable[[], None] = _anybody
+        self, topic: str, *, create: bool, timeout_s: float, check: Callable[[], None] = anybody
     ) -> list[PartitionRoute]:
         """As Controller.resolve; `check` raises for an asking process that has ended meanwhile."""
         with self._lock:
-            self._check_runs()
+            self._lives.check_runs()
             check()
             rows = self._topics.resolve(TopicName.parse(topic), create=create, stores=lambda: [STORE])
-            self._wanted.asked([row.name for row in rows], self._clock.monotonic_ms())
+            self.passivation.asked([row.name for row in rows])
             return self._started(rows)
 
     def _started(self, rows: list[PartitionRow]) -> list[PartitionRoute]:
         for row in rows:
             with suppress(NotConnected):
-                if row.name not in self._away:
-                    self._partition(row)
+                if row.name not in self._lives.away:
+                    self._lives.partition(row)
         return self._routes(rows)
 
     def _routes(self, rows: list[PartitionRow]) -> list[PartitionRoute]:
         return [
             PartitionRoute(
-                row.name, row.partition_index, partition_name(row.name), self._away.get(row.name, "")
+                row.name, row.partition_index, partition_name(row.name), self._lives.away.get(row.name, "")
             )
             for row in rows
         ]
@@ -179,7 +184,7 @@ class StubCluster:
 
     def topics(self, namespace: str, timeout_s: float) -> list[tuple[str, int]]:
         """As Controller.list_topics."""
-        self._check_runs()
+        self._lives.check_runs()
         return self._topics.topics(namespace)
 
     def controller(
@@ -193,7 +198,7 @@ class StubCluster:
 
         def call(_left_s: float) -> Any:
             with self._lock:
-                self._check_runs()
+                self._lives.check_runs()
                 answer = getattr(self._controller, method)(*pickle.loads(pickle.dumps(arguments)))
             if self.controller_answers_to_lose:
                 self.controller_answers_to_lose -= 1
@@ -205,21 +210,21 @@ class StubCluster:
     def dispatcher(self, request: SubscriptionRequest, timeout_s: float) -> str:
         """As Controller.dispatcher."""
         settings = self._topics.policies.settings_of(TopicName.parse(request.topic).partitioned_full)
-        is_allowed = settings.allow_auto_subscription_creation or not _is_persistent(request.topic)
+        is_allowed = settings.allow_auto_subscription_creation or not is_persistent(request.topic)
         allowed = request.create and is_allowed
         request = dataclasses.replace(request, create=allowed or not request.durable)
         with self._lock:
-            self._check_runs()
+            self._lives.check_runs()
             if self._topics.partition(TopicName.parse(request.topic)) is None:
                 raise TopicNotFound(f"the topic {request.topic} does not exist")
-            if request.topic in self._away:
-                raise WrongNode(self._away[request.topic])
+            if request.topic in self._lives.away:
+                raise WrongNode(self._lives.away[request.topic])
             address = dispatcher_name(request.topic, request.subscription, request.durable)
             running = self._actors.get(address)
             if isinstance(running, StubDispatcher) and not running.is_dead and not running.is_missing:
                 return address
             with suppress(NotConnected):
-                self._start_dispatcher(address, request)
+                self._lives.dispatcher(address, request)
             return address
 
     def attach(
@@ -230,10 +235,10 @@ class StubCluster:
         want_tcp: bool,
         attempt: int,
         timeout_s: float,
-        check: Callable[[], None] = _anybody,
+        check: Callable[[], None] = anybody,
     ) -> AttachReply:
         """Attach, restarting the actor first if it was killed; `check` as for `resolve`."""
-        actor = self._running(address, check)
+        actor = self._lives.running(address, check)
         reply = AttachReply(**actor.attach(client_id, PROTOCOL_VERSION, want_tcp, attempt, timeout_s))
         if not self._reads_files:
             reply = dataclasses.replace(reply, reach=("", ""))
@@ -273,9 +278,9 @@ class StubCluster:
         """Call a Ray method of an actor for an administrator, on copies, as between processes."""
         arguments = pickle.loads(pickle.dumps(arguments))
         if parse_tracker_name(address) is not None:
-            self._check_runs()
+            self._lives.check_runs()
             return pickle.loads(pickle.dumps(self.trackers.call(address, method, arguments, timeout_s)))
-        actor = self._running(address)
+        actor = self._lives.running(address)
         actor.serving(timeout_s)
         result = actor.result(actor.submit(lambda: actor.carry_out(method, *arguments)), timeout_s)
         return pickle.loads(pickle.dumps(result))
@@ -346,7 +351,7 @@ class StubCluster:
 
         Nothing serves any more, and clients are notified.
         """
-        error = self._gone = BrokerGone("the embedded broker has ended")
+        error = self._lives.gone = BrokerGone("the embedded broker has ended")
         self.close(kill=True)
         for tell in self._told:
             tell(error)
@@ -354,149 +359,13 @@ class StubCluster:
     def _described_asleep(self, row: PartitionRow) -> dict[str, Any] | None:
         """As Passivation.describe_sleeping."""
         actor = self._actors.get(partition_name(row.name))
-        if (actor is not None and not actor.is_dead) or row.name in self._away:
+        if (actor is not None and not actor.is_dead) or row.name in self._lives.away:
             return None
         if not row.has_ledger:
             return describe_unstored()
         return describe_sleeping(self._data_dir / "p" / str(row.number))
 
-    # --- running actors ------------------------------------------------------------------------------------
-
-    def _running(self, address: str, check: Callable[[], None] = _anybody) -> StubActor:
-        with self._lock:
-            check()
-            if topic_of_actor(address) in self._away:
-                raise Moved(f"{address}: its node is gone")
-            actor = self._actors.get(address)
-            if actor is not None and not actor.is_dead:
-                return actor
-            if isinstance(actor, StubDispatcher):
-                # Restarted: the subscription is there already, or was removed and must not come back.
-                again = actor.request
-                request = SubscriptionRequest(
-                    again.topic,
-                    again.subscription,
-                    again.durable,
-                    again.initial_position,
-                    {},
-                    # One of a non-persistent topic is as long as its actor, restarts included.
-                    not (again.durable and _is_persistent(again.topic)),
-                    again.left,
-                )
-                return self._start_dispatcher(address, request, is_restarted=True)
-            is_partition = parse_dispatcher_name(address) is None
-            row = self._topics.partition(TopicName.parse(topic_of_actor(address))) if is_partition else None
-            if row is None:
-                raise Moved(f"{address}: no such actor")
-            return self._partition(row)
-
-    def _partition(self, row: PartitionRow) -> StubActor:
-        address = partition_name(row.name)
-        actor = self._actors.get(address)
-        if actor is not None and not actor.is_dead:
-            return actor
-        self._check_may_start(address)
-        self.passivation.started(row.name)
-        if actor is not None:
-            actor.wait_ended()
-        if not _is_persistent(row.name):
-            actor = self._actors[address] = StubNonPersistentPartition(
-                row.name,
-                self.settings,
-                self._policies.of(row.name),
-                self._lane_directory,
-                self._clock,
-                self._fatal,
-            )
-            return actor
-        actor = StubPartition(
-            self._data_dir / "p" / str(row.number),
-            TopicIdentity(row.number, row.name, row.partition_index),
-            self.settings,
-            self._policies.of(row.name),
-            self._lane_directory,
-            self._clock,
-            self._log_disk,
-            self._fatal,
-            partial(self._report_unused, row.name),
-            must_exist=row.has_ledger,
-            when_made=lambda: self._topics.catalog.opened(row.name),
-        )
-        self._actors[address] = actor
-        return actor
-
-    def _start_dispatcher(
-        self, address: str, request: SubscriptionRequest, *, is_restarted: bool = False
-    ) -> StubActor:
-        self._check_may_start(address)
-        old = self._actors.get(address)
-        if old is not None:
-            old.kill()
-            old.wait_ended()
-        current = self._policies.of(request.topic)
-        policies = old.created_with if is_restarted and isinstance(old, StubDispatcher) else current
-        if not is_restarted:
-            request = dataclasses.replace(request, left=self.passivation.consumers.take_left(address))
-        actor = StubDispatcher(
-            address,
-            request,
-            self,
-            self.settings,
-            policies,
-            self._lane_directory,
-            self._clock,
-            self._fatal,
-            is_restarted=is_restarted,
-            answered=None if self.withholds_policies else current,
-        )
-        self._actors[address] = actor
-        return actor
-
-    def _report_unused(self, partition: str) -> None:
-        threading.Thread(target=self.remove_unused, args=(partition,), daemon=True).start()
-
-    def remove_unused(self, partition: str) -> bool:
-        """As Passivation.remove_unused, for the topic of a partition."""
-        with self._lock:
-            row = None if self._ended else self._topics.partition(TopicName.parse(partition))
-            if row is None:
-                return False
-            rows = self._topics.rows_of(TopicName.parse(row.topic))
-            now_ms = self._clock.monotonic_ms()
-            for each in rows:
-                if self._wanted.is_wanted(each.name, now_ms) or self.passivation.count(each.name):
-                    return False
-            for each in rows:
-                self._partition(each).serving(ATTACH_TIMEOUT_S)
-            if not all(self.passivation.have_left_unused(each.name) for each in rows):
-                return False
-            self._controller.delete_topic(row.topic, False)
-            return True
-
-    def _start_to_elect(self, address: str) -> None:
-        """As Passivation does for a dispatcher that has lost its active consumer."""
-        topic, subscription, durable = parse_dispatcher_name(address) or ("", "", False)
-        row = self._topics.partition(TopicName.parse(topic))
-        if row is not None and row.name not in self._away:
-            self._partition(row)
-            with suppress(NotConnected):
-                self._start_dispatcher(
-                    address, SubscriptionRequest(topic, subscription, durable, "latest", create=False)
-                )
-
-    def _check_runs(self) -> None:
-        if self._ended:
-            raise self._gone or NotConnected("the broker has ended")
-
-    def _check_may_start(self, address: str) -> None:
-        self._check_runs()
-        if address in self._kept_down:
-            raise NotConnected(f"{address}: the actor is restarting")
-
-    def _fatal(self, actor: StubActor, error: BaseException) -> None:
-        """The actor's process would have ended itself."""
-        self.fatal_errors.append(error)
-        threading.Thread(target=actor.kill, daemon=True).start()
+    # --- what the controller does with actors ---------------------------------------------------------------
 
     def _call_log(self, partition: str, method: str, arguments: dict[str, Any]) -> Any:
         """A control call of a change log's partition, by the controller."""
@@ -504,9 +373,12 @@ class StubCluster:
         address = partition_name(partition)
         return self.call_again(address, "call", method, arguments, timeout_s=ATTACH_TIMEOUT_S)
 
+    def _start_to_elect(self, address: str) -> None:
+        self._lives.start_to_elect(address)
+
     def _check_there(self, partition: str) -> None:
-        if partition in self._away:
-            raise WrongNode(self._away[partition])
+        if partition in self._lives.away:
+            raise WrongNode(self._lives.away[partition])
 
     def _connected(self, partition: str) -> int:
         """As TopicActors.connected."""
@@ -542,26 +414,30 @@ class StubCluster:
         for actor in actors:
             actor.kill()
             actor.wait_ended()
-        for row in filter(lambda row: _is_persistent(row.name), rows):
+        for row in filter(lambda row: is_persistent(row.name), rows):
             shutil.rmtree(self._data_dir / "p" / str(row.number), ignore_errors=True)
+
+    def remove_unused(self, partition: str) -> bool:
+        """See StubPassivation.remove_unused."""
+        return self.passivation.remove_unused(partition)
 
     def partition(self, topic: str) -> StubPartition:
         """The running actor of a partition, started if it does not run."""
-        actor = self._running(partition_name(TopicName.parse(topic).full))
+        actor = self._lives.running(partition_name(TopicName.parse(topic).full))
         assert isinstance(actor, StubPartition)
         actor.serving(ATTACH_TIMEOUT_S)
         return actor
 
     def non_persistent_partition(self, topic: str) -> StubNonPersistentPartition:
         """The running actor of a partition that stores nothing."""
-        actor = self._running(partition_name(TopicName.parse(topic).full))
+        actor = self._lives.running(partition_name(TopicName.parse(topic).full))
         assert isinstance(actor, StubNonPersistentPartition)
         actor.serving(ATTACH_TIMEOUT_S)
         return actor
 
     def dispatcher_of(self, topic: str, subscription: str, *, durable: bool = True) -> StubDispatcher:
         """The running actor of a subscription on a partition."""
-        actor = self._running(dispatcher_name(TopicName.parse(topic).full, subscription, durable))
+        actor = self._lives.running(dispatcher_name(TopicName.parse(topic).full, subscription, durable))
         assert isinstance(actor, StubDispatcher)
         actor.serving(ATTACH_TIMEOUT_S)
         return actor
@@ -578,7 +454,7 @@ class StubCluster:
         """
         with self._lock:
             if keep_down:
-                self._kept_down.add(address)
+                self._lives.kept_down.add(address)
             actor = self._actors.get(address)
         if actor is not None:
             actor.kill()
@@ -595,13 +471,15 @@ class StubCluster:
 
     def allow(self, address: str) -> None:
         """An actor that was kept down may start again."""
-        self._kept_down.discard(address)
+        self._lives.kept_down.discard(address)
 
     def take_away(self, partition: str) -> None:
         """The node of a partition is gone, with the partition's actor and its dispatchers."""
         with self._lock:
             self.trackers.end_of({partition})
-            self._away[partition] = f"{partition} lives in store s1 of host far, which no running node holds"
+            self._lives.away[partition] = (
+                f"{partition} lives in store s1 of host far, which no running node holds"
+            )
             gone = [address for address in self._actors if topic_of_actor(address) == partition]
             actors = [self._actors.pop(address) for address in gone]
         for actor in actors:
@@ -611,7 +489,7 @@ class StubCluster:
     def bring_back(self, partition: str) -> None:
         """The node of a partition is there again."""
         with self._lock:
-            del self._away[partition]
+            del self._lives.away[partition]
 
     def cut_lanes(self, address: str) -> None:
         """Break every connection of an actor; the actor lives."""
@@ -627,7 +505,7 @@ class StubCluster:
     def close(self, *, kill: bool = False) -> None:
         """End all actors, in order or by killing them; the directory can be served again."""
         with self._lock:
-            self._ended = True
+            self._lives.has_ended = True
         self.passivation.end()
         for kind in (StubDispatcher, StubNonPersistentPartition, StubPartition):
             for actor in list(self._actors.values()):
@@ -637,10 +515,6 @@ class StubCluster:
             self.trackers.end(name)
         self._topics.catalog.close()
         shutil.rmtree(self._lane_directory, ignore_errors=True)
-
-
-def _is_persistent(topic: str) -> bool:
-    return TopicName.parse(topic).is_persistent
 
 
 def _unchanged(reply: AttachReply) -> AttachReply:

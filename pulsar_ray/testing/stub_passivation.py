@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import suppress
 
+from pulsar_ray.broker.catalog.catalog import PartitionRow
 from pulsar_ray.broker.catalog.parked_consumers import ParkedConsumers
+from pulsar_ray.broker.catalog.topic_registry import TopicRegistry
+from pulsar_ray.broker.catalog.wanted_topics import WantedTopics
 from pulsar_ray.broker.serving.sleeper import Retired
+from pulsar_ray.clock import Clock
 from pulsar_ray.errors import PulsarException
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.testing.stub_actor import StubActor
@@ -16,6 +20,7 @@ from pulsar_ray.transport.actor_names import parse_dispatcher_name, partition_na
 
 RESTLESS_PAUSE_S = 0.01
 TELL_S = 20.0
+START_S = 5.0
 SIGNAL_S = 5.0
 """Time in which parked clients attach after a signal."""
 
@@ -23,19 +28,24 @@ SIGNAL_S = 5.0
 class StubPassivation:
     """As the controller's Passivation. `lock` is held around all that starts or ends `actors`.
 
-    `is_topic` tells whether there is a partition of a name; `start_dispatcher` starts one by its address.
+    `start_dispatcher` starts one by its address.
     """
 
     def __init__(
         self,
         actors: MutableMapping[str, StubActor],
         lock: threading.RLock,
-        is_topic: Callable[[str], bool],
+        topics: TopicRegistry,
+        clock: Clock,
         start_dispatcher: Callable[[str], None],
     ) -> None:
         self._actors = actors
         self._lock = lock
-        self._is_topic = is_topic
+        self._topics = topics
+        self._clock = clock
+        self._wanted = WantedTopics(clock.monotonic_ms())
+        self._start_partition: Callable[[PartitionRow], StubActor]
+        self._delete_topic: Callable[[str, bool], None]
         self._start_dispatcher = start_dispatcher
         self.consumers = ParkedConsumers()
         self._changed = threading.Condition(lock)
@@ -72,18 +82,44 @@ class StubPassivation:
                 self.started(partition)
             return False
 
-    def have_left_unused(self, partition: str) -> bool:
-        """Let the actors of a partition leave that nobody uses.
+    def remove_by(
+        self, start_partition: Callable[[PartitionRow], StubActor], delete_topic: Callable[[str, bool], None]
+    ) -> None:
+        """See Passivation.remove_by; partitions are started for their farewells."""
+        self._start_partition = start_partition
+        self._delete_topic = delete_topic
 
-        Returns whether its topic may be deleted as far as that one knows.
-        """
-        own = partition_name(partition)
+    def asked(self, partitions: Sequence[str]) -> None:
+        """Note that somebody has asked for these partitions."""
+        self._wanted.asked(partitions, self._clock.monotonic_ms())
+
+    def remove_unused(self, partition: str) -> bool:
+        """As Passivation.remove_unused, for the topic of a partition."""
         with self._lock:
-            dispatchers = [each for each in self._actors if each != own and topic_of_actor(each) == partition]
-            if not all(self._retired(each, with_clients=False) for each in dispatchers):
+            row = None if self._has_ended else self._topics.partition(TopicName.parse(partition))
+            if row is None:
                 return False
-            retired = self._retired(own, with_clients=False)
-            return retired is not None and retired.is_unused
+            rows = self._topics.rows_of(TopicName.parse(row.topic))
+            if any(self._is_wanted(each.name) for each in rows):
+                return False
+            for each in rows:
+                self._start_partition(each).serving(START_S)
+            if not all(self._left_unused(each.name) for each in rows):
+                return False
+            self._delete_topic(row.topic, False)
+            return True
+
+    def _is_wanted(self, partition: str) -> bool:
+        return self._wanted.is_wanted(partition, self._clock.monotonic_ms()) or self.count(partition) > 0
+
+    def _left_unused(self, partition: str) -> bool:
+        """Let a partition leave; returns whether it was unused."""
+        own = partition_name(partition)
+        dispatchers = [each for each in self._actors if each != own and topic_of_actor(each) == partition]
+        if not all(self._retired(each, with_clients=False) for each in dispatchers):
+            return False
+        retired = self._retired(own, with_clients=False)
+        return retired is not None and retired.is_unused
 
     def _is_awaited(self, partition: str) -> bool:
         """Whether parked clients were signalled just now: they have to see first what was published."""
@@ -187,7 +223,7 @@ class StubPassivation:
 
     def _is_awake(self, dispatcher: str) -> bool:
         topic = topic_of_actor(dispatcher)
-        return partition_name(topic) in self._actors or not self._is_topic(topic)
+        return partition_name(topic) in self._actors or not self._topics.partition(TopicName.parse(topic))
 
     def end(self) -> None:
         """Put nobody to sleep any more, and keep no client waiting."""

@@ -158,7 +158,7 @@ def test_looking_and_counting_keep_nobody_awake(make_broker: Make) -> None:
     servers: list[Any] = [partition.server, dispatcher.server]
 
     def uses() -> list[int]:
-        return [server._uses for server in servers]
+        return [servers[0]._use._requests, servers[1]._uses]
 
     def are_idle() -> bool:
         return all(server.activity() is not None for server in servers)
@@ -245,11 +245,11 @@ def test_stats_count_what_was_acknowledged_also_if_the_dispatcher_leaves_just_th
     ask = broker.cluster.stats
     asked: list[str] = []
 
-    def leave_before(address: str) -> Any:
+    def leave_before(address: str, timeout_s: float) -> Any:
         if address == dispatcher and not asked:
             asked.append(address)
             wait_until(lambda: broker.cluster.put_to_sleep(topic), what="nobody uses it")
-        return ask(address)
+        return ask(address, timeout_s)
 
     monkeypatch.setattr(broker.cluster, "stats", leave_before)
     assert broker.admin().topics.stats(topic)["subscriptions"]["s"]["msgBacklog"] == 2
