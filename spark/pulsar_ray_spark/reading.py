@@ -15,9 +15,10 @@ from pulsar_ray.data.planning.plan import BoundArgument, RangePlanner, ReadRange
 from pulsar_ray.data.reading.message_columns import as_columns, block_columns
 from pulsar_ray.data.reading.readers import READERS, BlockForm
 from pulsar_ray.data.reading.rows import BLOCK_BYTES
+from pulsar_ray_spark.existing_session import check_session
 from pulsar_ray_spark.first_read import warm_executors
 from pulsar_ray_spark.handover import hand_over, releasing
-from pulsar_ray_spark.running import check_runs, naming_a_stop
+from pulsar_ray_spark.running import naming_a_stop
 from pulsar_ray_spark.schema import as_messages, block_struct
 from pulsar_ray_spark.value_form import AS_STORED, Bytes, Mode, ValueForm, as_value_form
 
@@ -57,10 +58,11 @@ def read(
     row out; "fail" looks at all values before this returns, and raises SchemaMismatch.
 
     Raises InvalidConfiguration for a wrong bound, column, type or schema, DataLost if messages from `start`,
-    an id, on are trimmed (with `fail_on_data_loss=False` what is left is read), SparkStopped, CorruptData,
-    WrongNode and the client's own errors.
+    an id, on are trimmed (with `fail_on_data_loss=False` what is left is read), SparkStopped, SparkNotUsable
+    for a session that RayDP has not started here, TopicNotFound, CorruptData, WrongNode and the client's own
+    errors.
     """
-    check_runs(spark)
+    check_session(spark)
     topics, wanted = as_topics(topic), as_columns(columns)
     values = as_value_form(spark, key_type, value_type, schema, avro_schema, mode)
     read_columns = values.columns_to_read(wanted)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from pulsar_ray.client.options.checks import check_enum, check_number
 from pulsar_ray.data.writing.publishers import PUBLISHERS, Connection
@@ -22,7 +22,8 @@ from pulsar_ray_spark.executor_blocks import (
     blocks_to_begin_with,
     executor_blocks,
 )
-from pulsar_ray_spark.running import check_runs, naming_a_stop
+from pulsar_ray_spark.existing_session import check_session
+from pulsar_ray_spark.running import naming_a_stop
 from pulsar_ray_spark.sent_columns import (
     IF_PRESENT,
     ColumnArgument,
@@ -79,11 +80,11 @@ def write(
     partitions are too large for an executor to hand over and are divided.
 
     Raises InvalidConfiguration for a wrong column, name or batch, NotAllowedError for a batch behind a later
-    one, SparkStopped, ServiceUnitNotReady if no executor is left, ProducerBusy if the same batch is being
-    written elsewhere, and the client's own errors; a named batch may be written again after any of them.
+    one, SparkStopped, SparkNotUsable, ServiceUnitNotReady if no executor is left, ProducerBusy if the same
+    batch is being written elsewhere, and the client's own errors; a named batch may be written again after
+    any of them.
     """
-    spark = frame.sparkSession
-    check_runs(spark)
+    spark = _session_of(frame)
     batch = _batch(name, batch_id)
     check_enum("hashing_scheme", hashing_scheme, HashingScheme)
     check_enum("compression_type", compression_type, CompressionType)
@@ -148,6 +149,15 @@ def forget_writes(
     connection = Connection(service_url, None if data_dir is None else os.fspath(data_dir))
     with WriteTarget.connected(topic, connection) as target:
         return len(target.forget(name))
+
+
+def _session_of(frame: object) -> SparkSession:
+    if not isinstance(frame, DataFrame):
+        raise InvalidConfiguration(
+            f"a {type(frame).__module__}.{type(frame).__name__} is no DataFrame of Spark: give one first, as "
+            "spark.createDataFrame(rows), and the topic behind it"
+        )
+    return check_session(frame.sparkSession)
 
 
 def _batch(name: str | None, batch_id: int | None) -> QueryBatch | None:

@@ -9,8 +9,9 @@ from unittest.mock import Mock
 import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark import SparkContext
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from pulsar_ray_spark import read, read_stream, write
 from pulsar_ray_spark import session as session_module
 from pulsar_ray_spark.errors import SparkNotUsable, SparkStopped
 from pulsar_ray_spark.existing_session import check_session
@@ -57,6 +58,18 @@ def test_a_session_whose_jvm_has_ended_says_so(context: Any) -> None:
 def test_a_session_elsewhere_cannot_read_blocks(master: str) -> None:
     with pytest.raises(SparkNotUsable, match=r"executors cannot read Ray's blocks.*init_spark"):
         check_session(running(session_of(java_context(stopped=False), master)))
+
+
+def test_reads_streams_and_writes_say_so_too() -> None:
+    session = running(session_of(java_context(stopped=False), "local[2]"))
+    stream = read_stream(session, "t", name="q").foreach_batch(lambda frame, _: frame)
+    for use in (lambda: read(session, "t"), stream.start, lambda: write(DataFrame(Mock(), session), "t")):
+        with pytest.raises(SparkNotUsable, match=r"runs on local\[2\]"):
+            use()
+    with pytest.raises(
+        SparkNotUsable, match=r"a builtins\.str cannot read Ray's blocks: give the SparkSession"
+    ):
+        read("t", session)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wrong", [None, "spark", object()])

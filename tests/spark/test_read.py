@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -266,7 +265,8 @@ def test_what_is_lost_is_an_error_unless_what_is_left_will_do(
 
 
 def test_a_session_that_was_stopped_is_named(topics: StoredTopics) -> None:
-    stopped = cast(SparkSession, SimpleNamespace(sparkContext=object()))
+    stopped = SparkSession.__new__(SparkSession)
+    stopped._sc = cast(Any, object())
     with pytest.raises(SparkStopped, match="start another"):
         read(stopped, TOPIC, planner=topics)
     assert topics.asked == []

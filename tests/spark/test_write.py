@@ -235,3 +235,7 @@ def test_a_name_and_a_batch_belong_together_and_a_stream_is_no_batch(spark: Spar
     stream = spark.readStream.format("rate").load()
     with pytest.raises(InvalidConfiguration, match="foreachBatch"):
         write(stream, "t")
+    with pytest.raises(
+        InvalidConfiguration, match=r"a builtins\.str is no DataFrame of Spark: give one first"
+    ):
+        write("t", frame)  # type: ignore[arg-type]

@@ -20,9 +20,9 @@ from pulsar_ray.data.planning.broker_planner import BrokerPlanner
 from pulsar_ray.data.planning.plan import Bound, BoundArgument, Topics, as_bound, as_topics
 from pulsar_ray.data.reading.message_columns import as_columns
 from pulsar_ray.errors import InvalidConfiguration
+from pulsar_ray_spark.existing_session import check_session
 from pulsar_ray_spark.landing.land import check_name
 from pulsar_ray_spark.landing.topic_source import TopicSource, full_names
-from pulsar_ray_spark.running import check_runs
 from pulsar_ray_spark.streaming.batch_limits import BatchLimits
 from pulsar_ray_spark.streaming.batch_runner import BatchRunner
 from pulsar_ray_spark.streaming.micro_batches import MicroBatches
@@ -83,11 +83,12 @@ class StreamReader:
     def start(self) -> StreamingQuery:
         """Start the query on a thread.
 
-        Raises QueryInUse, QueryMismatch, SparkStopped, TopicNotFound and what the client raises.
+        Raises QueryInUse, QueryMismatch, SparkStopped, SparkNotUsable, TopicNotFound and what the client
+        raises.
         """
         if self.function is None:
             raise InvalidConfiguration("nothing is to be done with the batches: give foreach_batch(function)")
-        check_runs(self.spark)
+        check_session(self.spark)
         clock = SystemClock()
         with ExitStack() as opened:
             client = opened.enter_context(Client(self.service_url))
