@@ -6,14 +6,15 @@ The driver sees none of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import ray
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import RayError, RayTaskError
 
 from pulsar_ray.errors import ServiceUnitNotReady
 
@@ -30,10 +31,16 @@ _GUESSED_PER_CORE = 16
 For a join it is much too high.
 """
 FETCH_TIMEOUT_S = 300.0
-"""How long one executor may take.
+"""How long a partition may take to come.
 
-It may have to be started anew, and to compute the partition once more.
+Its executor may have to be started anew, and to compute it once more.
 """
+REFUSALS = 5
+"""How often executors that serve may fail.
+
+One that has just started fails once or twice.
+"""
+AGAIN_S = 1.0
 _ACTOR = "raydp-executor-"
 
 
@@ -49,30 +56,51 @@ class ExecutorBlock(NamedTuple):
     def __call__(self) -> pa.Table:
         """Fetch the rows from an executor that has or can compute them.
 
-        Raises ServiceUnitNotReady if none can.
+        One that starts anew is waited for. Raises ServiceUnitNotReady if none can.
         """
         worker: Any = ray._private.worker.global_worker  # noqa: SLF001 - Ray asks for it, and has no other way
         worker.set_load_code_from_local(True)
-        failures = []
-        for name in _executors(self.executor_id):
-            try:
-                executor: Any = ray.get_actor(name)
-                stream: bytes = ray.get(
-                    executor.getRDDPartition.remote(
-                        self.rdd_id, self.partition, self.schema_json, self.driver_agent
-                    ),
-                    timeout=FETCH_TIMEOUT_S,
+        deadline, refusals = time.monotonic() + FETCH_TIMEOUT_S, 0
+        while True:
+            failures = {}
+            for name in _executors(self.executor_id):
+                try:
+                    stream = self._fetched(name, deadline)
+                except (RayError, ServiceUnitNotReady, ValueError) as error:
+                    failures[name] = error
+                    continue
+                with pa.ipc.open_stream(pa.BufferReader(stream)) as reader:
+                    return reader.read_all().replace_schema_metadata()
+            refusals += any(isinstance(error, RayTaskError) for error in failures.values())
+            if not failures or refusals == REFUSALS or time.monotonic() > deadline:
+                raise ServiceUnitNotReady(
+                    f"no executor of Spark has partition {self.partition} of the rows to write "
+                    f"({_described(failures)}): is the session running? Write the batch again; where "
+                    "an executor ran out of memory, with more `tasks` or a larger executor_memory"
                 )
-            except (RayError, GetTimeoutError, ValueError) as error:
-                failures.append(f"{name}: {_cause(error)}")
-                continue
-            with pa.ipc.open_stream(pa.BufferReader(stream)) as reader:
-                return reader.read_all().replace_schema_metadata()
-        raise ServiceUnitNotReady(
-            f"no executor of Spark has partition {self.partition} of the rows to write "
-            f"({'; '.join(failures) or 'there are none'}): is the session running? Write the batch again; "
-            "where an executor ran out of memory, with more `tasks` or a larger executor_memory"
+            time.sleep(AGAIN_S)
+
+    def _fetched(self, name: str, deadline: float) -> bytes:
+        executor: Any = ray.get_actor(name)
+
+        def result(call: Any) -> Any:
+            return ray.get(call, timeout=max(0.0, deadline - time.monotonic()))
+
+        try:
+            # Of no partition, which an executor answers that Spark has started. One that Ray has just started
+            # anew would keep a fetch waiting in one of its two threads, and with two of them Spark's order to
+            # start could not get through any more.
+            result(executor.getBlockLocations.remote(self.rdd_id, 0))
+        except RayTaskError:
+            raise ServiceUnitNotReady("Spark has not started it yet") from None
+        stream: bytes = result(
+            executor.getRDDPartition.remote(self.rdd_id, self.partition, self.schema_json, self.driver_agent)
         )
+        return stream
+
+
+def _described(failures: Mapping[str, Exception]) -> str:
+    return "; ".join(f"{name}: {_cause(error)}" for name, error in failures.items()) or "there are none"
 
 
 def _cause(error: Exception) -> str:
@@ -125,20 +153,32 @@ def executor_blocks(frame: Any) -> Iterator[ExecutorBlocks]:
     The blocks are released at the end.
     """
     context = frame.sparkSession.sparkContext
-    writer = context._jvm.org.apache.spark.sql.raydp.ObjectStoreWriter  # noqa: SLF001
-    level = context._jvm.org.apache.spark.storage.StorageLevel.MEMORY_AND_DISK()  # noqa: SLF001
-    kept = writer.prepareRecoverableRDD(frame._jdf, level)  # noqa: SLF001
+    jvm = context._jvm  # noqa: SLF001
+    writer = jvm.org.apache.spark.sql.raydp.ObjectStoreWriter
+    # As RayDP's `prepareRecoverableRDD` does, which fails behind the death of an executor: it asks Ray for
+    # actors by the ids of Spark's executors, and these have others then.
+    rows = frame._jdf.toArrowBatchRdd()  # noqa: SLF001
+    rows.persist(jvm.org.apache.spark.storage.StorageLevel.MEMORY_AND_DISK())
     try:
-        executor_ids = list(kept.locations())
-        blocks = [
-            ExecutorBlock(kept.rddId(), index, kept.schemaJson(), kept.driverAgentUrl(), executor_ids[index])
-            for index in range(kept.numPartitions())
-        ]
+        rows.count()
+        rdd_id, parts = rows.id(), range(rows.getNumPartitions())
+        common = writer.toArrowSchema(frame._jdf).toJson(), writer.driverAgentUrl()  # noqa: SLF001
+        blocks = [ExecutorBlock(rdd_id, part, *common, _holder(jvm, rdd_id, part)) for part in parts]
         infos = context._jsc.sc().getRDDStorageInfo()  # noqa: SLF001
-        sizes = [info.memSize() + info.diskSize() for info in infos if info.id() == kept.rddId()]
+        sizes = [info.memSize() + info.diskSize() for info in infos if info.id() == rdd_id]
         yield ExecutorBlocks(blocks, sum(sizes))
     finally:
-        writer.releaseRecoverableRDD(kept.rddId())
+        rows.unpersist(False)
+
+
+def _holder(jvm: Any, rdd_id: int, partition: int) -> str | None:
+    """Return the id of the executor that has a partition.
+
+    None if it was lost since.
+    """
+    master = jvm.org.apache.spark.SparkEnv.get().blockManager().master()
+    holders = master.getLocations(jvm.org.apache.spark.storage.RDDBlockId(rdd_id, partition))
+    return None if holders.isEmpty() else str(holders.head().executorId())
 
 
 @dataclass(frozen=True)
