@@ -158,8 +158,14 @@ def _json_values(messages: DataFrame, schema: StructType) -> DataFrame:
 
 
 def _failing(messages: DataFrame, mismatched: Column) -> DataFrame:
-    """Have an action on a value fail that does not fit."""
-    place = F.concat_ws(":", *(F.col(name) for name in _PLACE if name in messages.columns))
+    """Have an action on a value of a landing fail that does not fit.
+
+    Without the columns that name its message, its file is named.
+    """
+    if set(_PLACE) <= set(messages.columns):
+        place = F.concat(F.concat_ws(":", *_PLACE[1:]), F.lit(" of "), F.col("topic"))
+    else:
+        place = F.concat(F.lit("in "), F.input_file_name())
     text = F.concat(F.lit("the value of message "), place, F.lit(f" does not fit the schema: {_MODES}"))
     refused = F.raise_error(text).cast(messages.schema["value"].dataType)
     return messages.withColumn("value", F.when(mismatched, refused).otherwise(F.col("value")))

@@ -175,5 +175,28 @@ def test_values_are_structs_and_those_that_do_not_fit_go_as_the_mode_says(
     kept = rows_of(read_landing(spark, folder.path, mode="drop", **schema), f"{view}_drop")
     assert [row.value and row.value.id for row in kept] == [1, None]
     assert "_corrupt_record" not in kept[0]
-    with pytest.raises(StreamingQueryException, match=r"message .*:.* does not fit the schema: mode="):
+    with pytest.raises(StreamingQueryException, match=r"message 5:0:1 of t does not fit the schema: mode="):
         rows_of(read_landing(spark, folder.path, mode="fail", **schema), f"{view}_fail")
+    folder.describe(json.dumps({"name": "n", "columns": ["value"], "avro_schema": avro}))
+    nameless = read_landing(spark, folder.path, mode="fail", **schema)
+    numbered = nameless.selectExpr("value.id", "1 AS entry_id", "0 AS batch_index")
+    with pytest.raises(StreamingQueryException, match=r"message in file:.*/a\.parquet does not fit"):
+        rows_of(numbered, f"{view}_nameless")
+
+
+def test_a_landing_writes_structs_in_tasks_beside_the_data(
+    spark: SparkSession, client: Client, topic: str, tmp_path: Path
+) -> None:
+    with Admin() as admin:
+        admin.topics.create_partitioned_topic(topic, 2)
+    with client.create_producer(topic) as producer:
+        for number in range(20):
+            producer.send(as_avro({"id": number, "note": None}), partition_key=f"k{number}")
+        producer.send(b"{", partition_key="bad")
+    landing = land(topic, tmp_path, name=topic, avro_schema=AVRO, until="latest")
+    assert landing.await_termination(120)
+    rows = rows_of(read_landing(spark, tmp_path), topic.replace("-", "_"))
+    assert Counter(row.value and row.value.id for row in rows) == Counter([*range(20), None])
+    assert [bytes(row._corrupt_record) for row in rows if row._corrupt_record is not None] == [b"{"]
+    assert {row.partition for row in rows} == {0, 1}
+    drop_landing(topic, topic)
