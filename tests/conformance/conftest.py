@@ -17,29 +17,34 @@ from pulsar_ray.transport import ray_connection
 from tests.conformance.broker import QUIET_MS, TRANSPORTS, Broker
 from tests.conformance.running_actors import needs_running_actors
 
-OVER_TCP = (
+OVER_EVERY_CARRIER = (
     "test_broker_gone",
     "test_bulk",
     "test_carriers",
     "test_choosing_carriers",
     "test_chunks",
+    "test_every_form",
     "test_malformed_requests",
+    "test_policies",
     "test_publishing",
     "test_receiving",
     "test_sessions",
     "test_stats",
 )
-"""Modules that `make test` runs over TCP, too; the others do in `make test-all`.
+"""Modules that `make test` runs over TCP and the faultless tunnel, too; the others do in `make test-all`.
 
 A lane over TCP connects in another way, and has no large packets through memory; all else is the same code.
+Everything runs over the tunnel that loses calls, and files are read by clients on the node: without faults
+the tunnel only brings both together.
 """
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         callspec = getattr(item, "callspec", None)
-        is_over_tcp = callspec is not None and callspec.params.get("transport") == "tcp"
-        if item.path.parent == Path(__file__).parent and is_over_tcp and item.path.stem not in OVER_TCP:
+        is_between = callspec is not None and callspec.params.get("transport") in ("tcp", "ray")
+        is_here = item.path.parent == Path(__file__).parent
+        if is_here and is_between and item.path.stem not in OVER_EVERY_CARRIER:
             item.add_marker(pytest.mark.long)
 
 
