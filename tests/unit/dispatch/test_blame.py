@@ -27,7 +27,7 @@ from tests.unit.dispatch.keys_rig import KeysRig
 from tests.unit.dispatch.rig import Rig
 from tests.unit.dispatch.validation import validate
 
-SEEDS = int(os.environ.get("PULSAR_RAY_TEST_SEEDS", "25"))
+SEEDS = pytest.mark.parametrize("seeds", [15, pytest.param(100, marks=pytest.mark.long)])
 TYPES = [ConsumerType.Exclusive, ConsumerType.Shared, ConsumerType.Failover, ConsumerType.KeyShared]
 LIMIT = 2
 """Failures after which a message is moved away instead of being handed out once more."""
@@ -228,9 +228,12 @@ class Lab:
         raise AssertionError(f"never done: {sorted(set(self.messages) - self.done - self.moved)[:9]}")
 
 
+@SEEDS
 @pytest.mark.parametrize("consumer_type", TYPES, ids=str)
-def test_every_poison_message_is_found_and_nobody_else_is_blamed(consumer_type: ConsumerType) -> None:
-    for seed in range(SEEDS):
+def test_every_poison_message_is_found_and_nobody_else_is_blamed(
+    consumer_type: ConsumerType, seeds: int
+) -> None:
+    for seed in range(int(os.environ.get("PULSAR_RAY_TEST_SEEDS", seeds))):
         lab = Lab(seed, consumer_type)
         print(f"seed {seed}, {consumer_type!s}, {lab.many} processes, {lab.at_once} at once, {lab.is_known}")
         lab.run()

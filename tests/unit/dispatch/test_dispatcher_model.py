@@ -13,7 +13,7 @@ from pulsar_ray.dispatch.attachment import Departure
 from pulsar_ray.model.enums import ConsumerType
 from tests.unit.dispatch.world import World
 
-SEEDS = int(os.environ.get("PULSAR_RAY_TEST_SEEDS", "25"))
+SEEDS = pytest.mark.parametrize("seeds", [15, pytest.param(100, marks=pytest.mark.long)])
 STEPS = 250
 WEIGHTS = {
     "publish": 6.0,
@@ -77,11 +77,14 @@ def take_step(world: World, step: str) -> None:
 
 
 @pytest.mark.parametrize("index_acks", [False, True], ids=["whole-batches", "index-acks"])
+@SEEDS
 @pytest.mark.parametrize(
     "consumer_type",
     [ConsumerType.Exclusive, ConsumerType.Shared, ConsumerType.Failover, ConsumerType.KeyShared],
     ids=str,
 )
-def test_random_steps_agree_with_the_naive_model(consumer_type: ConsumerType, index_acks: bool) -> None:
-    for seed in range(SEEDS):
+def test_random_steps_agree_with_the_naive_model(
+    consumer_type: ConsumerType, index_acks: bool, seeds: int
+) -> None:
+    for seed in range(int(os.environ.get("PULSAR_RAY_TEST_SEEDS", seeds))):
         run(seed, consumer_type, index_acks)

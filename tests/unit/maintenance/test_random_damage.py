@@ -35,7 +35,9 @@ def damage(rng: random.Random, path: Path) -> str:
     return f"{path.name}: {kind} at {at}"
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize(
+    "seed", [*range(25), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(25, 100))]
+)
 def test_whatever_is_damaged_is_repaired(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     topics = make_directory(tmp_path, is_closed=rng.random() < 0.5)
