@@ -23,7 +23,7 @@ class Sink:
         if path.exists():
             assert path.read_text() == text, f"batch {batch_id} has other rows in its rerun"
             self.reruns += 1
-        scratch = path.with_suffix(".tmp")
+        scratch = path.with_name(f"scratch-{batch_id}")  # whoever counts passes it over
         scratch.write_text(text)
         scratch.rename(path)
         if batch_id == self.fails_at:

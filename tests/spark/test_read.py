@@ -315,6 +315,7 @@ def test_a_reader_that_stands_still_is_replaced(
     monkeypatch.setattr(failing_actors, "LOOK_AFTER_S", 1.0)
     monkeypatch.setattr(failing_actors, "ANSWER_WITHIN_S", 10.0)
     topics.add(TOPIC, write_segment(tmp_path / "5-0.seg", [[single(b"a")]]))
+    READERS.close()  # another test may have killed idle ones
     with releasing(read(spark, TOPIC, planner=topics)) as frame:
         assert values_of(frame) == [b"a"]
 

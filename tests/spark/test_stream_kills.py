@@ -13,13 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import psutil
 import pytest
 
 from pulsar_ray.testing.waiting import wait_until
 from pulsar_ray_spark.demo.environment import java_on_path
-from tests.ending_processes import command_lines, kill
 from tests.running_broker import Broker, partition_actor
+from tests.spark.killing_actors import is_executor, is_reader, kill_one
 from tests.spark.stream_sink import Sink
 
 ROOT = Path(__file__).parents[2]
@@ -46,14 +45,6 @@ def driver(address: str, topic: str, sink: Path, log: Path) -> Iterator[subproce
         process.wait()
 
 
-def kill_one(parts_of_name: tuple[str, ...], chance: random.Random) -> None:
-    """SIGKILL a process whose command line has all these words; nobody if there is none."""
-    lines = command_lines(psutil.process_iter())
-    found = [process for process, line in lines.items() if all(part in line for part in parts_of_name)]
-    if found:
-        kill(chance.choice(found))
-
-
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", [1])
@@ -77,20 +68,25 @@ def test_each_message_is_counted_once_whatever_is_killed(tmp_path: Path, seed: i
         publish(1000)
         for life in range(DRIVERS):
             with driver(broker.address, topic, directory, log) as process:
-                before = len(sink.counts())
 
-                def is_further(before: int = before, process: subprocess.Popen[bytes] = process) -> bool:
-                    assert process.poll() is None, log.read_text(errors="replace")[-4000:]
-                    return len(sink.counts()) > before
+                def await_further(process: subprocess.Popen[bytes] = process) -> None:
+                    before = len(sink.counts())
+                    publish(3000)
 
-                publish(3000)
-                wait_until(is_further, STARTED_S, "a batch of this driver")
+                    def is_further() -> bool:
+                        assert process.poll() is None, log.read_text(errors="replace")[-4000:]
+                        return len(sink.counts()) > before + 1  # one may have been read already
+
+                    wait_until(is_further, STARTED_S, "another batch of this driver")
+
+                await_further()
                 if life == 0:
-                    kill_one(("RayDPExecutor",), chance)
+                    kill_one(is_executor, "an executor", chance)
                 elif life == 1:
                     broker.kill(partition_actor(topic))
                 elif life == 2:
-                    kill_one(("ray::", "pulsar-ray reader"), chance)
+                    kill_one(is_reader, "a reader", chance)
+                await_further()
                 if life == DRIVERS - 1:
                     wait_until(lambda: sink.numbers().total() >= sent, STARTED_S, "all messages")
                 else:
