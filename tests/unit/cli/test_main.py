@@ -55,14 +55,14 @@ def test_an_option_of_all_commands_behind_one_is_told_its_place(
 ) -> None:
     result = run(FakeTarget(), *command, option, "x")
     assert result.exit_code == 2
-    assert f"{option} goes before the command: pulsar-ray {option} ... {command[0]} ..." in result.output
+    assert f"{option} goes before the command: pulsar-ray {option} ... {command[0]} ..." in result.stderr
 
 
 def test_an_option_that_nobody_has_is_refused_as_such(run: Run) -> None:
     result = run(FakeTarget(), "produce", "t", "--datadir", "x")
     assert result.exit_code == 2
-    assert "No such option" in result.output
-    assert "goes before" not in result.output
+    assert "No such option" in result.stderr
+    assert "goes before" not in result.stderr
 
 
 def every_command(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:

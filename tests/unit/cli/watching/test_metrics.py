@@ -104,7 +104,7 @@ def test_a_disabled_grafana_is_said(run: Run, session: RaySession) -> None:
     for command in ("install", "show"):
         done = run(Target(), "metrics", command, env={"RAY_GRAFANA_HOST": "DISABLED"})
         assert done.exit_code == 0
-        assert "RAY_GRAFANA_HOST" in done.output
+        assert "RAY_GRAFANA_HOST" in done.stdout + done.stderr
 
 
 def test_a_session_without_settings_is_one_line_with_the_remedy(
