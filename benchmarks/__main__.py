@@ -46,6 +46,7 @@ GROUPS = {
     "spark_read": "on_spark.spark_read",
     "spark_stream": "on_spark.spark_stream",
     "spark_write": "on_spark.spark_write",
+    "spark_kafka": "on_spark.spark_kafka",
     "peers": "peers",
 }
 """Module of each group, in the order in which all of them run."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import random
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,11 +56,11 @@ def run(env: Environment) -> list[Row]:
             raise Skipped(f"{package} is not installed")
     with env.broker() as broker:
         small, large = (
-            _published(broker, env.count(messages, 20_000) // 1000 * 1000, size)
+            published(broker, env.count(messages, 20_000) // 1000 * 1000, size)
             for messages, size in (SMALL, LARGE)
         )
         rows = [_first_reads(small)]
-        with _session() as spark:
+        with session() as spark:
             rows += [
                 _warm(spark, small, ALL),
                 _warm(spark, small, ("value",)),
@@ -73,16 +73,18 @@ def run(env: Environment) -> list[Row]:
 
 
 @contextmanager
-def _session() -> Iterator[Any]:
+def session(conf: Mapping[str, str] | None = None) -> Iterator[Any]:
+    """A session of Spark with two cores, on the Ray of this process."""
     import pulsar_ray_spark  # noqa: PLC0415 - only where Spark is installed
 
     try:
-        yield pulsar_ray_spark.start("bench", executor_cores=2, executor_memory="2g")
+        yield pulsar_ray_spark.start("bench", executor_cores=2, executor_memory="2g", conf=conf)
     finally:
         pulsar_ray_spark.stop()
 
 
-def _published(broker: Broker, messages: int, size: int) -> Load:
+def published(broker: Broker, messages: int, size: int) -> Load:
+    """Publish a topic's messages."""
     load = Load(broker.topic(), messages, size)
     producer = broker.client.create_producer(load.topic, batching_enabled=True)
     values = load.values
@@ -94,21 +96,23 @@ def _published(broker: Broker, messages: int, size: int) -> Load:
     return load
 
 
-def _read_ours(spark: Any, load: Load, columns: Sequence[str]) -> None:
+def read_ours(spark: Any, load: Load, columns: Sequence[str]) -> None:
+    """Read a topic and look at every row."""
     import pulsar_ray_spark  # noqa: PLC0415
 
     with pulsar_ray_spark.releasing(pulsar_ray_spark.read(spark, load.topic, columns=columns)) as frame:
-        _count_and_sum(frame, load)
+        count_and_sum(frame, load)
 
 
 def _read_table(spark: Any, table: pa.Table, load: Load) -> None:
     from raydp.spark.dataset import ray_dataset_to_spark_dataframe  # noqa: PLC0415
 
     blocks = [ray.put(_ipc_stream(batch)) for batch in table.to_batches()]
-    _count_and_sum(ray_dataset_to_spark_dataframe(spark, table.schema, blocks), load)
+    count_and_sum(ray_dataset_to_spark_dataframe(spark, table.schema, blocks), load)
 
 
-def _count_and_sum(frame: Any, load: Load) -> None:
+def count_and_sum(frame: Any, load: Load) -> None:
+    """Count rows and sum the lengths of what is in the values, or in the first column."""
     column = "value" if "value" in frame.columns else frame.columns[0]
     (row,) = frame.selectExpr("count(*)", f"sum(length({column}))").collect()
     assert row[0] == load.messages
@@ -120,9 +124,9 @@ def _first_reads(load: Load) -> Row:
     table = _same_table(load, ALL)
     times: dict[str, list[float]] = {"ours": [], "direct": []}
     for _ in range(SESSIONS):
-        with _session() as spark:
-            times["ours"].append(timed(lambda: _read_ours(spark, load, ALL)))
-        with _session() as spark:
+        with session() as spark:
+            times["ours"].append(timed(lambda: read_ours(spark, load, ALL)))
+        with session() as spark:
             times["direct"].append(timed(lambda: _read_table(spark, table, load)))
     mine, theirs = p50(times["ours"]), p50(times["direct"])
     return Row(
@@ -137,7 +141,7 @@ def _first_reads(load: Load) -> Row:
 def _warm(spark: Any, load: Load, columns: Sequence[str]) -> Row:
     table = _same_table(load, columns)
     works = {
-        "ours": lambda: _read_ours(spark, load, columns),
+        "ours": lambda: read_ours(spark, load, columns),
         "direct": lambda: _read_table(spark, table, load),
     }
     times = alternate(works, ROUNDS)
@@ -154,7 +158,7 @@ def _warm(spark: Any, load: Load, columns: Sequence[str]) -> Row:
 
 def _one_column(spark: Any, load: Load) -> Row:
     works = {
-        "one": lambda: _read_ours(spark, load, ("key",)),
+        "one": lambda: read_ours(spark, load, ("key",)),
         "six": lambda: _read_all_of(spark, load, SIX),
     }
     times = alternate(works, ROUNDS)
@@ -182,8 +186,8 @@ def _parquet(spark: Any, load: Load, env: Environment) -> Row:
         path = str(directory / "rows")
         _write_parquet(load, path)
         works = {
-            "ours": lambda: _read_ours(spark, load, ("value",)),
-            "parquet": lambda: _count_and_sum(spark.read.parquet(path), load),
+            "ours": lambda: read_ours(spark, load, ("value",)),
+            "parquet": lambda: count_and_sum(spark.read.parquet(path), load),
         }
         times = alternate(works, ROUNDS)
         shutil.rmtree(path)
@@ -216,10 +220,10 @@ def _write_parquet(load: Load, path: str) -> None:
 
 def _memory(spark: Any, load: Load, broker: Broker) -> Row:
     """The memory of this process and its JVM after reading the topic, and a part of it."""
-    part = _published(broker, max(load.messages // 8 // 1000 * 1000, 1000), load.size)
-    _read_ours(spark, part, ALL)
+    part = published(broker, max(load.messages // 8 // 1000 * 1000, 1000), load.size)
+    read_ours(spark, part, ALL)
     little = _driver_bytes()
-    _read_ours(spark, load, ALL)
+    read_ours(spark, load, ALL)
     much = _driver_bytes()
     return Row(
         "the driver's memory, eight times the messages",
