@@ -153,6 +153,8 @@ def test_wrong_arguments_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ({"name": "a/b"}, "name='a/b'"),
         ({"name": ""}, "name=''"),
         ({"interval": 0}, "interval=0"),
+        ({"interval": "5 seconds"}, "interval='5 seconds': give seconds"),
+        ({"max_bytes_per_file": "64m"}, "max_bytes_per_file='64m': give bytes"),
         ({"until": "noon"}, "until='noon'"),
         ({"max_bytes_per_file": 0}, "max_bytes_per_file=0"),
         ({"columns": ["age"]}, "columns="),

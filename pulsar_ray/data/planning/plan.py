@@ -6,7 +6,7 @@ A lease holds the files.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -110,7 +110,7 @@ def as_topics(value: str | Topics) -> Topics:
     """Normalise what is to be read; raises InvalidConfiguration for no topic at all."""
     if isinstance(value, re.Pattern):
         return value
-    names = [value] if isinstance(value, str) else list(value)
+    names = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
     if not names:
         raise InvalidConfiguration("no topic to read: give a name, a list of names or a compiled pattern")
     for name in names:

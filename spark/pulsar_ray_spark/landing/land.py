@@ -141,13 +141,15 @@ def _check_avro(avro_schema: str | None, columns: Sequence[str]) -> None:
         )
 
 
-def _check_sizes(until: object, interval: float, max_bytes_per_file: int) -> None:
+def _check_sizes(until: object, interval: object, max_bytes_per_file: object) -> None:
     if until not in (None, "latest"):
         raise InvalidConfiguration(f'until={until!r}: give "latest", or nothing to go on')
-    if not interval > 0:
+    if not isinstance(interval, (int, float)) or not interval > 0:
         raise InvalidConfiguration(f"interval={interval!r}: give seconds, more than 0")
-    if not max_bytes_per_file >= 1:
-        raise InvalidConfiguration(f"max_bytes_per_file={max_bytes_per_file!r}: give bytes, at least 1")
+    if not isinstance(max_bytes_per_file, int) or max_bytes_per_file < 1:
+        raise InvalidConfiguration(
+            f"max_bytes_per_file={max_bytes_per_file!r}: give bytes, an int of at least 1"
+        )
 
 
 def _connected(service_url: str, unshared: Folder | None) -> Client:

@@ -64,5 +64,6 @@ def test_topics_are_a_name_names_or_a_pattern() -> None:
     assert as_topics(pattern) is pattern
     with pytest.raises(InvalidConfiguration, match="no topic to read: give a name"):
         as_topics([])
-    with pytest.raises(InvalidConfiguration, match="is no topic: give names, or one compiled pattern alone"):
-        as_topics([pattern])  # type: ignore[list-item]
+    for wrong in ([pattern], None, 5):
+        with pytest.raises(InvalidConfiguration, match="is no topic: give names, or one compiled pattern"):
+            as_topics(wrong)  # type: ignore[arg-type]
