@@ -43,7 +43,7 @@ class LandingMismatch(InvalidConfiguration):
 
 
 class LandingInUse(PulsarException):
-    """Another process runs the landing of this name."""
+    """The landing of this name runs already, here or in another process."""
 
 
 class PathNotShared(InvalidConfiguration):

@@ -289,7 +289,7 @@ def test_large_ranges_become_several_files_in_order(broker: Broker, publish: Pub
 def test_one_process_at_a_time(broker: Broker, publish: Publish, tmp_path: Path) -> None:
     lander = Lander(broker, broker.topic(), tmp_path / "landed")
     log = lander.log()
-    with pytest.raises(LandingInUse, match="stop that landing first"):
+    with pytest.raises(LandingInUse, match="runs already, here or in another process: stop it first"):
         lander.log()
     log.append(b"1")
     log.close()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.model.position import Position
-from pulsar_ray_spark import clean_landing, land
+from pulsar_ray_spark import clean_landing, land, read_landing
 from pulsar_ray_spark.errors import LandingMismatch, PathNotShared
 from pulsar_ray_spark.landing import land as land_module
 from pulsar_ray_spark.landing.checkpoint import SparkCheckpoint
@@ -162,3 +163,6 @@ def test_wrong_arguments_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ):
         with pytest.raises(InvalidConfiguration, match=named):
             land("t", tmp_path, **{"name": "n", **wrong})  # type: ignore[arg-type]
+    for files in (0, "1", True):
+        with pytest.raises(InvalidConfiguration, match=f"max_files_per_trigger={files!r}: give an int"):
+            read_landing(cast(Any, None), tmp_path, max_files_per_trigger=files)  # type: ignore[arg-type]

@@ -37,8 +37,8 @@ class PlanLog:
             self._producer = client.create_producer(topic, access_mode=ProducerAccessMode.Exclusive)
         except (ProducerFenced, ProducerBusy) as error:
             raise LandingInUse(
-                f"another process has {topic}: stop that landing first, or take another name; the place of "
-                "a process that was killed on another node is free after a minute"
+                f"the landing of {topic} runs already, here or in another process: stop it first, or take "
+                "another name; the place of a process that was killed on another node is free after a minute"
             ) from error
         try:
             if self.HOLD not in admin.topics.subscriptions(topic):

@@ -51,6 +51,12 @@ def read_landing(
     Raises InvalidConfiguration for a folder without a landing or a wrong type or schema, LandingMismatch for
     a checkpoint of another.
     """
+    if max_files_per_trigger is not None and (
+        type(max_files_per_trigger) is not int or max_files_per_trigger < 1
+    ):
+        raise InvalidConfiguration(
+            f"max_files_per_trigger={max_files_per_trigger!r}: give an int of at least 1, or None for all"
+        )
     folder = open_folder(path, filesystem)
     description = folder.description()
     if description is None:
