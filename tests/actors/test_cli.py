@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from pulsar_ray.launch.embedded import read_record, stop_embedded
+from tests.actors.command_process import CommandProcess, Done
 
 # Several brokers are started one after the other, each by a Ray of its own.
 pytestmark = pytest.mark.timeout(600)
@@ -30,9 +31,12 @@ class CommandLine:
 
     data_dir: Path
 
+    def options(self) -> list[str]:
+        return ["--service-url", "local", "--data-dir", str(self.data_dir)]
+
     def arguments(self, *arguments: str) -> list[str]:
         command = [sys.executable, "-c", "from pulsar_ray.cli.main import main; main()"]
-        return [*command, "--service-url", "local", "--data-dir", str(self.data_dir), *arguments]
+        return [*command, *self.options(), *arguments]
 
     def run(self, *arguments: str, text: str = "", expected: int = 0) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
@@ -78,6 +82,28 @@ def command_line(broker: tuple[CommandLine, list[str]]) -> CommandLine:
     return broker[0]
 
 
+@dataclass(frozen=True)
+class QuickCommandLine:
+    """Runs commands on one data directory in one process.
+
+    For what does not depend on how a process begins and ends, since each would load Ray.
+    """
+
+    options: list[str]
+    process: CommandProcess
+
+    def run(self, *arguments: str, text: str = "", expected: int = 0) -> Done:
+        done = self.process.run(*self.options, *arguments, text=text)
+        assert done.returncode == expected, done
+        return done
+
+
+@pytest.fixture
+def commands(command_line: CommandLine) -> Iterator[QuickCommandLine]:
+    with CommandProcess() as process:
+        yield QuickCommandLine(command_line.options(), process)
+
+
 @pytest.fixture
 def topic() -> str:
     """A topic that no test has used before, this one's first try included."""
@@ -108,58 +134,58 @@ def test_standalone_says_where_it_stores_and_how_to_connect(broker: tuple[Comman
 
 
 def test_a_large_file_goes_through_a_topic_whole(
-    command_line: CommandLine, topic: str, tmp_path: Path
+    commands: QuickCommandLine, topic: str, tmp_path: Path
 ) -> None:
     file, copy = tmp_path / "file", tmp_path / "copy"
     file.write_bytes(os.urandom(12_000_000))
-    command_line.run("consume", topic, "-s", "archive", "--no-follow")
-    sent = command_line.run("produce", topic, "--whole-file", str(file))
+    commands.run("consume", topic, "-s", "archive", "--no-follow")
+    sent = commands.run("produce", topic, "--whole-file", str(file))
     assert "12.0 MB stored as" in sent.stderr
-    command_line.run("consume", topic, "-s", "archive", "--into", str(copy))
+    commands.run("consume", topic, "-s", "archive", "--into", str(copy))
     assert copy.read_bytes() == file.read_bytes()
-    stats = json.loads(command_line.run("stats", topic, "--json").stdout)
+    stats = json.loads(commands.run("stats", topic, "--json").stdout)
     assert stats["subscriptions"]["archive"]["msgBacklog"] == 0
     assert stats["msgChunkPublished"] is True
-    command_line.run("topics", "delete", topic, "--force")
+    commands.run("topics", "delete", topic, "--force")
 
 
-def test_topics_lines_stats_and_back(command_line: CommandLine, topic: str) -> None:
-    others = command_line.run("topics", "list").stdout
-    command_line.run("topics", "create", topic, "--partitions", "2")
-    again = command_line.run("topics", "create", topic, expected=1)
+def test_topics_lines_stats_and_back(commands: QuickCommandLine, topic: str) -> None:
+    others = commands.run("topics", "list").stdout
+    commands.run("topics", "create", topic, "--partitions", "2")
+    again = commands.run("topics", "create", topic, expected=1)
     assert again.stderr.startswith("Error: NotAllowedError: ")
     assert again.stderr.count("\n") == 1
 
     lines = "".join(f"k{number % 3}:{number}\n" for number in range(100))
-    first = command_line.run("produce", topic, "--key-separator", ":", text=lines)
+    first = commands.run("produce", topic, "--key-separator", ":", text=lines)
     assert "100 lines sent, all confirmed" in first.stderr
     assert "nothing keeps these lines" in first.stderr
 
-    shown = command_line.run("consume", topic, "-s", "audit", "--no-follow", "--json").stdout.splitlines()
+    shown = commands.run("consume", topic, "-s", "audit", "--no-follow", "--json").stdout.splitlines()
     messages = [json.loads(line) for line in shown]
     by_key = {key: [m["value"] for m in messages if m["key"] == key] for key in ("k0", "k1", "k2")}
     assert by_key == {f"k{k}": [str(n) for n in range(100) if n % 3 == k] for k in range(3)}
 
-    second = command_line.run("produce", topic, "--compression", "zstd", text="x\ny\n")
+    second = commands.run("produce", topic, "--compression", "zstd", text="x\ny\n")
     assert "nothing keeps" not in second.stderr
-    stats = json.loads(command_line.run("stats", topic, "--json").stdout)
+    stats = json.loads(commands.run("stats", topic, "--json").stdout)
     assert stats["msgInCounter"] == 102
     assert 1 <= stats["subscriptions"]["audit"]["msgBacklog"] <= 2
     assert sorted(stats["partitions"]) == [
         f"persistent://public/default/{topic}-partition-{i}" for i in (0, 1)
     ]
 
-    assert command_line.run("topics", "subscriptions", topic).stdout == "audit\n"
+    assert commands.run("topics", "subscriptions", topic).stdout == "audit\n"
     audit = (topic, "-s", "audit")
-    peeked = command_line.run("topics", "peek-messages", *audit, "-n", "5").stdout.splitlines()
+    peeked = commands.run("topics", "peek-messages", *audit, "-n", "5").stdout.splitlines()
     assert sorted(json.loads(line)["value"] for line in peeked) == ["x", "y"]
-    assert "skipped" in command_line.run("topics", "clear-backlog", *audit).stdout
-    assert command_line.run("consume", topic, "-s", "audit", "--no-follow").stdout == ""
-    command_line.run("topics", "unsubscribe", *audit)
-    assert "SubscriptionNotFound" in command_line.run("topics", "clear-backlog", *audit, expected=1).stderr
+    assert "skipped" in commands.run("topics", "clear-backlog", *audit).stdout
+    assert commands.run("consume", topic, "-s", "audit", "--no-follow").stdout == ""
+    commands.run("topics", "unsubscribe", *audit)
+    assert "SubscriptionNotFound" in commands.run("topics", "clear-backlog", *audit, expected=1).stderr
 
-    command_line.run("topics", "delete", topic)
-    assert command_line.run("topics", "list").stdout == others
+    commands.run("topics", "delete", topic)
+    assert commands.run("topics", "list").stdout == others
 
 
 _ADMIN = """
