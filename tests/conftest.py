@@ -43,6 +43,19 @@ _SHARE_RAY = {
         "test_ray_data",
         "test_several_topics",
     },
+    # Each of them takes seconds, and starting a Ray and a broker as long again.
+    "faults": {
+        "test_all_at_once",
+        "test_chunks",
+        "test_dead_letters",
+        "test_deduplication",
+        "test_delayed_delivery",
+        "test_first_start",
+        "test_key_order",
+        "test_leaders",
+        "test_poison",
+        "test_stopped_clients",
+    },
 }
 # Where groups are divided among processes, the long ones begin; three processes then end at about one time.
 # A process is given its next group when two tests of the former are left, however long they are.
@@ -53,7 +66,7 @@ _LONGEST_FIRST = (
     "spark/test_demo",
     "spark/test_report_example",
     "spark",
-    "faults/test_key_order",
+    "faults",
     "actors",
     "docs/test_readme",
     "docs/test_examples",
