@@ -4,6 +4,8 @@ import re
 import subprocess
 import sys
 from codeop import compile_command
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from itertools import groupby
 from operator import attrgetter, itemgetter
@@ -44,10 +46,41 @@ def sessions(blocks: list[Block]) -> list[list[int]]:
     return [[number for number, _ in group] for _, group in groupby(run, key=itemgetter(1))]
 
 
+class Reader:
+    """One who goes through the pages one after the other on one machine, on another once a page failed."""
+
+    def __init__(self, make_directory: Callable[[], Path]) -> None:
+        self._make_directory = make_directory
+        self._machine = ExitStack()
+        self._environment: dict[str, str] | None = None
+
+    @contextmanager
+    def reading(self) -> Iterator[dict[str, str]]:
+        """The machine's variables; it is left if what is done there fails."""
+        if self._environment is None:
+            self._environment = self._machine.enter_context(new_environment(self._make_directory()))
+        try:
+            yield self._environment
+        except BaseException:
+            self.leave()
+            raise
+
+    def leave(self) -> None:
+        self._environment = None
+        self._machine.close()
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    reader = Reader(lambda: tmp_path_factory.mktemp("machine"))
+    yield reader
+    reader.leave()
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("tour", [*TOURS, LONG_TOUR], ids=attrgetter("name"))
-def test_the_tour_does_what_it_says(tour: Path, tmp_path: Path) -> None:
-    with new_environment(tmp_path) as environment:
+def test_the_tour_does_what_it_says(tour: Path, reader: Reader, tmp_path: Path) -> None:
+    with reader.reading() as environment:
         for numbers in sessions(blocks_of(tour)):
             command = [sys.executable, "-m", "tests.docs.run_blocks", str(tour), *map(str, numbers)]
             done = subprocess.run(
