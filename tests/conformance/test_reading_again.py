@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from pulsar_ray import Client, ConsumerType
+from pulsar_ray import Client, ConsumerType, Timeout
 from pulsar_ray.broker.subscription.log.log_view import LogView
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
-from tests.conformance.broker import Broker, numbers, values
+from pulsar_ray.testing.waiting import wait_until
+from tests.conformance.broker import QUIET_MS, WAIT_MS, Broker, numbers, values
 
 TYPES = [ConsumerType.Exclusive, ConsumerType.Shared, ConsumerType.KeyShared]
 
@@ -40,8 +42,8 @@ def test_entries_that_were_passed_over_are_given_after_all(
     plant(monkeypatch, lambda blocks: [ref for ref in blocks if ref.first_entry_id not in (2, 3)])
     for value in numbers(0, 6):
         producer.send(value, partition_key="k")
-    assert values(consumer, 4, acknowledge=True) == [*numbers(0, 2), *numbers(4, 6)]
-    assert values(consumer, 2, acknowledge=True) == numbers(2, 4)
+    # Where the tunnel has lost a packet the first pass is through the files, which have no hole.
+    assert sorted(values(consumer, 6, acknowledge=True)) == numbers(0, 6)
     producer.send(b"behind", partition_key="k")
     assert values(consumer, 1, acknowledge=True) == [b"behind"]
 
@@ -54,3 +56,26 @@ def test_what_nothing_in_memory_leads_to_is_read_from_the_files(
     plant(monkeypatch, lambda _: [])
     client.create_producer(topic).send_many(numbers(0, 6))
     assert values(consumer, 6, acknowledge=True) == numbers(0, 6)
+
+
+def test_what_was_deleted_before_it_was_read_is_passed_over(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LogView, "blocks_from", lambda *_: None)
+    topic = broker.topic()
+    consumer = client.subscribe(topic, "s", ConsumerType.Shared, receiver_queue_size=1)
+    producer = client.create_producer(topic, batching_enabled=False)
+    for value in numbers(0, 40):
+        producer.send(value)
+    held = consumer.receive(WAIT_MS)
+    served = broker.served(topic, "s")
+    wait_until(lambda: served.core.blocks_wanted() == 0, what="its queue is full")
+    broker.admin().topics.truncate(topic)
+    wait_until(lambda: not served._feeder._log.segments, what="the dispatcher knows of it")
+    consumer.acknowledge(held)
+    with suppress(Timeout):  # it may have had the next one already
+        consumer.receive(QUIET_MS)
+    wait_until(lambda: not served.turn.has_work, what="nothing is left to be read")
+    assert not served.trouble()
+    producer.send(b"behind")
+    assert values(consumer, 1) == [b"behind"]

@@ -75,8 +75,7 @@ class CoreFeeder:
             return False
         blocks = self._log.blocks_from(position, wanted)
         if blocks is None:
-            self._read_file(position, wanted, resume)
-            return False
+            return self._read_file(position, wanted, resume)
         if not blocks:
             return False
         has_marked = self._log.has_marked
@@ -153,10 +152,11 @@ class CoreFeeder:
             self._consumers.drop_queues(drops)
             self._durability.flush_soon()
 
-    def _read_file(self, position: Position, wanted: int, resume: Callable[[], None]) -> None:
+    def _read_file(self, position: Position, wanted: int, resume: Callable[[], None]) -> bool:
+        """Begin to read a file; True if all that there was is deleted instead."""
         read = self._log.reader_from(position, self._place, wanted)
         if read is None:
-            return
+            return self._has_passed_deleted(position)
         self.is_reading = True
         generation, slotting = self._core.seek_generation, self._core.type.slotting
         reads_delays = self._core.delayed.is_heeded
@@ -170,6 +170,7 @@ class CoreFeeder:
             self._file_was_read(read, blocks, generation, resume)
 
         self._reader.submit(lambda: read.run(slotting, chunks, reads_delays=reads_delays), done)
+        return False
 
     def _file_was_read(
         self, read: FileRead, blocks: ReadBlocks, generation: int, resume: Callable[[], None]
@@ -193,19 +194,24 @@ class CoreFeeder:
     def _read_failed(
         self, position: Position, error: BaseException | None, resume: Callable[[], None]
     ) -> None:
-        if isinstance(error, SegmentGone) and not self._holds:
-            if self._log.first > position:
-                self._consumers.drop_queues(self._core.seek(self._log.first))
-                self._durability.flush_soon()
-                self.forget_place()
-                resume()
-            else:  # the partition has not sent yet what it trimmed
-                self._loop.call_later(RETRY_READ_S, resume)
-            return
-        if isinstance(error, SegmentGone) and self._core.pass_acknowledged():
-            self.forget_place()
+        if isinstance(error, SegmentGone) and self._has_passed_deleted(position):
             resume()
+            return
+        if isinstance(error, SegmentGone) and not self._holds:
+            # The partition has not sent yet what it trimmed.
+            self._loop.call_later(RETRY_READ_S, resume)
             return
         self.problem = f"reading the log from {tuple(position)}: {error}"
         logger.error("subscription %s: %s", self._name, self.problem)
         self._loop.call_later(RETRY_READ_S, resume)
+
+    def _has_passed_deleted(self, position: Position) -> bool:
+        """Read on behind what is deleted; False if nothing is known to be."""
+        if self._holds:
+            has_passed = self._core.pass_acknowledged()
+        elif has_passed := self._log.first > position:
+            self._consumers.drop_queues(self._core.seek(self._log.first))
+            self._durability.flush_soon()
+        if has_passed:
+            self.forget_place()
+        return has_passed
