@@ -2,9 +2,9 @@
 
 python -m tests.spark.write_driver ADDRESS TOPIC MARK EXECUTORS
 
-The file MARK is there once an executor computes rows. Each line of output is one write of the batch: an error
-of ours, or how many messages it had and how many of them an earlier one had stored. The last write is one of
-a batch that was written before.
+The file MARK is there once an executor computes rows. Each line of output behind RESULT is a write of the
+batch: an error of ours, or how many messages it had and how many of them an earlier one had stored. The last
+write is one of a batch that was written before.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pulsar_ray_spark import session, write
 ROWS = 40_000
 TASKS = 16
 ATTEMPTS = 4
+RESULT = "result: "
 CONF = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "4"}
 
 
@@ -54,9 +55,9 @@ def main() -> None:
         try:
             written = write(frame, topic, name="q", batch_id=0, tasks=TASKS)
         except PulsarException as error:
-            print(type(error).__name__, error, flush=True)
+            print(RESULT, error, sep="", flush=True)
             continue
-        print("written", *written, flush=True)
+        print(f"{RESULT}written {written.messages} {written.repeated}", flush=True)
         if written.stored == 0:
             break
     session.stop()
