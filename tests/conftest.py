@@ -60,17 +60,19 @@ _SHARE_RAY = {
 # Where groups are divided among processes, the long ones begin; three processes then end at about one time.
 # A process is given its next group when two tests of the former are left, however long they are.
 _LONGEST_FIRST = (
-    "faults/test_kill_points",
-    "faults/test_chaos",
-    "actors/test_cli",
-    "spark/test_demo",
-    "spark/test_report_example",
-    "spark",
-    "faults",
     "actors",
     "docs/test_readme",
+    "spark",
+    "faults/test_kill_points",
+    "faults",
     "docs/test_examples",
+    "actors/test_cli",
+    "spark/test_demo",
+    "faults/test_chaos",
+    "spark/test_report_example",
     "actors/test_embedded",
+    "actors/test_metrics",
+    "actors/test_sleeping",
     "faults/test_leases",
     "faults/test_takeover",
 )
