@@ -95,9 +95,9 @@ def test_reading_again_and_again_with_release_leaks_nothing(spark: SparkSession)
     for _ in range(3):
         read_once()
     before = object_store_bytes()
-    for _ in range(12):
+    for _ in range(6):
         read_once()
-    # A leak would hold 96 MB by now.
+    # A leak would hold 48 MB by now.
     wait_until(lambda: object_store_bytes() < before + 20_000_000, "blocks stay in the object store")
 
 
@@ -106,7 +106,7 @@ def test_frames_that_are_dropped_give_up_their_blocks(
 ) -> None:
     monkeypatch.setattr(handover, "_COLLECT_FROM", 4)
     start = held_blocks()
-    for _ in range(20):
+    for _ in range(12):
         hand_over(spark, [block.remote(10, 10), block.remote(10, 10)], SCHEMA).filter("number > 5").count()
         assert held_blocks() - start <= 20
 
