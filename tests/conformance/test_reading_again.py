@@ -43,7 +43,8 @@ def test_entries_that_were_passed_over_are_given_after_all(
     for value in numbers(0, 6):
         producer.send(value, partition_key="k")
     # Where the tunnel has lost a packet the first pass is through the files, which have no hole.
-    assert sorted(values(consumer, 6, acknowledge=True)) == numbers(0, 6)
+    got = [value for _ in range(6) for value in values(consumer, 1, acknowledge=True)]
+    assert sorted(got) == numbers(0, 6)
     producer.send(b"behind", partition_key="k")
     assert values(consumer, 1, acknowledge=True) == [b"behind"]
 
