@@ -133,8 +133,11 @@ def _computed(
         with executor_blocks(in_repeatable_order(messages, named.layout.tasks)) as computed:
             better = wanted if tasks else min(MAX_TASKS, computed.blocks_wanted)
             if better <= wanted or named.layout.tasks != wanted:
-                yield named, computed
-                return
+                # That took its time: publishers of a run that was killed may have begun the batch meanwhile.
+                begun = target.begin(batch, wanted, scheme)
+                if begun.layout == named.layout:
+                    yield begun, computed
+                    return
         wanted = better
 
 

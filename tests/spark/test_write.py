@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives 
 
 import pulsar_ray
 from pulsar_ray.admin.admin import Admin
+from pulsar_ray.data.writing.write_target import WriteTarget
 from pulsar_ray.errors import InvalidConfiguration, NotAllowedError
 from pulsar_ray.managed_ledger.log.producer_sequences import KEPT_PREFIX
 from pulsar_ray.testing.waiting import wait_until
@@ -93,6 +95,29 @@ def test_a_batch_too_large_for_a_piece_per_core_is_divided_further_and_stored_on
         assert pieces > 2 * cores
     # As small as it is for others, it ends as it began.
     assert write(frame, topic, name="q", batch_id=0) == Written(ROWS, ROWS)
+    assert as_counted(stored(spark, topic)) == wanted(frame)
+
+
+def test_a_batch_that_another_run_begins_meanwhile_is_divided_as_that_did(
+    spark: SparkSession, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, frame = create(admin, "meanwhile"), messages(spark)
+    compute = executor_blocks.executor_blocks
+    others: list[Written] = []
+
+    @contextmanager
+    def computed(ordered: DataFrame) -> Iterator[Any]:
+        with compute(ordered) as blocks:
+            if not others:
+                # As publishers do whose driver was killed: they do not ask for the query's name.
+                others.append(Written(0, 0))
+                others.append(write(frame, topic, name="q", batch_id=0, tasks=5))
+            yield blocks
+
+    monkeypatch.setattr(writing, "executor_blocks", computed)
+    monkeypatch.setattr(WriteTarget, "taken", lambda _target, _query: nullcontext())
+    assert write(frame, topic, name="q", batch_id=0, tasks=2) == Written(ROWS, ROWS)
+    assert others[1] == Written(ROWS, 0)
     assert as_counted(stored(spark, topic)) == wanted(frame)
 
 
