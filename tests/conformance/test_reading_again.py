@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from pulsar_ray import Client, ConsumerType, Timeout
-from pulsar_ray.broker.subscription.log.log_view import LogView
+from pulsar_ray.broker.subscription.log.log_view import FileRead, LogView
 from pulsar_ray.dispatch.blocks.block_ref import BlockRef
+from pulsar_ray.dispatch.blocks.read_blocks import ReadBlocks
 from pulsar_ray.testing.waiting import wait_until
 from tests.conformance.broker import QUIET_MS, WAIT_MS, Broker, numbers, values
 
@@ -80,3 +82,23 @@ def test_what_was_deleted_before_it_was_read_is_passed_over(
     assert not served.trouble()
     producer.send(b"behind")
     assert values(consumer, 1) == [b"behind"]
+
+
+def test_a_file_that_the_disk_refused_once_is_no_problem_any_more(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.topic()
+    monkeypatch.setattr(LogView, "blocks_from", lambda *_: None)
+    run, refused = FileRead.run, [OSError(errno.EIO, "Input/output error")]
+
+    def run_later(read: FileRead, *arguments: Any, **options: Any) -> ReadBlocks:
+        if refused:
+            raise refused.pop()
+        return run(read, *arguments, **options)
+
+    monkeypatch.setattr(FileRead, "run", run_later)
+    consumer = client.subscribe(topic, "s", ConsumerType.Shared)
+    client.create_producer(topic).send(b"first")
+    assert values(consumer, 1) == [b"first"]
+    assert not refused
+    assert not broker.served(topic, "s").trouble()

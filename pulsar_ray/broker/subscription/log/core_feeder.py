@@ -61,6 +61,8 @@ class CoreFeeder:
         self._newest_ledger_id = -1
         self.problem = ""
         """The error of what could not be read, for stats; "" if there is none."""
+        self._damage = ""
+        """The last damage that was left out: it stays, unlike what the disk refused once."""
 
     def feed(self, resume: Callable[[], None]) -> bool:
         """Offer entries now; True if there were any.
@@ -136,6 +138,7 @@ class CoreFeeder:
             if read is None:
                 self._read_failed(position, error, resume)
                 return
+            self.problem = self._damage
             self._offer(read, generation)
             resume()
 
@@ -178,9 +181,10 @@ class CoreFeeder:
         self._place = read.place
         for damage in read.damage:
             # It stays unacknowledged: whoever repairs the file can still have it delivered.
-            if (text := str(damage)) != self.problem:
+            if (text := str(damage)) != self._damage:
                 logger.error("subscription %s goes on behind damage: %s", self._name, text)
-            self.problem = text
+            self._damage = text
+        self.problem = self._damage
         if blocks.refs:
             if not self._log.has_marked and any(ref.is_marked for ref in blocks.refs):
                 self._log.has_marked = True
