@@ -28,7 +28,8 @@ def jvms() -> list[psutil.Process]:
 
 
 def living_actors() -> set[str]:
-    actors: Any = list_actors(filters=[("state", "!=", "DEAD")], limit=1000)
+    address = ray.get_runtime_context().gcs_address  # another Ray may run on this machine
+    actors: Any = list_actors(address, filters=[("state", "!=", "DEAD")], limit=1000)
     return {actor.class_name for actor in actors}
 
 
