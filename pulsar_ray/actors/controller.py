@@ -49,6 +49,7 @@ from pulsar_ray.model.metric_catalogue import PARTITIONS_AWAY, TOPICS
 from pulsar_ray.model.policies import PolicyUpdate
 from pulsar_ray.model.system_topics import system_change_log
 from pulsar_ray.model.topic_name import TopicName
+from pulsar_ray.transport.actor_names import topic_of_actor
 from pulsar_ray.transport.cluster import RouteFields, SubscriptionRequest
 from pulsar_ray.transport.this_ray import running_names, was_restarted
 
@@ -385,6 +386,7 @@ class Controller:
         if self._served is not None:
             self._served.dispatcher_left(name)
         self._actors.kill(name)
+        self._passivation.subscription_gone(topic_of_actor(name))
         await self._name_is_free(name)
 
     async def _name_is_free(self, name: str) -> None:

@@ -381,7 +381,7 @@ class Passivation:
             await self._end_duty(row.name)
             if was_awake:
                 # It may have messages that nobody has signalled its parked clients for.
-                self._parked_dispatchers.died_awake(row.name, self._clock.monotonic_ms())
+                self._parked_dispatchers.unsignalled(row.name, self._clock.monotonic_ms())
                 self._wake_parked(row.name)
 
     async def _do_last_duty(self, store: dict[str, Any], row: PartitionRow) -> None:
@@ -412,7 +412,7 @@ class Passivation:
             return False
         if partition_name(partition) in self._actors.handles:
             return True
-        if self._parked_dispatchers.has_died_awake(partition, self._clock.monotonic_ms()):
+        if self._parked_dispatchers.is_unsignalled(partition, self._clock.monotonic_ms()):
             return True
         if self._served.topics.partition(TopicName.parse(partition)) is not None:
             return False
@@ -422,6 +422,14 @@ class Passivation:
     def _wake_parked(self, partition: str) -> None:
         self._parked_dispatchers.signalled(partition, self._clock.monotonic_ms())
         self.parked_clients.wake(partition)
+
+    def subscription_gone(self, partition: str) -> None:
+        """Have parked consumers attach again, those of a removed subscription to be told of that.
+
+        One that is about to park, and asks in a moment, learns of it, too.
+        """
+        self._parked_dispatchers.unsignalled(partition, self._clock.monotonic_ms())
+        self._wake_parked(partition)
 
     async def consumer_left(self, dispatcher: str, incarnation: int, calls_election: bool) -> None:
         """Let nobody wait for a consumer that was closed while parked.

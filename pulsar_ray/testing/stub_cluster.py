@@ -324,6 +324,7 @@ class StubCluster:
             self._actors.pop(address, None)
         if actor is not None:
             actor.kill()
+        self.passivation.subscription_gone(topic_of_actor(address))
 
     def forget(self, address: str) -> None:
         """Do nothing: names are looked up anew each time."""

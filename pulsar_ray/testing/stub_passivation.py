@@ -55,6 +55,8 @@ class StubPassivation:
         """Dispatchers that left while clients were attached, and have not been started since."""
         self._signalled_s: dict[str, float] = {}
         """When the parked clients of each partition were signalled last."""
+        self._gone_s: dict[str, float] = {}
+        """When a subscription of each partition was removed last."""
         self._restless: threading.Thread | None = None
         self._has_ended = False
 
@@ -170,6 +172,12 @@ class StubPassivation:
                 call[partition] = True
         self._changed.notify_all()
 
+    def subscription_gone(self, partition: str) -> None:
+        """As Passivation.subscription_gone."""
+        with self._lock:
+            self._gone_s[partition] = time.monotonic()
+            self.started(partition)
+
     def deleted(self) -> None:
         """Signal the parked clients of topics that are no more."""
         with self._lock:
@@ -223,7 +231,9 @@ class StubPassivation:
 
     def _is_awake(self, dispatcher: str) -> bool:
         topic = topic_of_actor(dispatcher)
-        return partition_name(topic) in self._actors or not self._topics.partition(TopicName.parse(topic))
+        has_news = time.monotonic() - self._gone_s.get(topic, -SIGNAL_S) < SIGNAL_S
+        is_running = partition_name(topic) in self._actors
+        return has_news or is_running or not self._topics.partition(TopicName.parse(topic))
 
     def end(self) -> None:
         """Put nobody to sleep any more, and keep no client waiting."""

@@ -24,7 +24,7 @@ class ParkedDispatchers:
         self._unsure_until_ms = unsure_until_ms
         self._parked: dict[str, set[str]] = {}
         self._signalled_ms: dict[str, int] = {}
-        self._died_ms: OrderedDict[str, int] = OrderedDict()
+        self._unsignalled_ms: OrderedDict[str, int] = OrderedDict()
 
     def left(self, partition: str, name: str) -> None:
         """A dispatcher of this name left while clients were attached."""
@@ -41,21 +41,22 @@ class ParkedDispatchers:
         self._parked.pop(partition, None)
         self._signalled_ms.pop(partition, None)
 
-    def died_awake(self, partition: str, now_ms: int) -> None:
-        """Note that a partition was awake when its process died.
+    def unsignalled(self, partition: str, now_ms: int) -> None:
+        """Note that clients may have something to learn of which no signal told them.
 
-        It may have messages that no client was signalled for, by a controller that died, too.
+        Messages of a partition that was awake when its process and the controller died; the end of a
+        subscription whose consumers were just about to park.
         """
-        died = self._died_ms
-        died[partition] = now_ms
-        died.move_to_end(partition)
-        while now_ms - next(iter(died.values())) >= SIGNAL_MS:
-            died.popitem(last=False)
+        noted = self._unsignalled_ms
+        noted[partition] = now_ms
+        noted.move_to_end(partition)
+        while now_ms - next(iter(noted.values())) >= SIGNAL_MS:
+            noted.popitem(last=False)
 
-    def has_died_awake(self, partition: str, now_ms: int) -> bool:
+    def is_unsignalled(self, partition: str, now_ms: int) -> bool:
         """Whether that was noted just now: parked clients may not have asked since."""
-        died_ms = self._died_ms.get(partition)
-        return died_ms is not None and now_ms - died_ms < SIGNAL_MS
+        noted_ms = self._unsignalled_ms.get(partition)
+        return noted_ms is not None and now_ms - noted_ms < SIGNAL_MS
 
     def are_awaited(self, partition: str, running: Container[str], now_ms: int) -> bool:
         """Whether a dispatcher is still to be started again for clients that were signalled."""
