@@ -16,6 +16,8 @@ from pulsar_ray.managed_ledger.log.manifest.manifest_records import WHOLE_TOPIC
 MINUTE_MS = 60_000
 REPORT_AGAIN_MS = 60_000
 CAUGHT_UP = "delete_when_subscriptions_caught_up"
+PARKED = -1
+"""Noted in place of a time: producers were parked when the partition fell asleep."""
 
 
 class TopicInactivity:
@@ -54,8 +56,10 @@ class TopicInactivity:
         """By the monotonic clock; None while it is used."""
         self._time = UnusedTime(clock)
         noted_ms = ledger.changes.unused_since_ms
-        self._is_noted = noted_ms > 0
-        if noted_ms:
+        self._is_noted = noted_ms != 0
+        self._is_parked = noted_ms == PARKED
+        """Whether producers are parked, which have not come back since."""
+        if noted_ms > 0:
             self._since_ms = self._time.since_ms(noted_ms)
         self._reported_ms: int | None = None
 
@@ -79,10 +83,13 @@ class TopicInactivity:
         """Note that nobody uses the topic while the partition sleeps. Raises BrokerPersistenceError.
 
         All dispatchers have left; those whose cursors know consumers have some that are parked. So are
-        producers that are connected.
+        producers that are connected: that is noted, for a start that only looks after the topic sees none.
         """
         self._look()
         if self._since_ms is None:
+            if self._has_producers():
+                self._is_noted = self._is_parked = True
+                await self._writer.durable(self._ledger.changes.note_unused({WHOLE_TOPIC: PARKED}))
             return
         durable = self._ledger.changes.durable_subscriptions()
         await self._cursors.learn(durable)
@@ -95,7 +102,7 @@ class TopicInactivity:
     def next_due_ms(self) -> int | None:
         """Return when a partition that sleeps is to look again; None: never."""
         limit_ms, noted_ms = self._limit_ms, self._ledger.changes.unused_since_ms
-        if limit_ms is None or not noted_ms:
+        if limit_ms is None or noted_ms <= 0:
             return None
         return look_again_ms(noted_ms, limit_ms)
 
@@ -116,6 +123,9 @@ class TopicInactivity:
     def _look(self) -> None:
         uses = self._uses()
         was_used, self._used = uses != self._used, uses
+        self._is_parked = self._is_parked and not was_used
+        if self._is_parked:
+            return
         if self._limit_ms is None or self._is_used():
             self._since_ms = self._reported_ms = None
             self._writer.submit(self._not_noted())

@@ -198,3 +198,24 @@ def test_what_crashed_and_came_back_late_counts_the_time_away(topic: Topic) -> N
     topic.clock.advance(LIMIT_S * SECOND_MS)
     topic._open()
     assert topic.inactivity.is_over()
+
+
+@pytest.mark.parametrize("has_policy", [True, False])
+def test_parked_producers_speak_for_a_topic_that_starts_without_them(topic: Topic, has_policy: bool) -> None:
+    mode = topic.policies.inactive_delete_mode
+    topic.policies.inactive_delete_mode = mode if has_policy else ""
+    topic.producers = 1
+    assert not topic.is_over_after(5)
+    topic.sleep(60)
+    assert topic.due_ms is None
+    topic.policies.inactive_delete_mode = mode
+    # It starts for something else than a client, more than once, and sleeps again.
+    for _ in range(2):
+        assert not topic.is_over_after(10 * LIMIT_S)
+        topic.sleep(60)
+        assert topic.due_ms is None
+    topic.uses += 1
+    assert not topic.is_over_after(LIMIT_S - 1)
+    assert topic.is_over_after(1), "they came back, and left"
+    topic.sleep(60)
+    assert topic.is_over_after(0)
