@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Container
+
+from pulsar_ray.broker.catalog.recent_names import RecentNames
 
 SIGNAL_MS = 30_000
 """Time in which parked clients attach after a signal.
@@ -24,7 +25,7 @@ class ParkedDispatchers:
         self._unsure_until_ms = unsure_until_ms
         self._parked: dict[str, set[str]] = {}
         self._signalled_ms: dict[str, int] = {}
-        self._unsignalled_ms: OrderedDict[str, int] = OrderedDict()
+        self._unsignalled = RecentNames(SIGNAL_MS)
 
     def left(self, partition: str, name: str) -> None:
         """A dispatcher of this name left while clients were attached."""
@@ -47,15 +48,11 @@ class ParkedDispatchers:
         Messages of a partition that was awake when its process and the controller died; the end of a
         subscription whose consumers were just about to park.
         """
-        noted = self._unsignalled_ms
-        noted[partition] = now_ms
-        noted.move_to_end(partition)
-        while now_ms - next(iter(noted.values())) >= SIGNAL_MS:
-            noted.popitem(last=False)
+        self._unsignalled.note(partition, now_ms)
 
     def is_unsignalled(self, partition: str, now_ms: int) -> bool:
         """Whether that was noted just now: parked clients may not have asked since."""
-        noted_ms = self._unsignalled_ms.get(partition)
+        noted_ms = self._unsignalled.noted_ms(partition)
         return noted_ms is not None and now_ms - noted_ms < SIGNAL_MS
 
     def are_awaited(self, partition: str, running: Container[str], now_ms: int) -> bool:

@@ -5,8 +5,9 @@ Clients connect to a partition a moment after they have found it.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable
+
+from pulsar_ray.broker.catalog.recent_names import RecentNames
 
 WANTED_MS = 30_000
 """The time in which whoever has asked for a partition connects."""
@@ -17,17 +18,14 @@ class WantedTopics:
 
     def __init__(self, began_ms: int) -> None:
         self._began_ms = began_ms
-        self._asked_ms: OrderedDict[str, int] = OrderedDict()
+        self._asked = RecentNames(WANTED_MS)
 
     def asked(self, partitions: Iterable[str], now_ms: int) -> None:
         """Note that somebody has asked for these partitions."""
-        asked = self._asked_ms
         for partition in partitions:
-            asked[partition] = now_ms
-            asked.move_to_end(partition)
-        while asked and now_ms - next(iter(asked.values())) > WANTED_MS:
-            asked.popitem(last=False)
+            self._asked.note(partition, now_ms)
 
     def is_wanted(self, partition: str, now_ms: int) -> bool:
         """Whether somebody who is not connected yet may be about to use it."""
-        return now_ms - self._asked_ms.get(partition, self._began_ms) <= WANTED_MS
+        asked_ms = self._asked.noted_ms(partition)
+        return now_ms - (self._began_ms if asked_ms is None else asked_ms) <= WANTED_MS

@@ -26,4 +26,4 @@ def test_only_the_last_while_is_kept() -> None:
     wanted = WantedTopics(0)
     for second in range(1_000):
         wanted.asked([f"t{second}"], second * 1_000)
-    assert len(wanted._asked_ms) == WANTED_MS // 1_000 + 1
+    assert len(wanted._asked) == WANTED_MS // 1_000 + 1
