@@ -10,6 +10,7 @@ from typing import Any
 import ray
 
 from pulsar_ray.actors.options import create
+from pulsar_ray.actors.watching.silence import is_silent
 from pulsar_ray.config import Settings
 from pulsar_ray.errors import TooManyActiveActors
 from pulsar_ray.lane.await_within import within
@@ -136,7 +137,7 @@ class BrokerActors:
         if not is_running(handle):
             # A process that is still coming up, on a busy machine, must not be taken for a frozen one.
             return False
-        if await _is_silent(handle):
+        if await is_silent(handle, PROBE_DEADLINE_S):
             now_s = asyncio.get_running_loop().time()
             may_restart = now_s - self._killed_at_s.setdefault(name, now_s) < END_DEADLINE_S
             logger.warning("%s does not answer: killing it%s", name, "" if may_restart else " for good")
@@ -149,18 +150,7 @@ class BrokerActors:
     async def is_silent(self, name: str) -> bool:
         """Whether the process of an actor stands still: it runs, and does not answer."""
         handle = self.handles.get(name)
-        return handle is not None and is_running(handle) and await _is_silent(handle)
-
-
-async def _is_silent(handle: Any) -> bool:
-    """Whether an actor that runs does not answer; not if it dies meanwhile."""
-    try:
-        await within(handle.probe.remote(), PROBE_DEADLINE_S)
-    except asyncio.TimeoutError:
-        return True
-    except ray.exceptions.RayError:
-        pass
-    return False
+        return handle is not None and is_running(handle) and await is_silent(handle, PROBE_DEADLINE_S)
 
 
 async def _pid(handle: Any) -> int | None:

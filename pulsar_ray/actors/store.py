@@ -18,6 +18,7 @@ import ray
 
 from pulsar_ray.actors.broker_process import begin_broker_process
 from pulsar_ray.actors.watching.node_metrics import NodeMetrics
+from pulsar_ray.actors.watching.silence import is_silent
 from pulsar_ray.broker.health.disk_level import REMEDY, DiskLevel, DiskWatch, judge_disk
 from pulsar_ray.broker.health.health_socket import HealthSocket
 from pulsar_ray.broker.partition.sleeping_partition import describe_sleeping
@@ -292,7 +293,7 @@ class StoreActor:
                 controller = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
             except ValueError:
                 continue
-            if await _is_silent(controller):
+            if await is_silent(controller, CONTROLLER_DEADLINE_S, PROBE_DEADLINE_S):
                 logger.warning("the controller does not answer: killing it")
                 ray.kill(controller, no_restart=False)
 
@@ -311,19 +312,3 @@ class StoreActor:
         else:
             level = logging.ERROR if changed.level is DiskLevel.LOW else logging.WARNING
             event(logger, "%s: %s: %s", self._path, changed.reason, REMEDY, level=level)
-
-
-async def _is_silent(handle: Any) -> bool:
-    """Return whether neither a call nor a second look gets an answer.
-
-    A restarting actor is not silent.
-    """
-    for deadline in (CONTROLLER_DEADLINE_S, PROBE_DEADLINE_S):
-        try:
-            await within(handle.probe.remote(), deadline)
-        except (asyncio.TimeoutError, TimeoutError):
-            continue
-        except ray.exceptions.RayError:
-            return False
-        return False
-    return True
