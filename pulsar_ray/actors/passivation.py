@@ -381,8 +381,7 @@ class Passivation:
             await self._end_duty(row.name)
             if was_awake:
                 # It may have messages that nobody has signalled its parked clients for.
-                self._parked_dispatchers.unsignalled(row.name, self._clock.monotonic_ms())
-                self._wake_parked(row.name)
+                self._wake_also_late(row.name)
 
     async def _do_last_duty(self, store: dict[str, Any], row: PartitionRow) -> None:
         """Delete the topic of a partition that nobody uses, unless another partition is used."""
@@ -423,13 +422,17 @@ class Passivation:
         self._parked_dispatchers.signalled(partition, self._clock.monotonic_ms())
         self.parked_clients.wake(partition)
 
+    def _wake_also_late(self, partition: str) -> None:
+        """Wake parked clients, also those that ask only in a while."""
+        self._parked_dispatchers.unsignalled(partition, self._clock.monotonic_ms())
+        self._wake_parked(partition)
+
     def subscription_gone(self, partition: str) -> None:
         """Have parked consumers attach again, those of a removed subscription to be told of that.
 
         One that is about to park, and asks in a moment, learns of it, too.
         """
-        self._parked_dispatchers.unsignalled(partition, self._clock.monotonic_ms())
-        self._wake_parked(partition)
+        self._wake_also_late(partition)
 
     async def consumer_left(self, dispatcher: str, incarnation: int, calls_election: bool) -> None:
         """Let nobody wait for a consumer that was closed while parked.
