@@ -88,7 +88,7 @@ class TopicInactivity:
         self._look()
         if self._since_ms is None:
             if self._has_producers():
-                self._is_noted = self._is_parked = True
+                self._is_noted = True
                 await self._writer.durable(self._ledger.changes.note_unused({WHOLE_TOPIC: PARKED}))
             return
         durable = self._ledger.changes.durable_subscriptions()
