@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring.environment import Environment, Skipped
+from benchmarks.measuring.environment import Environment
 from benchmarks.measuring.kafka import BROKER, Kafka, fetched, spark_source
-from benchmarks.measuring.measure import alternate, p50, rate, timed
+from benchmarks.measuring.measure import alternate, p50, rate
 from benchmarks.measuring.results import Row
-from benchmarks.on_spark.spark_read import Load, count_and_sum, published, read_ours, session
+from benchmarks.on_spark.sessions import check_installed, first_of_sessions, session
+from benchmarks.on_spark.spark_read import Load, count_and_sum, published, read_ours
 
 LOADS = ((2_000_000, 100), (1_000_000, 1024))
 ROUNDS = 3
-SESSIONS = 2
 COLUMNS = ("value",)
 
 
 def run(env: Environment) -> list[Row]:
     """First reads of sessions, then reads that take turns in one; ours and Kafka's have the same jars."""
-    for package in ("pyspark", "raydp"):
-        if importlib.util.find_spec(package) is None:
-            raise Skipped(f"{package} is not installed")
+    check_installed()
     import pyspark  # noqa: PLC0415 - only where Spark is installed
 
     from pulsar_ray_spark.java import find_java  # noqa: PLC0415
@@ -70,12 +67,13 @@ def _read_kafka(spark: Any, load: Load, kafka: Kafka) -> None:
 
 def _first_reads(load: Load, kafka: Kafka, conf: Mapping[str, str]) -> Row:
     """Each read is the first of a session; the start of Spark is not counted."""
-    times: dict[str, list[float]] = {"ours": [], "kafka": []}
-    for _ in range(SESSIONS):
-        with session(conf) as spark:
-            times["ours"].append(timed(lambda: read_ours(spark, load, COLUMNS)))
-        with session(conf) as spark:
-            times["kafka"].append(timed(lambda: _read_kafka(spark, load, kafka)))
+    times = first_of_sessions(
+        {
+            "ours": lambda spark: read_ours(spark, load, COLUMNS),
+            "kafka": lambda spark: _read_kafka(spark, load, kafka),
+        },
+        conf,
+    )
     return _row(f"first read of a session, {load.title}", load, times)
 
 

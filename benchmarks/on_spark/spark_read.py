@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,15 +12,15 @@ import psutil
 import pyarrow as pa
 import ray
 
-from benchmarks.measuring.environment import Broker, Environment, Skipped
-from benchmarks.measuring.measure import alternate, p50, rate, timed
+from benchmarks.measuring.environment import Broker, Environment
+from benchmarks.measuring.measure import alternate, p50, rate
 from benchmarks.measuring.results import Row
+from benchmarks.on_spark.sessions import check_installed, first_of_sessions, session
 from pulsar_ray.data.reading.rows import BLOCK_BYTES
 
 SMALL = (5_000_000, 100)
 LARGE = (1_000_000, 1024)
 ROUNDS = 3
-SESSIONS = 2
 SIX = ("key", "value", "entry_id", "publish_time", "sequence_id", "producer_name")
 ALL: tuple[str, ...] = (
     *("key", "value", "ordering_key", "properties", "topic", "partition", "ledger_id", "entry_id"),
@@ -51,9 +49,7 @@ class Load(NamedTuple):
 
 def run(env: Environment) -> list[Row]:
     """Sessions with one read each, then one in which all works take turns."""
-    for package in ("pyspark", "raydp"):
-        if importlib.util.find_spec(package) is None:
-            raise Skipped(f"{package} is not installed")
+    check_installed()
     with env.broker() as broker:
         small, large = (
             published(broker, env.count(messages, 20_000) // 1000 * 1000, size)
@@ -70,17 +66,6 @@ def run(env: Environment) -> list[Row]:
                 _memory(spark, small, broker),
             ]
         return rows
-
-
-@contextmanager
-def session(conf: Mapping[str, str] | None = None) -> Iterator[Any]:
-    """A session of Spark with two cores, on the Ray of this process."""
-    import pulsar_ray_spark  # noqa: PLC0415 - only where Spark is installed
-
-    try:
-        yield pulsar_ray_spark.start("bench", executor_cores=2, executor_memory="2g", conf=conf)
-    finally:
-        pulsar_ray_spark.stop()
 
 
 def published(broker: Broker, messages: int, size: int) -> Load:
@@ -122,12 +107,12 @@ def count_and_sum(frame: Any, load: Load) -> None:
 def _first_reads(load: Load) -> Row:
     """Each read is the first of a session; the start of Spark is not counted."""
     table = _same_table(load, ALL)
-    times: dict[str, list[float]] = {"ours": [], "direct": []}
-    for _ in range(SESSIONS):
-        with session() as spark:
-            times["ours"].append(timed(lambda: read_ours(spark, load, ALL)))
-        with session() as spark:
-            times["direct"].append(timed(lambda: _read_table(spark, table, load)))
+    times = first_of_sessions(
+        {
+            "ours": lambda spark: read_ours(spark, load, ALL),
+            "direct": lambda spark: _read_table(spark, table, load),
+        }
+    )
     mine, theirs = p50(times["ours"]), p50(times["direct"])
     return Row(
         f"first read of a session, {load.title}, all columns",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import threading
 import time
 from typing import Any
@@ -10,9 +9,10 @@ from typing import Any
 import psutil
 
 import pulsar_ray.data
-from benchmarks.measuring.environment import Broker, Environment, Skipped
+from benchmarks.measuring.environment import Broker, Environment
 from benchmarks.measuring.measure import p50, rate, timed
 from benchmarks.measuring.results import Row
+from benchmarks.on_spark.sessions import check_installed, session
 
 TRIGGER_S = 1.0
 MESSAGES = 5_000_000
@@ -23,25 +23,17 @@ ROUNDS = 3
 
 def run(env: Environment) -> list[Row]:
     """One Spark session; the stream and the read of the same messages take turns."""
-    for package in ("pyspark", "raydp"):
-        if importlib.util.find_spec(package) is None:
-            raise Skipped(f"{package} is not installed")
-    import pulsar_ray_spark  # noqa: PLC0415 - only where Spark is installed
-
-    with env.broker() as broker:
-        spark = pulsar_ray_spark.start("bench", executor_cores=2, executor_memory="2g")
-        try:
-            return [
-                _delay(spark, broker, env.count(DELAYS, 10)),
-                *_catch_up(spark, broker, env.count(MESSAGES, 20_000) // 1000 * 1000),
-            ]
-        finally:
-            pulsar_ray_spark.stop()
+    check_installed()
+    with env.broker() as broker, session() as spark:
+        return [
+            _delay(spark, broker, env.count(DELAYS, 10)),
+            *_catch_up(spark, broker, env.count(MESSAGES, 20_000) // 1000 * 1000),
+        ]
 
 
 def _delay(spark: Any, broker: Broker, count: int) -> Row:
     """From a publish to the return of the function that has counted its batch."""
-    import pulsar_ray_spark  # noqa: PLC0415
+    import pulsar_ray_spark  # noqa: PLC0415 - only where Spark is installed
 
     topic, delays = broker.topic(), []
     counted = threading.Event()

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 from typing import Any
 
 import psutil
 import ray
 
-from benchmarks.measuring.environment import Broker, Environment, Skipped
+from benchmarks.measuring.environment import Broker, Environment
 from benchmarks.measuring.measure import alternate, p50, rate
 from benchmarks.measuring.results import Row
+from benchmarks.on_spark.sessions import check_installed, session
 
 ROWS = 5_000_000
 ROUNDS = 3
@@ -21,20 +21,12 @@ FLOOR_PARTITIONS = 8
 
 def run(env: Environment) -> list[Row]:
     """Ours with a name, ours without, and the floor take turns on one executor."""
-    for package in ("pyspark", "raydp"):
-        if importlib.util.find_spec(package) is None:
-            raise Skipped(f"{package} is not installed")
-    import pulsar_ray_spark  # noqa: PLC0415 - only where Spark is installed
-
+    check_installed()
     rows = env.count(ROWS, 20_000)
-    with env.broker(broker_deduplication_enabled=True) as broker:
-        spark = pulsar_ray_spark.start("bench", executor_cores=2, executor_memory="2g")
-        try:
-            spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
-            spark.conf.set("spark.sql.shuffle.partitions", FLOOR_PARTITIONS)
-            return _rows(broker, spark, rows)
-        finally:
-            pulsar_ray_spark.stop()
+    with env.broker(broker_deduplication_enabled=True) as broker, session() as spark:
+        spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
+        spark.conf.set("spark.sql.shuffle.partitions", FLOOR_PARTITIONS)
+        return _rows(broker, spark, rows)
 
 
 def _rows(broker: Broker, spark: Any, rows: int) -> list[Row]:
