@@ -23,6 +23,7 @@ from pulsar_ray.model.message_id import MessageId
 from pulsar_ray.model.position import EARLIEST, LATEST, Position
 from pulsar_ray_spark import MESSAGE_SCHEMA, AtSubscription, AtTime, read, release, releasing
 from pulsar_ray_spark.errors import SparkStopped
+from pulsar_ray_spark.handover import held_blocks
 from tests.spark.stored_topic import StoredTopics
 from tests.stored_messages import PUBLISHED_MS, batch, single
 from tests.stored_segments import write_segment
@@ -179,7 +180,8 @@ def test_topics_partitions_and_their_order(spark: SparkSession, topics: StoredTo
     topics.add("other", write_segment(tmp_path / "other.seg", [[single(b"o")]], ledger_id=9))
     with releasing(read(spark, [TOPIC, "other"], planner=topics, block_bytes=1000)) as frame:
         rows = frame.collect()
-        assert frame.rdd.getNumPartitions() > 5
+        assert held_blocks() > 3 * spark.sparkContext.defaultParallelism
+        assert frame.rdd.getNumPartitions() == spark.sparkContext.defaultParallelism
     assert [(row.topic, row.partition) for row in rows] == [(TOPIC, 0)] * 120 + [(TOPIC, 1)] * 120 + [
         ("other", -1)
     ]

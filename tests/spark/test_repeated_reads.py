@@ -60,7 +60,8 @@ def test_memory_and_disk_stay_flat(spark: SparkSession, tmp_path: Path, reads: i
     for number in range(reads):
         # Every other frame is left to the garbage collector.
         read_once(is_left=number % 2 == 0)
-        assert handover.held_blocks() <= 64 + 2 * (READ_BYTES >> 20)
+        # Py4J, which is asked to let go at 64, does so within a second.
+        assert handover.held_blocks() <= 64 + 4 * (READ_BYTES >> 20)
     assert psutil.Process().memory_info().rss - memory < GROWTH_BYTES
 
     jvm: Any = spark._jvm
