@@ -40,7 +40,7 @@ def _count_nothing(spark: SparkSession) -> None:
     try:
         nothing = ipc_stream(pa.RecordBatch.from_pylist([], schema=BLOCK_SCHEMA))
         tasks = min(spark.sparkContext.defaultParallelism, _MAX_TASKS)
-        blocks = [[ray.put(nothing)] for _ in range(tasks)]
+        blocks = [ray.put(nothing) for _ in range(tasks)]
         as_messages(frame_of_blocks(spark, blocks, block_struct()), ()).count()
     except Exception as error:  # noqa: BLE001 - of a session or a Ray that ends; reads raise their own
         _log.debug("executors were not prepared for the first read: %s", error)

@@ -6,16 +6,16 @@ They stay there for as long as Spark may read them.
 from __future__ import annotations
 
 import gc
-import pickle
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import ray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 from ray import ObjectRef
+
+from pulsar_ray_spark.block_rows import Blocks, batches_of
 
 # Blocks whose DataFrames are gone wait for the JVM's garbage collector. It does not see how much they hold,
 # so it is asked to run when so many blocks (of some MiB) are kept.
@@ -35,67 +35,38 @@ _held: dict[int, _Held] = {}
 _lock = threading.Lock()
 
 
-Blocks = Sequence[ObjectRef[Any]]
+def hand_over(
+    spark: SparkSession, blocks: Blocks, schema: StructType, partitions: int | None = None
+) -> DataFrame:
+    """Make a DataFrame of blocks, with so many partitions; None: one for each block.
 
-
-def hand_over(spark: SparkSession, partitions: Sequence[Blocks], schema: StructType) -> DataFrame:
-    """Make a DataFrame of the blocks of each partition.
-
-    A block is a reference to `bytes`, an Arrow IPC stream. A partition takes its blocks one after the other,
-    so that an executor has one per core in memory.
+    A block is a reference to `bytes`, an Arrow IPC stream. Rows are in the order of the blocks.
 
     Nothing is fetched here; executors read the object store when an action runs, at each one anew. Columns
     must be laid out as `schema` says (timestamps in us): Spark does not look at the streams' own schemas. The
     blocks stay until `release`, `stop`, or until nothing is built on the DataFrame any more.
     """
-    frame = frame_of_blocks(spark, partitions, schema)
+    frame = frame_of_blocks(spark, blocks, schema, partitions)
     release_unreachable(spark)
     (rdd,) = _block_rdds(frame)
     jvm: Any = spark._jvm  # noqa: SLF001
-    held = _Held(tuple(ref for blocks in partitions for ref in blocks), jvm.java.lang.ref.WeakReference(rdd))
+    held = _Held(tuple(blocks), jvm.java.lang.ref.WeakReference(rdd))
     with _lock:
         _held[rdd.id()] = held
     return frame
 
 
-def frame_of_blocks(spark: SparkSession, partitions: Sequence[Blocks], schema: StructType) -> DataFrame:
+def frame_of_blocks(
+    spark: SparkSession, blocks: Blocks, schema: StructType, partitions: int | None = None
+) -> DataFrame:
     """Make a DataFrame of blocks that the caller keeps by having the references."""
     jvm: Any = spark._jvm  # noqa: SLF001
     jdf = jvm.com.intel.raydp.shims.SparkShimLoader.getSparkShims().toDataFrame(
-        _batches(spark, partitions),
+        batches_of(spark, blocks, len(blocks) if partitions is None else partitions),
         schema.json(),
         spark._jsparkSession,  # noqa: SLF001
     )
     return DataFrame(jdf, spark)
-
-
-def _batches(spark: SparkSession, partitions: Sequence[Blocks]) -> Any:
-    """The JVM's RDD of the partitions' Arrow batches.
-
-    RayDP makes a partition, and by that a task, of each block, and a task costs Spark some ms. Of many
-    partitions Spark makes few in another order, where all are said to be on one host; joined into one they
-    keep theirs.
-    """
-    java: Any = spark._jsc  # noqa: SLF001
-    jvm: Any = spark._jvm  # noqa: SLF001
-    gateway: Any = spark.sparkContext._gateway  # noqa: SLF001
-    worker: Any = ray._private.worker.global_worker  # noqa: SLF001
-    lists = [
-        part
-        for blocks in partitions or ((),)
-        for part in (
-            [ref.binary() for ref in blocks],
-            [worker.core_worker.get_owner_address(ref) for ref in blocks],
-        )
-    ]
-    # Py4J would call the JVM for each item of a list.
-    sent = jvm.net.razorvine.pickle.Unpickler().loads(pickle.dumps(lists, protocol=4))
-    blocks_of = jvm.org.apache.spark.rdd.RayDatasetRDD
-    parts = gateway.new_array(jvm.org.apache.spark.api.java.JavaRDD, len(lists) // 2)
-    for place in range(len(parts)):
-        ids, addresses = sent.get(2 * place), sent.get(2 * place + 1)
-        parts[place] = blocks_of(java, ids, addresses).toJavaRDD().coalesce(1)
-    return java.union(parts)
 
 
 def release(frame: DataFrame) -> int:

@@ -18,7 +18,7 @@ from pulsar_ray.data.reading.rows import BLOCK_BYTES
 from pulsar_ray_spark.existing_session import check_session
 from pulsar_ray_spark.first_read import warm_executors
 from pulsar_ray_spark.handover import hand_over, releasing
-from pulsar_ray_spark.partitions import in_partitions
+from pulsar_ray_spark.partitions import partitions_of
 from pulsar_ray_spark.running import naming_a_stop
 from pulsar_ray_spark.schema import as_messages, block_struct
 from pulsar_ray_spark.value_form import AS_STORED, Bytes, Mode, ValueForm, as_value_form
@@ -102,8 +102,8 @@ def read_ranges(
     numbers = [sources.index((each.topic, each.partition)) for each in ranges]
     blocks = READERS.read(ranges, numbers, form)
     with naming_a_stop(spark):
-        partitions = in_partitions(spark, blocks.refs, block_bytes)
-        handed_over = hand_over(spark, partitions, values.block_struct(form.columns))
+        partitions = partitions_of(spark, len(blocks.refs), block_bytes)
+        handed_over = hand_over(spark, blocks.refs, values.block_struct(form.columns), partitions)
         frame = as_messages(handed_over, sources, values.made_columns(columns))
         return ReadFrame(frame, blocks.messages)
 

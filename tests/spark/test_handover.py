@@ -3,7 +3,8 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -29,11 +30,6 @@ def block(rows: int, size: int) -> bytes:
     return encoded(rows, os.urandom(size))
 
 
-def alone(refs: Iterable[Any]) -> list[list[Any]]:
-    """A partition of each block."""
-    return [[ref] for ref in refs]
-
-
 @pytest.fixture(autouse=True)
 def _nothing_stays() -> Iterator[None]:
     handover.release_all()  # what other modules' tests left to the garbage collector
@@ -55,28 +51,27 @@ def object_store_bytes() -> int:
 
 def test_inlined_and_large_blocks(spark: SparkSession) -> None:
     refs = [block.remote(3, 10), block.remote(100, 10_000), ray.put(encoded(2, b"x"))]
-    with releasing(hand_over(spark, alone(refs), SCHEMA)) as frame:
+    with releasing(hand_over(spark, refs, SCHEMA)) as frame:
         assert [row.number for row in frame.select("number").collect()] == [*range(3), *range(100), 0, 1]
         assert frame.rdd.getNumPartitions() == 3
 
 
-def test_blocks_of_a_partition_follow_one_another_and_partitions_keep_their_order(
-    spark: SparkSession,
+@pytest.mark.parametrize(
+    ("blocks", "partitions"), [(12, 4), (7, 2), (5, 1), (9, 8), (40, 13), (40, 2), (120, 31), (0, 0)]
+)
+def test_blocks_keep_their_order_in_partitions_of_several(
+    spark: SparkSession, blocks: int, partitions: int
 ) -> None:
-    sizes = [3, 100, 1, 70, 2, 2, 90, 5, 40, 1, 17, 6]
-    refs = [block.remote(size, 1000) for size in sizes]
-    partitions = [refs[:1], refs[1:6], refs[6:11], refs[11:]]
-    with releasing(hand_over(spark, partitions, SCHEMA)) as frame:
-        rows = frame.select("number", F.spark_partition_id().alias("partition")).collect()
-        assert release(frame) == len(sizes)
-    assert [row.number for row in rows] == [number for size in sizes for number in range(size)]
-    assert [sum(row.partition == place for row in rows) for place in range(4)] == [3, 175, 153, 6]
-
-
-def test_no_blocks_at_all(spark: SparkSession) -> None:
-    with releasing(hand_over(spark, [], SCHEMA)) as frame:
-        assert frame.collect() == []
-        assert frame.rdd.getNumPartitions() == 0
+    refs = [ray.put(encoded(1 + number % 3, b"%d" % number)) for number in range(blocks)]
+    values = [b"%d" % number for number in range(blocks) for _ in range(1 + number % 3)]
+    for _ in range(2):
+        with releasing(hand_over(spark, refs, SCHEMA, partitions)) as frame:
+            rows = frame.select("value", F.spark_partition_id().alias("partition")).collect()
+            assert frame.rdd.getNumPartitions() == partitions
+        assert [bytes(row.value) for row in rows] == values
+        in_each = Counter(partition for _, partition in {(bytes(row.value), row.partition) for row in rows})
+        assert len(in_each) == partitions
+        assert not blocks or max(in_each.values()) - min(in_each.values()) <= 1
 
 
 def test_the_driver_fetches_no_block(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,14 +82,12 @@ def test_the_driver_fetches_no_block(spark: SparkSession, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(ray, "get", refuse)
     monkeypatch.setattr(ray._private.worker, "get", refuse)
-    with releasing(hand_over(spark, alone(refs), SCHEMA)) as frame:
+    with releasing(hand_over(spark, refs, SCHEMA)) as frame:
         assert frame.count() == 30
 
 
 def test_blocks_stay_for_frames_made_from_a_forgotten_one(spark: SparkSession) -> None:
-    frame = hand_over(spark, alone(block.remote(1000, 1000) for _ in range(2)), SCHEMA).filter(
-        "number >= 500"
-    )
+    frame = hand_over(spark, [block.remote(1000, 1000) for _ in range(2)], SCHEMA).filter("number >= 500")
     gc.collect()
     handover.release_unreachable(spark)
     assert held_blocks() == 2
@@ -104,8 +97,8 @@ def test_blocks_stay_for_frames_made_from_a_forgotten_one(spark: SparkSession) -
 
 
 def test_releasing_one_frame_releases_all_of_the_same_blocks_once(spark: SparkSession) -> None:
-    frame = hand_over(spark, [[block.remote(5, 5)]], SCHEMA)
-    other = hand_over(spark, [[block.remote(5, 5)]], SCHEMA)
+    frame = hand_over(spark, [block.remote(5, 5)], SCHEMA)
+    other = hand_over(spark, [block.remote(5, 5)], SCHEMA)
     both = frame.union(frame.filter("number > 1")).union(other)
     assert both.count() == 13
     assert release(both) == 2
@@ -116,7 +109,7 @@ def test_releasing_one_frame_releases_all_of_the_same_blocks_once(spark: SparkSe
 def test_reading_again_and_again_with_release_leaks_nothing(spark: SparkSession) -> None:
     def read_once() -> None:
         refs = [block.remote(1000, 4000) for _ in range(2)]
-        with releasing(hand_over(spark, alone(refs), SCHEMA)) as frame:
+        with releasing(hand_over(spark, refs, SCHEMA)) as frame:
             assert frame.count() == 2000
 
     for _ in range(3):
@@ -134,7 +127,7 @@ def test_frames_that_are_dropped_give_up_their_blocks(
     monkeypatch.setattr(handover, "_COLLECT_FROM", 4)
     start = held_blocks()
     for _ in range(12):
-        hand_over(spark, [[block.remote(10, 10), block.remote(10, 10)]], SCHEMA).filter("number > 5").count()
+        hand_over(spark, [block.remote(10, 10), block.remote(10, 10)], SCHEMA).filter("number > 5").count()
         assert held_blocks() - start <= 20
 
     monkeypatch.setattr(handover, "_COLLECT_FROM", 1)
