@@ -46,7 +46,8 @@ class Environment:
             ray.init(
                 address="local",
                 num_cpus=4,
-                object_store_memory=2 << 30,
+                # Ray frees blocks a moment after they are given up: those of two reads of 1 GiB have room.
+                object_store_memory=4 << 30,
                 include_dashboard=False,
                 namespace=NAMESPACE,
                 log_to_driver=False,

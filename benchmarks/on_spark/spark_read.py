@@ -20,7 +20,7 @@ from pulsar_ray.data.reading.rows import BLOCK_BYTES
 
 SMALL = (5_000_000, 100)
 LARGE = (1_000_000, 1024)
-ROUNDS = 3
+ROUNDS = 5
 SIX = ("key", "value", "entry_id", "publish_time", "sequence_id", "producer_name")
 ALL: tuple[str, ...] = (
     *("key", "value", "ordering_key", "properties", "topic", "partition", "ledger_id", "entry_id"),
