@@ -25,6 +25,7 @@ from pulsar_ray.data.planning.plan import ReadRange
 from pulsar_ray.data.reading.avro_blocks import encode_avro_blocks
 from pulsar_ray.data.reading.avro_values import AvroValues
 from pulsar_ray.data.reading.block_schema import BLOCK_COLUMNS
+from pulsar_ray.data.reading.freed_memory import keep_freed_memory
 from pulsar_ray.data.reading.rows import BLOCK_BYTES, encode_blocks
 from pulsar_ray.data.reading.segments import stored_rows
 from pulsar_ray.errors import PulsarException
@@ -62,6 +63,7 @@ class RangeReader:
         # All that Ray and Arrow have loaded was looked through again and again, a tenth of all work.
         gc.collect()
         gc.freeze()
+        keep_freed_memory()
 
     def __repr__(self) -> str:
         return "pulsar-ray reader"
