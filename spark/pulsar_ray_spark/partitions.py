@@ -27,7 +27,7 @@ def partitions_of(spark: SparkSession, blocks: int, block_bytes: int) -> int:
 
 def count_of(blocks: int, block_bytes: int, partition_bytes: int, cores: int) -> int:
     """Choose a multiple of the cores, or the number of blocks if that is less."""
-    blocks_each = max(partition_bytes // max(block_bytes, 1), 1)
+    blocks_each = max(partition_bytes // block_bytes, 1)
     at_least = -(-blocks // blocks_each)
     rounds = max(-(-at_least // cores), 1)
     return min(rounds * cores, blocks)

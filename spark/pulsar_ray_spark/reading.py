@@ -14,7 +14,7 @@ from pulsar_ray.data.planning.lost_ranges import check_nothing_lost
 from pulsar_ray.data.planning.plan import BoundArgument, RangePlanner, ReadRange, Topics, as_bound, as_topics
 from pulsar_ray.data.reading.message_columns import as_columns, block_columns
 from pulsar_ray.data.reading.readers import READERS, BlockForm
-from pulsar_ray.data.reading.rows import BLOCK_BYTES
+from pulsar_ray.data.reading.rows import BLOCK_BYTES, check_block_bytes
 from pulsar_ray_spark.existing_session import check_session
 from pulsar_ray_spark.first_read import warm_executors
 from pulsar_ray_spark.handover import hand_over, releasing
@@ -58,13 +58,14 @@ def read(
     fit is null in `mode` "permissive", its bytes stand in a last column `_corrupt_record`; "drop" leaves its
     row out; "fail" looks at all values before this returns, and raises SchemaMismatch.
 
-    Raises InvalidConfiguration for a wrong bound, column, type or schema, DataLost if messages from `start`,
-    an id, on are trimmed (with `fail_on_data_loss=False` what is left is read), SparkStopped, SparkNotUsable
-    for a session that RayDP has not started here, TopicNotFound, CorruptData, WrongNode and the client's own
-    errors.
+    Raises InvalidConfiguration for a wrong bound, column, size, type or schema, DataLost if messages from
+    `start`, an id, on are trimmed (with `fail_on_data_loss=False` what is left is read), SparkStopped,
+    SparkNotUsable for a session that RayDP has not started here, TopicNotFound, CorruptData, WrongNode and
+    the client's own errors.
     """
     check_session(spark)
     topics, wanted = as_topics(topic), as_columns(columns)
+    check_block_bytes(block_bytes)
     values = as_value_form(spark, key_type, value_type, schema, avro_schema, mode)
     read_columns = values.columns_to_read(wanted)
     now_ms = time.time_ns() // 1_000_000

@@ -107,6 +107,8 @@ def test_a_dataset_is_written_as_messages_once_under_a_name(
     assert sorted(stored(client, f"{topic}-copy")) == sorted(2 * wanted)
     with pytest.raises(InvalidConfiguration, match="has no column 'payload'; there are key, value"):
         pulsar_ray.data.write(again, topic, value="payload", name="others")
+    with pytest.raises(InvalidConfiguration, match="block_bytes is 0: give a number of bytes, 1 or more"):
+        pulsar_ray.data.read(topic, block_bytes=0)
     fewer = ray.data.from_items(rows, override_num_blocks=2)
     with pytest.raises(InvalidConfiguration, match="has 2 blocks, and had 3 when batch 4 of 'people'"):
         pulsar_ray.data.write(fewer, topic, **columns, name="people", batch_id=4)

@@ -251,6 +251,9 @@ def test_a_bad_call_is_refused_before_anything_is_planned(spark: SparkSession, t
     for columns in ([], ["key", "key"]):
         with pytest.raises(InvalidConfiguration, match="must name at least one column, each once"):
             read(spark, TOPIC, planner=topics, columns=columns)
+    for size in (0, -1, 1.5, "16m", True):
+        with pytest.raises(InvalidConfiguration, match=f"block_bytes is {size!r}: give a number of bytes"):
+            read(spark, TOPIC, planner=topics, block_bytes=size)  # type: ignore[arg-type]
     assert topics.asked == []
 
 

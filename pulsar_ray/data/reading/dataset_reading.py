@@ -19,7 +19,7 @@ from pulsar_ray.data.planning.plan import BoundArgument, ReadRange, Topics, as_b
 from pulsar_ray.data.planning.range_leases import RangeLeases
 from pulsar_ray.data.reading.message_columns import as_columns, block_columns
 from pulsar_ray.data.reading.message_table import message_table, table_schema_of
-from pulsar_ray.data.reading.rows import BLOCK_BYTES, message_batches
+from pulsar_ray.data.reading.rows import BLOCK_BYTES, check_block_bytes, message_batches
 from pulsar_ray.data.reading.segments import stored_rows
 
 _RANGE = "range"
@@ -75,11 +75,12 @@ def read(
     broker keeps the range until the Dataset and all that are made from it are garbage, or `release` is
     called; after a crash for an hour.
 
-    Raises InvalidConfiguration for a wrong bound or column, TopicNotFound, DataLost if messages from
+    Raises InvalidConfiguration for a wrong bound, column or size, TopicNotFound, DataLost if messages from
     `start`, an id, on are trimmed (with `fail_on_data_loss=False` what is left is read), and the client's own
     errors. Errors of tasks, as CorruptData and WrongNode, come as Ray Data raises them when it computes.
     """
     topics, wanted = as_topics(topic), as_columns(columns)
+    check_block_bytes(block_bytes)
     now_ms = time.time_ns() // 1_000_000
     first, last = as_bound(start, now_ms), as_bound(end, now_ms)
     plan, leases = BrokerPlanner(service_url).held_plan(topics, first, last)

@@ -28,6 +28,7 @@ from pulsar_ray.data.reading.block_stream import (
     of_same_string,
     of_strings,
 )
+from pulsar_ray.errors import InvalidConfiguration
 from pulsar_ray.format.arrow_payload import BLOCK_SCHEMA as STORED_SCHEMA
 from pulsar_ray.format.block import BLOCK_HEADER_SIZE
 from pulsar_ray.format.payload import DecodedBlock
@@ -77,6 +78,14 @@ class StoredRows(NamedTuple):
     def metadata_bytes(self) -> int:
         """At least the size of values that the stored block has for all rows."""
         return self.block.header.header_length - BLOCK_HEADER_SIZE
+
+
+def check_block_bytes(block_bytes: object) -> None:
+    """Raise InvalidConfiguration unless the size of blocks that somebody gave is a positive integer."""
+    if not isinstance(block_bytes, int) or isinstance(block_bytes, bool) or block_bytes < 1:
+        raise InvalidConfiguration(
+            f"block_bytes is {block_bytes!r}: give a number of bytes, 1 or more (usual are {BLOCK_BYTES})"
+        )
 
 
 def encode_blocks(
