@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 from ray import ObjectRef
 
-from pulsar_ray_spark.block_rows import Blocks, batches_of
+from pulsar_ray_spark.block_batches import Blocks, batches_of
 
 # Blocks whose DataFrames are gone wait for the JVM's garbage collector. It does not see how much they hold,
 # so it is asked to run when so many blocks (of some MiB) are kept.
@@ -39,6 +39,8 @@ def hand_over(
     spark: SparkSession, blocks: Blocks, schema: StructType, partitions: int | None = None
 ) -> DataFrame:
     """Make a DataFrame of blocks, with so many partitions; None: one for each block.
+
+    Those of several owners (`ray.put` in several processes) always have one each.
 
     A block is a reference to `bytes`, an Arrow IPC stream. Rows are in the order of the blocks.
 

@@ -103,7 +103,7 @@ def read_ranges(
     numbers = [sources.index((each.topic, each.partition)) for each in ranges]
     blocks = READERS.read(ranges, numbers, form)
     with naming_a_stop(spark):
-        partitions = partitions_of(spark, len(blocks.refs), block_bytes)
+        partitions = partitions_of(spark, len(blocks.refs), blocks.largest_bytes)
         handed_over = hand_over(spark, blocks.refs, values.block_struct(form.columns), partitions)
         frame = as_messages(handed_over, sources, values.made_columns(columns))
         return ReadFrame(frame, blocks.messages)

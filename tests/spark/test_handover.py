@@ -74,6 +74,23 @@ def test_blocks_keep_their_order_in_partitions_of_several(
         assert not blocks or max(in_each.values()) - min(in_each.values()) <= 1
 
 
+@ray.remote(num_cpus=0)
+class Owner:
+    def put(self, number: int) -> list[Any]:
+        return [ray.put(encoded(2, b"%d" % number))]
+
+
+def test_blocks_of_several_owners_keep_their_order(spark: SparkSession) -> None:
+    owner: Any = Owner.remote()  # type: ignore[attr-defined]
+    refs = [
+        ray.put(encoded(2, b"%d" % number)) if number % 2 else ray.get(owner.put.remote(number))[0]
+        for number in range(12)
+    ]
+    with releasing(hand_over(spark, refs, SCHEMA, 5)) as frame:
+        values = [bytes(row.value) for row in frame.select("value").collect()]
+    assert values == [b"%d" % number for number in range(12) for _ in range(2)]
+
+
 def test_the_driver_fetches_no_block(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     refs = [block.remote(10, 10) for _ in range(3)]
 

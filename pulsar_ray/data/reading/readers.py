@@ -25,7 +25,7 @@ from pulsar_ray.data.planning.plan import ReadRange
 from pulsar_ray.data.reading.avro_blocks import encode_avro_blocks
 from pulsar_ray.data.reading.avro_values import AvroValues
 from pulsar_ray.data.reading.block_schema import BLOCK_COLUMNS
-from pulsar_ray.data.reading.freed_memory import keep_freed_memory
+from pulsar_ray.data.reading.kept_memory import KeptMemory
 from pulsar_ray.data.reading.rows import BLOCK_BYTES, encode_blocks
 from pulsar_ray.data.reading.segments import stored_rows
 from pulsar_ray.errors import PulsarException
@@ -54,6 +54,7 @@ class _Summary(NamedTuple):
     """
 
     messages: int
+    largest_bytes: int
 
 
 class RangeReader:
@@ -63,7 +64,7 @@ class RangeReader:
         # All that Ray and Arrow have loaded was looked through again and again, a tenth of all work.
         gc.collect()
         gc.freeze()
-        keep_freed_memory()
+        self._memory = KeptMemory()
 
     def __repr__(self) -> str:
         return "pulsar-ray reader"
@@ -74,11 +75,13 @@ class RangeReader:
 
     def read(self, read_range: ReadRange, source: int, form: BlockForm) -> Iterator[bytes | _Summary]:
         """The range's blocks, and a summary; see `stored_rows` for errors."""
-        messages = 0
+        messages = largest = 0
         for block, count in _encoded(read_range, source, form):
             messages += count
+            largest = max(largest, len(block))
             yield block
-        yield _Summary(messages)
+        self._memory.trim()
+        yield _Summary(messages, largest)
 
 
 def _encoded(read_range: ReadRange, source: int, form: BlockForm) -> Iterator[tuple[bytes, int]]:
@@ -97,10 +100,11 @@ class _Work(NamedTuple):
 
 
 class ReadBlocks(NamedTuple):
-    """References to blocks in the object store, and the messages in all of them."""
+    """References to blocks in the object store, the messages in all of them, and the largest one's size."""
 
     refs: list[ObjectRef[Any]]
     messages: int
+    largest_bytes: int
 
 
 class _Busy(AtWork):
@@ -183,7 +187,7 @@ class ReaderPool:
         for place, (read_range, source) in enumerate(zip(ranges, sources, strict=True)):
             teams[read_range.node_id].waiting.append(_Work(place, read_range, source))
         running: dict[Any, _Running] = {}
-        blocks = [ReadBlocks([], 0) for _ in ranges]
+        blocks = [ReadBlocks([], 0, 0) for _ in ranges]
         while running or any(team.waiting for team in teams.values()):
             for team in teams.values():
                 running |= {started.blocks.completed(): started for started in team.start(form)}
@@ -202,7 +206,8 @@ class ReaderPool:
                 continue
             team.finished(finished.busy)
         refs = [ref for of_range in blocks for ref in of_range.refs]
-        return ReadBlocks(refs, sum(of_range.messages for of_range in blocks))
+        messages = sum(of_range.messages for of_range in blocks)
+        return ReadBlocks(refs, messages, max((each.largest_bytes for each in blocks), default=0))
 
     def prepare(self) -> None:
         """Begin to start the readers of this cluster's first nodes, without waiting for them.
@@ -254,7 +259,7 @@ def _blocks_of(finished: _Running) -> ReadBlocks:
         if isinstance(error.cause, PulsarException):
             raise error.cause from None
         raise
-    return ReadBlocks(blocks, summary.messages)
+    return ReadBlocks(blocks, summary.messages, summary.largest_bytes)
 
 
 _ACTOR = failing_actors.with_sign_of_life(RangeReader)

@@ -36,7 +36,7 @@ from pulsar_ray.format.payload import DecodedBlock
 BLOCK_BYTES = 16 << 20
 """Bytes per block.
 
-Spark's cost per task, some ms, is small against a block, and executors hold a few at a time.
+A reader and an executor have one in memory several times over; smaller ones cost Ray and Spark more.
 """
 
 # A row takes so much in a column, besides bytes of strings, values and properties.
