@@ -14,7 +14,7 @@ _KEPT_BYTES = 96 << 20
 _LARGE_BYTES = 1 << 30
 _LARGE_BYTES_OF_OLD_GLIBC = 32 << 20
 _MOST_BYTES = 192 << 20
-"""Blocks of the usual size take some 100 MiB, with all that they are made of."""
+"""A block of the usual size and its frames take some 100 MiB."""
 
 
 class KeptMemory:

@@ -100,7 +100,7 @@ class _Work(NamedTuple):
 
 
 class ReadBlocks(NamedTuple):
-    """References to blocks in the object store, the messages in all of them, and the largest one's size."""
+    """References to blocks in the object store, their messages, and the size of the largest."""
 
     refs: list[ObjectRef[Any]]
     messages: int
