@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from typing import Any
+
+import psutil
 
 # As glibc's malloc.h has them.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
@@ -57,9 +58,5 @@ def _glibc() -> Any:
 
 def _own_bytes() -> int:
     """Resident memory that is not shared, as that of Ray's store is."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            _, resident, shared, *_ = file.read().split()
-    except OSError:
-        return 0
-    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+    memory = psutil.Process().memory_info()
+    return int(memory.rss - memory.shared)

@@ -21,13 +21,12 @@ def faults_of(rounds):
 def work():
     faults_of(5)
     print(faults_of(10))
+    pieces = [b"x" * 1_000_000 for _ in range(400)]
 
 memory = KeptMemory() if sys.argv[1] == "keep" else None
 thread = threading.Thread(target=work)
 thread.start()
 thread.join()
-pieces = [b"x" * 1_000_000 for _ in range(400)]
-del pieces
 before = _own_bytes()
 if memory is not None:
     memory.trim()
