@@ -17,6 +17,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from pulsar_ray.errors import ServiceUnitNotReady
+from pulsar_ray_spark.lost_executors import EXECUTOR_ACTOR, executor_actors
 
 BLOCK_BYTES = 64 << 20
 """Blocks are to be of this size.
@@ -36,12 +37,11 @@ FETCH_TIMEOUT_S = 300.0
 Its executor may have to be started anew, and to compute it once more.
 """
 REFUSALS = 5
-"""How often executors that serve may fail.
+"""How often executors that serve may fail, or none be there.
 
 One that has just started fails once or twice.
 """
 AGAIN_S = 1.0
-_ACTOR = "raydp-executor-"
 
 
 class ExecutorBlock(NamedTuple):
@@ -71,8 +71,9 @@ class ExecutorBlock(NamedTuple):
                     continue
                 with pa.ipc.open_stream(pa.BufferReader(stream)) as reader:
                     return reader.read_all().replace_schema_metadata()
-            refusals += any(isinstance(error, RayTaskError) for error in failures.values())
-            if not failures or refusals == REFUSALS or time.monotonic() > deadline:
+            # There may be none for a moment, while a lost one is replaced.
+            refusals += not failures or any(isinstance(error, RayTaskError) for error in failures.values())
+            if refusals == REFUSALS or time.monotonic() > deadline:
                 raise ServiceUnitNotReady(
                     f"no executor of Spark has partition {self.partition} of the rows to write "
                     f"({_described(failures)}): is the session running? Write the batch again; where "
@@ -128,8 +129,7 @@ def _executors(nearest: str | None) -> Sequence[str]:
 
     An executor that was started anew has another id than its actor's name.
     """
-    names = [name for name in ray.util.list_named_actors() if name.startswith(_ACTOR)]
-    return sorted(names, key=lambda name: name != f"{_ACTOR}{nearest}")
+    return sorted(executor_actors(), key=lambda name: name != f"{EXECUTOR_ACTOR}{nearest}")
 
 
 class ExecutorBlocks(NamedTuple):

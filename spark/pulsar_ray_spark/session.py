@@ -30,6 +30,7 @@ from pulsar_ray_spark.existing_session import check_session
 from pulsar_ray_spark.handover import release_all
 from pulsar_ray_spark.java import JDK_WHEEL, REQUIRED_JAVA, Java, find_java
 from pulsar_ray_spark.java_libraries import remove_java_libraries
+from pulsar_ray_spark.lost_executors import ExecutorReplacement
 from pulsar_ray_spark.reading import prepare_reads
 from pulsar_ray_spark.running import runs
 from pulsar_ray_spark.session_settings import AskedSettings, SessionSettings, path_with
@@ -44,6 +45,8 @@ class _Started(NamedTuple):
     settings: SessionSettings | None
     """None: it was given to `start`, and is not ended here."""
     ray_job: str
+    replacement: ExecutorReplacement | None = None
+    """None: the session's executors are not ours to replace."""
 
 
 _started: _Started | None = None
@@ -96,6 +99,8 @@ def stop() -> None:
     """
     global _started
     started, _started = _started, None
+    if started is not None and started.replacement is not None:
+        started.replacement.stop()
     release_all()
     READERS.close()
     PUBLISHERS.close()
@@ -210,6 +215,8 @@ def _start(
         remove_java_libraries()
         prepare_reads(spark)
         _await_executors(spark, settings.num_executors, settings.executor_cores, start_timeout_s)
+        if not settings.allocates_dynamically:
+            _started = _started._replace(replacement=ExecutorReplacement(spark, settings.num_executors))
     except BaseException:
         stop()
         raise

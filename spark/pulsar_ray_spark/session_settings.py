@@ -85,6 +85,11 @@ class SessionSettings:
                 found.append(f"{key} is {self.conf.get(key, 'not given')}, not {wanted}")
         return found
 
+    @property
+    def allocates_dynamically(self) -> bool:
+        """Whether Spark decides itself how many executors there are."""
+        return self.conf.get("spark.dynamicAllocation.enabled", "false").lower() == "true"
+
     def configuration(self, java: Java, python: str) -> dict[str, str]:
         """Spark's configuration: what works on Ray, and over it what was asked for."""
         settings = {
@@ -101,6 +106,9 @@ class SessionSettings:
         settings.update(self.conf)
         for key in _JAVA_OPTION_KEYS:
             settings[key] = f"{JAVA_OPTIONS} {self.conf.get(key, '')}".rstrip()
+        # With a number here RayDP counts executors that Ray once started again twice, and starts none in the
+        # place of those that are lost. The driver says how many there are to be.
+        settings[_JAVA_OPTION_KEYS[2]] += " -Dspark.executor.instances=0"
         # Ray starts the executors' JVMs for the app master's job, as the first `java` on that job's PATH.
         settings[_JAVA_OPTION_KEYS[2]] += f" -Dray.job.runtime-env.env-vars.PATH={path_with(java)}"
         return settings
