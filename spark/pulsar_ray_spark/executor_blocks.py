@@ -17,7 +17,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from pulsar_ray.errors import ServiceUnitNotReady
-from pulsar_ray_spark.lost_executors import EXECUTOR_ACTOR, executor_actors
+from pulsar_ray_spark.lost_executors import EXECUTOR_ACTOR, executors_among
 
 BLOCK_BYTES = 64 << 20
 """Blocks are to be of this size.
@@ -36,6 +36,8 @@ FETCH_TIMEOUT_S = 300.0
 
 Its executor may have to be started anew, and to compute it once more.
 """
+PROBE_TIMEOUT_S = 10.0
+"""How long an executor may take to say that it serves, before another is asked."""
 REFUSALS = 5
 """How often executors that serve may fail, or none be there.
 
@@ -84,14 +86,15 @@ class ExecutorBlock(NamedTuple):
     def _fetched(self, name: str, deadline: float) -> bytes:
         executor: Any = ray.get_actor(name)
 
-        def result(call: Any) -> Any:
-            return ray.get(call, timeout=max(0.0, deadline - time.monotonic()))
+        def result(call: Any, at_most_s: float = FETCH_TIMEOUT_S) -> Any:
+            return ray.get(call, timeout=min(at_most_s, max(0.0, deadline - time.monotonic())))
 
         try:
             # Of no partition, which an executor answers that Spark has started. One that Ray has just started
             # anew would keep a fetch waiting in one of its two threads, and with two of them Spark's order to
             # start could not get through any more.
-            result(executor.getBlockLocations.remote(self.rdd_id, 0))
+            # Nor does one answer that waits for room on Ray, where another may have the rows.
+            result(executor.getBlockLocations.remote(self.rdd_id, 0), PROBE_TIMEOUT_S)
         except RayTaskError:
             raise ServiceUnitNotReady("Spark has not started it yet") from None
         stream: bytes = result(
@@ -129,7 +132,9 @@ def _executors(nearest: str | None) -> Sequence[str]:
 
     An executor that was started anew has another id than its actor's name.
     """
-    return sorted(executor_actors(), key=lambda name: name != f"{EXECUTOR_ACTOR}{nearest}")
+    return sorted(
+        executors_among(ray.util.list_named_actors()), key=lambda name: name != f"{EXECUTOR_ACTOR}{nearest}"
+    )
 
 
 class ExecutorBlocks(NamedTuple):

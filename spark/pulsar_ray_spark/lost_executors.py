@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Protocol
 
 import ray
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from pulsar_ray.transport.this_ray import ray_job
@@ -23,6 +26,7 @@ LOOK_EVERY_S = 1.0
 STOP_TIMEOUT_S = 10.0
 ATTEMPTS = 200
 """How often one look may ask the app master for an executor."""
+APP_MASTER_ACTOR = "RAY_APP_MASTER"
 EXECUTOR_ACTOR = "raydp-executor-"
 """Begins an executor's actor's name, before the id it first registers under."""
 
@@ -36,14 +40,11 @@ class Executors(Protocol):
     def actors(self) -> set[str]:
         """Return the ids whose actors are there, if only starting."""
 
-    def is_second_life(self, executor_id: str) -> bool:
-        """Whether Ray has started the actor again, or is about to."""
-
     def end_actor(self, executor_id: str) -> None:
         """End the actor for good."""
 
     def ask_for(self, total: int) -> None:
-        """Have the app master start so many as it counts fewer."""
+        """Ask for a total; the app master starts the difference to what it counts."""
 
 
 class LostExecutors:
@@ -67,36 +68,35 @@ class LostExecutors:
 
     def _replace(self, registered: set[str], lost: set[str]) -> None:
         actors = self._executors.actors()
-        ended = {
-            executor_id
-            for executor_id in actors - registered
-            if executor_id in lost or self._executors.is_second_life(executor_id)
-        }
-        for executor_id in ended:
+        # One that was killed before it registered keeps its handle. It registers under another id than its
+        # actor's, or RayDP refuses it, and then its actor is not there any more.
+        for executor_id in lost & actors:
             self._executors.end_actor(executor_id)
-        if (missing := self._wanted - len(actors - ended)) > 0:
-            _log.warning("%d of %d Spark executors were lost: others start", missing, self._wanted)
-            self._start(missing, len(registered), actors)
+        if (missing := self._wanted - len(actors - lost)) > 0:
+            started = self._start(missing, len(registered), actors)
+            _log.warning("Spark executors were lost (%s): %d start", ", ".join(sorted(lost)), started)
 
-    def _start(self, missing: int, registered: int, actors: set[str]) -> None:
-        # The app master starts as many as it counts fewer than the total, and counts those once they
-        # register. It may count more than the driver: one it has not noticed the loss of, or, for ever, one
-        # that was killed while it registered.
-        total = registered + missing
+    def _start(self, missing: int, registered: int, actors: set[str]) -> int:
+        """Return how many start."""
+        # The app master counts executors once they register. It may count more than the driver: one it has
+        # not noticed the loss of, and for ever one that was killed while it registered.
+        total, left = registered + missing, missing
         for _ in range(ATTEMPTS):
             self._executors.ask_for(total)
             started = self._executors.actors() - actors
             actors = actors | started
-            missing -= len(started)
-            if missing <= 0:
-                return
-            total = total - len(started) + missing if started else total + 1
+            left -= len(started)
+            if left <= 0:
+                break
+            total = total - len(started) + left if started else total + 1
+        return missing - left
 
 
 class ExecutorReplacement:
     """A thread that looks for lost executors until the session ends.
 
-    It ends by itself once the session was stopped or the process has left the session's Ray.
+    It ends by itself once the session was stopped or the process has left the session's Ray. It stops a
+    session that can have no executors any more, since each action would wait for ever.
     """
 
     def __init__(self, spark: SparkSession, wanted: int) -> None:
@@ -118,9 +118,18 @@ class ExecutorReplacement:
                 if not (runs(self._spark) and ray.is_initialized() and ray_job() == self._job):
                     return
                 self._lost.look()
+            except AppMasterLost:
+                _log.error("RayDP's app master died, and so do the executors: the Spark session is stopped")
+                with suppress(Py4JError, OSError):
+                    self._spark.sparkContext._jsc.sc().stop()  # noqa: SLF001
+                return
             except Exception as error:  # noqa: BLE001 - whatever py4j and Ray make of a session that ends
                 # The next look finds the same.
                 _log.debug("a look for lost executors failed: %s", error)
+
+
+class AppMasterLost(Exception):
+    """The actor that starts a session's executors is gone, and they end with it."""
 
 
 class _SessionExecutors:
@@ -135,14 +144,14 @@ class _SessionExecutors:
         return set(ids.split())
 
     def actors(self) -> set[str]:
-        return {name.removeprefix(EXECUTOR_ACTOR) for name in executor_actors()}
-
-    def is_second_life(self, executor_id: str) -> bool:
-        actor: Any = ray.get_actor(EXECUTOR_ACTOR + executor_id)
-        state = ray._private.state.actors(actor._actor_id.hex())  # noqa: SLF001 - needs no dashboard
-        return bool(state["State"] == "RESTARTING" or state["NumRestarts"])
+        names = ray.util.list_named_actors()
+        if APP_MASTER_ACTOR not in names:
+            raise AppMasterLost
+        return {name.removeprefix(EXECUTOR_ACTOR) for name in executors_among(names)}
 
     def end_actor(self, executor_id: str) -> None:
+        if not ray.is_initialized():  # `get_actor` would start another
+            raise ConnectionError("the process has left Ray")
         ray.kill(ray.get_actor(EXECUTOR_ACTOR + executor_id), no_restart=True)
 
     def ask_for(self, total: int) -> None:
@@ -150,6 +159,6 @@ class _SessionExecutors:
         self._context.requestTotalExecutors(total, 0, no_places)
 
 
-def executor_actors() -> list[str]:
-    """Return the names of the actors of this Ray namespace that are Spark's executors."""
-    return [name for name in ray.util.list_named_actors() if name.startswith(EXECUTOR_ACTOR)]
+def executors_among(names: Iterable[str]) -> list[str]:
+    """Return those names of actors that Spark's executors have."""
+    return [name for name in names if name.startswith(EXECUTOR_ACTOR)]

@@ -215,7 +215,8 @@ def _start(
         remove_java_libraries()
         prepare_reads(spark)
         _await_executors(spark, settings.num_executors, settings.executor_cores, start_timeout_s)
-        if not settings.allocates_dynamically:
+        # Asked of the session, since a file of Spark's may say so too.
+        if spark.sparkContext.getConf().get("spark.dynamicAllocation.enabled", "false") != "true":
             _started = _started._replace(replacement=ExecutorReplacement(spark, settings.num_executors))
     except BaseException:
         stop()

@@ -85,11 +85,6 @@ class SessionSettings:
                 found.append(f"{key} is {self.conf.get(key, 'not given')}, not {wanted}")
         return found
 
-    @property
-    def allocates_dynamically(self) -> bool:
-        """Whether Spark decides itself how many executors there are."""
-        return self.conf.get("spark.dynamicAllocation.enabled", "false").lower() == "true"
-
     def configuration(self, java: Java, python: str) -> dict[str, str]:
         """Spark's configuration: what works on Ray, and over it what was asked for."""
         settings = {
