@@ -7,7 +7,7 @@ The driver sees none of them.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,7 +17,6 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from pulsar_ray.errors import ServiceUnitNotReady
-from pulsar_ray_spark.lost_executors import EXECUTOR_ACTOR, executors_among
 
 BLOCK_BYTES = 64 << 20
 """Blocks are to be of this size.
@@ -44,6 +43,8 @@ REFUSALS = 5
 One that has just started fails once or twice.
 """
 AGAIN_S = 1.0
+EXECUTOR_ACTOR = "raydp-executor-"
+"""Begins an executor's actor's name, before the id it first registers under."""
 
 
 class ExecutorBlock(NamedTuple):
@@ -125,6 +126,11 @@ def blocks_to_begin_with(frame: Any) -> int:
     # What Spark knows nothing of has the largest size there is.
     is_known = estimate < 1 << 60
     return max(cores, min(-(-estimate // BLOCK_BYTES), cores * _GUESSED_PER_CORE)) if is_known else cores
+
+
+def executors_among(names: Iterable[str]) -> list[str]:
+    """Return those names of actors that Spark's executors have."""
+    return [name for name in names if name.startswith(EXECUTOR_ACTOR)]
 
 
 def _executors(nearest: str | None) -> Sequence[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -18,6 +17,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from pulsar_ray.transport.this_ray import ray_job
+from pulsar_ray_spark.executor_blocks import EXECUTOR_ACTOR, executors_among
 from pulsar_ray_spark.running import runs
 
 _log = logging.getLogger(__name__)
@@ -27,8 +27,6 @@ STOP_TIMEOUT_S = 10.0
 ATTEMPTS = 200
 """How often one look may ask the app master for an executor."""
 APP_MASTER_ACTOR = "RAY_APP_MASTER"
-EXECUTOR_ACTOR = "raydp-executor-"
-"""Begins an executor's actor's name, before the id it first registers under."""
 
 
 class Executors(Protocol):
@@ -157,8 +155,3 @@ class _SessionExecutors:
     def ask_for(self, total: int) -> None:
         no_places = self._jvm.PythonUtils.toScalaMap({})
         self._context.requestTotalExecutors(total, 0, no_places)
-
-
-def executors_among(names: Iterable[str]) -> list[str]:
-    """Return those names of actors that Spark's executors have."""
-    return [name for name in names if name.startswith(EXECUTOR_ACTOR)]

@@ -9,7 +9,8 @@ import ray
 from pyspark.sql import SparkSession
 
 from pulsar_ray.testing.waiting import wait_until
-from pulsar_ray_spark.lost_executors import LostExecutors, executors_among
+from pulsar_ray_spark.executor_blocks import executors_among
+from pulsar_ray_spark.lost_executors import LostExecutors
 from tests.spark.killing_actors import is_executor, kill_one
 
 REPLACED_S = 60.0
