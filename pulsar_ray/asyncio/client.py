@@ -88,8 +88,8 @@ class Client:
     @classmethod
     def _on(cls, cluster: Cluster, **arguments: Any) -> Client:
         """A client of a cluster that is there already (`pulsar_ray.testing`); it finds no other one."""
-        client = cls(**arguments)
-        client._use(LoopClient.of_cluster(cluster, **arguments))
+        client = cls.__new__(cls)
+        Client._use(client, LoopClient.of_cluster(cluster, **arguments))
         return client
 
     @classmethod

@@ -17,6 +17,7 @@ from pulsar_ray.client.consumer.reader import Reader
 from pulsar_ray.client.consumer.start_position import StartPosition
 from pulsar_ray.client.consumer.table_view import TableView, refuse_view_of_unstored
 from pulsar_ray.client.endpoint.actor_links import ActorLinks
+from pulsar_ray.client.endpoint.client_log import ClientLog
 from pulsar_ray.client.endpoint.cluster_connection import ClusterConnection
 from pulsar_ray.client.endpoint.ending import Ending
 from pulsar_ray.client.endpoint.forking import notify_of_forks
@@ -101,6 +102,7 @@ class Client:
         arguments = {name: value for name, value in locals().items() if name != "self"}
         self._options = ClientOptions.from_arguments(**arguments)
         self.operation_timeout_s = float(operation_timeout_seconds)
+        self._log = ClientLog(self._options.logger)
         self._ending = Ending("client")
         self._handles = OpenHandles(self._ending)
         self._connect_through(ClusterConnection(self._options))
@@ -404,6 +406,7 @@ class Client:
         self._links.close()
         self._consumers.close()
         self._connection.release(wait_s)
+        self._log.close()
 
     @property
     def ending(self) -> Ending:
