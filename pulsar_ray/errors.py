@@ -494,3 +494,16 @@ _BY_NAME: dict[str, type[PulsarException]] = {
     for cls in list(globals().values())
     if isinstance(cls, type) and issubclass(cls, PulsarException)
 }
+
+
+_OF_A_PLACE = (ConsumerBusy, ConsumerAssignError, ProducerBusy, ProducerFenced, NotAllowedError)
+
+
+def text_naming(error: PulsarException, topic: str, subscription: str = "") -> str:
+    """Return an error's text, with the topic in front where a refusal does not name it.
+
+    Clients open producers and consumers of many topics by one call, and have to know which one refused.
+    """
+    if not isinstance(error, _OF_A_PLACE) or topic in error.text:
+        return error.text
+    return f"{topic}{f', subscription {subscription!r}' if subscription else ''}: {error.text}"

@@ -70,9 +70,19 @@ def message_columns(frame: DataFrame, arguments: dict[str, ColumnArgument]) -> D
     selected = frame.select(*chosen.values())
     for field in selected.schema.fields:
         if not _fits(field.name, field.dataType):
+            argument = arguments[field.name]
+            is_by_name = isinstance(argument, IfPresent)
+            source = (
+                f"the column {field.name!r}, sent as it has that name,"
+                if is_by_name
+                else f"{field.name}={argument!r}"
+            )
+            way_out = (
+                f", or leave it out with {field.name}=None" if is_by_name and field.name != "value" else ""
+            )
             raise InvalidConfiguration(
-                f"{field.name}={arguments[field.name]!r} has type {field.dataType.simpleString()}, not "
-                f"{_EXPECTED[field.name]}: {_REMEDIES[field.name]}"
+                f"{source} has type {field.dataType.simpleString()}, not {_EXPECTED[field.name]}: "
+                f"{_REMEDIES[field.name]}{way_out}"
             )
     return selected.select(
         [_SENT[field.name](F.col(field.name), field.dataType).alias(field.name) for field in selected.schema]

@@ -130,7 +130,11 @@ def _json_schema(spark: SparkSession, schema: StructType | str) -> StructType:
         try:
             schema = spark.createDataFrame([], schema).schema
         except ParseException as error:
-            raise InvalidConfiguration(f"schema={schema!r} is no list of columns: {error}") from None
+            # Spark's text begins with a line end, and draws the place below.
+            reason = str(error).strip().partition("\n")[0]
+            raise InvalidConfiguration(
+                f"schema={schema!r} is no list of columns, such as 'id BIGINT, note STRING': {reason}"
+            ) from None
     given: object = schema
     if not isinstance(given, StructType) or not schema.fields:
         raise InvalidConfiguration(

@@ -143,7 +143,7 @@ def test_keys_and_values_are_bytes_or_text(spark: SparkSession, topics: StoredTo
     [
         ({"schema": "id BIGINT", "avro_schema": AVRO}, "exclude each other"),
         ({"schema": "id BIGINT", "value_type": "string"}, "exclude each other"),
-        ({"schema": "id NOTYPE"}, "is no list of columns"),
+        ({"schema": "id NOTYPE"}, r"is no list of columns, such as .*: \[UNSUPPORTED_DATATYPE\].*NOTYPE"),
         ({"schema": StructType([])}, "give a StructType"),
         ({"schema": "_corrupt_record STRING"}, "is the column of values that do not fit"),
         ({"avro_schema": "{"}, "is no Avro schema"),

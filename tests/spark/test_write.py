@@ -232,7 +232,7 @@ def test_rows_without_a_name_keep_the_order_of_their_partitions(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "value: the DataFrame has no column 'value'; there are n, m, t"),
+        ({}, "value: the DataFrame has no column 'value'; there are n, m, t, event_time"),
         ({"value": None}, "value=None"),
         ({"value": 7}, "neither the name of a column nor a Column"),
         ({"value": "n"}, "value='n' has type bigint, not binary or string"),
@@ -241,14 +241,18 @@ def test_rows_without_a_name_keep_the_order_of_their_partitions(
         ({"value": "t", "properties": "m"}, r"has type map<string,bigint>, not map<string,string>"),
         ({"value": "t", "event_time": "t"}, "event_time='t' has type string, not timestamp or bigint"),
         ({"value": "t", "key": "gone"}, "key: the DataFrame has no column 'gone'"),
+        (
+            {"value": "t", "event_time": IF_PRESENT},
+            r"the column .event_time., sent as it has that name, has type date, .*event_time=None",
+        ),
     ],
 )
 def test_columns_that_cannot_be_sent_are_refused_by_name_and_type(
     spark: SparkSession, arguments: dict[str, Any], message: str
 ) -> None:
-    frame = spark.sql("SELECT 1L AS n, map('a', 1L) AS m, 'x' AS t")
+    frame = spark.sql("SELECT 1L AS n, map('a', 1L) AS m, 'x' AS t, DATE'2024-01-01' AS event_time")
     names = ("value", "key", "properties", "ordering_key", "event_time")
-    given = dict.fromkeys(names, IF_PRESENT) | arguments
+    given = {**dict.fromkeys(names, IF_PRESENT), "event_time": None, **arguments}
     with pytest.raises(InvalidConfiguration, match=message):
         message_columns(frame, given)
 

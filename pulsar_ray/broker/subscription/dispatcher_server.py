@@ -33,6 +33,7 @@ from pulsar_ray.errors import (
     PulsarException,
     SessionLost,
     SubscriptionNotFound,
+    text_naming,
 )
 from pulsar_ray.model.enums import ConsumerType
 from pulsar_ray.model.policies import PolicyUpdate
@@ -195,7 +196,8 @@ class DispatcherServer:
             with self._opens.under_way(session.id, request.consumer_id):
                 reply: Request = await self._open_consumer(session, request)
         except PulsarException as error:
-            reply = Failed(request.request_id, type(error).__name__, error.text, error.details)
+            text = text_naming(error, self._request.topic, request.subscription)
+            reply = Failed(request.request_id, type(error).__name__, text, error.details)
         session.send(encode_request(reply))
         self._update_arming()
 

@@ -35,6 +35,8 @@ class TopicDiscovery(PeriodicCheck):
         self._core = core
         self._find = find
         self._attach = attach
+        self._refusals: dict[str, str] = {}
+        """Why topics could not be subscribed to at the last look: each reason is logged once."""
 
     @property
     def pause_s(self) -> float:
@@ -47,6 +49,7 @@ class TopicDiscovery(PeriodicCheck):
         for topic in [topic for topic in core.partitions.absent if topic not in routes]:
             core.partitions.absent.pop(topic, None)
         core.partitions.withheld.intersection_update(routes)
+        self._refusals = {topic: text for topic, text in self._refusals.items() if topic in routes}
         for partition in core.partitions.all:
             if core.is_multi_topic and partition.route.topic not in routes:
                 core.partitions.remove(partition)
@@ -63,9 +66,12 @@ class TopicDiscovery(PeriodicCheck):
     def _try_attach(self, route: PartitionRoute) -> None:
         try:
             self._attach(route)
+            self._refusals.pop(route.topic, None)
         except AlreadyClosed:
             self.stop()
         except WrongNode as error:
             self._core.partitions.miss(route, error)
         except PulsarException as error:
-            logger.warning("subscribing to %s, which is new, failed: %s", route.topic, error)
+            if self._refusals.get(route.topic) != str(error):
+                logger.warning("subscribing to %s, which is new, failed: %s", route.topic, error)
+            self._refusals[route.topic] = str(error)

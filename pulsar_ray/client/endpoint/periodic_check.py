@@ -14,7 +14,8 @@ logger = logging.getLogger(__name__)
 class PeriodicCheck:
     """Base of checks every `period_s` seconds, each in a thread of its own.
 
-    A check may wait for the broker. A PulsarException of one is logged; AlreadyClosed ends them all.
+    A check may wait for the broker. A PulsarException of one is logged, unless the one
+    before failed alike; AlreadyClosed ends them all.
     """
 
     def __init__(self, what: str, period_s: float) -> None:
@@ -22,6 +23,7 @@ class PeriodicCheck:
         self._period_s = period_s
         self._timer: TimerHandle | None = None
         self._one_at_a_time = threading.Lock()
+        self._last_failure = ""
         self.is_stopped = False
 
     def start(self) -> None:
@@ -62,9 +64,12 @@ class PeriodicCheck:
     def _run(self) -> None:
         try:
             self.look()
+            self._last_failure = ""
         except AlreadyClosed:
             self.stop()
         except PulsarException as error:
-            logger.warning("looking for %s failed: %s", self._what, error)
+            if str(error) != self._last_failure:
+                logger.warning("looking for %s failed: %s", self._what, error)
+            self._last_failure = str(error)
         finally:
             self._arm()

@@ -30,7 +30,13 @@ from pulsar_ray.broker.serving.policies_in_force import PoliciesInForce
 from pulsar_ray.broker.serving.session_host import SessionHost
 from pulsar_ray.broker.serving.sleeper import Retired
 from pulsar_ray.clock import Clock
-from pulsar_ray.errors import InvalidConfiguration, NotAllowedError, OperationNotSupported, PulsarException
+from pulsar_ray.errors import (
+    InvalidConfiguration,
+    NotAllowedError,
+    OperationNotSupported,
+    PulsarException,
+    text_naming,
+)
 from pulsar_ray.managed_ledger.log.memory_log import NOT_STORED, Blocks, MemoryLog
 from pulsar_ray.model.drops import Drops
 from pulsar_ray.model.enums import ProducerAccessMode
@@ -134,7 +140,8 @@ class NonPersistentPartitionServer:
                     reply: Request = self.producers.open(session, request)
                     self._throttle.opened(session)
                 except PulsarException as error:
-                    reply = Failed(request_id, type(error).__name__, error.text)
+                    text = text_naming(error, str(self._topic))
+                    reply = Failed(request_id, type(error).__name__, text)
                 session.send(encode_request(reply))
             case CloseEndpoint(request_id, endpoint_id):
                 self._uses += 1

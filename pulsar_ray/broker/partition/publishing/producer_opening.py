@@ -16,7 +16,12 @@ from pulsar_ray.broker.partition.publishing.producer_endpoint import ProducerEnd
 from pulsar_ray.broker.partition.publishing.topic_access import Admitted, TopicAccess
 from pulsar_ray.broker.partition.publishing.topic_end import terminated
 from pulsar_ray.broker.serving.session_host import SessionHost
-from pulsar_ray.errors import ProducerBlockedQuotaExceededError, ProducerFenced, PulsarException
+from pulsar_ray.errors import (
+    ProducerBlockedQuotaExceededError,
+    ProducerFenced,
+    PulsarException,
+    text_naming,
+)
 from pulsar_ray.managed_ledger.log.managed_ledger import ManagedLedger
 from pulsar_ray.model.enums import ProducerAccessMode
 from pulsar_ray.model.system_topics import check_user_may_publish
@@ -100,7 +105,7 @@ class ProducerOpening:
         if session.is_ended or session.attachment != attachment:
             return
         if refusal is not None:
-            _refuse(session, request, refusal)
+            self._refuse(session, request, refusal)
         else:
             self._open_beside_others(session, request)
 
@@ -156,7 +161,7 @@ class ProducerOpening:
                 self._admit(session, request, admitted)
         except PulsarException as error:
             access.stop_waiting(session, request.producer_id)
-            _refuse(session, request, error)
+            self._refuse(session, request, error)
 
     def _admit(self, session: Session, request: OpenProducer, admitted: Admitted) -> None:
         """Open a producer, and evict others for it. Raises what opening raises."""
@@ -183,7 +188,7 @@ class ProducerOpening:
 
     def _refuse_waiting(self, epoch: int) -> None:
         for session, request in self._access.take_waiting():
-            _refuse(session, request, _evicted(epoch))
+            self._refuse(session, request, _evicted(epoch))
 
     async def _answer_durably(self, session: Session, request: OpenProducer, opened: ProducerOpened) -> None:
         try:
@@ -192,7 +197,7 @@ class ProducerOpening:
             endpoint = session.endpoints.get(request.producer_id)
             if isinstance(endpoint, ProducerEndpoint) and endpoint.incarnation == request.incarnation:
                 self.close(endpoint)
-            _refuse(session, request, error)
+            self._refuse(session, request, error)
             return
         if self._access.holder == request.incarnation:
             session.send(encode_request(opened))
@@ -235,13 +240,13 @@ class ProducerOpening:
             if not session.is_ended:
                 self._open_now(session, request)
 
+    def _refuse(self, session: Session, request: OpenProducer, error: PulsarException) -> None:
+        text = text_naming(error, self._ledger.identity.topic)
+        session.send(encode_request(Failed(request.request_id, type(error).__name__, text)))
+
 
 def _evicted(epoch: int) -> ProducerFenced:
     return ProducerFenced(
         f"another producer has taken the topic for itself, as topic epoch {epoch}: this one is evicted; "
         "create another producer to go on"
     )
-
-
-def _refuse(session: Session, request: OpenProducer, error: PulsarException) -> None:
-    session.send(encode_request(Failed(request.request_id, type(error).__name__, error.text)))

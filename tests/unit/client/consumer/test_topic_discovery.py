@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
 from pulsar_ray.client.consumer.topic_discovery import TopicDiscovery
 from pulsar_ray.client.options.consumer_options import ConsumerOptions, Topics
@@ -128,3 +130,16 @@ def test_what_is_refused_is_tried_again_and_a_closed_client_ends_it() -> None:
     looker.refusals = [AlreadyClosed("the client is closed")]
     looker.look()
     assert looker.look() == [1, 0]
+
+
+def test_a_refusal_is_logged_when_its_reason_changes(caplog: pytest.LogCaptureFixture) -> None:
+    looker = Looker([TOPIC], 0)
+    for reason in ("one", "one", "two", "two"):
+        looker.refusals = [ConsumerBusy(reason)]
+        assert looker.look() == []
+    assert [record.getMessage().rpartition(" ")[2] for record in caplog.records] == ["one", "two"]
+    looker.look()
+    looker.core.partitions.remove(looker.core.partitions.all[0])
+    looker.refusals = [ConsumerBusy("two")]
+    looker.look()
+    assert len(caplog.records) == 3
