@@ -17,6 +17,8 @@ DEFAULTS: dict[str, Any] = {
     "executor_memory": "1g",
 }
 
+_SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+
 # Driver, executors, and RayDP's app master.
 _JAVA_OPTION_KEYS = (
     "spark.driver.extraJavaOptions",
@@ -97,7 +99,12 @@ class SessionSettings:
             # Frames go to and from pandas by the column.
             "spark.sql.execution.arrow.pyspark.enabled": "true",
             "spark.ui.showConsoleProgress": "false",
+            # A window or join of a stream runs a task for each in every batch: as many as run at once.
+            _SHUFFLE_PARTITIONS: str(self.num_executors * self.executor_cores),
         }
+        if _SHUFFLE_PARTITIONS not in self.conf:
+            # Frames that are no streams begin with Spark's own number, of which Spark joins the small ones.
+            settings["spark.sql.adaptive.coalescePartitions.initialPartitionNum"] = "200"
         settings.update(self.conf)
         for key in _JAVA_OPTION_KEYS:
             settings[key] = f"{JAVA_OPTIONS} {self.conf.get(key, '')}".rstrip()

@@ -33,6 +33,16 @@ def test_spark_settings_win_and_java_options_are_added_to() -> None:
     assert master.endswith("env-vars.PATH=/opt/java/bin:${PATH}")
 
 
+def test_shuffles_of_streams_have_a_partition_for_each_core_unless_asked_otherwise() -> None:
+    conf = AskedSettings(num_executors=3, executor_cores=2).complete().configuration(JAVA, "python3")
+    assert conf["spark.sql.shuffle.partitions"] == "6"
+    assert conf["spark.sql.adaptive.coalescePartitions.initialPartitionNum"] == "200"
+    asked = AskedSettings(conf={"spark.sql.shuffle.partitions": "64"})
+    conf = asked.complete().configuration(JAVA, "python3")
+    assert conf["spark.sql.shuffle.partitions"] == "64"
+    assert "spark.sql.adaptive.coalescePartitions.initialPartitionNum" not in conf
+
+
 @pytest.mark.parametrize(
     ("again", "named"),
     [
