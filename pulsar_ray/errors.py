@@ -500,7 +500,7 @@ _OF_A_PLACE = (ConsumerBusy, ConsumerAssignError, ProducerBusy, ProducerFenced, 
 
 
 def text_naming(error: PulsarException, topic: str, subscription: str = "") -> str:
-    """Return an error's text, with the topic in front where a refusal does not name it.
+    """Return an error's text, a refusal's with the topic in front.
 
     Clients open producers and consumers of many topics by one call, and have to know which one refused.
     """

@@ -36,7 +36,7 @@ class TopicDiscovery(PeriodicCheck):
         self._find = find
         self._attach = attach
         self._refusals: dict[str, str] = {}
-        """Why topics could not be subscribed to at the last look: each reason is logged once."""
+        """Holds the refusals of the last look, each of which is logged once."""
 
     @property
     def pause_s(self) -> float:

@@ -72,7 +72,7 @@ class _Console(logging.StreamHandler[TextIO]):
 
 
 class _OpenLogs:
-    """The handlers of all open clients, and how the package's logger was set before the first of them."""
+    """Keeps the handlers of all open clients, and the state of the package's logger before them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
