@@ -72,7 +72,7 @@ class _Console(logging.StreamHandler[TextIO]):
 
 
 class _OpenLogs:
-    """Keeps the handlers of all open clients, and the state of the package's logger before them."""
+    """Keeps the handlers of all open clients, and how the package's logger was before."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
