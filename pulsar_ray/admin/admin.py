@@ -19,6 +19,7 @@ from pulsar_ray.client.options.checks import check_seconds, check_text
 from pulsar_ray.client.options.client_options import check_paths, check_service_url
 from pulsar_ray.config import check_settings
 from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException
+from pulsar_ray.lane.callback_threads import ensure_may_wait
 from pulsar_ray.launch.connect import Connected, connect
 from pulsar_ray.model.topic_name import TopicName
 from pulsar_ray.transport.cluster import Cluster
@@ -70,7 +71,12 @@ class Admin:
 
     @property
     def cluster(self) -> Cluster:
-        """The cluster it talks to; connects at the first use. Raises AlreadyClosed, ForkedClient."""
+        """The cluster it talks to; connects at the first use.
+
+        Raises AlreadyClosed, ForkedClient; NotAllowedError in a send callback and wherever else nobody may
+        wait.
+        """
+        ensure_may_wait("a call of Admin")
         self._ending.check()
         if os.getpid() != self._pid:
             raise ForkedClient("this Admin belongs to the parent process")

@@ -25,17 +25,16 @@ class _Received(asyncio.Future[Message]):
 
     origin: Origin | None = None
 
-    def give(self, message: Message, origin: Origin) -> bool:
-        if self.done():
-            return False
+    def claim(self) -> bool:
+        return not self.done()
+
+    def give(self, message: Message, origin: Origin) -> None:
         self.origin = origin
         self.set_result(message)
-        return True
 
-    def fail(self, error: PulsarException) -> bool:
+    def fail(self, error: PulsarException) -> None:
         # Possibly from another thread; nothing is lost if nobody waits any more.
         LoopTimers(self.get_loop()).run(lambda: self._fail(error))
-        return True
 
     def _fail(self, error: PulsarException) -> None:
         if not self.done():

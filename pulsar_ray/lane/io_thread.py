@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import ClassVar, Protocol
 
+from pulsar_ray.lane.callback_threads import begin_callbacks
+
 logger = logging.getLogger(__name__)
 LONGEST_SLEEP_S = 3600.0
 """epoll refuses more than 2**31 ms, and users choose some of the timers."""
@@ -130,6 +132,7 @@ class IoThread:
             self._epoll.unregister(fd)
 
     def _run(self) -> None:
+        begin_callbacks()
         while True:
             self._is_sleeping = True
             timeout = 0.0 if self._soon else self._next_delay()

@@ -33,6 +33,7 @@ from pulsar_ray.errors import (
     UnknownError,
     WrongNode,
 )
+from pulsar_ray.lane.callback_threads import ensure_may_wait
 from pulsar_ray.lane.completion import Completion
 from pulsar_ray.lane.io_thread import IoThread
 from pulsar_ray.lane.timers import LoopTimers, Timers
@@ -289,8 +290,9 @@ class ActorLink:
     ) -> Any:
         """Wait for the answer to a request that `send` sends, each time anew.
 
-        As `request`.
+        As `request`. Raises NotAllowedError, with nothing sent, in a callback that must not wait.
         """
+        ensure_may_wait("a request to the broker")
         while True:
             self.ensure_attached(deadline)
             answered = Completion()

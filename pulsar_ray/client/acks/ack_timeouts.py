@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from pulsar_ray.client.acks.backoff_delay import backoff_delay_ms
@@ -95,7 +96,7 @@ class AckTimeouts:
     def __init__(self, timeout_ms: int, backoff: RedeliveryBackoff | None = None) -> None:
         self._timeout_ms = timeout_ms
         self._backoff = backoff
-        # By the backoff's delay.
+        # By how often it failed before, for which the backoff has a delay.
         self._fresh: dict[int, _Handed] = {}
         self._waiting: dict[int, _Handed] = {}
         self._heap: list[int] = []
@@ -118,8 +119,7 @@ class AckTimeouts:
             self._due_after(block.redelivery_count).add_rows(block, chosen)
 
     def _due_after(self, failures: int) -> _Handed:
-        delay_ms = backoff_delay_ms(self._backoff, failures, "ack_timeout_redelivery_backoff")
-        return self._fresh.setdefault(delay_ms, _Handed())
+        return self._fresh.setdefault(failures if self._backoff is not None else 0, _Handed())
 
     def take_back(self, block: ReceivedBlock, rows: Rows) -> None:
         """Rows did not get to the application after all."""
@@ -129,9 +129,28 @@ class AckTimeouts:
             else:
                 handed.remove_rows(block, set_of(rows))
 
-    def tick(self, now_ms: int) -> None:
-        """Let the time of all that was handed over by now begin."""
-        for delay_ms, handed in self._fresh.items():
+    @property
+    def fresh_failures(self) -> list[int]:
+        """How often what was handed over since the last tick had failed before."""
+        return list(self._fresh)
+
+    def delays_ms(self, failures: Iterable[int]) -> dict[int, int]:
+        """The delay for each of these numbers of failures, for `tick`.
+
+        Call without the lock: a backoff is the application's code.
+        """
+        return {
+            number: backoff_delay_ms(self._backoff, number, "ack_timeout_redelivery_backoff")
+            for number in failures
+        }
+
+    def tick(self, now_ms: int, delays_ms: dict[int, int]) -> None:
+        """Let the time of what was handed over begin, where it has a delay here.
+
+        The rest waits for the next tick.
+        """
+        for failures, delay_ms in delays_ms.items():
+            handed = self._fresh.pop(failures, None)
             due_ms = now_ms + self._timeout_ms + delay_ms
             if not handed:
                 continue
@@ -144,7 +163,6 @@ class AckTimeouts:
             for key, rows in handed.blocks.items():
                 before = known.blocks.get(key)
                 known.blocks[key] = rows if before is None else rows._replace(rows=rows.rows | before.rows)
-        self._fresh.clear()
 
     def next_deadline_ms(self) -> int | None:
         """When `due` has to be called next, or None if nothing waits."""

@@ -73,12 +73,16 @@ class AckTimer:
 
     def _run(self) -> None:
         with self._lock:
-            now_ms = time.monotonic_ns() // 1_000_000
             is_handing_out = self._look()
-            self._timeouts.tick(now_ms)
+            failures = self._timeouts.fresh_failures
+        delays_ms = self._timeouts.delays_ms(failures)
+        with self._lock:
+            now_ms = time.monotonic_ns() // 1_000_000
+            self._timeouts.tick(now_ms, delays_ms)
             items = self._nacks(self._timeouts.due(now_ms))
             deadline_ms = self._timeouts.next_deadline_ms()
-            self._is_armed = is_armed = is_handing_out or deadline_ms is not None
+            is_armed = is_handing_out or deadline_ms is not None or bool(self._timeouts.fresh_failures)
+            self._is_armed = is_armed
         self._sender.fail(items)
         if is_armed:
             left_ms = self._tick_ms if deadline_ms is None else max(deadline_ms - now_ms, 1)

@@ -73,6 +73,13 @@ class IgnoredNacks:
 
     __slots__ = ()
 
+    has_backoff = False
+    """None is asked for the delay of what does not come again."""
+
+    def delay_ms(self, failures: int) -> int:
+        """0: nothing comes again."""
+        return 0
+
     def add(
         self,
         ledger_id: int,
@@ -80,7 +87,7 @@ class IgnoredNacks:
         redelivery_count: int,
         now_ms: int,
         rows: RowRanges = (),
-        failures: int | None = None,
+        delay_ms: int | None = None,
     ) -> None:
         """Ignore a failed message."""
 

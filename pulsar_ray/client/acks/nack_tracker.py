@@ -72,6 +72,21 @@ class NackTracker:
     def __len__(self) -> int:
         return len(self._tick_of)
 
+    @property
+    def has_backoff(self) -> bool:
+        """Whether `delay_ms` asks the application for each message."""
+        return self._backoff is not None
+
+    def delay_ms(self, failures: int) -> int:
+        """The delay of a message that has failed so often before.
+
+        Those `failures` are its redelivery count unless it belongs to a batch. Call without the lock: a
+        backoff is the application's code.
+        """
+        return backoff_delay_ms(
+            self._backoff, max(failures, 0), "negative_ack_redelivery_backoff", self._delay_ms
+        )
+
     def add(
         self,
         ledger_id: int,
@@ -79,21 +94,16 @@ class NackTracker:
         redelivery_count: int,
         now_ms: int,
         rows: RowRanges = (),
-        failures: int | None = None,
+        delay_ms: int | None = None,
     ) -> None:
-        """Note that a message failed now.
+        """Note that a message failed now, and comes again in `delay_ms`.
 
-        With a backoff the delay is the one for its own earlier `failures`, which are the redelivery count
-        unless it belongs to a batch.
+        That is the delay without a backoff if it is not given.
         """
         key = (ledger_id, entry_id, redelivery_count)
         tick = self._tick_of.get(key)
         if tick is None:
-            known = max(redelivery_count, 0) if failures is None else failures
-            delay_ms = backoff_delay_ms(
-                self._backoff, known, "negative_ack_redelivery_backoff", self._delay_ms
-            )
-            tick = -(-(now_ms + delay_ms) // TICK_MS)
+            tick = -(-(now_ms + (self._delay_ms if delay_ms is None else delay_ms)) // TICK_MS)
             self._tick_of[key] = tick
             group = self._waiting.get(tick)
             if group is None:

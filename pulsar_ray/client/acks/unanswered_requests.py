@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from pulsar_ray.errors import NotConnected, PulsarException, SessionLost, Timeout
+from pulsar_ray.lane.callback_threads import ensure_may_wait
 from pulsar_ray.lane.completion import Completion
 from pulsar_ray.session.packet import Buffer
 from pulsar_ray.session.requests import Request
@@ -138,8 +139,10 @@ class UnansweredRequests:
         """Wait until all of these are answered.
 
         Raises Timeout; WrongNode if the partition is away, after which they are still repeated until an
-        answer comes; or the error a request was refused with.
+        answer comes; or the error a request was refused with. Raises NotAllowedError in a callback that must
+        not wait.
         """
+        ensure_may_wait("waiting for a receipt")
         for request in requests:
             while not self.link.wait(request.answered, min(deadline, time.monotonic() + LOOK_S)):
                 if (absence := self.link.absence) is not None:

@@ -42,6 +42,7 @@ from pulsar_ray.errors import (
     Timeout,
     TopicNotFound,
 )
+from pulsar_ray.lane.callback_threads import ensure_may_wait
 from pulsar_ray.model.enums import SubscriptionMode
 from pulsar_ray.model.message_id import MessageId
 
@@ -201,6 +202,7 @@ class Consumer(LazyHandle):
         if partition.session.is_abandoned:
             partition.ack_sender.forget()
         elif self._options.ack_receipt_enabled:
+            ensure_may_wait("acknowledging with receipts")
             partition.ack_sender.acknowledge_durably(self._deadline())
         else:
             partition.ack_sender.added()
@@ -252,6 +254,7 @@ class Consumer(LazyHandle):
         letter topic. The copy carries `properties` too. Raises OperationNotSupported without `enable_retry`,
         ValueError for anything but a received message, and what sending raises: the message then stays.
         """
+        ensure_may_wait("reconsume_later()")
         letter = self.letters.retried_later(message, delay, properties)
         with self.letters.lent(letter) as producer:
             producer.send(**letter.arguments)
@@ -317,6 +320,7 @@ class Consumer(LazyHandle):
 
         Raises while other consumers are connected to it, and WrongNode while a partition of it is away.
         """
+        ensure_may_wait("unsubscribe()")
         self._ending.check()
         self._core.check()
         if self._partitions.discovery is not None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
 
 from pulsar_ray.client.acks.ack_tracker import WHOLE_ENTRY
+from pulsar_ray.client.acks.nack_tracker import Nack
 from pulsar_ray.client.arrow.table_positions import MAX_BATCH_INDEX, table_nacks, table_positions
 from pulsar_ray.client.consumer.consumer_core import ConsumerCore
 from pulsar_ray.client.consumer.partition_consumer import PartitionConsumer
@@ -125,22 +126,32 @@ class ConsumerAcks:
             raise ValueError(
                 f"negative_acknowledge takes a Message or MessageId, not {type(message).__name__}"
             )
-        with self._core.lock:
-            failures = partition.ack_sender.unacked.failures_of(*key[:2], rows) if rows else None
-            partition.ack_sender.nacks.add(*key, time.monotonic_ns() // 1_000_000, rows, failures)
-        partition.ack_sender.nacks_added()
+        self._fail(partition, [(*key[:2], rows, key[2])])
 
     def add_negative_table(self, table: pa.Table) -> None:
         """Have the rows of a received table delivered again."""
-        now_ms = time.monotonic_ns() // 1_000_000
         for topic, nacks in table_nacks(table).items():
-            partition = self._partitions.of(topic, -1)
-            with self._core.lock:
-                unacked = partition.ack_sender.unacked
-                for ledger_id, entry_id, rows, count in nacks:
-                    failures = unacked.failures_of(ledger_id, entry_id, rows) if rows else None
-                    partition.ack_sender.nacks.add(ledger_id, entry_id, count, now_ms, rows, failures)
-            partition.ack_sender.nacks_added()
+            self._fail(self._partitions.of(topic, -1), nacks)
+
+    def _fail(self, partition: PartitionConsumer, failed: Sequence[Nack]) -> None:
+        """Have messages delivered again after their delays."""
+        sender, lock = partition.ack_sender, self._core.lock
+        delays: list[int] | None = None
+        if sender.nacks.has_backoff:
+            with lock:
+                failures = [
+                    sender.unacked.failures_of(ledger_id, entry_id, rows) if rows else count
+                    for ledger_id, entry_id, rows, count in failed
+                ]
+            delays = [sender.nacks.delay_ms(number) for number in failures]
+        now_ms = time.monotonic_ns() // 1_000_000
+        with lock:
+            if self._core.error is not None:
+                return  # closed meanwhile, by the backoff perhaps: what it held comes again anyway
+            for index, (ledger_id, entry_id, rows, count) in enumerate(failed):
+                delay_ms = None if delays is None else delays[index]
+                sender.nacks.add(ledger_id, entry_id, count, now_ms, rows, delay_ms)
+        sender.nacks_added()
 
 
 def _may_exist(message_id: MessageId) -> bool:

@@ -35,6 +35,7 @@ from pulsar_ray.errors import (
     Timeout,
     TopicNotFound,
 )
+from pulsar_ray.lane.callback_threads import ensure_may_wait, may_wait
 from pulsar_ray.ledger.reader import SegmentGone
 
 _ONLY_ROW = range(1)
@@ -207,7 +208,15 @@ class ConsumerCore:
     # --- one message ------------------------------------------------------------------------------
 
     def receive(self, deadline: float) -> Message:
-        """The next message. Raises Timeout, AlreadyClosed, or what reading its block raises."""
+        """The next message. Raises Timeout, AlreadyClosed, or what reading its block raises.
+
+        In a callback that must not wait it is a message that is here, else NotAllowedError.
+        """
+        if not may_wait():
+            if (here := self.receive_now()) is None:
+                ensure_may_wait("waiting for a message")
+            assert here is not None
+            return here
         with self._taking:
             message = self._take(deadline)
         if self._receivers:
@@ -380,7 +389,11 @@ class ConsumerCore:
             self.partitions.send_credit()
 
     def take_into(self, taken: BatchCollector, deadline: float) -> None:
-        """Collect messages that are here, or come until `deadline` or until there are enough."""
+        """Collect messages that are here, or come until `deadline` or until there are enough.
+
+        Raises NotAllowedError in a callback that must not wait.
+        """
+        ensure_may_wait("waiting for messages")
         self._send_held_back()
         # Credit that a table makes due goes with its acknowledgment, else with the next call.
         may_wait = 0 if self.partitions.single is None else self._bulk_window // 8
@@ -445,28 +458,35 @@ class ConsumerCore:
                 return
             self._serving = 1
             try:
-                if not self._serve_one():
-                    return
+                complete = self._serve_one()
             finally:
                 self._serving = 0
                 self._taking.release()
+            if complete is None:
+                return
+            complete()
 
-    def _serve_one(self) -> bool:
+    def _serve_one(self) -> Callable[[], None] | None:
+        """Take a message for a receiver.
+
+        Returns what gives it that one, or the error; None if nothing is there, or none waits. Called with
+        `_taking` held, without which the receiver is given what it gets: that may run the application's code.
+        """
         try:
             message = self._take_one()
         except PulsarException as error:
-            failed = error
-            return self._receivers.offer(lambda receiver: receiver.fail(failed))
+            failed, receiver = error, self._receivers.claim()
+            return None if receiver is None else lambda: receiver.fail(failed)
         source = self.queue.source
         if message is None or source is None:
-            return False
+            return None
         origin = Origin(source, source.generation)
-        if self._receivers.offer(lambda receiver: receiver.give(message, origin)):
-            return True
+        if (taker := self._receivers.claim()) is not None:
+            return lambda: taker.give(message, origin)
         with self.lock:
             self.queue.return_rest()
             self.queue.put_back(BlockRows(message.block, [message.row]), source)
-        return False
+        return None
 
     def close(self, what: str) -> None:
         """End the consumer, for it, or `what` it serves, is closed."""

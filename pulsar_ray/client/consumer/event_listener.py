@@ -8,6 +8,7 @@ from queue import SimpleQueue
 from typing import Any, Protocol
 
 from pulsar_ray.client.options.policies import ConsumerEventListener
+from pulsar_ray.lane.callback_threads import may_wait
 
 logger = logging.getLogger(__name__)
 
@@ -40,10 +41,13 @@ class EventListenerThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Call no more; waits for a call under way unless this is one."""
+        """Call no more.
+
+        Waits for a call under way unless this is one, or where nobody may wait.
+        """
         self._is_stopped = True
         self._changes.put(None)
-        if self._thread is not threading.current_thread():
+        if self._thread is not threading.current_thread() and may_wait():
             self._thread.join(timeout=STOP_S)
 
     def _run(self) -> None:

@@ -11,6 +11,7 @@ from pulsar_ray.client.consumer.consumer_core import ConsumerCore
 from pulsar_ray.client.received.block_rows import BlockRows
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.errors import AlreadyClosed, PulsarException, Timeout
+from pulsar_ray.lane.callback_threads import may_wait
 
 logger = logging.getLogger(__name__)
 
@@ -49,11 +50,11 @@ class MessageListenerThread:
     def stop(self) -> None:
         """End the thread after the call under way.
 
-        Waits for the thread unless called from the listener.
+        Waits for the thread unless called from the listener, or where nobody may wait.
         """
         self._stopped = True
         self._running.set()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
+        if self._thread.is_alive() and self._thread is not threading.current_thread() and may_wait():
             self._thread.join(timeout=LOOK_INTERVAL_S)
 
     def _is_stopped(self) -> bool:

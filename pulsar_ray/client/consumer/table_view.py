@@ -27,6 +27,26 @@ LOOK_INTERVAL_S = 1.0
 Listener = Callable[[str, Any], Any]
 
 
+class _Registered:
+    """A listener, and the newest updates that it has not heard.
+
+    The view's lock guards them. While it is told of the values of now, in the thread that registers it, later
+    updates wait here: one for each key, so that they take no more room than the view itself.
+    """
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+        self.unheard: dict[str, bytes] = {}
+        self.is_behind = True
+
+    def updated(self, key: str, data: bytes) -> bool:
+        """Whether to tell it of an update now, and not behind others."""
+        if self.is_behind:
+            self.unheard.pop(key, None)
+            self.unheard[key] = data
+        return not self.is_behind
+
+
 class TableView:
     """A map from keys to values that follows a topic. Thread-safe. Made by `Client.create_table_view`.
 
@@ -49,9 +69,9 @@ class TableView:
         self._reader = reader
         self._consumer = consumer
         self._core = core
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._values: dict[str, bytes] = {}
-        self._listeners: list[Listener] = []
+        self._listeners: list[_Registered] = []
 
     def load(self) -> None:
         """Read all messages stored by now, then follow in a thread. Raises what reading raises."""
@@ -87,20 +107,23 @@ class TableView:
                     )
 
     def _apply(self, view: MessageBatchView) -> None:
-        with self._lock:
-            for message in view:
-                key = message.partition_key()
-                if not key:
-                    continue
-                data = message.data()
+        for message in view:
+            key = message.partition_key()
+            if not key:
+                continue
+            data = message.data()
+            with self._lock:
                 if data:
                     self._values[key] = data
                 else:
                     self._values.pop(key, None)
-                for listener in self._listeners:
-                    self._call(listener, key, data)
+                told = [each.listener for each in self._listeners if each.updated(key, data)]
+            for listener in told:
+                self._call(listener, key, data)
 
     def _call(self, listener: Listener, key: str, data: bytes) -> None:
+        if self._reader.ending.is_over:
+            return
         try:
             listener(key, self._schema.decode(data))
         except Exception:
@@ -124,13 +147,29 @@ class TableView:
     def for_each_and_listen(self, callback: Listener) -> None:
         """Call `callback(key, value)` for every key now, then for every update.
 
-        Updates come in a thread of the view's, and none is left out in between. A removed key comes with an
-        empty value. Exceptions of the callback at an update are logged.
+        Updates come in a thread of the view's; what a key was last updated to in between comes before this
+        returns. A removed key comes with an empty value. Exceptions of the callback at an update are logged.
         """
         _check_callback(callback)
         with self._lock:
-            self.for_each(callback)
-            self._listeners.append(callback)
+            items = list(self._values.items())
+            registered = _Registered(callback)
+            self._listeners.append(registered)
+        try:
+            for key, data in items:
+                callback(key, self._schema.decode(data))
+        except BaseException:
+            with self._lock:
+                self._listeners.remove(registered)
+            raise
+        while True:
+            with self._lock:
+                unheard, registered.unheard = registered.unheard, {}
+                if not unheard:
+                    registered.is_behind = False
+                    return
+            for key, data in unheard.items():
+                self._call(callback, key, data)
 
     def close(self) -> None:
         """Stop following. A second call raises AlreadyClosed, one after `Client.shutdown` does not."""

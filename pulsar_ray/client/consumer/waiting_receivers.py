@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Protocol
@@ -11,36 +10,43 @@ from typing import Protocol
 from pulsar_ray.client.received.message import Message
 from pulsar_ray.client.received.queued_delivery import Origin
 from pulsar_ray.errors import PulsarException
+from pulsar_ray.lane.callback_threads import running_callbacks
 
 
 class Receiver(Protocol):
     """Gets one message, or an error, from the thread that brings messages."""
 
-    def give(self, message: Message, origin: Origin) -> bool:
-        """Take a message. False if the receiver waits no more: the next one gets it."""
+    def claim(self) -> bool:
+        """Wait no more, but for the message or error that follows.
 
-    def fail(self, error: PulsarException) -> bool:
-        """Take an error. False if the receiver waits no more."""
+        False if the receiver waits no more already: the next one gets that.
+        """
+
+    def give(self, message: Message, origin: Origin) -> None:
+        """Take a message, behind `claim`.
+
+        It may run the application's code, so no lock is held.
+        """
+
+    def fail(self, error: PulsarException) -> None:
+        """Take an error, behind `claim`, as `give`."""
 
 
 class WaitingReceivers(deque[Receiver]):
     """Keeps receivers in their order; they may come and leave while others are served."""
 
-    def offer(self, takes: Callable[[Receiver], bool]) -> bool:
-        """Offer something to one receiver after the other; True once one took it.
-
-        Those that did not want it wait no more.
-        """
+    def claim(self) -> Receiver | None:
+        """Claim the first receiver that still waits; None if there is none."""
         while self:
             with suppress(IndexError):  # another thread took the last one away
-                if takes(self.popleft()):
-                    return True
-        return False
+                if (receiver := self.popleft()).claim():
+                    return receiver
+        return None
 
     def fail(self, error: PulsarException) -> None:
         """Fail all receivers with the error."""
-        while self.offer(lambda receiver: receiver.fail(error)):
-            pass
+        while (receiver := self.claim()) is not None:
+            receiver.fail(error)
 
 
 class FutureReceiver:
@@ -49,16 +55,16 @@ class FutureReceiver:
     def __init__(self) -> None:
         self.future: Future[Message] = Future()
 
-    def give(self, message: Message, _origin: Origin) -> bool:
-        """Complete the future unless it was cancelled."""
-        if not self.future.set_running_or_notify_cancel():
-            return False
-        self.future.set_result(message)
-        return True
+    def claim(self) -> bool:
+        """See Receiver; the future cannot be cancelled any more."""
+        return self.future.set_running_or_notify_cancel()
 
-    def fail(self, error: PulsarException) -> bool:
-        """Fail the future unless it was cancelled."""
-        if not self.future.set_running_or_notify_cancel():
-            return False
-        self.future.set_exception(error)
-        return True
+    def give(self, message: Message, _origin: Origin) -> None:
+        """Complete the future, whose callbacks must not wait."""
+        with running_callbacks():
+            self.future.set_result(message)
+
+    def fail(self, error: PulsarException) -> None:
+        """Fail the future, as `give`."""
+        with running_callbacks():
+            self.future.set_exception(error)

@@ -254,22 +254,25 @@ class DeadLetterMover:
     def _have_delivered_again(self, taken: list[_Taken], wait_s: float) -> None:
         # They count as failed from the moment on when copying is to be tried again.
         failed_ms = time.monotonic_ns() // 1_000_000 + int(wait_s * 1000)
+        delays_ms = [
+            one.partition.ack_sender.nacks.delay_ms(one.part.block.redelivery_count) for one in taken
+        ]
         with self._core.lock:
-            for one in taken:
+            for one, delay_ms in zip(taken, delays_ms, strict=True):
                 if one.is_current:
-                    _nack(one, failed_ms)
+                    _nack(one, failed_ms, delay_ms)
         for partition in {one.partition for one in taken}:
             partition.ack_sender.nacks_added()
 
 
-def _nack(taken: _Taken, failed_ms: int) -> None:
+def _nack(taken: _Taken, failed_ms: int, delay_ms: int) -> None:
     block, rows = taken.part
-    nacks = taken.partition.ack_sender.nacks
+    add, count = taken.partition.ack_sender.nacks.add, block.redelivery_count
     if block.is_batch:
-        nacks.add(block.ledger_id, block.first_entry_id, block.redelivery_count, failed_ms, ranges_of(rows))
+        add(block.ledger_id, block.first_entry_id, count, failed_ms, ranges_of(rows), delay_ms)
         return
     for row in rows:
-        nacks.add(block.ledger_id, entry_at(block.first_entry_id, row), block.redelivery_count, failed_ms)
+        add(block.ledger_id, entry_at(block.first_entry_id, row), count, failed_ms, (), delay_ms)
 
 
 def _largest(taken: list[_Taken]) -> tuple[int, int, int]:

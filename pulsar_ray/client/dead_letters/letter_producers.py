@@ -124,10 +124,11 @@ class LetterProducers:
 
     def open(self, source: str, *, is_dead: bool) -> LentProducer:
         """Take a producer as `take` does, opened if it is not; blocks."""
+        # Without a lock: a customizer is the application's code, and may close the consumer.
+        options = self._options(source, is_dead=is_dead)
         with self._opening:
             if (known := self.take(source, is_dead=is_dead)) is not None:
                 return known
-            options = self._options(source, is_dead=is_dead)
             if is_dead:
                 self._topics.check_dead_letter_topic(options.topic, source)
                 self._subscribe(options.topic)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from pulsar_ray.client.options.client_options import ClientOptions
 from pulsar_ray.errors import AlreadyClosed, ForkedClient, PulsarException
+from pulsar_ray.lane.callback_threads import ensure_may_wait
 from pulsar_ray.launch.connect import Connected, connect
 from pulsar_ray.transport.cluster import Cluster
 
@@ -57,8 +58,10 @@ class ClusterConnection:
     def cluster(self) -> Cluster:
         """The cluster; connects at the first use.
 
-        Raises AlreadyClosed, ForkedClient, or what connecting raises.
+        Raises AlreadyClosed, ForkedClient, or what connecting raises; NotAllowedError in a thread that must
+        not wait, as a call of the cluster would.
         """
+        ensure_may_wait("what asks the broker")
         if self.is_closed:
             raise AlreadyClosed("the client is closed")
         if os.getpid() != self._pid:

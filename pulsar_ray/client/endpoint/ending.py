@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from pulsar_ray.client.endpoint.forking import notify_of_forks
 from pulsar_ray.errors import AlreadyClosed, ForkedClient
+from pulsar_ray.lane.callback_threads import ensure_may_wait
 
 
 class Ending:
@@ -37,8 +38,10 @@ class Ending:
     def close(self, end: Callable[[], None]) -> None:
         """Call `end` the first time; raises AlreadyClosed later.
 
-        It does not for the first time behind `leave`.
+        It does not for the first time behind `leave`. Raises NotAllowedError, with nothing done, in a thread
+        that must not wait.
         """
+        ensure_may_wait(f"close() of the {self.what}")
         with self._lock:
             is_first, is_silent = not self.is_over, self._may_close_in_silence
             self.is_over, self._may_close_in_silence = True, False

@@ -33,12 +33,11 @@ from pulsar_ray.client.received.message import Message
 from pulsar_ray.client.received.received_block import ReceivedBlock
 from pulsar_ray.errors import (
     AlreadyClosed,
-    NotAllowedError,
     ProducerFenced,
     ProducerQueueIsFull,
     WrongNode,
 )
-from pulsar_ray.lane.io_thread import IoThread
+from pulsar_ray.lane.callback_threads import ensure_may_wait
 from pulsar_ray.model.message_id import MessageId
 
 FOREVER_S = 1e9
@@ -98,7 +97,6 @@ class Producer(LazyHandle):
         self._route_lock = threading.Lock()
         self._single = partitions[0] if len(partitions) == 1 and options.message_router is None else None
         self._ending = self.known_ending("producer")
-        self._io = IoThread.get()
         self.growth: Growth | None = None
         """Looks for more partitions while the producer is open."""
         if self._turns is not None:
@@ -166,8 +164,8 @@ class Producer(LazyHandle):
         Raises Timeout after `send_timeout_millis` without a receipt (the outcome is then unknown),
         MessageTooBig, ProducerQueueIsFull, DiskSpaceLow, AlreadyClosed, WrongNode at once if the partition is
         known to be on a node that is away (keyless messages go to other partitions then); ValueError for
-        wrong arguments, TypeError for content of a type the schema does not take. Must not be called from a
-        send callback, which it would wait for.
+        wrong arguments, TypeError for content of a type the schema does not take; NotAllowedError in a send
+        callback, which it would wait for.
         """
         given = (
             properties,
@@ -186,8 +184,7 @@ class Producer(LazyHandle):
             if content is None or type(content) is self._sent_as_given
             else self._schema.encode(content)
         )
-        if threading.get_ident() == self._io.ident:
-            raise NotAllowedError("send() in a callback would wait for itself: use send_async()")
+        ensure_may_wait("send()")
         partition = self._single or self._choose(
             value, partition_key, ordering_key, properties, event_timestamp
         )
@@ -215,7 +212,8 @@ class Producer(LazyHandle):
     ) -> None:
         """Publish one message without waiting for its receipt.
 
-        `callback(Result, MessageId)` follows on the client's I/O thread and must not block.
+        `callback(Result, MessageId)` follows where receipts are read and must not block: calls of this client
+        that would wait raise NotAllowedError there.
 
         A full queue (`max_pending_messages`) waits with `block_if_queue_full`, otherwise the callback gets
         ProducerQueueIsFull. Raises what `send` raises for wrong arguments.
@@ -339,9 +337,12 @@ class Producer(LazyHandle):
                 event_time=event_timestamp,
             )
             message = Message(outgoing, 0)
+        if message is not None:
+            # The program's own code, which may close what it likes: no lock of ours is held.
+            return self._partitions[self._router.choose(key, message)]
         with self._route_lock:
-            index = self._router.choose(key, message)
-            if key or message is not None or self._partitions[index].queue.takes_keyless:
+            index = self._router.choose(key)
+            if key or self._partitions[index].queue.takes_keyless:
                 return self._partitions[index]
             return self._partitions[find_available(index, self._router, self._partitions)]
 
@@ -384,6 +385,7 @@ class Producer(LazyHandle):
         The others are as long as `values`, though one `deliver_at` may stand for all. Raises what `send`
         raises; after an error a part may be stored.
         """
+        ensure_may_wait("send_many()")
         return (
             self._bulk()
             .send_many(values, partition_keys, ordering_keys, properties, event_timestamps, deliver_at)
@@ -423,6 +425,7 @@ class Producer(LazyHandle):
         partition is row order. Raises ValueError for
         columns of wrong types.
         """
+        ensure_may_wait("send_arrow()")
         return self._bulk().send_table(data, deliver_at).wait()
 
     def send_arrow_async(
@@ -446,8 +449,12 @@ class Producer(LazyHandle):
     # --- the rest ---------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Wait until everything sent before is stored or has failed. Raises Timeout, AlreadyClosed."""
+        """Wait until everything sent before is stored or has failed.
+
+        Raises Timeout, AlreadyClosed, NotAllowedError in a send callback.
+        """
         self._ending.check()
+        ensure_may_wait("flush()")
         timeout_s = self._options.send_timeout_millis / 1000 or FOREVER_S
         deadline = time.monotonic() + timeout_s
         for partition in self._partitions:
@@ -458,7 +465,8 @@ class Producer(LazyHandle):
     def close(self) -> None:
         """Store what is pending, then disconnect.
 
-        A second call raises AlreadyClosed, one after `Client.shutdown` does not.
+        A second call raises AlreadyClosed, one after `Client.shutdown` does not; NotAllowedError in a send
+        callback.
         """
         self._ending.close(self._close)
 

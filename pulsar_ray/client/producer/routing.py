@@ -55,7 +55,10 @@ def key_hash_function(scheme: HashingScheme) -> Callable[[str], int]:
 
 
 class Router(Protocol):
-    """Chooses partitions for one producer; called under the producer's lock."""
+    """Chooses partitions for one producer.
+
+    Called under the producer's lock, unless it `needs_message`.
+    """
 
     needs_message: bool
     """Whether `choose` must be given the message itself.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pulsar_ray.client.producer.queue.block_sealer import BlockSealer
 from pulsar_ray.client.producer.queue.block_writer import BlockWriter
-from pulsar_ray.client.producer.queue.callback_queue import CallbackQueue
 from pulsar_ray.client.producer.queue.partition_access import PartitionAccess
 from pulsar_ray.client.producer.queue.partition_turn import PartitionTurn
 from pulsar_ray.client.producer.queue.send_room import SendRoom
 from pulsar_ray.errors import ProducerQueueIsFull
+from pulsar_ray.lane.callback_threads import may_wait
 from pulsar_ray.lane.timers import Timers
 
 
@@ -18,7 +18,7 @@ class Admission:
     Every call is made with the queue's state lock held, which a wait gives back meanwhile.
     """
 
-    __slots__ = ("_access", "_callbacks", "_room", "_sealer", "_timers", "_turn", "_waits_if_full", "_writer")
+    __slots__ = ("_access", "_room", "_sealer", "_timers", "_turn", "_waits_if_full", "_writer")
 
     def __init__(
         self,
@@ -26,7 +26,6 @@ class Admission:
         room: SendRoom,
         sealer: BlockSealer,
         turn: PartitionTurn,
-        callbacks: CallbackQueue,
         writer: BlockWriter,
         timers: Timers,
         *,
@@ -36,7 +35,6 @@ class Admission:
         self._room = room
         self._sealer = sealer
         self._turn = turn
-        self._callbacks = callbacks
         self._writer = writer
         self._timers = timers
         self._waits_if_full = waits_if_full
@@ -88,7 +86,7 @@ class Admission:
     def _wait(self, messages: int, size: int, in_turn: bool = False) -> None:
         if not self._waits_if_full and messages:
             raise self._room.full_error(self._sealer.gathered)
-        if self._timers.is_current or (self._callbacks.is_running and self._writer.is_writing):
+        if self._timers.is_current or not may_wait():
             raise ProducerQueueIsFull("the queue is full, and a callback must not wait for it")
 
         def is_over() -> bool:

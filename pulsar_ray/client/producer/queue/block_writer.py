@@ -44,11 +44,6 @@ class BlockWriter:
         """Take a new role in a forked child, where another thread's stays taken."""
         self._role = threading.Lock()
 
-    @property
-    def is_writing(self) -> bool:
-        """Whether any thread writes now."""
-        return self._role.locked()
-
     def write_if_any(self) -> None:
         """Write if there is work; costs no lock if there is none."""
         if self._source.has_work():

@@ -93,7 +93,6 @@ class SendQueue:
             self.room,
             self._sealer,
             self._turn,
-            self._callbacks,
             self._writer,
             timers,
             waits_if_full=options.block_if_queue_full,

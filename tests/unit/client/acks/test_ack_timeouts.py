@@ -28,11 +28,15 @@ def block(
     return made
 
 
+def tick(timeouts: AckTimeouts, now_ms: int) -> None:
+    timeouts.tick(now_ms, timeouts.delays_ms(timeouts.fresh_failures))
+
+
 @pytest.mark.parametrize(("redelivery", "delay_s"), list(enumerate(DELAYS_S, start=1)))
 def test_negative_acknowledgments_wait_as_in_the_table(redelivery: int, delay_s: int) -> None:
     clock = ManualClock(now_ms=70_000)
     nacks = NackTracker(60_000, BACKOFF)
-    nacks.add(3, 5, redelivery - 1, clock.monotonic_ms())
+    nacks.add(3, 5, redelivery - 1, clock.monotonic_ms(), delay_ms=nacks.delay_ms(redelivery - 1))
     clock.advance(delay_s * 1000 - 1)
     assert nacks.due(clock.monotonic_ms()) == []
     clock.advance(1)
@@ -44,7 +48,7 @@ def test_ack_timeouts_wait_as_in_the_table(redelivery: int, delay_s: int) -> Non
     clock = ManualClock(now_ms=70_000)
     timeouts = AckTimeouts(10_000, BACKOFF)
     timeouts.add(block(5, count=redelivery - 1), range(1))
-    timeouts.tick(clock.monotonic_ms())
+    tick(timeouts, clock.monotonic_ms())
     clock.advance(10_000 + delay_s * 1000 - 1)
     assert timeouts.due(clock.monotonic_ms()) == []
     clock.advance(1)
@@ -64,7 +68,7 @@ def test_never_early_and_at_most_a_tick_late_for_random_times() -> None:
                 if at_ms == now:
                     timeouts.add(block(entry), range(1))
             if now % TICK_MS == 0:
-                timeouts.tick(now)
+                tick(timeouts, now)
             if timeouts.next_deadline_ms() == now:
                 for run in timeouts.due(now):
                     assert isinstance(run, EntryRun)
@@ -80,7 +84,7 @@ def test_neighbours_are_one_range_and_rows_of_a_block_one_set() -> None:
         timeouts.add(block(entry), range(1))
     for row in range(0, 50, 2):
         timeouts.add(block(200_000, 50), [row])
-    timeouts.tick(0)
+    tick(timeouts, 0)
     run, rows = timeouts.due(1000)
     assert run == EntryRun(3, 0, 99_999, 0)
     assert isinstance(rows, TimedRows)
@@ -90,7 +94,7 @@ def test_neighbours_are_one_range_and_rows_of_a_block_one_set() -> None:
 def test_messages_of_a_batch_wait_by_their_own_failures() -> None:
     timeouts = AckTimeouts(1000, BACKOFF)
     timeouts.add(block(7, 4, count=3, is_batch=True, failures=((1, 2, 3),)), range(4))
-    timeouts.tick(0)
+    tick(timeouts, 0)
     (first,) = timeouts.due(2000)
     assert isinstance(first, TimedRows)
     assert first.rows == 0b1101
@@ -102,7 +106,7 @@ def test_what_was_taken_back_does_not_come_due() -> None:
     for entry in range(5):
         timeouts.add(block(entry), range(1))
     timeouts.add(block(10, 3), range(3))
-    timeouts.tick(0)
+    tick(timeouts, 0)
     timeouts.take_back(block(2), range(1))
     timeouts.take_back(block(10, 3), [0, 2])
     assert timeouts.due(1000) == [
@@ -120,5 +124,17 @@ class _Broken:
 def test_a_backoff_that_raises_costs_nobody_the_timeout() -> None:
     timeouts = AckTimeouts(1000, _Broken())
     timeouts.add(block(1), range(1))
-    timeouts.tick(0)
+    tick(timeouts, 0)
     assert timeouts.due(1000) == [EntryRun(3, 1, 1, 0)]
+
+
+def test_what_is_handed_over_while_the_backoff_is_asked_waits_for_the_next_tick() -> None:
+    timeouts = AckTimeouts(1000, BACKOFF)
+    timeouts.add(block(1), range(1))
+    delays_ms = timeouts.delays_ms(timeouts.fresh_failures)
+    timeouts.add(block(5, count=3), range(1))
+    timeouts.tick(0, delays_ms)
+    assert timeouts.fresh_failures == [3]
+    tick(timeouts, 1000)
+    assert timeouts.fresh_failures == []
+    assert timeouts.due(1 << 40) == [EntryRun(3, 1, 1, 0), EntryRun(3, 5, 5, 3)]

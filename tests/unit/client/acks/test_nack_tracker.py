@@ -39,7 +39,7 @@ def test_never_early_at_most_one_tick_late_for_random_times() -> None:
 def test_backoff_uses_the_redelivery_count() -> None:
     nacks = NackTracker(60_000, MultiplierRedeliveryBackoff(1000, 60_000, 2))
     for count, expected in enumerate((1000, 2000, 4000)):
-        nacks.add(1, 1, count, now_ms=0)
+        nacks.add(1, 1, count, now_ms=0, delay_ms=nacks.delay_ms(count))
         assert nacks.next_deadline_ms() == expected
         assert nacks.due(expected) == [(1, 1, (), count)]
 
@@ -58,7 +58,7 @@ class _Broken:
 @pytest.mark.parametrize("answer", [None, "soon", float("inf")])
 def test_a_backoff_that_fails_costs_nobody_the_failure(answer: Any, caplog: pytest.LogCaptureFixture) -> None:
     nacks = NackTracker(1000, _Broken(answer))
-    nacks.add(1, 1, 0, now_ms=0)
+    nacks.add(1, 1, 0, now_ms=0, delay_ms=nacks.delay_ms(0))
     assert nacks.due(999) == []
     assert nacks.due(1000) == [(1, 1, (), 0)]
     assert "negative_ack_redelivery_backoff" in caplog.text

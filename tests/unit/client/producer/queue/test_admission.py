@@ -12,19 +12,17 @@ from pulsar_ray.client.producer.blocks.block_numbers import BlockNumbers
 from pulsar_ray.client.producer.blocks.unconfirmed_blocks import UnconfirmedBlock, UnconfirmedBlocks
 from pulsar_ray.client.producer.queue.admission import Admission
 from pulsar_ray.client.producer.queue.block_sealer import BlockSealer
-from pulsar_ray.client.producer.queue.callback_queue import CallbackQueue
 from pulsar_ray.client.producer.queue.partition_access import PATIENCE_S, PartitionAccess
 from pulsar_ray.client.producer.queue.partition_turn import PartitionTurn
 from pulsar_ray.client.producer.queue.send_room import MAX_UNCONFIRMED_BYTES, SendRoom
 from pulsar_ray.client.producer.routing import BatchTurnsRouter
 from pulsar_ray.errors import AlreadyClosed, ProducerQueueIsFull, Timeout, WrongNode
+from pulsar_ray.lane.callback_threads import running_callbacks
 from tests.unit.client.producer.publishing_link import ManualTimers, PublishingLink, opened
 
 
 class IdleWriter:
     """Has the shape of the writer."""
-
-    is_writing = False
 
     def __init__(self) -> None:
         self.writes = 0
@@ -59,7 +57,6 @@ class Admitting:
             self.room,
             self.sealer,
             self.turn,
-            CallbackQueue(None),
             self.writer,  # type: ignore[arg-type]
             self.timers,
             waits_if_full=made.block_if_queue_full,
@@ -119,6 +116,8 @@ def test_a_full_queue_refuses_and_one_that_may_wait_seals_what_is_open_for_room(
 def test_on_the_thread_that_makes_room_nobody_waits_for_it() -> None:
     it = Admitting(block_if_queue_full=True)
     it.fill()
+    with running_callbacks(), pytest.raises(ProducerQueueIsFull, match="callback"):
+        it.admit()
     it.timers.is_current = True
     with pytest.raises(ProducerQueueIsFull, match="callback"):
         it.admit()

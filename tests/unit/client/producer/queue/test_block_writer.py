@@ -55,7 +55,6 @@ def test_it_writes_until_nothing_is_left() -> None:
     link, writer = writer_of(Source("a", "b", "c"))
     writer.write_if_any()
     assert link.sent == ["a", "b", "c"]
-    assert not writer.is_writing
 
 
 def test_a_thread_that_finds_another_one_writing_does_not_wait() -> None:
@@ -75,7 +74,6 @@ def test_a_thread_that_finds_another_one_writing_does_not_wait() -> None:
     source.blocks.append("b")
     writer.write()
     assert link.sent == []
-    assert writer.is_writing
     may_go_on.set()
     thread.join(DEADLINE_S)
     assert link.sent == ["a", "b"]
@@ -101,7 +99,6 @@ def test_it_stops_where_the_carrier_is_lost() -> None:
     link.is_lost = True
     writer.write()
     assert source.blocks == ["b"]
-    assert not writer.is_writing
 
 
 def test_a_forked_child_can_write_although_a_thread_of_the_parent_was_writing() -> None:
