@@ -386,6 +386,13 @@ class CatalogConflict(BrokerMetadataError):
     """Several catalogs, or stores of several clusters, lie in one broker's place."""
 
 
+class UntrustedPath(NotAllowedError):
+    """A path that the broker relies on is another user's, or others may change it.
+
+    The text names it and says what to do.
+    """
+
+
 class TooManyActiveActors(NotAllowedError):
     """A node has as many active partitions and subscriptions as `max_active_actors` allows.
 

@@ -68,6 +68,7 @@ from pulsar_ray.errors import (
     UnknownError,
     UnsupportedFormatVersion,
     UnsupportedVersionError,
+    UntrustedPath,
     WrongNode,
 )
 
@@ -137,5 +138,6 @@ __all__ = [
     "UnknownError",
     "UnsupportedFormatVersion",
     "UnsupportedVersionError",
+    "UntrustedPath",
     "WrongNode",
 ]

@@ -17,7 +17,16 @@ SPARK_PACKAGE = ROOT / "spark" / "pulsar_ray_spark"
 
 # Lowest first. A unit may import units of its own row and of the rows above it in this list.
 LAYERS = (
-    ("api_enum", "errors", "clock", "config", "kernel_calls", "numpy_on_demand", "setting_fields"),
+    (
+        "api_enum",
+        "errors",
+        "clock",
+        "closed_places",
+        "config",
+        "kernel_calls",
+        "numpy_on_demand",
+        "setting_fields",
+    ),
     ("model",),
     ("format",),
     ("ledger",),
